@@ -1,0 +1,1 @@
+"""taskframework: background tasks on RabbitMQ and MongoDB that keep their promises when things die."""

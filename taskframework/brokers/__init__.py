@@ -1,0 +1,1 @@
+"""How messages travel: the port in `base`, and an adapter for each broker."""

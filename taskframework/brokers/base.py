@@ -1,0 +1,167 @@
+"""The broker port: everything the framework asks of a message broker.
+
+A message is a doorbell. A broker may lose, double, delay or reorder messages; that costs time, never a task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Protocol
+
+from taskframework.model.message import TaskMessage
+from taskframework.model.status import Priority
+
+
+class Delivery(Protocol):
+    """A message in our hands. Exactly one of `ack` and `reject` is called, as the last thing done about it.
+
+    Both may be called after the connection died: the broker then delivers the message again and the claim refuses it,
+    so they log and return.
+    """
+
+    @property
+    def body(self) -> bytes: ...
+
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+
+    @property
+    def queue(self) -> str: ...
+
+    @property
+    def lane(self) -> Priority: ...
+
+    async def ack(self) -> None: ...
+
+    async def reject(self) -> None:
+        """Send it through the dead-letter exchange; it does not come back."""
+        ...
+
+
+#: Called for every delivery, without being awaited by the broker's own callback. Must return quickly.
+OnDelivery = Callable[[Delivery], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeRequest:
+    """What to consume."""
+
+    task_types: Sequence[str]
+    #: Unacknowledged deliveries per queue.
+    prefetch: int
+
+
+class Consumption(Protocol):
+    """Running consumers, kept alive through every broken connection until `stop`."""
+
+    async def stop(self) -> None:
+        """No new deliveries after this returns; those in hand can still be acknowledged until the broker closes."""
+        ...
+
+    @property
+    def is_live(self) -> bool:
+        """Whether every consumer is registered with the broker right now."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalMessage:
+    """One message on the events exchange."""
+
+    body: bytes
+    content_type: str
+    headers: Mapping[str, str]
+
+
+#: Awaited before the message is acknowledged; if it raises, the message is delivered again.
+OnExternalMessage = Callable[[ExternalMessage], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerReport:
+    """What `doctor` shows of a broker: facts, and problems with their remedy."""
+
+    facts: dict[str, str]
+    problems: tuple[str, ...]
+
+
+class Broker(Protocol):
+    """A broker with task queues (a queue a task type and lane), a dead-letter queue and an events exchange."""
+
+    async def open(self) -> None:
+        """Start connecting in the background. Does not fail when the broker is away: it comes back."""
+        ...
+
+    async def close(self) -> None: ...
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether a publication has a chance right now."""
+        ...
+
+    @property
+    def holds_delays(self) -> bool:
+        """Whether `publish` with a delay works (the delayed-message plugin, or in memory)."""
+        ...
+
+    async def declare(self, task_types: Sequence[str]) -> None:
+        """Declare exchanges and the queues of these types; again changes nothing.
+
+        Raises:
+            TopologyMismatchError: naming the queue or exchange that exists with other arguments.
+            BrokerUnavailableError: if the broker is away.
+        """
+        ...
+
+    async def publish(
+        self, message: TaskMessage, *, delay: timedelta | None = None
+    ) -> None:
+        """Publish a task message, persistent, and wait for the confirm.
+
+        Raises:
+            PublishRefusedError: unroutable or refused; a delayed message is never reported unroutable.
+            BrokerUnavailableError: not connected, or no confirm in time; it may have been delivered all the same.
+        """
+        ...
+
+    async def queue_depth(self, task_type: str, lane: Priority) -> int | None:
+        """Messages ready in a queue; None when there is no such queue.
+
+        Raises:
+            BrokerUnavailableError: if the broker is away.
+        """
+        ...
+
+    def consume(self, request: ConsumeRequest, on_delivery: OnDelivery) -> Consumption:
+        """Start consuming with manual acknowledgement; returns at once and keeps trying."""
+        ...
+
+    def consume_dead_letters(self, on_delivery: OnDelivery) -> Consumption:
+        """Consume the dead-letter queue, one consumer among several processes."""
+        ...
+
+    async def publish_event(self, message: ExternalMessage) -> None:
+        """Publish to the events exchange, persistent, and wait for the confirm. Nobody listening is fine.
+
+        Raises:
+            PublishRefusedError, BrokerUnavailableError: as `publish`.
+        """
+        ...
+
+    def subscribe(
+        self, on_message: OnExternalMessage, *, durable_name: str | None = None
+    ) -> Consumption:
+        """Hear the events exchange, one message at a time, acknowledged after `on_message` returned.
+
+        Args:
+            on_message: awaited for each message, in the order of arrival.
+            durable_name: name of a queue that stays and collects while nobody listens; without it an exclusive
+                queue that goes with the connection.
+        """
+        ...
+
+    async def inspect(self) -> BrokerReport:
+        """Versions, plugin and queues, for `doctor`. Works without `open`."""
+        ...

@@ -1,0 +1,40 @@
+"""Time, behind a port so that tests can move it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """What the framework knows of time. Leases and due times use the store's clock, never this one."""
+
+    def now(self) -> datetime:
+        """The time in UTC, in whole milliseconds (what MongoDB keeps)."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds that never go back."""
+        ...
+
+    async def sleep(self, seconds: float) -> None: ...
+
+
+class SystemClock:
+    """The machine's own clock."""
+
+    def now(self) -> datetime:
+        return whole_milliseconds(datetime.now(UTC))
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+def whole_milliseconds(moment: datetime) -> datetime:
+    """Cut a time to the precision every store keeps, so that what is written equals what is read."""
+    return moment.replace(microsecond=moment.microsecond // 1000 * 1000)

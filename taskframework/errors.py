@@ -1,0 +1,251 @@
+"""Every exception the framework raises, as one tree.
+
+A class docstring is the message an instance has when none is given; `hint` says what to do next.
+
+    TaskframeworkError
+    ├── RetryableError, NonRetryableError          raised by task code
+    ├── ConfigurationError, RegistrationError      found at start
+    ├── SubmissionError                            the request is wrong, nothing was stored
+    │   ├── UnknownTaskTypeError, InvalidParametersError, ValueNotStorableError
+    │   └── IdempotencyConflictError
+    ├── TaskNotFoundError, TransitionRefusedError  the request does not fit the task
+    ├── TaskFailedError, ResultTimeoutError        raised to who waits for a result
+    ├── MessageUnreadableError
+    ├── StoreError ── StoreUnavailableError, StoreMisconfiguredError
+    └── BrokerError ── BrokerUnavailableError, PublishRefusedError, TopologyMismatchError
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+
+class TaskframeworkError(Exception):
+    """Something in taskframework went wrong."""
+
+    #: What the reader can do about it; one sentence, empty when there is nothing to add.
+    hint: str = ""
+
+    def __init__(self, message: str | None = None, *, hint: str | None = None) -> None:
+        self.message = (
+            message if message is not None else (type(self).__doc__ or "").strip()
+        )
+        if hint is not None:
+            self.hint = hint
+        super().__init__(self.message)
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.hint}" if self.hint else self.message
+
+
+class RetryableError(TaskframeworkError):
+    """The attempt failed and another one may succeed."""
+
+    def __init__(
+        self, message: str | None = None, *, delay: timedelta | float | None = None
+    ) -> None:
+        """Ask for another attempt.
+
+        Args:
+            message: what went wrong; it is stored with the task.
+            delay: exact time to wait before the next attempt, in seconds or as a timedelta. Without it the
+                retry policy decides.
+        """
+        super().__init__(message)
+        self.delay = (
+            delay
+            if delay is None or isinstance(delay, timedelta)
+            else timedelta(seconds=delay)
+        )
+
+
+class NonRetryableError(TaskframeworkError):
+    """The task failed and no further attempt can succeed."""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message)
+
+
+class ConfigurationError(TaskframeworkError):
+    """The configuration cannot be used."""
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        key: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.key = key
+
+
+class RegistrationError(TaskframeworkError):
+    """An executable cannot be registered."""
+
+
+class SubmissionError(TaskframeworkError):
+    """The task cannot be accepted; nothing was stored."""
+
+    #: Stable name for programs, used in problem documents and bulk outcomes.
+    code = "invalid_task"
+
+
+class UnknownTaskTypeError(SubmissionError):
+    """No executable is registered for this task type."""
+
+    code = "unknown_task_type"
+
+    def __init__(
+        self, task_type: str, known: tuple[str, ...], nearest: str | None = None
+    ) -> None:
+        names = ", ".join(known) or "none"
+        hint = (
+            f"Did you mean {nearest!r}?" if nearest else f"Registered types: {names}."
+        )
+        super().__init__(
+            f"No executable is registered for task type {task_type!r}.", hint=hint
+        )
+        self.task_type = task_type
+        self.known = known
+
+
+class InvalidParametersError(SubmissionError):
+    """The parameters do not fit the task type."""
+
+    code = "invalid_parameters"
+
+    def __init__(self, task_type: str, problems: list[dict[str, Any]]) -> None:
+        first = (
+            problems[0] if problems else {"field": "parameters", "message": "invalid"}
+        )
+        super().__init__(
+            f"The parameters do not fit task type {task_type!r}: {first['field']}: {first['message']}.",
+            hint="Correct the named fields and submit again.",
+        )
+        self.task_type = task_type
+        self.problems = problems
+
+
+class ValueNotStorableError(SubmissionError):
+    """The value cannot be stored."""
+
+    code = "value_not_storable"
+
+    def __init__(self, what: str, reason: str) -> None:
+        super().__init__(
+            f"The {what} cannot be stored: {reason}.",
+            hint="Use plain JSON values within the documented limits.",
+        )
+        self.what = what
+        self.reason = reason
+
+
+class IdempotencyConflictError(SubmissionError):
+    """The idempotency key was used before for another task."""
+
+    code = "idempotency_conflict"
+    hint = "Send the same task type and parameters, or use a new key."
+
+    def __init__(self, key: str, task_id: str) -> None:
+        super().__init__(
+            f"The idempotency key {key!r} belongs to task {task_id} with other contents."
+        )
+        self.key = key
+        self.task_id = task_id
+
+
+class TaskNotFoundError(TaskframeworkError):
+    """There is no such task."""
+
+    hint = "Check the id; tasks of other users are not visible, and finished tasks are removed after the retention time."
+
+    def __init__(self, task_id: str) -> None:
+        super().__init__(f"There is no task {task_id[:100]!r}.")
+        self.task_id = task_id
+
+
+class TransitionRefusedError(TaskframeworkError):
+    """The task is not in a status that allows this."""
+
+    def __init__(
+        self, task_id: str, action: str, status: str, allowed: tuple[str, ...]
+    ) -> None:
+        super().__init__(
+            f"Task {task_id} is {status}; it cannot be {action}.",
+            hint=f"Only a task that is {' or '.join(allowed)} can be {action}.",
+        )
+        self.task_id = task_id
+        self.action = action
+        self.status = status
+
+
+class TaskFailedError(TaskframeworkError):
+    """The task ended without a result."""
+
+    def __init__(self, task_id: str, status: str, error: dict[str, Any] | None) -> None:
+        reason = f": {error['type']}: {error['message']}" if error else ""
+        super().__init__(f"Task {task_id} ended {status}{reason}.")
+        self.task_id = task_id
+        self.status = status
+        self.error = error
+
+
+class ResultTimeoutError(TaskframeworkError, TimeoutError):
+    """The task did not finish in the given time; it goes on."""
+
+    hint = "Wait again with a longer timeout, or look at the task's status."
+
+    def __init__(self, task_id: str, status: str) -> None:
+        super().__init__(f"Task {task_id} is still {status}.")
+        self.task_id = task_id
+        self.status = status
+
+
+class MessageUnreadableError(TaskframeworkError):
+    """The message is not one of ours."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"The message cannot be read: {reason}.")
+        self.reason = reason
+
+
+class StoreError(TaskframeworkError):
+    """The store refused the operation."""
+
+
+class StoreUnavailableError(StoreError):
+    """The store cannot be reached."""
+
+    hint = "Check that it runs and that store.url is right; `taskframework doctor` tells more."
+
+
+class StoreMisconfiguredError(StoreError):
+    """The store is set up in a way that cannot keep the promises."""
+
+
+class BrokerError(TaskframeworkError):
+    """The broker refused the operation."""
+
+
+class BrokerUnavailableError(BrokerError):
+    """The broker cannot be reached."""
+
+    hint = "Check that it runs and that broker.url is right; `taskframework doctor` tells more."
+
+
+class PublishRefusedError(BrokerError):
+    """The broker did not take the message."""
+
+
+class TopologyMismatchError(BrokerError):
+    """An exchange or queue exists with other arguments."""
+
+    def __init__(self, name: str, detail: str) -> None:
+        super().__init__(
+            f"{name} exists with other arguments: {detail}.",
+            hint="Delete it when it is empty, or choose another broker.prefix.",
+        )
+        self.name = name
+        self.detail = detail

@@ -1,0 +1,93 @@
+"""Group commit: calls that arrive while a write is under way share the next one.
+
+There is no timer. A call that is alone is written at once, alone; under load the groups grow by themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
+
+Request = TypeVar("Request")
+Reply = TypeVar("Reply")
+
+
+class Grouping(Generic[Request, Reply]):
+    """Turns concurrent single calls into calls of `write` with many requests, one group at a time.
+
+    `write` gets the requests of a group and returns one reply for each, in the same order; an exception it raises
+    goes to every caller of the group, an exception among the replies to its own caller.
+    """
+
+    def __init__(
+        self,
+        write: Callable[[Sequence[Request]], Awaitable[Sequence[Reply | Exception]]],
+        *,
+        limit: int = 100,
+        key: Callable[[Request], object] | None = None,
+    ) -> None:
+        """Prepare an idle group.
+
+        Args:
+            write: writes one group.
+            limit: largest group.
+            key: two requests with the same key never share a group, so that the second sees what the first did.
+        """
+        self._write = write
+        self._limit = limit
+        self._key = key
+        self._waiting: deque[tuple[Request, asyncio.Future[Reply]]] = deque()
+        self._pump: asyncio.Task[None] | None = None
+
+    async def __call__(self, request: Request) -> Reply:
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._waiting.append((request, future))
+        if self._pump is None:
+            self._pump = asyncio.create_task(self._run())
+        return await future
+
+    async def drain(self) -> None:
+        """Wait until nothing waits."""
+        while self._pump is not None:
+            await asyncio.wait([self._pump])
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                group = self._next_group()
+                try:
+                    replies = await self._write([request for request, _ in group])
+                except Exception as error:
+                    replies = [error] * len(group)
+                for (_, future), reply in zip(group, replies, strict=True):
+                    _answer(future, reply)
+        finally:
+            self._pump = None
+
+    def _next_group(self) -> list[tuple[Request, asyncio.Future[Reply]]]:
+        if self._key is None:
+            return [
+                self._waiting.popleft()
+                for _ in range(min(self._limit, len(self._waiting)))
+            ]
+        group: list[tuple[Request, asyncio.Future[Reply]]] = []
+        later: list[tuple[Request, asyncio.Future[Reply]]] = []
+        seen: set[object] = set()
+        while self._waiting and len(group) < self._limit:
+            entry = self._waiting.popleft()
+            key = self._key(entry[0])
+            (later if key in seen else group).append(entry)
+            seen.add(key)
+        self._waiting.extendleft(reversed(later))
+        return group
+
+
+def _answer(future: asyncio.Future[Reply], reply: Reply | Exception) -> None:
+    if future.done():  # the caller was cancelled; the write happened all the same
+        return
+    if isinstance(reply, Exception):
+        future.set_exception(reply)
+    else:
+        future.set_result(reply)

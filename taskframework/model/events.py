@@ -1,0 +1,117 @@
+"""What happens inside a process, in the past tense, as the bus carries it.
+
+`AttemptFinished` is the exception: a request that the state aggregator answers with a `Settlement` or `Stale`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from taskframework.model.outcome import Outcome
+from taskframework.model.status import TaskStatus
+from taskframework.model.task import Task
+from taskframework.model.transitions import Fence
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Anything the bus carries."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEvent(Event):
+    """Something happened to a task and is stored; `task` is the task right after it, or later."""
+
+    task: Task
+
+
+class TaskSubmittedEvent(TaskEvent):
+    """Accepted and stored."""
+
+
+class TaskStartedEvent(TaskEvent):
+    """Claimed by a worker; the attempt begins."""
+
+
+class TaskProgressEvent(TaskEvent):
+    """The running task said how far it is."""
+
+
+class TaskRetryingEvent(TaskEvent):
+    """The attempt failed; another one is due at `task.not_before`."""
+
+
+class TaskWaitingEvent(TaskEvent):
+    """The task waits for its sub-tasks."""
+
+
+class TaskCompletedEvent(TaskEvent):
+    """Finished with a result."""
+
+
+class TaskFailedEvent(TaskEvent):
+    """Finished without a result: FAILED or DEAD_LETTER."""
+
+
+class TaskCancelledEvent(TaskEvent):
+    """Finished because somebody asked for it."""
+
+
+class TaskCancelRequestedEvent(TaskEvent):
+    """A running task is asked to stop."""
+
+
+class TaskReleasedEvent(TaskEvent):
+    """A stopping worker handed the unfinished attempt back."""
+
+
+class TaskReplayedEvent(TaskEvent):
+    """An operator queued a finished task anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptFinished(Event):
+    """Please write the outcome of this attempt. `task` is the task as it was claimed."""
+
+    task: Task
+    fence: Fence
+    worker_id: str
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """The outcome is stored: what the attempt ended as, and the sequence of that event."""
+
+    status: TaskStatus
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stale:
+    """The lease was lost before the outcome could be stored; the outcome is discarded."""
+
+    task_id: str
+    fencing_token: int
+
+
+#: The event for each entry type of a task's history.
+EVENT_OF: dict[str, type[TaskEvent]] = {
+    "submitted": TaskSubmittedEvent,
+    "started": TaskStartedEvent,
+    "retrying": TaskRetryingEvent,
+    "waiting": TaskWaitingEvent,
+    "completed": TaskCompletedEvent,
+    "completed_with_errors": TaskCompletedEvent,
+    "failed": TaskFailedEvent,
+    "dead_letter": TaskFailedEvent,
+    "cancelled": TaskCancelledEvent,
+    "cancel_requested": TaskCancelRequestedEvent,
+    "released": TaskReleasedEvent,
+    "replayed": TaskReplayedEvent,
+}
+
+
+def event_for(task: Task) -> TaskEvent:
+    """The event for the newest entry of a task's history."""
+    return EVENT_OF[task.history[-1].type](task)

@@ -1,0 +1,234 @@
+"""The transitions nobody's running code makes: reap, cancel, expire, postpone, replay."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import ClassVar
+
+from taskframework.model.status import CLAIMABLE, LIVE, REPLAYABLE, TaskStatus
+from taskframework.model.task import CancelRequest, Task, TaskError
+from taskframework.model.transitions import (
+    DEADLINE,
+    Group,
+    at_rest,
+    claimable_at,
+    with_error,
+    with_event,
+)
+from taskframework.model.values import fingerprint
+
+
+def framework_error(
+    code: str,
+    message: str,
+    *,
+    retryable: bool,
+    attempt: int = 0,
+    at: datetime | None = None,
+) -> TaskError:
+    """An error that did not come out of task code."""
+    return TaskError(
+        code, "taskframework", message, retryable, fingerprint(code), None, attempt, at
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Reap:
+    """RUNNING with an expired lease → RETRYING, DEAD_LETTER or CANCELLED, without needing the task's code.
+
+    The first crash retries at once; later ones wait `delay`. `max_crashes` crashes make a poison task.
+    """
+
+    group: ClassVar[Group] = "single"
+    task_id: str
+    fencing_token: int
+    grace: timedelta
+    max_crashes: int
+    delay: timedelta
+
+    def apply(self, task: Task, now: datetime) -> Task | None:
+        if (
+            task.status is not TaskStatus.RUNNING
+            or task.fencing_token != self.fencing_token
+            or task.lease is None
+            or task.lease.expires_at + self.grace > now
+        ):
+            return None
+        crashes = task.crashes + 1
+        worker_id = task.lease.worker_id
+        reaped = with_error(
+            task.evolve(crashes=crashes),
+            framework_error(
+                "lease_expired",
+                LEASE_EXPIRED,
+                retryable=True,
+                attempt=task.attempts,
+                at=now,
+            ),
+        )
+        status = self._status(reaped)
+        if status is TaskStatus.RETRYING:
+            reaped = claimable_at(
+                reaped, status, now + (self.delay if crashes > 1 else timedelta(0))
+            )
+        else:
+            reaped = at_rest(reaped, status, now)
+        return with_event(reaped, status.lower(), now, worker_id=worker_id)
+
+    def _status(self, task: Task) -> TaskStatus:
+        if task.cancel is not None:
+            return (
+                TaskStatus.FAILED
+                if task.cancel.by == DEADLINE
+                else TaskStatus.CANCELLED
+            )
+        if task.attempts >= task.max_attempts or task.crashes >= self.max_crashes:
+            return TaskStatus.DEAD_LETTER
+        return TaskStatus.RETRYING
+
+    def won(self, task: Task) -> bool:
+        return False
+
+
+LEASE_EXPIRED = (
+    "The worker stopped renewing its lease: it died, hung or lost the store."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """A task at rest → CANCELLED; a running one is asked to stop. `owner` None means: whoever owns it."""
+
+    group: ClassVar[Group] = "single"
+    task_id: str
+    owner: str | None
+    by: str
+    reason: str | None
+
+    def apply(self, task: Task, now: datetime) -> Task | None:
+        if (
+            task.status not in LIVE
+            or task.cancel is not None
+            or self.owner not in (None, task.user_id)
+        ):
+            return None
+        asked = task.evolve(cancel=CancelRequest(self.by, now, self.reason))
+        data = {"by": self.by, "reason": self.reason}
+        if task.status is TaskStatus.RUNNING:
+            return with_event(asked, "cancel_requested", now, data=data)
+        return with_event(
+            at_rest(asked, TaskStatus.CANCELLED, now), "cancelled", now, data=data
+        )
+
+    def won(self, task: Task) -> bool:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Expire:
+    """A live task past its deadline: FAILED at rest, asked to stop when running."""
+
+    group: ClassVar[Group] = "single"
+    task_id: str
+
+    def apply(self, task: Task, now: datetime) -> Task | None:
+        if (
+            task.deadline is None
+            or task.deadline > now
+            or task.cancel is not None
+            or task.status not in LIVE
+        ):
+            return None
+        asked = task.evolve(cancel=CancelRequest(DEADLINE, now, "the deadline passed"))
+        if task.status is TaskStatus.RUNNING:
+            return with_event(
+                asked,
+                "cancel_requested",
+                now,
+                data={"by": DEADLINE, "reason": "the deadline passed"},
+            )
+        error = framework_error(
+            "deadline",
+            "The deadline passed.",
+            retryable=False,
+            attempt=task.attempts,
+            at=now,
+        )
+        return with_event(
+            at_rest(with_error(asked, error), TaskStatus.FAILED, now), "failed", now
+        )
+
+    def won(self, task: Task) -> bool:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Postpone:
+    """Nobody here can run it (unknown type, newer version): tried again later, DEAD_LETTER after `limit` times."""
+
+    group: ClassVar[Group] = "single"
+    task_id: str
+    dispatch_epoch: int
+    delay: timedelta
+    limit: int
+
+    def apply(self, task: Task, now: datetime) -> Task | None:
+        if (
+            task.status not in CLAIMABLE
+            or task.dispatch_epoch != self.dispatch_epoch
+            or task.cancel is not None
+        ):
+            return None
+        postponed = task.evolve(no_handler=task.no_handler + 1)
+        if postponed.no_handler <= self.limit:
+            return postponed.evolve(next_dispatch_at=now + self.delay, updated_at=now)
+        error = framework_error(
+            "no_handler", NO_HANDLER, retryable=False, attempt=task.attempts, at=now
+        )
+        dead = at_rest(with_error(postponed, error), TaskStatus.DEAD_LETTER, now)
+        return with_event(dead, "dead_letter", now)
+
+    def won(self, task: Task) -> bool:
+        return False
+
+
+NO_HANDLER = "No worker that received it could run this type and version."
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """FAILED, DEAD_LETTER or CANCELLED → QUEUED as a new generation; the fencing token goes on counting."""
+
+    group: ClassVar[Group] = "single"
+    task_id: str
+    owner: str | None
+    by: str
+    dispatch_after: timedelta
+    revision: int | None = None
+
+    def apply(self, task: Task, now: datetime) -> Task | None:
+        if (
+            task.status not in REPLAYABLE
+            or self.owner not in (None, task.user_id)
+            or self.revision not in (None, task.revision)
+        ):
+            return None
+        queued = claimable_at(task, TaskStatus.QUEUED, now, self.dispatch_after).evolve(
+            generation=task.generation + 1,
+            attempts=0,
+            crashes=0,
+            releases=0,
+            no_handler=0,
+            cancel=None,
+            deadline=None,
+            error=None,
+            progress=None,
+            started_at=None,
+            purge_at=None,
+            report_to_parent=False,
+        )
+        return with_event(queued, "replayed", now, data={"by": self.by})
+
+    def won(self, task: Task) -> bool:
+        return False

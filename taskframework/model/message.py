@@ -1,0 +1,104 @@
+"""The message on the wire: a doorbell. It names a task and a dispatch epoch; the work is in the document."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Self
+
+import orjson
+
+from taskframework.errors import MessageUnreadableError
+from taskframework.model.status import Priority
+from taskframework.model.task import Task
+
+MESSAGE_VERSION = 1
+#: A readable message is about 150 bytes; whatever is far larger is not one of ours.
+MAX_MESSAGE_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class TaskMessage:
+    """What travels through `tasks.exchange`, plus the headers for people and tracing."""
+
+    task_id: str
+    task_type: str
+    dispatch_epoch: int
+    lane: Priority = Priority.NORMAL
+    headers: Mapping[str, str | int] | None = None
+
+    def to_body(self) -> bytes:
+        return orjson.dumps(
+            {
+                "schema_version": MESSAGE_VERSION,
+                "task_id": self.task_id,
+                "task_type": self.task_type,
+                "dispatch_epoch": self.dispatch_epoch,
+            }
+        )
+
+    @classmethod
+    def for_task(cls, task: Task) -> Self:
+        """The message for a task's present dispatch epoch."""
+        headers: dict[str, str | int] = {
+            "task_id": task.task_id,
+            "task_type": task.task_type,
+            "user_id": task.user_id,
+            "correlation_id": task.correlation_id,
+            "submitted_at": rfc3339(task.created_at),
+            "x-retry-count": task.attempts,
+        }
+        if task.traceparent is not None:
+            headers["traceparent"] = task.traceparent
+        return cls(
+            task.task_id, task.task_type, task.dispatch_epoch, task.lane, headers
+        )
+
+
+def read_message(body: bytes) -> TaskMessage:
+    """Read a delivered body.
+
+    Raises:
+        MessageUnreadableError: with the reason, for everything that is not a message of a known version.
+    """
+    if len(body) > MAX_MESSAGE_BYTES:
+        raise MessageUnreadableError(
+            f"it has {len(body):,} bytes, far more than a task message"
+        )
+    try:
+        content = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise MessageUnreadableError(f"it is not JSON ({error})") from error
+    if not isinstance(content, dict):
+        raise MessageUnreadableError("it is not a JSON object")
+    version = content.get("schema_version")
+    if version != MESSAGE_VERSION:
+        raise MessageUnreadableError(
+            f"its schema_version is {_shown(version)}, this release reads {MESSAGE_VERSION}"
+        )
+    task_id, task_type, epoch = (
+        content.get(key) for key in ("task_id", "task_type", "dispatch_epoch")
+    )
+    if not (
+        isinstance(task_id, str) and 0 < len(task_id) <= 100 and "\0" not in task_id
+    ):
+        raise MessageUnreadableError(f"its task_id is {_shown(task_id)}")
+    if not (
+        isinstance(task_type, str)
+        and isinstance(epoch, int)
+        and not isinstance(epoch, bool)
+    ):
+        raise MessageUnreadableError(
+            "its task_type or dispatch_epoch is missing or of the wrong type"
+        )
+    return TaskMessage(task_id, task_type, epoch)
+
+
+def _shown(value: Any) -> str:
+    return repr(value)[:60]
+
+
+def rfc3339(moment: datetime) -> str:
+    """A time as every interface shows it: UTC, milliseconds, `Z`."""
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,122 @@
+"""How an attempt ended, and which errors deserve another one."""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass
+from datetime import timedelta
+
+from taskframework.errors import NonRetryableError, RetryableError
+from taskframework.model.task import TaskError
+from taskframework.model.values import Json, fingerprint
+
+MAX_MESSAGE = 2_000
+MAX_TRACEBACK = 8_000
+
+
+@dataclass(frozen=True, slots=True)
+class Succeeded:
+    """The task code returned; `result` is plain JSON, checked to be storable."""
+
+    result: Json
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The task code raised, ran out of time or was cancelled."""
+
+    error: TaskError
+    retryable: bool
+    #: The exact delay the code asked for, if it did.
+    delay: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """The worker stops; the attempt is handed back unfinished."""
+
+
+Outcome = Succeeded | Failed | Released
+
+
+def classify(
+    error: BaseException, retry_on: tuple[type[BaseException], ...] = ()
+) -> Failed:
+    """Decide whether an exception out of task code deserves another attempt.
+
+    `RetryableError` and `NonRetryableError` say so themselves, and so does a boolean `retryable` (or `is_retryable`)
+    attribute. Of the rest, what `retry_on` names and the system's own errors (`OSError` with `ConnectionError` and
+    `TimeoutError`) may pass; everything else is a bug or bad input, and the same attempt would fail again.
+
+    Args:
+        error: what the code raised.
+        retry_on: the exception types the task's options name.
+
+    Returns:
+        The outcome, with the error bounded in size.
+    """
+    delay = error.delay if isinstance(error, RetryableError) else None
+    return Failed(
+        describe(error, retryable := _is_retryable(error, retry_on)), retryable, delay
+    )
+
+
+def _is_retryable(
+    error: BaseException, retry_on: tuple[type[BaseException], ...]
+) -> bool:
+    if isinstance(error, RetryableError):
+        return True
+    if isinstance(error, NonRetryableError):
+        return False
+    own = getattr(error, "retryable", None)
+    if isinstance(own, bool):
+        return own
+    return isinstance(error, (*retry_on, OSError, TimeoutError))
+
+
+def describe(
+    error: BaseException, retryable: bool, code: str = "execution_error"
+) -> TaskError:
+    """An exception as data: bounded, valid text, never raising itself."""
+    name = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix(
+        "builtins."
+    )
+    return TaskError(
+        code=code,
+        type=_clean(name, 200),
+        message=_clean(_message(error), MAX_MESSAGE),
+        retryable=retryable,
+        fingerprint=fingerprint(code, name, _place(error)),
+        traceback=_clean(_traceback(error), MAX_TRACEBACK),
+    )
+
+
+def _message(error: BaseException) -> str:
+    try:
+        if isinstance(error, (RetryableError, NonRetryableError)):
+            return error.message
+        return str(error)
+    except Exception as broken:  # str() of a foreign exception runs foreign code
+        return f"<{type(error).__name__} whose text raised {type(broken).__name__}>"
+
+
+def _traceback(error: BaseException) -> str:
+    try:
+        frames = traceback.format_list(
+            traceback.extract_tb(error.__traceback__, limit=-20)
+        )
+    except Exception:  # source lookup runs foreign loaders
+        return ""
+    return "".join(frames)
+
+
+def _place(error: BaseException) -> str:
+    """Where it was raised: equal for all errors of one cause, whatever their text."""
+    frames = traceback.extract_tb(error.__traceback__, limit=-1)
+    return f"{frames[0].filename}:{frames[0].name}" if frames else ""
+
+
+def _clean(text: str, limit: int) -> str:
+    """Bounded, valid Unicode without NUL; the cut comes first, so that a huge text costs nothing."""
+    short = text if len(text) <= limit else text[:limit] + "…"
+    return short.encode("utf-8", "replace").decode().replace("\0", "\ufffd")

@@ -1,0 +1,86 @@
+"""Lists: filters, pages, and the entries of the dead-letter list."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Generic, TypeVar
+
+from taskframework.errors import SubmissionError
+from taskframework.model.status import TaskStatus
+
+Item = TypeVar("Item")
+
+MAX_LIMIT = 500
+
+
+class CursorInvalidError(SubmissionError):
+    """The cursor is not one this list gave out."""
+
+    code = "invalid_cursor"
+    hint = "Leave it out to start at the first page."
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """The place after one entry of a list that runs from the newest to the oldest."""
+
+    at: datetime
+    id: str
+
+    def encode(self) -> str:
+        raw = f"{(self.at - _EPOCH) // timedelta(milliseconds=1)}|{self.id}"
+        return base64.urlsafe_b64encode(raw.encode()).decode().rstrip("=")
+
+    @classmethod
+    def decode(cls, text: str) -> Cursor:
+        """Read a cursor.
+
+        Raises:
+            CursorInvalidError: if it is not one of ours.
+        """
+        try:
+            raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode()
+            milliseconds, separator, identifier = raw.partition("|")
+            if not separator or not identifier or "\0" in identifier:
+                raise CursorInvalidError
+            return cls(_EPOCH + timedelta(milliseconds=int(milliseconds)), identifier)
+        except (ValueError, binascii.Error, OverflowError) as error:
+            raise CursorInvalidError from error
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFilter:
+    """Which tasks to list; None means any. `owner` None sees every user's tasks."""
+
+    owner: str | None = None
+    status: TaskStatus | None = None
+    task_type: str | None = None
+    parent_task_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[Item]):
+    """Some entries and where the next ones begin; `next_cursor` None means these were the last."""
+
+    items: tuple[Item, ...]
+    next_cursor: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeadMessage:
+    """A message nobody can read, or that has no task, kept whole."""
+
+    id: str
+    body: bytes
+    headers: dict[str, str]
+    queue: str
+    reason: str
+    at: datetime
+    task_id: str | None = None
+    task_type: str | None = None

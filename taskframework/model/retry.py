@@ -1,0 +1,42 @@
+"""When to try again: exponential back-off with jitter, as a pure rule."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from datetime import timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """`initial_delay * backoff_factor ** (attempt - 1)`, never more than `max_delay`, spread by ± `jitter_factor`."""
+
+    max_attempts: int = 5
+    initial_delay: timedelta = timedelta(seconds=5)
+    max_delay: timedelta = timedelta(hours=1)
+    backoff_factor: float = 2.0
+    jitter_factor: float = 0.1
+
+    def delay(self, attempt: int, chance: float | None = None) -> timedelta:
+        """How long to wait after a failed attempt.
+
+        Args:
+            attempt: which attempt failed, from 1.
+            chance: a number in [0, 1) that places the delay in its jitter range; random when left out.
+
+        Returns:
+            A delay of at least zero and at most `max_delay`.
+        """
+        longest = self.max_delay.total_seconds()
+        try:
+            seconds = self.initial_delay.total_seconds() * self.backoff_factor ** (
+                attempt - 1
+            )
+        except OverflowError:  # about a thousand attempts
+            seconds = longest
+        spread = self.jitter_factor * (
+            2 * (random.random() if chance is None else chance) - 1
+        )
+        return timedelta(
+            seconds=max(0.0, min(min(seconds, longest) * (1 + spread), longest))
+        )

@@ -1,0 +1,93 @@
+"""The statuses of a task and the moves between them."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class TaskStatus(StrEnum):
+    """Where a task is in its life."""
+
+    QUEUED = "QUEUED"
+    RUNNING = "RUNNING"
+    RETRYING = "RETRYING"
+    WAITING = "WAITING"  # for its sub-tasks
+    BLOCKED = "BLOCKED"  # an earlier task of its ordered stream is not finished
+    COMPLETED = "COMPLETED"
+    COMPLETED_WITH_ERRORS = "COMPLETED_WITH_ERRORS"
+    FAILED = "FAILED"  # not retryable
+    DEAD_LETTER = "DEAD_LETTER"  # budget used, poison, or no handler
+    CANCELLED = "CANCELLED"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether only a replay leads out of this status."""
+        return self in FINAL
+
+
+class Priority(StrEnum):
+    """The lane a task travels in."""
+
+    HIGH = "high"
+    NORMAL = "normal"
+    LOW = "low"
+
+
+#: From the most to the least urgent.
+LANES: tuple[Priority, ...] = (Priority.HIGH, Priority.NORMAL, Priority.LOW)
+
+FINAL = frozenset(
+    {
+        TaskStatus.COMPLETED,
+        TaskStatus.COMPLETED_WITH_ERRORS,
+        TaskStatus.FAILED,
+        TaskStatus.DEAD_LETTER,
+        TaskStatus.CANCELLED,
+    }
+)
+LIVE = frozenset(TaskStatus) - FINAL
+CLAIMABLE = frozenset({TaskStatus.QUEUED, TaskStatus.RETRYING})
+DEAD = frozenset({TaskStatus.FAILED, TaskStatus.DEAD_LETTER})
+#: What an operator may queue anew.
+REPLAYABLE = DEAD | {TaskStatus.CANCELLED}
+#: Live, but in nobody's hands: a cancel or a deadline ends it at once.
+AT_REST = LIVE - {TaskStatus.RUNNING}
+
+#: The only moves there are. Every transition is tested against this table.
+MOVES: dict[TaskStatus, frozenset[TaskStatus]] = {
+    TaskStatus.QUEUED: frozenset(
+        {
+            TaskStatus.RUNNING,
+            TaskStatus.CANCELLED,
+            TaskStatus.FAILED,
+            TaskStatus.DEAD_LETTER,
+        }
+    ),
+    TaskStatus.RETRYING: frozenset(
+        {
+            TaskStatus.RUNNING,
+            TaskStatus.CANCELLED,
+            TaskStatus.FAILED,
+            TaskStatus.DEAD_LETTER,
+        }
+    ),
+    TaskStatus.RUNNING: frozenset(TaskStatus)
+    - {TaskStatus.RUNNING, TaskStatus.BLOCKED},
+    TaskStatus.WAITING: FINAL | {TaskStatus.QUEUED},
+    TaskStatus.BLOCKED: frozenset(
+        {TaskStatus.QUEUED, TaskStatus.CANCELLED, TaskStatus.FAILED}
+    ),
+    TaskStatus.COMPLETED: frozenset(),
+    TaskStatus.COMPLETED_WITH_ERRORS: frozenset(),
+    TaskStatus.FAILED: frozenset({TaskStatus.QUEUED}),
+    TaskStatus.DEAD_LETTER: frozenset({TaskStatus.QUEUED}),
+    TaskStatus.CANCELLED: frozenset({TaskStatus.QUEUED}),
+}
+
+
+def lane_of(priority: str) -> Priority:
+    """The lane of a stored priority; an unknown one (a newer writer's) travels as normal."""
+    try:
+        return Priority(priority)
+    except ValueError:
+        return Priority.NORMAL

@@ -1,0 +1,232 @@
+"""The task record: the document in the store, field for field."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from datetime import datetime, timedelta
+from typing import Any, Self
+
+import uuid_utils
+
+from taskframework.model.status import Priority, TaskStatus, lane_of
+from taskframework.model.values import Json
+
+#: What this release writes, and the newest it claims. A document of a newer version is postponed, never touched.
+SCHEMA_VERSION = 1
+HISTORY_LENGTH = 100
+ERRORS_KEPT = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A worker's right to a running task until `expires_at` by the store's clock."""
+
+    worker_id: str
+    claim_id: str
+    expires_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRequest:
+    """Somebody wants the task to end; the first final write decides whether it still can."""
+
+    by: str
+    at: datetime
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskError:
+    """Why an attempt, or the task, failed. `fingerprint` is equal for errors of one cause."""
+
+    code: str
+    type: str
+    message: str
+    retryable: bool
+    fingerprint: str
+    traceback: str | None = None
+    attempt: int = 0
+    at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """One lifecycle event: the timeline a person reads and the outbox the relay publishes."""
+
+    sequence: int
+    type: str
+    at: datetime
+    attempt: int
+    worker_id: str | None
+    data: Json
+
+
+@dataclass(frozen=True, slots=True)
+class ParentLink:
+    """Which task this one is a sub-task of."""
+
+    task_id: str
+    generation: int
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class SubtaskCounts:
+    """How far the sub-tasks of a waiting task are."""
+
+    planned: int
+    plan: Json
+    done: int
+    succeeded: int
+    failed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One task. Immutable: a transition makes a new one."""
+
+    task_id: str
+    schema_version: int = SCHEMA_VERSION
+    task_type: str
+    priority: str = Priority.NORMAL
+    user_id: str
+    correlation_id: str
+    traceparent: str | None = None
+    parameters: Json = None
+    parameters_hash: str
+    idempotency_key: str | None = None
+    status: TaskStatus = TaskStatus.QUEUED
+    revision: int = 1
+    generation: int = 0
+    fencing_token: int = 0
+    attempts: int = 0
+    max_attempts: int
+    crashes: int = 0
+    releases: int = 0
+    dispatch_epoch: int = 1
+    not_before: datetime
+    next_dispatch_at: datetime | None
+    dispatches: int = 0
+    lease: Lease | None = None
+    last_claim_id: str | None = None
+    cancel: CancelRequest | None = None
+    deadline: datetime | None = None
+    parent: ParentLink | None = None
+    report_to_parent: bool = False
+    subtasks: SubtaskCounts | None = None
+    spawn_at: datetime | None = None
+    no_handler: int = 0
+    progress: Json = None
+    progress_revision: int = 0
+    result: Json = None
+    error: TaskError | None = None
+    errors: tuple[TaskError, ...] = ()
+    sequence: int = 0
+    history: tuple[HistoryEntry, ...] = ()
+    published_sequence: int = 0
+    publish_at: datetime | None = None
+    created_at: datetime
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    updated_at: datetime
+    purge_at: datetime | None = None
+
+    @property
+    def lane(self) -> Priority:
+        return lane_of(self.priority)
+
+    @property
+    def unpublished(self) -> tuple[HistoryEntry, ...]:
+        """The events no subscriber was surely told of, oldest first."""
+        return tuple(
+            entry for entry in self.history if entry.sequence > self.published_sequence
+        )
+
+    def evolve(self, **changes: Any) -> Self:
+        """This task with some fields changed."""
+        return replace(self, **changes)
+
+    def to_document(self) -> dict[str, Any]:
+        """The stored form: the fields of this record, the id as `_id`, times as `datetime`."""
+        document = {name: getattr(self, name) for name in _PLAIN}
+        document["_id"] = self.task_id
+        document["status"] = self.status.value
+        document["priority"] = str(self.priority)
+        for name in _NESTED:
+            document[name] = _plain(getattr(self, name))
+        document["errors"] = [_plain(error) for error in self.errors]
+        document["history"] = [_plain(entry) for entry in self.history]
+        return document
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Self:
+        """Read a stored task; fields a newer release added are passed over."""
+        values = {name: document[name] for name in _PLAIN if name in document}
+        values["task_id"] = document["_id"]
+        values["status"] = TaskStatus(document["status"])
+        for name, record in _NESTED.items():
+            nested = document.get(name)
+            values[name] = None if nested is None else record_from(record, nested)
+        values["errors"] = tuple(
+            record_from(TaskError, entry) for entry in document.get("errors", ())
+        )
+        values["history"] = tuple(
+            record_from(HistoryEntry, entry) for entry in document.get("history", ())
+        )
+        return cls(**values)
+
+
+_NESTED: dict[str, type[Any]] = {
+    "lease": Lease,
+    "cancel": CancelRequest,
+    "parent": ParentLink,
+    "subtasks": SubtaskCounts,
+    "error": TaskError,
+}
+_PLAIN = tuple(
+    field.name
+    for field in fields(Task)
+    if field.name not in {*_NESTED, "task_id", "status", "errors", "history"}
+)
+_FIELDS: dict[type[Any], tuple[str, ...]] = {
+    record: tuple(field.name for field in fields(record))
+    for record in (*_NESTED.values(), HistoryEntry)
+}
+
+
+def record_from(record: type[Any], document: Mapping[str, Any]) -> Any:
+    """One of the small records inside a task, from its stored form."""
+    return record(
+        **{name: document[name] for name in _FIELDS[record] if name in document}
+    )
+
+
+def _plain(value: Any) -> dict[str, Any] | None:
+    return None if value is None else plain(value)
+
+
+def plain(record: Any) -> dict[str, Any]:
+    """The stored form of one of the small records inside a task."""
+    return {name: getattr(record, name) for name in _FIELDS[type(record)]}
+
+
+def new_task_id() -> str:
+    """A fresh id that sorts by time of creation (UUID version 7)."""
+    return str(uuid_utils.uuid7())
+
+
+def new_claim_id() -> str:
+    """A fresh id for one claim; random, since it is a proof of ownership."""
+    return uuid_utils.uuid4().hex
+
+
+def submitted(task: Task, now: datetime, dispatch_after: timedelta) -> Task:
+    """The first stored state of a task: its first event, and due for the sweeper if nobody dispatches it."""
+    return task.evolve(
+        sequence=1,
+        history=(HistoryEntry(1, "submitted", now, 0, None, None),),
+        publish_at=now + dispatch_after,
+        next_dispatch_at=max(task.not_before, now)
+        + (dispatch_after if task.not_before <= now else timedelta(0)),
+    )

@@ -1,0 +1,311 @@
+"""What a transition is, and the ones a worker makes: claim, report progress, complete, fail, release.
+
+Each transition is data plus a pure rule `apply(task, now)`: the task after it, or None where its guard refuses. The
+rule is the meaning. SQLite runs it inside a write transaction; MongoDB runs the same guard and update as one
+pipeline write, and the conformance suite holds both to the same documents.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import ClassVar, Literal, Protocol
+
+from taskframework.model.status import CLAIMABLE, TaskStatus
+from taskframework.model.task import (
+    ERRORS_KEPT,
+    HISTORY_LENGTH,
+    SCHEMA_VERSION,
+    HistoryEntry,
+    Lease,
+    Task,
+    TaskError,
+)
+from taskframework.model.values import Json
+
+#: Which transitions a store may write together: all of a group are of the same kind.
+Group = Literal["claim", "settle", "single"]
+
+#: How long the live path has for an event before the relay takes it up.
+RELAY_AFTER = timedelta(seconds=5)
+
+#: `cancel.by` of a cancel that the framework itself asked for because the deadline passed.
+DEADLINE = "deadline"
+
+
+class Transition(Protocol):
+    """One guarded write on one task."""
+
+    group: ClassVar[Group]
+
+    @property
+    def task_id(self) -> str: ...
+
+    def apply(self, task: Task, now: datetime) -> Task | None:
+        """The task after this transition, or None if the guard refuses."""
+        ...
+
+    def won(self, task: Task) -> bool:
+        """Whether a task read later shows that this very request was applied (the reply may have been lost)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Proof of a claim. Every write of a worker carries it; a write that no longer matches is refused."""
+
+    task_id: str
+    fencing_token: int
+    claim_id: str
+
+    def holds(self, task: Task) -> bool:
+        """Whether the claim is still the one the task runs under."""
+        return (
+            task.status is TaskStatus.RUNNING
+            and task.fencing_token == self.fencing_token
+            and task.lease is not None
+            and task.lease.claim_id == self.claim_id
+        )
+
+
+def with_event(
+    task: Task,
+    event: str,
+    now: datetime,
+    *,
+    worker_id: str | None = None,
+    data: Json = None,
+) -> Task:
+    """The task with one more event at the end of its history, due for publication.
+
+    Trimming never drops an event that may be unpublished.
+    """
+    sequence = task.sequence + 1
+    entry = HistoryEntry(sequence, event, now, task.attempts, worker_id, data)
+    keep_above = min(sequence - HISTORY_LENGTH, task.published_sequence)
+    return task.evolve(
+        sequence=sequence,
+        revision=task.revision + 1,
+        history=(*(old for old in task.history if old.sequence > keep_above), entry),
+        publish_at=now + RELAY_AFTER,
+        updated_at=now,
+    )
+
+
+def at_rest(task: Task, status: TaskStatus, now: datetime) -> Task:
+    """The task in a status that nobody drives any more: no lease, no due time."""
+    return task.evolve(
+        status=status,
+        lease=None,
+        next_dispatch_at=None,
+        spawn_at=None,
+        finished_at=now if status.is_final else None,
+        report_to_parent=status.is_final and task.parent is not None,
+    )
+
+
+def claimable_at(
+    task: Task,
+    status: TaskStatus,
+    due: datetime,
+    dispatch_after: timedelta = timedelta(0),
+) -> Task:
+    """The task waiting to be claimed from `due` on; every older message about it is stale from here."""
+    return task.evolve(
+        status=status,
+        lease=None,
+        dispatch_epoch=task.dispatch_epoch + 1,
+        dispatches=0,
+        not_before=due,
+        next_dispatch_at=due + dispatch_after,
+        finished_at=None,
+    )
+
+
+def with_error(task: Task, error: TaskError) -> Task:
+    return task.evolve(error=error, errors=(*task.errors, error)[-ERRORS_KEPT:])
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """QUEUED or RETRYING → RUNNING, under a lease, for the message of the current dispatch epoch."""
+
+    group: ClassVar[Group] = "claim"
+    task_id: str
+    dispatch_epoch: int
+    claim_id: str
+    worker_id: str
+    lease: timedelta
+
+    def apply(self, task: Task, now: datetime) -> Task | None:
+        if (
+            task.status not in CLAIMABLE
+            or task.dispatch_epoch != self.dispatch_epoch
+            or task.cancel is not None
+            or task.not_before > now
+            or task.schema_version > SCHEMA_VERSION
+        ):
+            return None
+        claimed = task.evolve(
+            status=TaskStatus.RUNNING,
+            fencing_token=task.fencing_token + 1,
+            attempts=task.attempts + 1,
+            lease=Lease(self.worker_id, self.claim_id, now + self.lease),
+            next_dispatch_at=None,
+            no_handler=0,
+            started_at=now,
+        )
+        return with_event(claimed, "started", now, worker_id=self.worker_id)
+
+    def won(self, task: Task) -> bool:
+        return task.lease is not None and task.lease.claim_id == self.claim_id
+
+
+@dataclass(frozen=True, slots=True)
+class ReportProgress:
+    """The running task says how far it is. No lifecycle event, so no sequence."""
+
+    group: ClassVar[Group] = "settle"
+    fence: Fence
+    progress: Json
+
+    @property
+    def task_id(self) -> str:
+        return self.fence.task_id
+
+    def apply(self, task: Task, now: datetime) -> Task | None:
+        if not self.fence.holds(task):
+            return None
+        return task.evolve(
+            progress=self.progress,
+            progress_revision=task.progress_revision + 1,
+            updated_at=now,
+        )
+
+    def won(self, task: Task) -> bool:
+        return self.fence.holds(task)
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """RUNNING → COMPLETED. A pending cancel does not stop it: the work was done."""
+
+    group: ClassVar[Group] = "settle"
+    fence: Fence
+    worker_id: str
+    result: Json
+
+    @property
+    def task_id(self) -> str:
+        return self.fence.task_id
+
+    def apply(self, task: Task, now: datetime) -> Task | None:
+        if not self.fence.holds(task):
+            return None
+        done = at_rest(task, TaskStatus.COMPLETED, now).evolve(
+            result=self.result, error=None, last_claim_id=self.fence.claim_id
+        )
+        return with_event(done, "completed", now, worker_id=self.worker_id)
+
+    def won(self, task: Task) -> bool:
+        return task.last_claim_id == self.fence.claim_id
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """RUNNING → RETRYING, FAILED, DEAD_LETTER or CANCELLED; decided in the write, so that no cancel slips in between."""
+
+    group: ClassVar[Group] = "settle"
+    fence: Fence
+    worker_id: str
+    error: TaskError
+    retryable: bool
+    delay: timedelta
+
+    @property
+    def task_id(self) -> str:
+        return self.fence.task_id
+
+    def apply(self, task: Task, now: datetime) -> Task | None:
+        if not self.fence.holds(task):
+            return None
+        failed = with_error(
+            task.evolve(last_claim_id=self.fence.claim_id), self._at(task, now)
+        )
+        status = self._status(task)
+        if status is TaskStatus.RETRYING:
+            failed = claimable_at(failed, status, now + self.delay)
+        else:
+            failed = at_rest(failed, status, now)
+        return with_event(failed, status.lower(), now, worker_id=self.worker_id)
+
+    def won(self, task: Task) -> bool:
+        return task.last_claim_id == self.fence.claim_id
+
+    def _status(self, task: Task) -> TaskStatus:
+        if task.cancel is not None:
+            return (
+                TaskStatus.FAILED
+                if task.cancel.by == DEADLINE
+                else TaskStatus.CANCELLED
+            )
+        if not self.retryable:
+            return TaskStatus.FAILED
+        return (
+            TaskStatus.DEAD_LETTER
+            if task.attempts >= task.max_attempts
+            else TaskStatus.RETRYING
+        )
+
+    def _at(self, task: Task, now: datetime) -> TaskError:
+        return TaskError(
+            self.error.code,
+            self.error.type,
+            self.error.message,
+            self.error.retryable,
+            self.error.fingerprint,
+            self.error.traceback,
+            task.attempts,
+            now,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """RUNNING → QUEUED: the worker hands an unfinished attempt back. It does not count as one."""
+
+    group: ClassVar[Group] = "settle"
+    fence: Fence
+    worker_id: str
+
+    @property
+    def task_id(self) -> str:
+        return self.fence.task_id
+
+    def apply(self, task: Task, now: datetime) -> Task | None:
+        if not self.fence.holds(task):
+            return None
+        released = task.evolve(
+            last_claim_id=self.fence.claim_id, releases=task.releases + 1
+        )
+        if (
+            task.cancel is not None
+        ):  # QUEUED with a cancel that no claim accepts would be stuck for ever
+            status = (
+                TaskStatus.FAILED
+                if task.cancel.by == DEADLINE
+                else TaskStatus.CANCELLED
+            )
+            return with_event(
+                at_rest(released, status, now),
+                status.lower(),
+                now,
+                worker_id=self.worker_id,
+            )
+        queued = claimable_at(
+            released.evolve(attempts=task.attempts - 1), TaskStatus.QUEUED, now
+        )
+        return with_event(queued, "released", now, worker_id=self.worker_id)
+
+    def won(self, task: Task) -> bool:
+        return task.last_claim_id == self.fence.claim_id

@@ -1,0 +1,106 @@
+"""What a user may store: plain JSON that every store keeps unchanged, within limits."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import Any
+
+import orjson
+
+from taskframework.errors import ValueNotStorableError
+
+#: A JSON value. Not spelled out recursively: type checkers and pydantic pay for that on every use.
+Json = Any
+
+MAX_PARAMETERS_BYTES = 1024 * 1024
+MAX_RESULT_BYTES = 1024 * 1024
+MAX_PROGRESS_BYTES = 16 * 1024
+MAX_DEPTH = 64
+_INT64 = 2**63
+
+
+def check_storable(value: Json, what: str, max_bytes: int) -> bytes:
+    """Refuse what a store could not keep and give back unchanged.
+
+    Args:
+        value: the candidate, already plain Python data.
+        what: its name in the error, for example "result".
+        max_bytes: largest size as JSON.
+
+    Returns:
+        The value as canonical JSON (sorted keys), good for a hash.
+
+    Raises:
+        ValueNotStorableError: for a type JSON does not have, NaN or an infinity, an integer beyond 64 bits, a text
+            that is not valid Unicode or a key with NUL in it, more than 64 levels, or too many bytes.
+    """
+    _check(value, what, MAX_DEPTH)
+    try:
+        encoded = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    except orjson.JSONEncodeError as error:
+        raise ValueNotStorableError(what, str(error)) from error
+    if len(encoded) > max_bytes:
+        raise ValueNotStorableError(
+            what, f"it has {len(encoded):,} bytes as JSON, the limit is {max_bytes:,}"
+        )
+    return encoded
+
+
+def _check(value: Json, what: str, depth: int) -> None:
+    if depth < 0:
+        raise ValueNotStorableError(
+            what, f"it is nested deeper than {MAX_DEPTH} levels"
+        )
+    match value:
+        case None | bool():
+            pass
+        case str():
+            _check_text(value, what)
+        case int():
+            if not -_INT64 <= value < _INT64:
+                raise ValueNotStorableError(
+                    what, f"the integer {str(value)[:20]}… does not fit into 64 bits"
+                )
+        case float():
+            if not math.isfinite(value):
+                raise ValueNotStorableError(what, f"{value} is not a JSON number")
+        case list() | tuple():
+            for item in value:
+                _check(item, what, depth - 1)
+        case dict():
+            for key, item in value.items():
+                _check_key(key, what)
+                _check(item, what, depth - 1)
+        case _:
+            raise ValueNotStorableError(
+                what, f"{type(value).__name__} is not a JSON type"
+            )
+
+
+def _check_key(key: object, what: str) -> None:
+    if not isinstance(key, str):
+        raise ValueNotStorableError(what, f"the key {str(key)[:50]!r} is not a text")
+    if "\0" in key:
+        raise ValueNotStorableError(what, "a key contains the NUL character")
+    _check_text(key, what)
+
+
+def _check_text(text: str, what: str) -> None:
+    if not text.isascii() and any(
+        "\ud800" <= character <= "\udfff" for character in text
+    ):
+        raise ValueNotStorableError(
+            what, "a text contains half of a surrogate pair and is not valid Unicode"
+        )
+
+
+def fingerprint(*parts: bytes | str) -> str:
+    """A short stable hash of some texts, 16 hexadecimal digits."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(
+            part.encode("utf-8", "replace") if isinstance(part, str) else part
+        )
+        digest.update(b"\0")
+    return digest.hexdigest()[:16]

@@ -1,0 +1,88 @@
+"""What everybody outside sees of a task: the same fields over HTTP, on the command line and in external events."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from taskframework.model.message import rfc3339
+from taskframework.model.task import HistoryEntry, Task, TaskError
+
+
+def public_view(task: Task, *, whole: bool = True) -> dict[str, Any]:
+    """A task as plain JSON.
+
+    Args:
+        task: the task.
+        whole: with `parameters` and `history`; external events go without, they may be large.
+
+    Returns:
+        The fields of the HTTP contract.
+    """
+    view: dict[str, Any] = {
+        "task_id": task.task_id,
+        "task_type": task.task_type,
+        "status": task.status.value,
+        "user_id": task.user_id,
+        "progress": task.progress,
+        "result": task.result,
+        "error": error_view(task.error),
+        "attempt": task.attempts,
+        "max_attempts": task.max_attempts,
+        "generation": task.generation,
+        "priority": str(task.priority),
+        "parent_task_id": task.parent.task_id if task.parent else None,
+        "subtasks": subtasks_view(task),
+        "correlation_id": task.correlation_id,
+        "stream": None,
+        "not_before": moment(task.not_before),
+        "deadline": moment(task.deadline),
+        "created_at": moment(task.created_at),
+        "started_at": moment(task.started_at),
+        "finished_at": moment(task.finished_at),
+        "updated_at": moment(task.updated_at),
+    }
+    if whole:
+        view["parameters"] = task.parameters
+        view["history"] = [entry_view(entry) for entry in task.history]
+    return view
+
+
+def error_view(error: TaskError | None) -> dict[str, Any] | None:
+    """An error without its traceback, which may show more of the program than a caller should see."""
+    if error is None:
+        return None
+    return {
+        "code": error.code,
+        "type": error.type,
+        "message": error.message,
+        "retryable": error.retryable,
+        "fingerprint": error.fingerprint,
+    }
+
+
+def subtasks_view(task: Task) -> dict[str, int] | None:
+    counts = task.subtasks
+    if counts is None:
+        return None
+    return {
+        "planned": counts.planned,
+        "done": counts.done,
+        "succeeded": counts.succeeded,
+        "failed": counts.failed,
+    }
+
+
+def entry_view(entry: HistoryEntry) -> dict[str, Any]:
+    return {
+        "sequence": entry.sequence,
+        "type": entry.type,
+        "at": moment(entry.at),
+        "attempt": entry.attempt,
+        "worker_id": entry.worker_id,
+        "data": entry.data,
+    }
+
+
+def moment(value: datetime | None) -> str | None:
+    return None if value is None else rfc3339(value)

@@ -1,0 +1,200 @@
+"""Every setting: its type, its default and one line of meaning. The reference and application.yml are made from this."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from taskframework.settings.durations import Duration
+from taskframework.settings.section import ZERO, Section, not_below
+from taskframework.settings.servers import BrokerSettings, StoreSettings
+from taskframework.settings.sizes import Size
+
+_LONGEST_GRACE = timedelta(seconds=5)
+
+
+class RetrySettings(Section):
+    """When a failed attempt is tried again, for tasks whose options do not say otherwise."""
+
+    max_attempts: int = Field(default=5, ge=1, le=1000, description="Attempts a task has in all, the first included")
+    initial_delay: Duration = Field(
+        default=timedelta(seconds=5), ge=ZERO, description="Wait between the first failure and the second attempt"
+    )
+    max_delay: Duration = Field(default=timedelta(hours=1), ge=ZERO, description="No wait grows longer than this")
+    backoff_factor: float = Field(default=2.0, ge=1, le=100, description="How many times the wait before each wait is")
+    jitter_factor: float = Field(
+        default=0.1, ge=0, le=1, description="Share of a wait that is random, so that failures do not return together"
+    )
+
+    @field_validator("max_delay")
+    @classmethod
+    def _not_below_initial(cls, value: timedelta, info: ValidationInfo) -> timedelta:
+        return not_below(value, info, "initial_delay")
+
+
+class Bucket(Section):
+    """A token bucket."""
+
+    rate: float = Field(gt=0, description="Calls a second in the long run")
+    burst_capacity: int = Field(ge=1, description="Calls that may come at once")
+
+
+class RateLimiterSettings(Section):
+    """How often tasks may call what they share, such as the API of a provider."""
+
+    type: Literal["memory", "store", "redis"] = Field(
+        default="memory", description="Where the buckets are: memory counts for each process, store and redis for all"
+    )
+    default: Bucket = Field(
+        default=Bucket(rate=10, burst_capacity=20), description="The bucket of a provider that has none of its own"
+    )
+    providers: dict[str, Bucket] = Field(
+        default={}, description="Buckets by provider, for example {openai: {rate: 5, burst_capacity: 10}}"
+    )
+
+
+class RetentionSettings(Section):
+    """How long what is over stays in the store."""
+
+    finished: Duration | None = Field(
+        default=timedelta(days=7), gt=ZERO, description="Completed and cancelled tasks; empty keeps them for ever"
+    )
+    dead_letters: Duration | None = Field(
+        default=timedelta(days=90), gt=ZERO, description="Failed tasks and unreadable messages; empty keeps them for ever"
+    )
+
+
+class ObservabilitySettings(Section):
+    """What the processes tell about themselves."""
+
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = Field(
+        default="INFO", description="Least severe line that is logged"
+    )
+    log_format: Literal["auto", "json", "console"] = Field(
+        default="auto", description="Form of the log on standard error; auto is console on a terminal and json elsewhere"
+    )
+    logging_config: Path | None = Field(
+        default=None, description="File with a level for single loggers, such as config/logging.yml"
+    )
+    tracing: bool = Field(default=True, description="Whether OpenTelemetry spans are made and carried with the messages")
+    otlp_endpoint: str | None = Field(
+        default=None,
+        pattern=r"^https?://[^\s/]+\S*$",
+        description="Where spans go, such as http://localhost:4318/v1/traces; empty leaves it to the program",
+    )
+
+
+class ApiSettings(Section):
+    """The HTTP interface."""
+
+    host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on")
+    port: int = Field(default=8000, ge=0, le=65535, description="Port to listen on; 0 takes any free one")
+    max_body: Size = Field(default=1024**2, ge=1024, description="Largest request body; more is answered with 413")
+
+
+class WorkerSettings(Section):
+    """How a worker executes. Its heartbeat is always a third of the lease."""
+
+    concurrency: int = Field(default=100, ge=1, le=100_000, description="Tasks one worker executes at once")
+    prefetch: Literal["auto"] | Annotated[int, Field(ge=1, le=65535)] = Field(
+        default="auto", description="Most messages taken and not yet acknowledged; auto is as many as concurrency"
+    )
+    lease: Duration = Field(
+        default=timedelta(seconds=30),
+        ge=timedelta(milliseconds=100),
+        description="How long a worker that is silent keeps its tasks; it renews them every third of this",
+    )
+    max_crashes: int = Field(default=3, ge=1, description="Lost leases after which a task is a dead letter")
+    max_threads: int = Field(default=32, ge=1, description="Threads for tasks written as plain functions")
+    max_processes: int | None = Field(
+        default=None, ge=1, description='Processes for tasks with run_in="process"; empty is one for each CPU'
+    )
+    http_host: str = Field(default="127.0.0.1", min_length=1, description="Address of the worker's own health checks")
+    http_port: int | None = Field(
+        default=None, ge=0, le=65535, description="Port of /healthz, /readyz and /metrics in a worker; empty serves none"
+    )
+
+    @property
+    def heartbeat(self) -> timedelta:
+        """How often a worker renews its leases: a third of a lease, so that two lost renewals cost nothing."""
+        return self.lease / 3
+
+    @property
+    def lease_grace(self) -> timedelta:
+        """How long the reaper waits after the end of a lease, and how often it looks."""
+        return min(_LONGEST_GRACE, self.lease / 4)
+
+
+class RecoverySettings(Section):
+    """How what was interrupted is taken up again."""
+
+    sweep_interval: Duration = Field(
+        default=timedelta(seconds=1), gt=ZERO, description="How often due tasks without a message are looked for"
+    )
+    relay_interval: Duration = Field(
+        default=timedelta(seconds=1), gt=ZERO, description="How often events that were not published are looked for"
+    )
+    batch_size: int = Field(default=100, ge=1, le=10_000, description="Tasks one look takes up")
+    dispatch_grace: Duration = Field(
+        default=timedelta(seconds=5), gt=ZERO, description="Time the submitting process has to send the first message"
+    )
+    redispatch: Duration = Field(
+        default=timedelta(seconds=20), gt=ZERO, description="Wait for a claim before the message is sent again; doubles"
+    )
+    redispatch_max: Duration = Field(
+        default=timedelta(minutes=15), gt=ZERO, description="The wait for a claim grows no longer than this"
+    )
+    no_handler_delay: Duration = Field(
+        default=timedelta(seconds=30), gt=ZERO, description="How long a task is put off that the worker does not know"
+    )
+    no_handler_limit: int = Field(
+        default=120, ge=1, description="Times a task is put off before it is a dead letter (120 times 30s is an hour)"
+    )
+
+    @field_validator("redispatch_max")
+    @classmethod
+    def _not_below_first(cls, value: timedelta, info: ValidationInfo) -> timedelta:
+        return not_below(value, info, "redispatch")
+
+
+class ShutdownSettings(Section):
+    """How a process stops."""
+
+    await_termination_timeout: Duration = Field(
+        default=timedelta(seconds=30),
+        ge=ZERO,
+        description="Time running tasks have to finish after SIGTERM; then they are released to other workers",
+    )
+
+
+class AppSettings(Section):
+    """The program that is run."""
+
+    modules: tuple[str, ...] = Field(
+        default=(), description="Modules whose tasks are registered, such as [myapp.tasks]; --app adds to them"
+    )
+    source: str = Field(
+        default="taskframework",
+        pattern=r"^[^\s<>\"{}|\\^`]+$",
+        max_length=200,
+        description="Name of this installation, the source of its external events; a URI or a part of one",
+    )
+
+
+class Settings(Section):
+    """Everything that can be configured, by section."""
+
+    app: AppSettings = AppSettings()
+    broker: BrokerSettings = BrokerSettings()
+    store: StoreSettings = StoreSettings()
+    api: ApiSettings = ApiSettings()
+    worker: WorkerSettings = WorkerSettings()
+    retry: RetrySettings = RetrySettings()
+    recovery: RecoverySettings = RecoverySettings()
+    shutdown: ShutdownSettings = ShutdownSettings()
+    retention: RetentionSettings = RetentionSettings()
+    rate_limiter: RateLimiterSettings = RateLimiterSettings()
+    observability: ObservabilitySettings = ObservabilitySettings()

@@ -1,0 +1,101 @@
+"""Settings of the two servers the framework stands on: the broker and the store."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from taskframework.settings.durations import Duration
+from taskframework.settings.section import ZERO, Section
+from taskframework.settings.urls import check_broker_url, check_store_url, scheme_of
+
+
+class BrokerSettings(Section):
+    """Where messages travel, and how patient the framework is with the broker."""
+
+    url: Annotated[str, AfterValidator(check_broker_url)] = Field(
+        default="embedded://",
+        description="Where the broker is: embedded:// (in this process) or amqp://user:password@host:5672/vhost",
+    )
+    prefix: str = Field(
+        default="tasks",
+        pattern=r"^[a-z0-9][a-z0-9._-]*$",
+        max_length=50,
+        description="First part of every exchange and queue name; two installations on one broker need two",
+    )
+    delay: Literal["auto", "plugin", "store"] = Field(
+        default="auto",
+        description="Who holds a task until its time: the broker's delayed-message plugin, the store, or auto (plugin if there)",
+    )
+    delay_limit: Duration = Field(
+        default=timedelta(minutes=10),
+        ge=ZERO,
+        description="Longer delays stay in the store even with the plugin, where they can be listed and cancelled",
+    )
+    consumer_timeout: Duration = Field(
+        default=timedelta(minutes=30),
+        ge=timedelta(seconds=1),
+        description="What the broker enforces as consumer_timeout; tasks running longer than half of it are acknowledged early",
+    )
+    delivery_limit: int = Field(
+        default=20,
+        ge=1,
+        description="Deliveries of one message before the broker dead-letters it (x-delivery-limit of the quorum queues)",
+    )
+    heartbeat: Duration = Field(
+        default=timedelta(seconds=10),
+        ge=timedelta(seconds=1),
+        description="AMQP heartbeat; a silent connection is given up after about two of them",
+    )
+    connect_timeout: Duration = Field(
+        default=timedelta(seconds=10),
+        gt=ZERO,
+        description="Longest wait for one attempt to connect",
+    )
+    publish_timeout: Duration = Field(
+        default=timedelta(seconds=5),
+        gt=ZERO,
+        description="Longest wait for the broker's confirmation of one message; the sweeper sends it again later",
+    )
+    max_unconfirmed: int = Field(
+        default=512,
+        ge=1,
+        description="Messages one process may have under way without confirmation",
+    )
+    dead_letter_collector: bool = Field(
+        default=True,
+        description="Whether api and worker empty <prefix>.dlq into the store's dead letters; if off, messages wait there",
+    )
+
+    @property
+    def scheme(self) -> str:
+        """What stands before `://`; it chooses the adapter."""
+        return scheme_of(self.url)
+
+
+class StoreSettings(Section):
+    """Where the truth about every task is kept."""
+
+    url: Annotated[str, AfterValidator(check_store_url)] = Field(
+        default="sqlite:///taskframework.db",
+        description="Where the store is: sqlite:///file or mongodb://host:27017/database?replicaSet=name",
+    )
+    driver: Literal["motor", "pymongo"] = Field(
+        default="motor",
+        description="Driver for MongoDB: motor, or pymongo's own asynchronous client",
+    )
+    timeout: Duration = Field(
+        default=timedelta(seconds=10),
+        gt=ZERO,
+        description="Longest wait for one operation of the store",
+    )
+    pool_size: int = Field(
+        default=100, ge=1, description="Most connections one process opens to MongoDB"
+    )
+
+    @property
+    def scheme(self) -> str:
+        """What stands before `://`; it chooses the adapter."""
+        return scheme_of(self.url)

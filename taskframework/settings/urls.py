@@ -1,0 +1,91 @@
+"""Addresses of the broker and the store: which are accepted, and how they are shown without their secrets."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+_SECRET_PARAMETER = re.compile(
+    r"([?&;][^=&;]*(?:password|passwd|secret|token|key)[^=&;]*=)[^&;#]*", re.IGNORECASE
+)
+_HOST = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s:\[\]]+)(?::\d{1,5})?")
+_BROKER_SCHEMES = ("embedded", "amqp", "amqps")
+_STORE_SCHEMES = ("sqlite", "mongodb", "mongodb+srv")
+
+
+def redacted(text: str) -> str:
+    """The same address with passwords as `***`; a text without secrets stays as it is."""
+    # The last @ ends the user part: a password that was not percent-encoded may hold any character before it.
+    head, at, tail = text.rpartition("@")
+    if at:
+        scheme, separator, user_part = (
+            head.partition("://") if "://" in head else ("", "", head)
+        )
+        user, colon, _ = user_part.partition(":")
+        text = f"{scheme}{separator}{user}{':***' if colon else ''}@{tail}"
+    return _SECRET_PARAMETER.sub(r"\1***", text)
+
+
+def scheme_of(url: str) -> str:
+    """What stands before `://`, in lower case; empty if nothing does."""
+    scheme, separator, _ = url.partition("://")
+    return scheme.lower() if separator else ""
+
+
+def sqlite_file(url: str) -> Path:
+    """The file of `sqlite:///relative/file` or `sqlite:////absolute/file`."""
+    return Path(url.partition(":///")[2])
+
+
+def check_broker_url(url: str) -> str:
+    """Accept `embedded://`, `amqp://host…` and `amqps://host…`.
+
+    Raises:
+        ValueError: for anything else; the message holds no part of the address but its scheme.
+    """
+    scheme, rest = _split(url, _BROKER_SCHEMES, "embedded://, amqp://user:password@host:5672/vhost or amqps://…")
+    if scheme != "embedded":
+        _check_hosts(rest, f"{scheme}://user:password@host:5672/vhost")
+    elif rest.strip("/"):
+        raise ValueError("takes nothing after embedded://, since that broker lives in the process")
+    return url
+
+
+def check_store_url(url: str) -> str:
+    """Accept `sqlite:///file` and MongoDB addresses that name a database.
+
+    Raises:
+        ValueError: for anything else; the message holds no part of the address but its scheme.
+    """
+    scheme, rest = _split(url, _STORE_SCHEMES, "sqlite:///file or mongodb://host:27017/database")
+    if scheme == "sqlite":
+        _check_sqlite(rest)
+        return url
+    _check_hosts(rest, f"{scheme}://user:password@host/database")
+    database = _after_user(rest).partition("/")[2]
+    if not database or "/" in database:
+        raise ValueError(f"needs one database in its path; write {scheme}://host/database, options after a ?")
+    return url
+
+
+def _check_sqlite(rest: str) -> None:
+    if not rest.startswith("/") or not rest[1:] or rest.endswith("/"):
+        raise ValueError("names no file; write sqlite:///file, or sqlite:////absolute/path/file with four slashes")
+    if ":memory:" in rest:
+        raise ValueError("needs a file, because what is only in memory is lost with the process")
+
+
+def _check_hosts(rest: str, example: str) -> None:
+    hosts = _after_user(rest).partition("/")[0]
+    if not all(_HOST.fullmatch(host) for host in hosts.split(",")):
+        raise ValueError(f"names no valid host; write {example}, with special characters of a password as %40 and so on")
+
+
+def _split(url: str, schemes: tuple[str, ...], accepted: str) -> tuple[str, str]:
+    if (scheme := scheme_of(url)) not in schemes:
+        raise ValueError(f"must be {accepted}")
+    return scheme, url.partition("://")[2]
+
+
+def _after_user(rest: str) -> str:
+    return rest.partition("?")[0].rpartition("@")[2]

@@ -1,0 +1,1 @@
+"""Where truth lives: the port in `base`, and an adapter for each database."""

@@ -1,0 +1,186 @@
+"""The store port: everything the framework asks of a database.
+
+A store keeps one document per task and changes it only by the transitions of `taskframework.model`, each one guarded
+write. Its own clock decides every lease and due time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from taskframework.model.marks import Mark
+from taskframework.model.query import DeadMessage, Page, TaskFilter
+from taskframework.model.status import Priority, TaskStatus
+from taskframework.model.task import CancelRequest, Task
+from taskframework.model.transitions import Fence, Transition
+
+
+@dataclass(frozen=True, slots=True)
+class Inserted:
+    """The result of an insert: the task that is there now, and whether this call put it there."""
+
+    task: Task
+    is_new: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """A lease that was extended, and whether somebody wants the task to stop."""
+
+    cancel: CancelRequest | None
+
+
+@dataclass(frozen=True, slots=True)
+class DueTask:
+    """A task that is due for dispatch: what the sweeper needs to reserve and publish it."""
+
+    task_id: str
+    task_type: str
+    lane: Priority
+    dispatch_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiredLease:
+    """A running task whose lease is over."""
+
+    task_id: str
+    fencing_token: int
+    crashes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreReport:
+    """What `doctor` shows of a store: facts, and problems with their remedy."""
+
+    facts: dict[str, str]
+    problems: tuple[str, ...]
+
+
+class TaskStore(Protocol):
+    """A database that holds tasks.
+
+    Every method raises `StoreUnavailableError` when the database cannot be reached in time. A write that raised may
+    still have been applied; the transitions of a worker are read back by their claim id before it raises.
+    """
+
+    async def open(self) -> None:
+        """Connect and make sure of schema and indexes.
+
+        Raises:
+            StoreMisconfiguredError: if the database cannot keep the promises (a standalone MongoDB).
+        """
+        ...
+
+    async def close(self) -> None: ...
+
+    async def ping(self) -> None:
+        """Answer if the store can be written to, else raise `StoreUnavailableError`. Quick."""
+        ...
+
+    async def inspect(self) -> StoreReport:
+        """Versions, set-up and drift, for `doctor`. Works without `open`."""
+        ...
+
+    def now(self) -> datetime:
+        """The store's clock, UTC in whole milliseconds; an estimate where it is on another machine."""
+        ...
+
+    async def insert(self, task: Task) -> Inserted:
+        """Store a new task durably (majority).
+
+        A task with the same id, or of the same user with the same idempotency key, is returned instead. Concurrent
+        calls are written together.
+        """
+        ...
+
+    async def apply(self, transition: Transition) -> Task | None:
+        """Make one guarded move.
+
+        Concurrent calls of one group are written together.
+
+        Returns:
+            The task after the move, or None when the guard refused it.
+        """
+        ...
+
+    async def mark(self, mark: Mark) -> None:
+        """Move a driver of a task. Grouped; says nothing about whether it still applied."""
+        ...
+
+    async def renew(
+        self, worker_id: str, fences: Sequence[Fence], lease: timedelta
+    ) -> dict[str, Renewal]:
+        """Extend all leases of a worker with one write and one read.
+
+        Returns:
+            By task id, the leases that are still held. What is missing is lost.
+        """
+        ...
+
+    async def get(self, task_id: str, *, owner: str | None = None) -> Task | None:
+        """Read a task; with an owner, another user's task is not there."""
+        ...
+
+    async def list_tasks(
+        self, filter: TaskFilter, *, limit: int, cursor: str | None = None
+    ) -> Page[Task]:
+        """Tasks from the newest to the oldest.
+
+        Raises:
+            CursorInvalidError: if the cursor is not one of this list.
+        """
+        ...
+
+    async def due_for_dispatch(self, limit: int) -> Sequence[DueTask]:
+        """Tasks whose `next_dispatch_at` and `not_before` have passed, the longest due first."""
+        ...
+
+    async def count_due(self, task_type: str, lane: Priority) -> int:
+        """How many tasks of this queue wait to be claimed and are past `not_before`, dispatched or not."""
+        ...
+
+    async def expired_leases(
+        self, grace: timedelta, limit: int
+    ) -> Sequence[ExpiredLease]:
+        """Running tasks whose lease ended more than `grace` ago."""
+        ...
+
+    async def past_deadline(self, limit: int) -> Sequence[str]:
+        """Ids of live tasks whose deadline has passed and that are not yet asked to stop."""
+        ...
+
+    async def unpublished(self, limit: int) -> Sequence[Task]:
+        """Tasks with events whose relay time has come, the longest due first."""
+        ...
+
+    async def count_by_status(self) -> dict[TaskStatus, int]: ...
+
+    async def count_undriven(self) -> int:
+        """Live tasks that nothing would ever move on; must be 0."""
+        ...
+
+    async def keep_dead_message(self, message: DeadMessage) -> None:
+        """Keep a message that nobody can read or that has no task. The same id is kept once."""
+        ...
+
+    async def list_dead_tasks(
+        self, *, owner: str | None, limit: int, cursor: str | None
+    ) -> Page[Task]:
+        """Tasks that are FAILED or DEAD_LETTER, by the time they ended, newest first."""
+        ...
+
+    async def list_dead_messages(
+        self, *, limit: int, cursor: str | None
+    ) -> Page[DeadMessage]:
+        """Kept messages, newest first."""
+        ...
+
+    async def get_dead_message(self, message_id: str) -> DeadMessage | None: ...
+
+    async def delete_dead_message(self, message_id: str) -> bool:
+        """Forget a kept message; False when it was not there."""
+        ...

@@ -1,0 +1,76 @@
+"""What a running attempt knows and may do."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from taskframework.model.values import Json
+
+P = TypeVar("P")
+
+
+class AttemptControl(Protocol):
+    """What the worker gives a context: the way back to the task."""
+
+    @property
+    def cancel_requested(self) -> bool: ...
+
+    async def report_progress(self, value: object) -> None: ...
+
+    def report_progress_soon(self, value: object) -> None:
+        """The same from any thread, without waiting."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TaskContext(Generic[P]):
+    """One attempt of one task.
+
+    Attributes:
+        attempt: which attempt this is, from 1.
+        fencing_token: grows with every claim of the task and is never reset; an outside system that remembers the
+            highest token it saw can refuse a worker that was presumed dead.
+        idempotency_key: the same for every attempt of the task; pass it on to systems that know such keys.
+        logger: writes log lines that carry the task's ids.
+    """
+
+    task_id: str
+    task_type: str
+    user_id: str
+    parameters: P
+    attempt: int
+    max_attempts: int
+    fencing_token: int
+    idempotency_key: str
+    correlation_id: str
+    parent_task_id: str | None
+    logger: logging.Logger
+    control: AttemptControl
+
+    async def update_progress(self, value: Json) -> None:
+        """Store and tell how far the task is.
+
+        Several calls in quick succession may become one; the newest value wins.
+
+        Args:
+            value: JSON of at most 16 KiB, for example `{"percent": 50}`; a pydantic model will do.
+
+        Raises:
+            ValueNotStorableError: if it is anything else.
+        """
+        await self.control.report_progress(value)
+
+    def update_progress_soon(self, value: Json) -> None:
+        """`update_progress` for a plain `def execute`: checks the value, hands it over and returns at once.
+
+        Raises:
+            ValueNotStorableError: as `update_progress`.
+        """
+        self.control.report_progress_soon(value)
+
+    @property
+    def is_cancel_requested(self) -> bool:
+        """Whether somebody asked this task to stop; a long loop should look at it now and then."""
+        return self.control.cancel_requested

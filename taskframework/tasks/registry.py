@@ -1,0 +1,235 @@
+"""Task type → executable, with the models of its parameters and result."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, get_args, get_origin
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic.errors import PydanticSchemaGenerationError, PydanticUndefinedAnnotation
+
+from taskframework.errors import (
+    InvalidParametersError,
+    RegistrationError,
+    UnknownTaskTypeError,
+)
+from taskframework.tasks.executable import BackgroundTaskExecutable, P, R
+
+TASK_TYPE = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """An executable with its validators, compiled once."""
+
+    executable: BackgroundTaskExecutable[Any, Any]
+    parameters: TypeAdapter[Any]
+    result: TypeAdapter[Any]
+    is_async: bool
+
+    @property
+    def task_type(self) -> str:
+        return self.executable.task_type
+
+    def validate_parameters(self, value: Any) -> Any:
+        """Turn JSON into P.
+
+        Raises:
+            InvalidParametersError: naming each field that does not fit.
+        """
+        try:
+            return self.parameters.validate_python(value)
+        except ValidationError as error:
+            raise InvalidParametersError(self.task_type, problems_of(error)) from error
+
+
+class TaskRegistry:
+    """The task types this program knows."""
+
+    def __init__(self) -> None:
+        self._registrations: dict[str, Registration] = {}
+
+    def register(
+        self,
+        executable: BackgroundTaskExecutable[Any, Any]
+        | type[BackgroundTaskExecutable[Any, Any]],
+    ) -> Registration:
+        """Add an executable, or a class that needs no arguments to make one.
+
+        Raises:
+            RegistrationError: if it is not one, is abstract, has no valid type name or generic arguments, or if its
+                type is taken.
+        """
+        instance = _instance(executable)
+        task_type = _checked_type(instance)
+        if (present := self._registrations.get(task_type)) is not None:
+            raise RegistrationError(
+                f"Task type {task_type!r} is registered twice: by {_name(present.executable)} and {_name(instance)}.",
+                hint="Give one of them another task_type.",
+            )
+        parameters, result = _type_arguments(type(instance))
+        registration = Registration(
+            instance,
+            _adapter(parameters, instance, "parameters"),
+            _adapter(result, instance, "result"),
+            inspect.iscoroutinefunction(instance.execute),
+        )
+        if registration.is_async and instance.options.run_in == "process":
+            raise RegistrationError(
+                f"{_name(instance)} has run_in='process' and an async execute.",
+                hint="Make it a plain def.",
+            )
+        self._registrations[task_type] = registration
+        return registration
+
+    def register_module(self, module: ModuleType) -> tuple[Registration, ...]:
+        """Register every concrete executable that is defined in the module (not those it imports)."""
+        found = [
+            member
+            for member in vars(module).values()
+            if inspect.isclass(member)
+            and issubclass(member, BackgroundTaskExecutable)
+            and member.__module__ == module.__name__
+            and not inspect.isabstract(member)
+        ]
+        if not found:
+            raise RegistrationError(
+                f"Module {module.__name__} defines no concrete BackgroundTaskExecutable.",
+                hint="Define a subclass with task_type and execute in it, or name another module.",
+            )
+        return tuple(self.register(member) for member in found)
+
+    def get(self, task_type: str) -> Registration | None:
+        return self._registrations.get(task_type)
+
+    def require(self, task_type: str) -> Registration:
+        """The registration of a type.
+
+        Raises:
+            UnknownTaskTypeError: naming the nearest type there is.
+        """
+        registration = self._registrations.get(task_type)
+        if registration is None:
+            nearest = difflib.get_close_matches(task_type[:100], self._registrations, 1)
+            raise UnknownTaskTypeError(
+                task_type[:100], self.task_types, nearest[0] if nearest else None
+            )
+        return registration
+
+    @property
+    def task_types(self) -> tuple[str, ...]:
+        return tuple(sorted(self._registrations))
+
+    def __iter__(self) -> Iterator[Registration]:
+        return iter(self._registrations.values())
+
+    def __len__(self) -> int:
+        return len(self._registrations)
+
+
+def problems_of(error: ValidationError) -> list[dict[str, Any]]:
+    """A pydantic error as field and message pairs, without the input (it may be a secret)."""
+    return [
+        {
+            "field": ".".join(str(part) for part in problem["loc"]) or "(whole)",
+            "message": problem["msg"],
+        }
+        for problem in error.errors(
+            include_url=False, include_input=False, include_context=False
+        )[:50]
+    ]
+
+
+def _instance(
+    executable: BackgroundTaskExecutable[Any, Any]
+    | type[BackgroundTaskExecutable[Any, Any]],
+) -> BackgroundTaskExecutable[Any, Any]:
+    kind = executable if inspect.isclass(executable) else type(executable)
+    if not issubclass(kind, BackgroundTaskExecutable):
+        raise RegistrationError(
+            f"{kind.__qualname__} is not a BackgroundTaskExecutable.",
+            hint="Derive it from taskframework.BackgroundTaskExecutable[Parameters, Result].",
+        )
+    if inspect.isabstract(kind):
+        raise RegistrationError(
+            f"{kind.__qualname__} is abstract: {', '.join(sorted(kind.__abstractmethods__))} is missing.",
+            hint="Implement it, or register a concrete subclass.",
+        )
+    if isinstance(executable, BackgroundTaskExecutable):
+        return executable
+    try:
+        return executable()
+    except TypeError as error:
+        raise RegistrationError(
+            f"{kind.__qualname__} cannot be made without arguments: {error}.",
+            hint="Register an instance: framework.register(YourTask(...)).",
+        ) from error
+
+
+def _checked_type(instance: BackgroundTaskExecutable[Any, Any]) -> str:
+    task_type = getattr(instance, "task_type", None)
+    if not isinstance(task_type, str) or TASK_TYPE.fullmatch(task_type) is None:
+        raise RegistrationError(
+            f"{_name(instance)} has task_type {task_type!r}.",
+            hint="Use lower-case letters, digits, '.', '_' and '-', starting with a letter or digit, at most 100.",
+        )
+    return task_type
+
+
+def _type_arguments(kind: type[BackgroundTaskExecutable[Any, Any]]) -> tuple[Any, Any]:
+    """P and R of a subclass, through generic bases in between."""
+    found = _arguments_in(kind, {})
+    if found is None or any(
+        argument in (P, R) or hasattr(argument, "__constraints__") for argument in found
+    ):
+        raise RegistrationError(
+            f"{kind.__qualname__} does not say its parameter and result types.",
+            hint=f"Write class {kind.__name__}(BackgroundTaskExecutable[Parameters, Result]).",
+        )
+    return found
+
+
+def _arguments_in(kind: Any, bound: dict[Any, Any]) -> tuple[Any, Any] | None:
+    for base in getattr(kind, "__orig_bases__", ()):
+        origin = get_origin(base)
+        arguments = tuple(bound.get(argument, argument) for argument in get_args(base))
+        if origin is BackgroundTaskExecutable:
+            return arguments[0], arguments[1]
+        if (
+            origin is not None
+            and inspect.isclass(origin)
+            and issubclass(origin, BackgroundTaskExecutable)
+        ):
+            inner = dict(
+                zip(getattr(origin, "__parameters__", ()), arguments, strict=False)
+            )
+            return _arguments_in(origin, inner)
+        if inspect.isclass(base) and issubclass(base, BackgroundTaskExecutable):
+            return _arguments_in(base, bound)
+    for base in kind.__bases__:
+        if base is not BackgroundTaskExecutable and issubclass(
+            base, BackgroundTaskExecutable
+        ):
+            return _arguments_in(base, bound)
+    return None
+
+
+def _adapter(
+    argument: Any, instance: BackgroundTaskExecutable[Any, Any], what: str
+) -> TypeAdapter[Any]:
+    try:
+        return TypeAdapter(argument)
+    except (PydanticSchemaGenerationError, PydanticUndefinedAnnotation) as error:
+        raise RegistrationError(
+            f"The {what} type of {_name(instance)} is not one pydantic can validate: {error}.",
+            hint="Use a pydantic model, a dataclass or plain types.",
+        ) from error
+
+
+def _name(instance: BackgroundTaskExecutable[Any, Any]) -> str:
+    return f"{type(instance).__module__}.{type(instance).__qualname__}"
