@@ -1,1 +1,65 @@
-"""taskframework: background tasks on RabbitMQ and MongoDB that keep their promises when things die."""
+"""taskframework: background tasks on RabbitMQ and MongoDB that keep their promises when things die.
+
+The names here are for programs that use the framework; nothing inside it imports from here.
+"""
+
+from taskframework.errors import (
+    BrokerUnavailableError,
+    ConfigurationError,
+    IdempotencyConflictError,
+    InvalidParametersError,
+    NonRetryableError,
+    RegistrationError,
+    ResultTimeoutError,
+    RetryableError,
+    StoreUnavailableError,
+    SubmissionError,
+    TaskFailedError,
+    TaskframeworkError,
+    TaskNotFoundError,
+    TransitionRefusedError,
+    UnknownTaskTypeError,
+)
+from taskframework.events.external import ExternalEvent
+from taskframework.events.subscriber import EventSubscriber
+from taskframework.model.status import Priority, TaskStatus
+from taskframework.model.task import Task
+from taskframework.runtime import TaskFramework, event_subscriber
+from taskframework.settings import Settings, load_settings
+from taskframework.submission.handle import TaskHandle
+from taskframework.submission.service import SubmitRequest
+from taskframework.tasks.context import TaskContext
+from taskframework.tasks.executable import BackgroundTaskExecutable
+from taskframework.tasks.options import TaskOptions
+
+__all__ = [
+    "BackgroundTaskExecutable",
+    "BrokerUnavailableError",
+    "ConfigurationError",
+    "EventSubscriber",
+    "ExternalEvent",
+    "IdempotencyConflictError",
+    "InvalidParametersError",
+    "NonRetryableError",
+    "Priority",
+    "RegistrationError",
+    "ResultTimeoutError",
+    "RetryableError",
+    "Settings",
+    "StoreUnavailableError",
+    "SubmissionError",
+    "SubmitRequest",
+    "Task",
+    "TaskContext",
+    "TaskFailedError",
+    "TaskFramework",
+    "TaskHandle",
+    "TaskNotFoundError",
+    "TaskOptions",
+    "TaskStatus",
+    "TaskframeworkError",
+    "TransitionRefusedError",
+    "UnknownTaskTypeError",
+    "event_subscriber",
+    "load_settings",
+]

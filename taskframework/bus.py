@@ -46,13 +46,9 @@ class EventBus:
         #: In the order they run. Must-succeed listeners run before observers.
         self.listeners: list[Listener] = []
         #: Told of each handled event: listener, event, error or None. For metrics.
-        self.on_handled: Callable[[Listener, Event, Exception | None], None] | None = (
-            None
-        )
+        self.on_handled: Callable[[Listener, Event, Exception | None], None] | None = None
         self._signals: dict[type[Event], Signal] = {}
-        self._routes: dict[
-            type[Event], tuple[tuple[Listener, ...], tuple[Listener, ...]]
-        ] = {}
+        self._routes: dict[type[Event], tuple[tuple[Listener, ...], tuple[Listener, ...]]] = {}
         self._running: set[asyncio.Task[None]] = set()
 
     def listen(
@@ -90,9 +86,7 @@ class EventBus:
         """
         answers = await self._deliver(request)
         if not answers:
-            raise NoListenerError(
-                f"No must-succeed listener hears {type(request).__name__}."
-            )
+            raise NoListenerError(f"No must-succeed listener hears {type(request).__name__}.")
         return answers[-1]
 
     async def drain(self) -> None:
@@ -101,9 +95,7 @@ class EventBus:
             await asyncio.wait(self._running)
 
     async def _deliver(self, event: Event) -> list[Any]:
-        replies: list[tuple[Any, Any]] = self.signal(type(event)).send(
-            self, event=event
-        )
+        replies: list[tuple[Any, Any]] = self.signal(type(event)).send(self, event=event)
         for _, reply in replies:
             if inspect.iscoroutine(reply):
                 return list(await reply)
@@ -137,9 +129,7 @@ class EventBus:
         else:
             self._handled(listener, event, None)
 
-    async def _finish(
-        self, listener: Listener, event: Event, pending: Awaitable[Any]
-    ) -> None:
+    async def _finish(self, listener: Listener, event: Event, pending: Awaitable[Any]) -> None:
         try:
             await pending
         except Exception as error:
@@ -156,22 +146,14 @@ class EventBus:
         )
         self._handled(listener, event, error)
 
-    def _handled(
-        self, listener: Listener, event: Event, error: Exception | None
-    ) -> None:
+    def _handled(self, listener: Listener, event: Event, error: Exception | None) -> None:
         if self.on_handled is not None:
             self.on_handled(listener, event, error)
 
-    def _route(
-        self, event_type: type[Event]
-    ) -> tuple[tuple[Listener, ...], tuple[Listener, ...]]:
+    def _route(self, event_type: type[Event]) -> tuple[tuple[Listener, ...], tuple[Listener, ...]]:
         route = self._routes.get(event_type)
         if route is None:
-            hearing = [
-                entry
-                for entry in self.listeners
-                if issubclass(event_type, entry.event_type)
-            ]
+            hearing = [entry for entry in self.listeners if issubclass(event_type, entry.event_type)]
             route = (
                 tuple(entry for entry in hearing if entry.must_succeed),
                 tuple(entry for entry in hearing if not entry.must_succeed),

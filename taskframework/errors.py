@@ -28,9 +28,7 @@ class TaskframeworkError(Exception):
     hint: str = ""
 
     def __init__(self, message: str | None = None, *, hint: str | None = None) -> None:
-        self.message = (
-            message if message is not None else (type(self).__doc__ or "").strip()
-        )
+        self.message = message if message is not None else (type(self).__doc__ or "").strip()
         if hint is not None:
             self.hint = hint
         super().__init__(self.message)
@@ -42,9 +40,7 @@ class TaskframeworkError(Exception):
 class RetryableError(TaskframeworkError):
     """The attempt failed and another one may succeed."""
 
-    def __init__(
-        self, message: str | None = None, *, delay: timedelta | float | None = None
-    ) -> None:
+    def __init__(self, message: str | None = None, *, delay: timedelta | float | None = None) -> None:
         """Ask for another attempt.
 
         Args:
@@ -53,11 +49,7 @@ class RetryableError(TaskframeworkError):
                 retry policy decides.
         """
         super().__init__(message)
-        self.delay = (
-            delay
-            if delay is None or isinstance(delay, timedelta)
-            else timedelta(seconds=delay)
-        )
+        self.delay = delay if delay is None or isinstance(delay, timedelta) else timedelta(seconds=delay)
 
 
 class NonRetryableError(TaskframeworkError):
@@ -97,16 +89,10 @@ class UnknownTaskTypeError(SubmissionError):
 
     code = "unknown_task_type"
 
-    def __init__(
-        self, task_type: str, known: tuple[str, ...], nearest: str | None = None
-    ) -> None:
+    def __init__(self, task_type: str, known: tuple[str, ...], nearest: str | None = None) -> None:
         names = ", ".join(known) or "none"
-        hint = (
-            f"Did you mean {nearest!r}?" if nearest else f"Registered types: {names}."
-        )
-        super().__init__(
-            f"No executable is registered for task type {task_type!r}.", hint=hint
-        )
+        hint = f"Did you mean {nearest!r}?" if nearest else f"Registered types: {names}."
+        super().__init__(f"No executable is registered for task type {task_type!r}.", hint=hint)
         self.task_type = task_type
         self.known = known
 
@@ -117,9 +103,7 @@ class InvalidParametersError(SubmissionError):
     code = "invalid_parameters"
 
     def __init__(self, task_type: str, problems: list[dict[str, Any]]) -> None:
-        first = (
-            problems[0] if problems else {"field": "parameters", "message": "invalid"}
-        )
+        first = problems[0] if problems else {"field": "parameters", "message": "invalid"}
         super().__init__(
             f"The parameters do not fit task type {task_type!r}: {first['field']}: {first['message']}.",
             hint="Correct the named fields and submit again.",
@@ -149,9 +133,7 @@ class IdempotencyConflictError(SubmissionError):
     hint = "Send the same task type and parameters, or use a new key."
 
     def __init__(self, key: str, task_id: str) -> None:
-        super().__init__(
-            f"The idempotency key {key!r} belongs to task {task_id} with other contents."
-        )
+        super().__init__(f"The idempotency key {key!r} belongs to task {task_id} with other contents.")
         self.key = key
         self.task_id = task_id
 
@@ -159,7 +141,9 @@ class IdempotencyConflictError(SubmissionError):
 class TaskNotFoundError(TaskframeworkError):
     """There is no such task."""
 
-    hint = "Check the id; tasks of other users are not visible, and finished tasks are removed after the retention time."
+    hint = (
+        "Check the id; tasks of other users are not visible, and finished tasks are removed after the retention time."
+    )
 
     def __init__(self, task_id: str) -> None:
         super().__init__(f"There is no task {task_id[:100]!r}.")
@@ -169,9 +153,7 @@ class TaskNotFoundError(TaskframeworkError):
 class TransitionRefusedError(TaskframeworkError):
     """The task is not in a status that allows this."""
 
-    def __init__(
-        self, task_id: str, action: str, status: str, allowed: tuple[str, ...]
-    ) -> None:
+    def __init__(self, task_id: str, action: str, status: str, allowed: tuple[str, ...]) -> None:
         super().__init__(
             f"Task {task_id} is {status}; it cannot be {action}.",
             hint=f"Only a task that is {' or '.join(allowed)} can be {action}.",

@@ -53,9 +53,7 @@ def arm_from(environment: Mapping[str, str]) -> None:
     Raises:
         ValueError: for an action that does not exist.
     """
-    for entry in filter(
-        None, environment.get("TASKFRAMEWORK_FAILPOINTS", "").split(",")
-    ):
+    for entry in filter(None, environment.get("TASKFRAMEWORK_FAILPOINTS", "").split(",")):
         point, _, action = entry.strip().partition("=")
         name, _, passage = point.partition("@")
         arm(name, _on_passage(_parse(name, action), int(passage or 0)))
@@ -69,9 +67,7 @@ def _parse(name: str, action: str) -> Action:
         return lambda: _raise(name)
     if verb == "pause":
         return lambda: asyncio.sleep(float(argument))
-    raise ValueError(
-        f"failpoint {name}: unknown action {action!r}; use kill, raise or pause:SECONDS"
-    )
+    raise ValueError(f"failpoint {name}: unknown action {action!r}; use kill, raise or pause:SECONDS")
 
 
 def _on_passage(action: Action, number: int) -> Action:

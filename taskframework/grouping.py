@@ -68,10 +68,7 @@ class Grouping(Generic[Request, Reply]):
 
     def _next_group(self) -> list[tuple[Request, asyncio.Future[Reply]]]:
         if self._key is None:
-            return [
-                self._waiting.popleft()
-                for _ in range(min(self._limit, len(self._waiting)))
-            ]
+            return [self._waiting.popleft() for _ in range(min(self._limit, len(self._waiting)))]
         group: list[tuple[Request, asyncio.Future[Reply]]] = []
         later: list[tuple[Request, asyncio.Future[Reply]]] = []
         seen: set[object] = set()

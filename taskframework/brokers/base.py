@@ -115,9 +115,7 @@ class Broker(Protocol):
         """
         ...
 
-    async def publish(
-        self, message: TaskMessage, *, delay: timedelta | None = None
-    ) -> None:
+    async def publish(self, message: TaskMessage, *, delay: timedelta | None = None) -> None:
         """Publish a task message, persistent, and wait for the confirm.
 
         Raises:
@@ -150,9 +148,7 @@ class Broker(Protocol):
         """
         ...
 
-    def subscribe(
-        self, on_message: OnExternalMessage, *, durable_name: str | None = None
-    ) -> Consumption:
+    def subscribe(self, on_message: OnExternalMessage, *, durable_name: str | None = None) -> Consumption:
         """Hear the events exchange, one message at a time, acknowledged after `on_message` returned.
 
         Args:

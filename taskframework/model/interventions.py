@@ -28,9 +28,7 @@ def framework_error(
     at: datetime | None = None,
 ) -> TaskError:
     """An error that did not come out of task code."""
-    return TaskError(
-        code, "taskframework", message, retryable, fingerprint(code), None, attempt, at
-    )
+    return TaskError(code, "taskframework", message, retryable, fingerprint(code), None, attempt, at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,20 +67,14 @@ class Reap:
         )
         status = self._status(reaped)
         if status is TaskStatus.RETRYING:
-            reaped = claimable_at(
-                reaped, status, now + (self.delay if crashes > 1 else timedelta(0))
-            )
+            reaped = claimable_at(reaped, status, now + (self.delay if crashes > 1 else timedelta(0)))
         else:
             reaped = at_rest(reaped, status, now)
         return with_event(reaped, status.lower(), now, worker_id=worker_id)
 
     def _status(self, task: Task) -> TaskStatus:
         if task.cancel is not None:
-            return (
-                TaskStatus.FAILED
-                if task.cancel.by == DEADLINE
-                else TaskStatus.CANCELLED
-            )
+            return TaskStatus.FAILED if task.cancel.by == DEADLINE else TaskStatus.CANCELLED
         if task.attempts >= task.max_attempts or task.crashes >= self.max_crashes:
             return TaskStatus.DEAD_LETTER
         return TaskStatus.RETRYING
@@ -91,9 +83,7 @@ class Reap:
         return False
 
 
-LEASE_EXPIRED = (
-    "The worker stopped renewing its lease: it died, hung or lost the store."
-)
+LEASE_EXPIRED = "The worker stopped renewing its lease: it died, hung or lost the store."
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,19 +97,13 @@ class Cancel:
     reason: str | None
 
     def apply(self, task: Task, now: datetime) -> Task | None:
-        if (
-            task.status not in LIVE
-            or task.cancel is not None
-            or self.owner not in (None, task.user_id)
-        ):
+        if task.status not in LIVE or task.cancel is not None or self.owner not in (None, task.user_id):
             return None
         asked = task.evolve(cancel=CancelRequest(self.by, now, self.reason))
         data = {"by": self.by, "reason": self.reason}
         if task.status is TaskStatus.RUNNING:
             return with_event(asked, "cancel_requested", now, data=data)
-        return with_event(
-            at_rest(asked, TaskStatus.CANCELLED, now), "cancelled", now, data=data
-        )
+        return with_event(at_rest(asked, TaskStatus.CANCELLED, now), "cancelled", now, data=data)
 
     def won(self, task: Task) -> bool:
         return False
@@ -133,12 +117,7 @@ class Expire:
     task_id: str
 
     def apply(self, task: Task, now: datetime) -> Task | None:
-        if (
-            task.deadline is None
-            or task.deadline > now
-            or task.cancel is not None
-            or task.status not in LIVE
-        ):
+        if task.deadline is None or task.deadline > now or task.cancel is not None or task.status not in LIVE:
             return None
         asked = task.evolve(cancel=CancelRequest(DEADLINE, now, "the deadline passed"))
         if task.status is TaskStatus.RUNNING:
@@ -155,9 +134,7 @@ class Expire:
             attempt=task.attempts,
             at=now,
         )
-        return with_event(
-            at_rest(with_error(asked, error), TaskStatus.FAILED, now), "failed", now
-        )
+        return with_event(at_rest(with_error(asked, error), TaskStatus.FAILED, now), "failed", now)
 
     def won(self, task: Task) -> bool:
         return False
@@ -174,18 +151,12 @@ class Postpone:
     limit: int
 
     def apply(self, task: Task, now: datetime) -> Task | None:
-        if (
-            task.status not in CLAIMABLE
-            or task.dispatch_epoch != self.dispatch_epoch
-            or task.cancel is not None
-        ):
+        if task.status not in CLAIMABLE or task.dispatch_epoch != self.dispatch_epoch or task.cancel is not None:
             return None
         postponed = task.evolve(no_handler=task.no_handler + 1)
         if postponed.no_handler <= self.limit:
             return postponed.evolve(next_dispatch_at=now + self.delay, updated_at=now)
-        error = framework_error(
-            "no_handler", NO_HANDLER, retryable=False, attempt=task.attempts, at=now
-        )
+        error = framework_error("no_handler", NO_HANDLER, retryable=False, attempt=task.attempts, at=now)
         dead = at_rest(with_error(postponed, error), TaskStatus.DEAD_LETTER, now)
         return with_event(dead, "dead_letter", now)
 

@@ -13,11 +13,10 @@ from taskframework.model.transitions import Group
 _MAX_DOUBLINGS = 16
 
 
-def redispatch_delay(
-    dispatches: int, first: timedelta, longest: timedelta
-) -> timedelta:
+def redispatch_delay(dispatches: int, first: timedelta, longest: timedelta) -> timedelta:
     """How long a published message has before its task is due again: doubling, so that a backlog is never flooded."""
-    return min(first * 2 ** min(dispatches, _MAX_DOUBLINGS), longest)
+    doublings: int = 2 ** min(dispatches, _MAX_DOUBLINGS)
+    return min(first * doublings, longest)
 
 
 class Mark(Protocol):
@@ -59,15 +58,9 @@ class ReserveDispatch:
     longest: timedelta
 
     def apply(self, task: Task, now: datetime) -> Task | None:
-        if (
-            task.next_dispatch_at is None
-            or task.next_dispatch_at > now
-            or task.not_before > now
-        ):
+        if task.next_dispatch_at is None or task.next_dispatch_at > now or task.not_before > now:
             return None
-        return MarkDispatched(
-            self.task_id, self.dispatch_epoch, self.first, self.longest
-        ).apply(task, now)
+        return MarkDispatched(self.task_id, self.dispatch_epoch, self.first, self.longest).apply(task, now)
 
     def won(self, task: Task) -> bool:
         return False
@@ -97,8 +90,4 @@ class PostponeRelay:
     delay: timedelta
 
     def apply(self, task: Task, now: datetime) -> Task | None:
-        return (
-            None
-            if task.publish_at is None
-            else task.evolve(publish_at=now + self.delay)
-        )
+        return None if task.publish_at is None else task.evolve(publish_at=now + self.delay)

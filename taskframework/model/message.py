@@ -39,8 +39,8 @@ class TaskMessage:
         )
 
     @classmethod
-    def for_task(cls, task: Task) -> Self:
-        """The message for a task's present dispatch epoch."""
+    def for_task(cls, task: Task, traceparent: str | None = None) -> Self:
+        """The message for a task's present dispatch epoch, in the trace of `traceparent` or of the submission."""
         headers: dict[str, str | int] = {
             "task_id": task.task_id,
             "task_type": task.task_type,
@@ -49,11 +49,9 @@ class TaskMessage:
             "submitted_at": rfc3339(task.created_at),
             "x-retry-count": task.attempts,
         }
-        if task.traceparent is not None:
-            headers["traceparent"] = task.traceparent
-        return cls(
-            task.task_id, task.task_type, task.dispatch_epoch, task.lane, headers
-        )
+        if (trace := traceparent or task.traceparent) is not None:
+            headers["traceparent"] = trace
+        return cls(task.task_id, task.task_type, task.dispatch_epoch, task.lane, headers)
 
 
 def read_message(body: bytes) -> TaskMessage:
@@ -63,9 +61,7 @@ def read_message(body: bytes) -> TaskMessage:
         MessageUnreadableError: with the reason, for everything that is not a message of a known version.
     """
     if len(body) > MAX_MESSAGE_BYTES:
-        raise MessageUnreadableError(
-            f"it has {len(body):,} bytes, far more than a task message"
-        )
+        raise MessageUnreadableError(f"it has {len(body):,} bytes, far more than a task message")
     try:
         content = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -74,24 +70,12 @@ def read_message(body: bytes) -> TaskMessage:
         raise MessageUnreadableError("it is not a JSON object")
     version = content.get("schema_version")
     if version != MESSAGE_VERSION:
-        raise MessageUnreadableError(
-            f"its schema_version is {_shown(version)}, this release reads {MESSAGE_VERSION}"
-        )
-    task_id, task_type, epoch = (
-        content.get(key) for key in ("task_id", "task_type", "dispatch_epoch")
-    )
-    if not (
-        isinstance(task_id, str) and 0 < len(task_id) <= 100 and "\0" not in task_id
-    ):
+        raise MessageUnreadableError(f"its schema_version is {_shown(version)}, this release reads {MESSAGE_VERSION}")
+    task_id, task_type, epoch = (content.get(key) for key in ("task_id", "task_type", "dispatch_epoch"))
+    if not (isinstance(task_id, str) and 0 < len(task_id) <= 100 and "\0" not in task_id):
         raise MessageUnreadableError(f"its task_id is {_shown(task_id)}")
-    if not (
-        isinstance(task_type, str)
-        and isinstance(epoch, int)
-        and not isinstance(epoch, bool)
-    ):
-        raise MessageUnreadableError(
-            "its task_type or dispatch_epoch is missing or of the wrong type"
-        )
+    if not (isinstance(task_type, str) and isinstance(epoch, int) and not isinstance(epoch, bool)):
+        raise MessageUnreadableError("its task_type or dispatch_epoch is missing or of the wrong type")
     return TaskMessage(task_id, task_type, epoch)
 
 

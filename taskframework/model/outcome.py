@@ -39,9 +39,7 @@ class Released:
 Outcome = Succeeded | Failed | Released
 
 
-def classify(
-    error: BaseException, retry_on: tuple[type[BaseException], ...] = ()
-) -> Failed:
+def classify(error: BaseException, retry_on: tuple[type[BaseException], ...] = ()) -> Failed:
     """Decide whether an exception out of task code deserves another attempt.
 
     `RetryableError` and `NonRetryableError` say so themselves, and so does a boolean `retryable` (or `is_retryable`)
@@ -56,14 +54,10 @@ def classify(
         The outcome, with the error bounded in size.
     """
     delay = error.delay if isinstance(error, RetryableError) else None
-    return Failed(
-        describe(error, retryable := _is_retryable(error, retry_on)), retryable, delay
-    )
+    return Failed(describe(error, retryable := _is_retryable(error, retry_on)), retryable, delay)
 
 
-def _is_retryable(
-    error: BaseException, retry_on: tuple[type[BaseException], ...]
-) -> bool:
+def _is_retryable(error: BaseException, retry_on: tuple[type[BaseException], ...]) -> bool:
     if isinstance(error, RetryableError):
         return True
     if isinstance(error, NonRetryableError):
@@ -74,13 +68,9 @@ def _is_retryable(
     return isinstance(error, (*retry_on, OSError, TimeoutError))
 
 
-def describe(
-    error: BaseException, retryable: bool, code: str = "execution_error"
-) -> TaskError:
+def describe(error: BaseException, retryable: bool, code: str = "execution_error") -> TaskError:
     """An exception as data: bounded, valid text, never raising itself."""
-    name = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix(
-        "builtins."
-    )
+    name = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
     return TaskError(
         code=code,
         type=_clean(name, 200),
@@ -102,9 +92,7 @@ def _message(error: BaseException) -> str:
 
 def _traceback(error: BaseException) -> str:
     try:
-        frames = traceback.format_list(
-            traceback.extract_tb(error.__traceback__, limit=-20)
-        )
+        frames = traceback.format_list(traceback.extract_tb(error.__traceback__, limit=-20))
     except Exception:  # source lookup runs foreign loaders
         return ""
     return "".join(frames)

@@ -71,12 +71,9 @@ MOVES: dict[TaskStatus, frozenset[TaskStatus]] = {
             TaskStatus.DEAD_LETTER,
         }
     ),
-    TaskStatus.RUNNING: frozenset(TaskStatus)
-    - {TaskStatus.RUNNING, TaskStatus.BLOCKED},
+    TaskStatus.RUNNING: frozenset(TaskStatus) - {TaskStatus.RUNNING, TaskStatus.BLOCKED},
     TaskStatus.WAITING: FINAL | {TaskStatus.QUEUED},
-    TaskStatus.BLOCKED: frozenset(
-        {TaskStatus.QUEUED, TaskStatus.CANCELLED, TaskStatus.FAILED}
-    ),
+    TaskStatus.BLOCKED: frozenset({TaskStatus.QUEUED, TaskStatus.CANCELLED, TaskStatus.FAILED}),
     TaskStatus.COMPLETED: frozenset(),
     TaskStatus.COMPLETED_WITH_ERRORS: frozenset(),
     TaskStatus.FAILED: frozenset({TaskStatus.QUEUED}),

@@ -139,9 +139,7 @@ class Task:
     @property
     def unpublished(self) -> tuple[HistoryEntry, ...]:
         """The events no subscriber was surely told of, oldest first."""
-        return tuple(
-            entry for entry in self.history if entry.sequence > self.published_sequence
-        )
+        return tuple(entry for entry in self.history if entry.sequence > self.published_sequence)
 
     def evolve(self, **changes: Any) -> Self:
         """This task with some fields changed."""
@@ -168,12 +166,8 @@ class Task:
         for name, record in _NESTED.items():
             nested = document.get(name)
             values[name] = None if nested is None else record_from(record, nested)
-        values["errors"] = tuple(
-            record_from(TaskError, entry) for entry in document.get("errors", ())
-        )
-        values["history"] = tuple(
-            record_from(HistoryEntry, entry) for entry in document.get("history", ())
-        )
+        values["errors"] = tuple(record_from(TaskError, entry) for entry in document.get("errors", ()))
+        values["history"] = tuple(record_from(HistoryEntry, entry) for entry in document.get("history", ()))
         return cls(**values)
 
 
@@ -185,21 +179,16 @@ _NESTED: dict[str, type[Any]] = {
     "error": TaskError,
 }
 _PLAIN = tuple(
-    field.name
-    for field in fields(Task)
-    if field.name not in {*_NESTED, "task_id", "status", "errors", "history"}
+    field.name for field in fields(Task) if field.name not in {*_NESTED, "task_id", "status", "errors", "history"}
 )
 _FIELDS: dict[type[Any], tuple[str, ...]] = {
-    record: tuple(field.name for field in fields(record))
-    for record in (*_NESTED.values(), HistoryEntry)
+    record: tuple(field.name for field in fields(record)) for record in (*_NESTED.values(), HistoryEntry)
 }
 
 
 def record_from(record: type[Any], document: Mapping[str, Any]) -> Any:
     """One of the small records inside a task, from its stored form."""
-    return record(
-        **{name: document[name] for name in _FIELDS[record] if name in document}
-    )
+    return record(**{name: document[name] for name in _FIELDS[record] if name in document})
 
 
 def _plain(value: Any) -> dict[str, Any] | None:
@@ -227,6 +216,5 @@ def submitted(task: Task, now: datetime, dispatch_after: timedelta) -> Task:
         sequence=1,
         history=(HistoryEntry(1, "submitted", now, 0, None, None),),
         publish_at=now + dispatch_after,
-        next_dispatch_at=max(task.not_before, now)
-        + (dispatch_after if task.not_before <= now else timedelta(0)),
+        next_dispatch_at=max(task.not_before, now) + (dispatch_after if task.not_before <= now else timedelta(0)),
     )

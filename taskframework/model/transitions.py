@@ -229,9 +229,7 @@ class Fail:
     def apply(self, task: Task, now: datetime) -> Task | None:
         if not self.fence.holds(task):
             return None
-        failed = with_error(
-            task.evolve(last_claim_id=self.fence.claim_id), self._at(task, now)
-        )
+        failed = with_error(task.evolve(last_claim_id=self.fence.claim_id), self._at(task, now))
         status = self._status(task)
         if status is TaskStatus.RETRYING:
             failed = claimable_at(failed, status, now + self.delay)
@@ -244,18 +242,10 @@ class Fail:
 
     def _status(self, task: Task) -> TaskStatus:
         if task.cancel is not None:
-            return (
-                TaskStatus.FAILED
-                if task.cancel.by == DEADLINE
-                else TaskStatus.CANCELLED
-            )
+            return TaskStatus.FAILED if task.cancel.by == DEADLINE else TaskStatus.CANCELLED
         if not self.retryable:
             return TaskStatus.FAILED
-        return (
-            TaskStatus.DEAD_LETTER
-            if task.attempts >= task.max_attempts
-            else TaskStatus.RETRYING
-        )
+        return TaskStatus.DEAD_LETTER if task.attempts >= task.max_attempts else TaskStatus.RETRYING
 
     def _at(self, task: Task, now: datetime) -> TaskError:
         return TaskError(
@@ -285,26 +275,16 @@ class Release:
     def apply(self, task: Task, now: datetime) -> Task | None:
         if not self.fence.holds(task):
             return None
-        released = task.evolve(
-            last_claim_id=self.fence.claim_id, releases=task.releases + 1
-        )
-        if (
-            task.cancel is not None
-        ):  # QUEUED with a cancel that no claim accepts would be stuck for ever
-            status = (
-                TaskStatus.FAILED
-                if task.cancel.by == DEADLINE
-                else TaskStatus.CANCELLED
-            )
+        released = task.evolve(last_claim_id=self.fence.claim_id, releases=task.releases + 1)
+        if task.cancel is not None:  # QUEUED with a cancel that no claim accepts would be stuck for ever
+            status = TaskStatus.FAILED if task.cancel.by == DEADLINE else TaskStatus.CANCELLED
             return with_event(
                 at_rest(released, status, now),
                 status.lower(),
                 now,
                 worker_id=self.worker_id,
             )
-        queued = claimable_at(
-            released.evolve(attempts=task.attempts - 1), TaskStatus.QUEUED, now
-        )
+        queued = claimable_at(released.evolve(attempts=task.attempts - 1), TaskStatus.QUEUED, now)
         return with_event(queued, "released", now, worker_id=self.worker_id)
 
     def won(self, task: Task) -> bool:

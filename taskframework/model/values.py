@@ -41,17 +41,13 @@ def check_storable(value: Json, what: str, max_bytes: int) -> bytes:
     except orjson.JSONEncodeError as error:
         raise ValueNotStorableError(what, str(error)) from error
     if len(encoded) > max_bytes:
-        raise ValueNotStorableError(
-            what, f"it has {len(encoded):,} bytes as JSON, the limit is {max_bytes:,}"
-        )
+        raise ValueNotStorableError(what, f"it has {len(encoded):,} bytes as JSON, the limit is {max_bytes:,}")
     return encoded
 
 
 def _check(value: Json, what: str, depth: int) -> None:
     if depth < 0:
-        raise ValueNotStorableError(
-            what, f"it is nested deeper than {MAX_DEPTH} levels"
-        )
+        raise ValueNotStorableError(what, f"it is nested deeper than {MAX_DEPTH} levels")
     match value:
         case None | bool():
             pass
@@ -59,9 +55,7 @@ def _check(value: Json, what: str, depth: int) -> None:
             _check_text(value, what)
         case int():
             if not -_INT64 <= value < _INT64:
-                raise ValueNotStorableError(
-                    what, f"the integer {str(value)[:20]}… does not fit into 64 bits"
-                )
+                raise ValueNotStorableError(what, f"the integer {str(value)[:20]}… does not fit into 64 bits")
         case float():
             if not math.isfinite(value):
                 raise ValueNotStorableError(what, f"{value} is not a JSON number")
@@ -73,9 +67,7 @@ def _check(value: Json, what: str, depth: int) -> None:
                 _check_key(key, what)
                 _check(item, what, depth - 1)
         case _:
-            raise ValueNotStorableError(
-                what, f"{type(value).__name__} is not a JSON type"
-            )
+            raise ValueNotStorableError(what, f"{type(value).__name__} is not a JSON type")
 
 
 def _check_key(key: object, what: str) -> None:
@@ -87,20 +79,14 @@ def _check_key(key: object, what: str) -> None:
 
 
 def _check_text(text: str, what: str) -> None:
-    if not text.isascii() and any(
-        "\ud800" <= character <= "\udfff" for character in text
-    ):
-        raise ValueNotStorableError(
-            what, "a text contains half of a surrogate pair and is not valid Unicode"
-        )
+    if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+        raise ValueNotStorableError(what, "a text contains half of a surrogate pair and is not valid Unicode")
 
 
 def fingerprint(*parts: bytes | str) -> str:
     """A short stable hash of some texts, 16 hexadecimal digits."""
     digest = hashlib.sha256()
     for part in parts:
-        digest.update(
-            part.encode("utf-8", "replace") if isinstance(part, str) else part
-        )
+        digest.update(part.encode("utf-8", "replace") if isinstance(part, str) else part)
         digest.update(b"\0")
     return digest.hexdigest()[:16]

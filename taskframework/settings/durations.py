@@ -9,12 +9,8 @@ from typing import Annotated
 from pydantic import BeforeValidator, PlainSerializer
 
 _AMOUNT = r"\d+(?:\.\d+)?"
-_PLAIN = re.compile(
-    rf"(?:({_AMOUNT})d ?)?(?:({_AMOUNT})h ?)?(?:({_AMOUNT})m ?)?(?:({_AMOUNT})s ?)?(?:({_AMOUNT})ms)?"
-)
-_ISO = re.compile(
-    rf"P(?:({_AMOUNT})D)?(?:T(?:({_AMOUNT})H)?(?:({_AMOUNT})M)?(?:({_AMOUNT})S)?)?"
-)
+_PLAIN = re.compile(rf"(?:({_AMOUNT})d ?)?(?:({_AMOUNT})h ?)?(?:({_AMOUNT})m ?)?(?:({_AMOUNT})s ?)?(?:({_AMOUNT})ms)?")
+_ISO = re.compile(rf"P(?:({_AMOUNT})D)?(?:T(?:({_AMOUNT})H)?(?:({_AMOUNT})M)?(?:({_AMOUNT})S)?)?")
 _UNITS = ("days", "hours", "minutes", "seconds", "milliseconds")
 _SUFFIXES = (
     ("d", timedelta(days=1)),
@@ -34,22 +30,14 @@ def parse_duration(value: object) -> timedelta:
     if isinstance(value, timedelta):
         return value
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        raise ValueError(
-            f"a number has no unit; write {value}s for seconds, or another unit (ms, m, h, d)"
-        )
+        raise ValueError(f"needs a unit: {value}s for seconds, or ms, m, h, d")
     text = value.strip() if isinstance(value, str) else ""
     if re.fullmatch(_AMOUNT, text):
-        raise ValueError(
-            f"a number has no unit; write {text}s for seconds, or another unit (ms, m, h, d)"
-        )
+        raise ValueError(f"needs a unit: {text}s for seconds, or ms, m, h, d")
     match = _PLAIN.fullmatch(text) or _ISO.fullmatch(text)
     if match is None or not any(match.groups()):
         raise ValueError(f"must be {_ACCEPTED}")
-    amounts = {
-        unit: float(amount)
-        for unit, amount in zip(_UNITS, match.groups(), strict=False)
-        if amount
-    }
+    amounts = {unit: float(amount) for unit, amount in zip(_UNITS, match.groups(), strict=False) if amount}
     try:
         return timedelta(**amounts)
     except OverflowError:

@@ -25,7 +25,14 @@ PREFIX = "TASKFRAMEWORK_"
 #: Stands for a name the user chooses, such as a provider's.
 ANY_NAME = "*"
 
-_WORDS = {int: "whole number", float: "number", bool: "true or false", str: "text", Path: "path", tuple: "list of texts"}
+_WORDS = {
+    int: "whole number",
+    float: "number",
+    bool: "true or false",
+    str: "text",
+    Path: "path",
+    tuple: "list such as [one, two]",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +147,15 @@ def _in_words(annotation: object, metadata: Iterable[object]) -> str:
 def _limits(metadata: Iterable[object]) -> str:
     found: dict[str, object] = {}
     for mark in metadata:
-        for name in ("ge", "gt", "le"):
+        for name in ("ge", "gt", "le", "pattern", "min_length", "max_length"):
             if (value := getattr(mark, name, None)) is not None:
                 found[name] = format_duration(value) if isinstance(value, timedelta) else value
     if "ge" in found and "le" in found:
         return f" from {found['ge']} to {found['le']}"
     if "gt" in found:
         return f" above {found['gt']}"
+    if "pattern" in found:
+        return f" matching `{found['pattern']}`, {found['max_length']} characters at most"
+    if "min_length" in found:
+        return ", not empty"
     return f", {found['ge']} or more" if "ge" in found else ""

@@ -1,4 +1,4 @@
-"""Every setting: its type, its default and one line of meaning. The reference and application.yml are made from this."""
+"""Every setting: its type, its default and one line of meaning. application.yml and the reference come from here."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from taskframework.settings.section import ZERO, Section, not_below
 from taskframework.settings.servers import BrokerSettings, StoreSettings
 from taskframework.settings.sizes import Size
 
+LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
+
 _LONGEST_GRACE = timedelta(seconds=5)
 
 
@@ -24,7 +26,7 @@ class RetrySettings(Section):
         default=timedelta(seconds=5), ge=ZERO, description="Wait between the first failure and the second attempt"
     )
     max_delay: Duration = Field(default=timedelta(hours=1), ge=ZERO, description="No wait grows longer than this")
-    backoff_factor: float = Field(default=2.0, ge=1, le=100, description="How many times the wait before each wait is")
+    backoff_factor: float = Field(default=2.0, ge=1, le=100, description="Each wait is this many times the one before")
     jitter_factor: float = Field(
         default=0.1, ge=0, le=1, description="Share of a wait that is random, so that failures do not return together"
     )
@@ -43,7 +45,7 @@ class Bucket(Section):
 
 
 class RateLimiterSettings(Section):
-    """How often tasks may call what they share, such as the API of a provider."""
+    """How often tasks may call a shared provider; default is for one without a bucket of its own."""
 
     type: Literal["memory", "store", "redis"] = Field(
         default="memory", description="Where the buckets are: memory counts for each process, store and redis for all"
@@ -63,26 +65,25 @@ class RetentionSettings(Section):
         default=timedelta(days=7), gt=ZERO, description="Completed and cancelled tasks; empty keeps them for ever"
     )
     dead_letters: Duration | None = Field(
-        default=timedelta(days=90), gt=ZERO, description="Failed tasks and unreadable messages; empty keeps them for ever"
+        default=timedelta(days=90), gt=ZERO, description="Failed tasks and parked messages; empty keeps them for ever"
     )
 
 
 class ObservabilitySettings(Section):
     """What the processes tell about themselves."""
 
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = Field(
-        default="INFO", description="Least severe line that is logged"
-    )
+    log_level: LogLevel = Field(default="INFO", description="Least severe line that is logged")
     log_format: Literal["auto", "json", "console"] = Field(
-        default="auto", description="Form of the log on standard error; auto is console on a terminal and json elsewhere"
+        default="auto", description="Form of the log on standard error; auto is console on a terminal, else json"
     )
     logging_config: Path | None = Field(
-        default=None, description="File with a level for single loggers, such as config/logging.yml"
+        default=None, description="File with levels for single loggers, such as config/logging.yml"
     )
-    tracing: bool = Field(default=True, description="Whether OpenTelemetry spans are made and carried with the messages")
+    tracing: bool = Field(default=True, description="Whether OpenTelemetry spans are made and travel with messages")
     otlp_endpoint: str | None = Field(
         default=None,
-        pattern=r"^https?://[^\s/]+\S*$",
+        pattern=r"^https?://\S+$",
+        max_length=500,
         description="Where spans go, such as http://localhost:4318/v1/traces; empty leaves it to the program",
     )
 
@@ -112,9 +113,9 @@ class WorkerSettings(Section):
     max_processes: int | None = Field(
         default=None, ge=1, description='Processes for tasks with run_in="process"; empty is one for each CPU'
     )
-    http_host: str = Field(default="127.0.0.1", min_length=1, description="Address of the worker's own health checks")
+    http_host: str = Field(default="127.0.0.1", min_length=1, description="Address of a worker's own health checks")
     http_port: int | None = Field(
-        default=None, ge=0, le=65535, description="Port of /healthz, /readyz and /metrics in a worker; empty serves none"
+        default=None, ge=0, le=65535, description="Port of a worker's /healthz, /readyz and /metrics; empty serves none"
     )
 
     @property
@@ -148,7 +149,7 @@ class RecoverySettings(Section):
         default=timedelta(minutes=15), gt=ZERO, description="The wait for a claim grows no longer than this"
     )
     no_handler_delay: Duration = Field(
-        default=timedelta(seconds=30), gt=ZERO, description="How long a task is put off that the worker does not know"
+        default=timedelta(seconds=30), gt=ZERO, description="How long a task of a type nobody here knows is put off"
     )
     no_handler_limit: int = Field(
         default=120, ge=1, description="Times a task is put off before it is a dead letter (120 times 30s is an hour)"
@@ -178,7 +179,7 @@ class AppSettings(Section):
     )
     source: str = Field(
         default="taskframework",
-        pattern=r"^[^\s<>\"{}|\\^`]+$",
+        pattern=r"^\S+$",
         max_length=200,
         description="Name of this installation, the source of its external events; a URI or a part of one",
     )

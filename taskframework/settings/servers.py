@@ -27,7 +27,7 @@ class BrokerSettings(Section):
     )
     delay: Literal["auto", "plugin", "store"] = Field(
         default="auto",
-        description="Who holds a task until its time: the broker's delayed-message plugin, the store, or auto (plugin if there)",
+        description="Who holds a task until its time: the broker's plugin, the store, or auto (plugin if there)",
     )
     delay_limit: Duration = Field(
         default=timedelta(minutes=10),
@@ -37,12 +37,12 @@ class BrokerSettings(Section):
     consumer_timeout: Duration = Field(
         default=timedelta(minutes=30),
         ge=timedelta(seconds=1),
-        description="What the broker enforces as consumer_timeout; tasks running longer than half of it are acknowledged early",
+        description="The broker's own consumer_timeout; a task that runs longer than half of it is acknowledged early",
     )
     delivery_limit: int = Field(
         default=20,
         ge=1,
-        description="Deliveries of one message before the broker dead-letters it (x-delivery-limit of the quorum queues)",
+        description="Deliveries of one message before the broker dead-letters it (x-delivery-limit)",
     )
     heartbeat: Duration = Field(
         default=timedelta(seconds=10),
@@ -66,7 +66,7 @@ class BrokerSettings(Section):
     )
     dead_letter_collector: bool = Field(
         default=True,
-        description="Whether api and worker empty <prefix>.dlq into the store's dead letters; if off, messages wait there",
+        description="Whether api and worker collect <prefix>.dlq into the store; if not, messages wait there",
     )
 
     @property
@@ -91,9 +91,7 @@ class StoreSettings(Section):
         gt=ZERO,
         description="Longest wait for one operation of the store",
     )
-    pool_size: int = Field(
-        default=100, ge=1, description="Most connections one process opens to MongoDB"
-    )
+    pool_size: int = Field(default=100, ge=1, description="Most connections one process opens to MongoDB")
 
     @property
     def scheme(self) -> str:

@@ -1,27 +1,23 @@
-"""Where settings are written: YAML files, environment variables, command-line flags. Each value keeps its place."""
+"""Where settings are given: YAML files, environment variables, command-line flags. Each value keeps its place."""
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
 
-from taskframework.errors import ConfigurationError
-from taskframework.settings.keys import ANY_NAME, PREFIX, KeyPath, advice, general, groups, known_keys, variable_of
+from taskframework.settings.documents import is_empty, pairs, parse, read_document, value_of
+from taskframework.settings.keys import ANY_NAME, PREFIX, KeyPath, advice, general, groups, known_keys
 
-PROFILE_VARIABLE = "TASKFRAMEWORK_PROFILE"
-
-#: Read by others: the tests and the failpoints.
+#: Read by others: the choice of the profile, the tests, the failpoints.
 _FOREIGN = re.compile(r"TASKFRAMEWORK_(PROFILE|FAILPOINTS|TEST_.*)")
-#: Kubernetes gives every container such variables for a service named taskframework or taskframework-something.
+#: What Kubernetes puts into every container beside a service whose name starts with taskframework.
 _SERVICE_LINK = re.compile(r"TASKFRAMEWORK_(.*_)?(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT_\d+_(TCP|UDP|SCTP)(_.*)?)")
 _SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://")
-
-_Loader: type[yaml.SafeLoader] | type[yaml.CSafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,32 +31,132 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong with the settings, in a sentence."""
+    """One thing that is wrong, as a sentence."""
 
     key: str
     text: str
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Layer:
-    """What one source gives: its entries and what was wrong in it."""
+    """What one source gives: its entries, and what was wrong in it."""
 
     entries: list[Entry] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
 
+    def refuse(self, path: KeyPath, place: str, reason: str) -> None:
+        """Note a problem."""
+        key = ".".join(path)
+        self.problems.append(Problem(key, f"{key} ({place}) {reason}"))
 
-def read_file(path: Path, shown: str) -> Layer:
-    """Read a YAML file of settings.
+
+def from_file(path: Path, shown: str) -> Layer:
+    """The settings of a YAML file.
 
     Args:
         path: the file.
         shown: how messages and origins name it.
 
     Raises:
-        ConfigurationError: if it cannot be read or is no YAML.
+        ConfigurationError: if it cannot be read or is not YAML.
     """
     layer = Layer()
-    root = _compose(_read_text(path, shown), shown)
-    if root is not None:
-        _take(root, (), lambda node: f"{shown}:{node.start_mark.line + 1}", layer)
+    root = read_document(path, shown)
+    if isinstance(root, yaml.MappingNode):
+        _Reader(layer, shown, numbered=True).take_group((), root)
+    elif root is not None and not is_empty(root):
+        layer.problems.append(Problem("", f"{shown} must consist of sections, such as broker: with url: below it."))
     return layer
+
+
+def from_environment(environ: Mapping[str, str]) -> Layer:
+    """The settings among the environment variables, `TASKFRAMEWORK_<SECTION>__<KEY>`."""
+    layer = Layer()
+    for name in sorted(environ):
+        if name.startswith(PREFIX) and not _is_foreign(name, environ[name]):
+            path = tuple(name.removeprefix(PREFIX).lower().split("__"))
+            _take_variable(layer, path, name, environ[name])
+    return layer
+
+
+def from_overrides(overrides: Mapping[str, object]) -> Layer:
+    """The settings given on the command line, by dotted key; None means that the flag was not given."""
+    layer = Layer()
+    for key, value in overrides.items():
+        path = tuple(key.split("."))
+        if value is None:
+            continue
+        if general(path) in known_keys():
+            layer.entries.append(Entry(path, value, "command line"))
+        else:
+            layer.refuse(path, "command line", f"is not a setting. {advice(path)}")
+    return layer
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Walks YAML nodes along the schema and fills a layer."""
+
+    layer: Layer
+    source: str
+    numbered: bool
+
+    def take_group(self, path: KeyPath, node: yaml.MappingNode) -> None:
+        lines: dict[str, int] = {}
+        for name, line, value in pairs(node):
+            place = f"{self.source}:{line}" if self.numbered else self.source
+            if name in lines:
+                first = f", first in line {lines[name]}" if self.numbered else ""
+                self.layer.refuse((*path, name), place, f"is given twice{first}. Keep one of the two.")
+                continue
+            lines[name] = line
+            self.take((*path, name), value, place)
+
+    def take(self, path: KeyPath, node: yaml.Node, place: str) -> None:
+        known = general(path)
+        if known in groups():
+            if isinstance(node, yaml.MappingNode):
+                self.take_group(path, node)
+            elif not is_empty(node) or known[-1] == ANY_NAME:  # a section with all its keys commented out is fine
+                self.layer.refuse(path, place, "is a group; write its keys below it, indented, or as {key: value}.")
+        elif known in known_keys():
+            self._take_value(path, node, place)
+        else:
+            self.layer.refuse(path, place, f"is not a setting. {advice(path)}")
+
+    def _take_value(self, path: KeyPath, node: yaml.Node, place: str) -> None:
+        try:
+            self.layer.entries.append(Entry(path, value_of(node), place))
+        except yaml.YAMLError:
+            self.layer.refuse(path, place, "is not a value YAML knows. If it is text, put it in quotes.")
+
+
+def _take_variable(layer: Layer, path: KeyPath, name: str, text: str) -> None:
+    place = f"environment {name}"
+    known = general(path)
+    if known not in groups() and known not in known_keys():
+        layer.problems.append(Problem(".".join(path), f"{place} is not a setting. {_variable_advice(name)}"))
+    elif known not in groups() and not text.startswith(("[", "{")):
+        layer.entries.append(Entry(path, None if text in ("", "null", "~") else text, place))
+    else:
+        try:
+            node = parse(text)
+        except yaml.YAMLError:
+            layer.refuse(path, place, "is not valid JSON or YAML. Write it as [one, two] or {key: value}.")
+            return
+        if node is not None:
+            _Reader(layer, place, numbered=False).take(path, node, place)
+
+
+def _variable_advice(name: str) -> str:
+    variables = [key.variable for key in known_keys().values()]
+    close = difflib.get_close_matches(name, variables, n=1, cutoff=0.8)
+    return f"Did you mean {close[0]}?" if close else f"Variables are named {PREFIX}<SECTION>__<KEY>."
+
+
+def _is_foreign(name: str, value: str) -> bool:
+    return bool(
+        _FOREIGN.fullmatch(name)
+        or _SERVICE_LINK.fullmatch(name)
+        or (name.endswith("_PORT") and _SERVICE_ADDRESS.match(value))
+    )

@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-_SECRET_PARAMETER = re.compile(
-    r"([?&;][^=&;]*(?:password|passwd|secret|token|key)[^=&;]*=)[^&;#]*", re.IGNORECASE
-)
+_SECRET_PARAMETER = re.compile(r"([?&;][^=&;]*(?:password|passwd|secret|token|key)[^=&;]*=)[^&;#]*", re.IGNORECASE)
 _HOST = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s:\[\]]+)(?::\d{1,5})?")
 _BROKER_SCHEMES = ("embedded", "amqp", "amqps")
 _STORE_SCHEMES = ("sqlite", "mongodb", "mongodb+srv")
@@ -18,9 +16,7 @@ def redacted(text: str) -> str:
     # The last @ ends the user part: a password that was not percent-encoded may hold any character before it.
     head, at, tail = text.rpartition("@")
     if at:
-        scheme, separator, user_part = (
-            head.partition("://") if "://" in head else ("", "", head)
-        )
+        scheme, separator, user_part = head.partition("://") if "://" in head else ("", "", head)
         user, colon, _ = user_part.partition(":")
         text = f"{scheme}{separator}{user}{':***' if colon else ''}@{tail}"
     return _SECRET_PARAMETER.sub(r"\1***", text)
@@ -78,7 +74,7 @@ def _check_sqlite(rest: str) -> None:
 def _check_hosts(rest: str, example: str) -> None:
     hosts = _after_user(rest).partition("/")[0]
     if not all(_HOST.fullmatch(host) for host in hosts.split(",")):
-        raise ValueError(f"names no valid host; write {example}, with special characters of a password as %40 and so on")
+        raise ValueError(f"names no valid host; write {example}, with @ : / in a password as %40 %3A %2F")
 
 
 def _split(url: str, schemes: tuple[str, ...], accepted: str) -> tuple[str, str]:

@@ -111,9 +111,7 @@ class TaskStore(Protocol):
         """Move a driver of a task. Grouped; says nothing about whether it still applied."""
         ...
 
-    async def renew(
-        self, worker_id: str, fences: Sequence[Fence], lease: timedelta
-    ) -> dict[str, Renewal]:
+    async def renew(self, worker_id: str, fences: Sequence[Fence], lease: timedelta) -> dict[str, Renewal]:
         """Extend all leases of a worker with one write and one read.
 
         Returns:
@@ -125,9 +123,7 @@ class TaskStore(Protocol):
         """Read a task; with an owner, another user's task is not there."""
         ...
 
-    async def list_tasks(
-        self, filter: TaskFilter, *, limit: int, cursor: str | None = None
-    ) -> Page[Task]:
+    async def list_tasks(self, filter: TaskFilter, *, limit: int, cursor: str | None = None) -> Page[Task]:
         """Tasks from the newest to the oldest.
 
         Raises:
@@ -143,9 +139,7 @@ class TaskStore(Protocol):
         """How many tasks of this queue wait to be claimed and are past `not_before`, dispatched or not."""
         ...
 
-    async def expired_leases(
-        self, grace: timedelta, limit: int
-    ) -> Sequence[ExpiredLease]:
+    async def expired_leases(self, grace: timedelta, limit: int) -> Sequence[ExpiredLease]:
         """Running tasks whose lease ended more than `grace` ago."""
         ...
 
@@ -163,19 +157,24 @@ class TaskStore(Protocol):
         """Live tasks that nothing would ever move on; must be 0."""
         ...
 
+    async def purge(self, *, finished: timedelta | None, dead_letters: timedelta | None, limit: int) -> int:
+        """Delete what ended longer ago than it is kept: completed and cancelled tasks after `finished`, failed ones
+        and kept messages after `dead_letters`; None keeps for ever. A task with unpublished events stays.
+
+        Returns:
+            How many were deleted, at most `limit`.
+        """
+        ...
+
     async def keep_dead_message(self, message: DeadMessage) -> None:
         """Keep a message that nobody can read or that has no task. The same id is kept once."""
         ...
 
-    async def list_dead_tasks(
-        self, *, owner: str | None, limit: int, cursor: str | None
-    ) -> Page[Task]:
+    async def list_dead_tasks(self, *, owner: str | None, limit: int, cursor: str | None) -> Page[Task]:
         """Tasks that are FAILED or DEAD_LETTER, by the time they ended, newest first."""
         ...
 
-    async def list_dead_messages(
-        self, *, limit: int, cursor: str | None
-    ) -> Page[DeadMessage]:
+    async def list_dead_messages(self, *, limit: int, cursor: str | None) -> Page[DeadMessage]:
         """Kept messages, newest first."""
         ...
 

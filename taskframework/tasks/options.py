@@ -37,18 +37,10 @@ class TaskOptions:
 
     def __post_init__(self) -> None:
         if self.max_attempts is not None and self.max_attempts < 1:
-            raise RegistrationError(
-                f"max_attempts is {self.max_attempts}.", hint="Use 1 or more."
-            )
+            raise RegistrationError(f"max_attempts is {self.max_attempts}.", hint="Use 1 or more.")
         if self.timeout <= timedelta(0):
-            raise RegistrationError(
-                f"timeout is {self.timeout}.", hint="Use a time above zero."
-            )
+            raise RegistrationError(f"timeout is {self.timeout}.", hint="Use a time above zero.")
         if self.priority not in tuple(Priority):
-            raise RegistrationError(
-                f"priority is {self.priority!r}.", hint="Use high, normal or low."
-            )
+            raise RegistrationError(f"priority is {self.priority!r}.", hint="Use high, normal or low.")
         if self.run_in not in ("thread", "process"):
-            raise RegistrationError(
-                f"run_in is {self.run_in!r}.", hint="Use thread or process."
-            )
+            raise RegistrationError(f"run_in is {self.run_in!r}.", hint="Use thread or process.")

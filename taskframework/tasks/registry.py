@@ -56,8 +56,7 @@ class TaskRegistry:
 
     def register(
         self,
-        executable: BackgroundTaskExecutable[Any, Any]
-        | type[BackgroundTaskExecutable[Any, Any]],
+        executable: BackgroundTaskExecutable[Any, Any] | type[BackgroundTaskExecutable[Any, Any]],
     ) -> Registration:
         """Add an executable, or a class that needs no arguments to make one.
 
@@ -116,9 +115,7 @@ class TaskRegistry:
         registration = self._registrations.get(task_type)
         if registration is None:
             nearest = difflib.get_close_matches(task_type[:100], self._registrations, 1)
-            raise UnknownTaskTypeError(
-                task_type[:100], self.task_types, nearest[0] if nearest else None
-            )
+            raise UnknownTaskTypeError(task_type[:100], self.task_types, nearest[0] if nearest else None)
         return registration
 
     @property
@@ -139,15 +136,12 @@ def problems_of(error: ValidationError) -> list[dict[str, Any]]:
             "field": ".".join(str(part) for part in problem["loc"]) or "(whole)",
             "message": problem["msg"],
         }
-        for problem in error.errors(
-            include_url=False, include_input=False, include_context=False
-        )[:50]
+        for problem in error.errors(include_url=False, include_input=False, include_context=False)[:50]
     ]
 
 
 def _instance(
-    executable: BackgroundTaskExecutable[Any, Any]
-    | type[BackgroundTaskExecutable[Any, Any]],
+    executable: BackgroundTaskExecutable[Any, Any] | type[BackgroundTaskExecutable[Any, Any]],
 ) -> BackgroundTaskExecutable[Any, Any]:
     kind = executable if inspect.isclass(executable) else type(executable)
     if not issubclass(kind, BackgroundTaskExecutable):
@@ -184,9 +178,7 @@ def _checked_type(instance: BackgroundTaskExecutable[Any, Any]) -> str:
 def _type_arguments(kind: type[BackgroundTaskExecutable[Any, Any]]) -> tuple[Any, Any]:
     """P and R of a subclass, through generic bases in between."""
     found = _arguments_in(kind, {})
-    if found is None or any(
-        argument in (P, R) or hasattr(argument, "__constraints__") for argument in found
-    ):
+    if found is None or any(argument in (P, R) or hasattr(argument, "__constraints__") for argument in found):
         raise RegistrationError(
             f"{kind.__qualname__} does not say its parameter and result types.",
             hint=f"Write class {kind.__name__}(BackgroundTaskExecutable[Parameters, Result]).",
@@ -200,28 +192,18 @@ def _arguments_in(kind: Any, bound: dict[Any, Any]) -> tuple[Any, Any] | None:
         arguments = tuple(bound.get(argument, argument) for argument in get_args(base))
         if origin is BackgroundTaskExecutable:
             return arguments[0], arguments[1]
-        if (
-            origin is not None
-            and inspect.isclass(origin)
-            and issubclass(origin, BackgroundTaskExecutable)
-        ):
-            inner = dict(
-                zip(getattr(origin, "__parameters__", ()), arguments, strict=False)
-            )
+        if origin is not None and inspect.isclass(origin) and issubclass(origin, BackgroundTaskExecutable):
+            inner = dict(zip(getattr(origin, "__parameters__", ()), arguments, strict=False))
             return _arguments_in(origin, inner)
         if inspect.isclass(base) and issubclass(base, BackgroundTaskExecutable):
             return _arguments_in(base, bound)
     for base in kind.__bases__:
-        if base is not BackgroundTaskExecutable and issubclass(
-            base, BackgroundTaskExecutable
-        ):
+        if base is not BackgroundTaskExecutable and issubclass(base, BackgroundTaskExecutable):
             return _arguments_in(base, bound)
     return None
 
 
-def _adapter(
-    argument: Any, instance: BackgroundTaskExecutable[Any, Any], what: str
-) -> TypeAdapter[Any]:
+def _adapter(argument: Any, instance: BackgroundTaskExecutable[Any, Any], what: str) -> TypeAdapter[Any]:
     try:
         return TypeAdapter(argument)
     except (PydanticSchemaGenerationError, PydanticUndefinedAnnotation) as error:

@@ -1,0 +1,1 @@
+"""What an outcome means: here, and only here, an attempt becomes COMPLETED, RETRYING, FAILED or another end."""

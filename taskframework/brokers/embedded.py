@@ -1,0 +1,303 @@
+"""A broker inside the process, with the promises of a real one: acknowledgement, redelivery, dead letters, delays.
+
+What it holds ends with the process; the sweeper publishes again from the documents, as after the loss of any broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Coroutine, Mapping, Sequence
+from datetime import timedelta
+
+from taskframework.brokers.base import (
+    BrokerReport,
+    ConsumeRequest,
+    Consumption,
+    ExternalMessage,
+    OnDelivery,
+    OnExternalMessage,
+)
+from taskframework.brokers.embedded_queues import Consumer, Delays, EmbeddedDelivery, Message, Queue
+from taskframework.clock import Clock, SystemClock
+from taskframework.errors import BrokerUnavailableError, PublishRefusedError
+from taskframework.model.message import TaskMessage
+from taskframework.model.status import LANES, Priority
+
+logger = logging.getLogger(__name__)
+
+#: What a durable events queue keeps while nobody listens; beyond it the oldest are lost.
+MAX_KEPT_EVENTS = 100_000
+_DEAD_LETTER_PREFETCH = 100
+#: Seconds until a subscriber that failed gets the message again; doubled up to the longest.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+_SYSTEM_CLOCK = SystemClock()
+
+
+class EmbeddedBroker:
+    """`Broker` in process, for one event loop."""
+
+    holds_delays = True
+
+    def __init__(self, *, clock: Clock = _SYSTEM_CLOCK, prefix: str = "tasks") -> None:
+        """Make an empty broker.
+
+        Args:
+            clock: decides when delayed messages are due.
+            prefix: first part of the queues' names.
+        """
+        self._clock = clock
+        self._prefix = prefix
+        self._numbers = itertools.count()
+        self._dead_letters = Queue(f"{prefix}.dlq")
+        self._queues: dict[str, Queue] = {}
+        self._event_queues: dict[str, Queue] = {}
+        self._delays = Delays(clock, self._put_due)
+        # A dict keeps the order: consumers of a queue take turns in the order in which they came.
+        self._running: dict[_Consumption | _Subscription, None] = {}
+        self._handling: set[asyncio.Task[None]] = set()
+        self._is_open = False
+        self._is_interrupted = False
+
+    async def open(self) -> None:
+        if not self._is_open:
+            self._is_open = True
+            self._delays.start()
+            self._connect()
+
+    async def close(self) -> None:
+        """Stop everything; what was delivered and not acknowledged is ready again for the next `open`."""
+        self._is_open = False
+        self._delays.stop()
+        self._disconnect()
+        self._running.clear()
+        ending = self._handling - {asyncio.current_task()}  # a subscriber may close the broker itself
+        for task in ending:
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
+
+    @property
+    def is_connected(self) -> bool:
+        return self._is_open and not self._is_interrupted
+
+    async def declare(self, task_types: Sequence[str]) -> None:
+        if self._is_interrupted:
+            raise BrokerUnavailableError
+        for task_type in task_types:
+            for lane in LANES:
+                self._queue(task_type, lane).is_declared = True
+
+    async def publish(self, message: TaskMessage, *, delay: timedelta | None = None) -> None:
+        self._require_connection()
+        name = f"{self._prefix}.{message.task_type}.{message.lane}"
+        sent = self._message(message.to_body(), message.headers)
+        if delay is not None and delay > timedelta(0):
+            self._delays.add(delay.total_seconds(), name, sent)
+            return
+        queue = self._queues.get(name)
+        if queue is None or not queue.is_declared:
+            raise PublishRefusedError(
+                f"There is no queue {name}.", hint="Start a program that has this task type registered."
+            )
+        queue.put(sent)
+
+    def publish_raw(self, routing_key: str, body: bytes, headers: Mapping[str, str | int] | None = None) -> None:
+        """Publish anything, as a foreign program may do; for tests.
+
+        Args:
+            routing_key: `<task_type>.<lane>`, or `<task_type>` for the normal lane.
+            body: any bytes.
+            headers: any headers.
+        """
+        for name in (f"{self._prefix}.{routing_key}", f"{self._prefix}.{routing_key}.{Priority.NORMAL}"):
+            if (queue := self._queues.get(name)) is not None:
+                queue.put(self._message(body, headers))
+
+    async def queue_depth(self, task_type: str, lane: Priority) -> int | None:
+        self._require_connection()
+        queue = self._queue(task_type, lane)
+        return len(queue.ready) if queue.is_declared else None
+
+    def consume(self, request: ConsumeRequest, on_delivery: OnDelivery) -> Consumption:
+        queues = [self._queue(task_type, lane) for task_type in request.task_types for lane in LANES]
+        return self._start(_Consumption(self, queues, request.prefetch, on_delivery))
+
+    def consume_dead_letters(self, on_delivery: OnDelivery) -> Consumption:
+        return self._start(_Consumption(self, [self._dead_letters], _DEAD_LETTER_PREFETCH, on_delivery))
+
+    async def publish_event(self, message: ExternalMessage) -> None:
+        self._require_connection()
+        sent = self._message(message.body, message.headers, message.content_type)
+        for queue in self._event_queues.values():
+            queue.put(sent)
+
+    def subscribe(self, on_message: OnExternalMessage, *, durable_name: str | None = None) -> Consumption:
+        return self._start(_Subscription(self, on_message, durable_name))
+
+    async def inspect(self) -> BrokerReport:
+        ready = sum(len(queue.ready) for queue in self._queues.values())
+        facts = {
+            "broker": "embedded, in this process only",
+            "queues": str(sum(queue.is_declared for queue in self._queues.values())),
+            "messages ready": str(ready),
+            "dead letters": str(len(self._dead_letters.ready)),
+        }
+        return BrokerReport(facts, ())
+
+    def interrupt(self) -> None:
+        """Be away, as a broker that stopped, until `restore`; for tests."""
+        self._is_interrupted = True
+        self._disconnect()
+
+    def restore(self) -> None:
+        """Come back after `interrupt` and deliver again what was not acknowledged."""
+        self._is_interrupted = False
+        self._connect()
+
+    def _start(self, consumption: _Consumption | _Subscription) -> Consumption:
+        self._running[consumption] = None
+        if self.is_connected:
+            consumption.connect()
+        return consumption
+
+    def _connect(self) -> None:
+        if self.is_connected:
+            for consumption in self._running:
+                consumption.connect()
+
+    def _disconnect(self) -> None:
+        for consumption in self._running:
+            consumption.disconnect()
+        for queue in (*self._queues.values(), *self._event_queues.values(), self._dead_letters):
+            queue.take_back()
+
+    def _require_connection(self) -> None:
+        if not self.is_connected:
+            raise BrokerUnavailableError
+
+    def _queue(self, task_type: str, lane: Priority) -> Queue:
+        name = f"{self._prefix}.{task_type}.{lane}"
+        if name not in self._queues:
+            self._queues[name] = Queue(name, lane=lane, dead_letters=self._dead_letters)
+        return self._queues[name]
+
+    def _message(
+        self, body: bytes, headers: Mapping[str, str | int] | Mapping[str, str] | None, content_type: str = ""
+    ) -> Message:
+        texts = {key: str(value) for key, value in headers.items()} if headers else {}
+        return Message(next(self._numbers), body, texts, content_type)
+
+    def _put_due(self, name: str, message: Message) -> None:
+        if (queue := self._queues.get(name)) is not None and queue.is_declared:
+            queue.put(message)
+        else:
+            logger.warning("a delayed message is lost: there is no queue %s", name)
+
+
+class _Consumption:
+    """`Consumption` of task queues or dead letters."""
+
+    def __init__(self, broker: EmbeddedBroker, queues: Sequence[Queue], prefetch: int, take: OnDelivery) -> None:
+        self._broker = broker
+        self._queues = queues
+        self._prefetch = prefetch
+        self._take = take
+        self._consumers: list[Consumer] = []
+
+    def connect(self) -> None:
+        self._consumers = [Consumer(queue, self._prefetch, self._take) for queue in self._queues]
+
+    def disconnect(self) -> None:
+        for consumer in self._consumers:
+            consumer.cancel()
+
+    async def stop(self) -> None:
+        self._broker._running.pop(self, None)
+        self.disconnect()
+
+    @property
+    def is_live(self) -> bool:
+        running = self._broker.is_connected and self in self._broker._running
+        return running and all(queue.is_declared for queue in self._queues)
+
+
+class _Subscription:
+    """`Consumption` of the events exchange: one message at a time, acknowledged after it was handled."""
+
+    def __init__(self, broker: EmbeddedBroker, on_message: OnExternalMessage, durable_name: str | None) -> None:
+        self._broker = broker
+        self._on_message = on_message
+        self._is_durable = durable_name is not None
+        self._name = f"{broker._prefix}.events.{durable_name or f'exclusive-{next(broker._numbers)}'}"
+        self._inbox: asyncio.Queue[EmbeddedDelivery] = asyncio.Queue()
+        self._consumer: Consumer | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._is_handling = False
+
+    def connect(self) -> None:
+        queue = self._broker._event_queues.setdefault(self._name, Queue(self._name, limit=MAX_KEPT_EVENTS))
+        self._consumer = Consumer(queue, 1, self._inbox.put_nowait)
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._handle_all())
+            self._broker._handling.add(self._task)
+            self._task.add_done_callback(self._broker._handling.discard)
+
+    def disconnect(self) -> None:
+        if self._consumer is not None:
+            self._consumer.cancel()
+        if not self._is_durable:
+            self._broker._event_queues.pop(self._name, None)
+
+    async def stop(self) -> None:
+        self._broker._running.pop(self, None)
+        self.disconnect()
+        if self._task is not None and not self._is_handling:  # what is being handled may still be acknowledged
+            self._task.cancel()
+            self._give_back()
+
+    @property
+    def is_live(self) -> bool:
+        return self._broker.is_connected and self._is_running
+
+    @property
+    def _is_running(self) -> bool:
+        return self in self._broker._running
+
+    async def _handle_all(self) -> None:
+        while self._is_running:
+            await self._handle(await self._inbox.get())
+        self._give_back()
+
+    async def _handle(self, delivery: EmbeddedDelivery) -> None:
+        message = ExternalMessage(delivery.body, delivery.message.content_type, delivery.headers)
+        pause = _FIRST_PAUSE
+        while delivery.is_in_hand:
+            if await self._is_handled(message):
+                await delivery.ack()
+                return
+            if not self._is_running:
+                return
+            await self._broker._clock.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    async def _is_handled(self, message: ExternalMessage) -> bool:
+        self._is_handling = True
+        try:
+            await self._on_message(message)
+        except asyncio.CancelledError:
+            # A cancellation inside the handler is a failure like any other; only our own may end this loop.
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise
+            logger.warning("a subscriber of %s was cancelled inside and gets the message again", self._name)
+        except Exception:
+            logger.warning("a subscriber of %s failed and gets the message again", self._name, exc_info=True)
+        else:
+            return True
+        finally:
+            self._is_handling = False
+        return False
+
+    def _give_back(self) -> None:
+        if self._consumer is not None:
+            self._consumer.queue.take_back(self._consumer)

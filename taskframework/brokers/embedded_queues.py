@@ -1,0 +1,205 @@
+"""The queues of the embedded broker: who gets which message, what is unacknowledged, what waits for its time."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from taskframework.clock import Clock
+from taskframework.model.status import Priority
+
+logger = logging.getLogger(__name__)
+
+
+class Message(NamedTuple):
+    """What a queue keeps."""
+
+    #: Grows with every publication, so that what comes back finds its old place.
+    number: int
+    body: bytes
+    headers: Mapping[str, str]
+    content_type: str
+
+
+class EmbeddedDelivery:
+    """`Delivery` of the port."""
+
+    __slots__ = ("_message", "consumer")
+
+    def __init__(self, message: Message, consumer: Consumer) -> None:
+        self._message = message
+        self.consumer = consumer
+
+    @property
+    def message(self) -> Message:
+        return self._message
+
+    @property
+    def body(self) -> bytes:
+        return self._message.body
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return self._message.headers
+
+    @property
+    def queue(self) -> str:
+        return self.consumer.queue.name
+
+    @property
+    def lane(self) -> Priority:
+        return self.consumer.queue.lane
+
+    @property
+    def is_in_hand(self) -> bool:
+        """Whether neither an answer nor the loss of the connection ended it."""
+        return self in self.consumer.queue.unacked
+
+    async def ack(self) -> None:
+        self.consumer.queue.settle(self)
+
+    async def reject(self) -> None:
+        queue = self.consumer.queue
+        if queue.settle(self) and queue.dead_letters is not None:
+            death = {"x-first-death-queue": queue.name, "x-first-death-reason": "rejected"}
+            queue.dead_letters.put(self._message._replace(headers={**self._message.headers, **death}))
+
+
+class Consumer:
+    """One consumer of one queue, on one connection."""
+
+    __slots__ = ("_on_delivery", "in_hand", "prefetch", "queue")
+
+    def __init__(self, queue: Queue, prefetch: int, on_delivery: Callable[[EmbeddedDelivery], None]) -> None:
+        self.queue = queue
+        self.prefetch = prefetch
+        self.in_hand = 0
+        self._on_delivery = on_delivery
+        queue.consumers.append(self)
+        queue.wake()
+
+    def cancel(self) -> None:
+        """No further deliveries."""
+        if self in self.queue.consumers:
+            self.queue.consumers.remove(self)
+
+    def deliver(self, message: Message) -> None:
+        delivery = EmbeddedDelivery(message, self)
+        self.in_hand += 1
+        self.queue.unacked.add(delivery)
+        try:
+            self._on_delivery(delivery)
+        except Exception:
+            logger.exception("a consumer of %s failed on a delivery; it stays unacknowledged", self.queue.name)
+
+
+class Queue:
+    """Messages in order, given to the consumers in turn, to each as many as it may hold unacknowledged."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        lane: Priority = Priority.NORMAL,
+        dead_letters: Queue | None = None,
+        limit: int | None = None,
+    ) -> None:
+        self.name = name
+        self.lane = lane
+        self.dead_letters = dead_letters
+        self.is_declared = False
+        self.ready: deque[Message] = deque()
+        self.unacked: set[EmbeddedDelivery] = set()
+        self.consumers: deque[Consumer] = deque()
+        self._limit = limit
+        self._overflowed = False
+        self._scheduled = False
+
+    def put(self, message: Message) -> None:
+        self.ready.append(message)
+        if self._limit is not None and len(self.ready) > self._limit:
+            self._drop_oldest(self._limit)
+        self.wake()
+
+    def settle(self, delivery: EmbeddedDelivery) -> bool:
+        """End a delivery; False if it was not in hand any more (its message then comes again by itself)."""
+        if delivery not in self.unacked:
+            logger.info("a delivery of %s is not in hand any more; it comes again", self.name)
+            return False
+        self.unacked.remove(delivery)
+        delivery.consumer.in_hand -= 1
+        self.wake()
+        return True
+
+    def take_back(self, consumer: Consumer | None = None) -> None:
+        """Make ready again, at its old place, what was delivered (to this consumer) and not settled."""
+        back = [delivery for delivery in self.unacked if consumer is None or delivery.consumer is consumer]
+        self.unacked.difference_update(back)
+        self.ready.extendleft(sorted((delivery.message for delivery in back), reverse=True))
+        self.wake()
+
+    def wake(self) -> None:
+        """Deliver soon: one callback of the loop hands out all that is ready."""
+        if not self._scheduled and self.ready and self.consumers:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._dispatch)
+
+    def _dispatch(self) -> None:
+        self._scheduled = False
+        while self.ready and (consumer := self._next_consumer()) is not None:
+            consumer.deliver(self.ready.popleft())
+
+    def _next_consumer(self) -> Consumer | None:
+        for _ in range(len(self.consumers)):
+            consumer = self.consumers[0]
+            self.consumers.rotate(-1)
+            if consumer.in_hand < consumer.prefetch:
+                return consumer
+        return None
+
+    def _drop_oldest(self, limit: int) -> None:
+        self.ready.popleft()
+        if not self._overflowed:
+            self._overflowed = True
+            logger.warning("%s keeps %d messages that nobody takes; from now on the oldest are lost", self.name, limit)
+
+
+class Delays:
+    """Messages whose time has not come, and one timer for the first of them."""
+
+    def __init__(self, clock: Clock, release: Callable[[str, Message], None]) -> None:
+        """Hold messages; `release` gets the name of the queue and the message when its time has come."""
+        self._clock = clock
+        self._release = release
+        self._waiting: list[tuple[float, Message, str]] = []
+        self._timer: asyncio.Task[None] | None = None
+
+    def add(self, seconds: float, queue: str, message: Message) -> None:
+        heapq.heappush(self._waiting, (self._clock.monotonic() + seconds, message, queue))
+        if self._waiting[0][1] is message:
+            self.start()
+
+    def start(self) -> None:
+        """Wait for the first one, whatever was waited for before."""
+        self.stop()
+        if self._waiting:
+            self._timer = asyncio.get_running_loop().create_task(self._run())
+
+    def stop(self) -> None:
+        """Release nothing until the next start."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    async def _run(self) -> None:
+        while self._waiting:
+            ahead = self._waiting[0][0] - self._clock.monotonic()
+            if ahead > 0:
+                await self._clock.sleep(ahead)
+            else:
+                _, message, queue = heapq.heappop(self._waiting)
+                self._release(queue, message)

@@ -1,0 +1,113 @@
+"""Connections: opening one with a name and a time limit, noticing its loss, keeping one open."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from datetime import timedelta
+
+from aio_pika import Connection
+from aio_pika.abc import AbstractChannel
+from aio_pika.connection import make_url
+
+from taskframework.brokers.rabbitmq.faults import driver_errors
+from taskframework.errors import BrokerError
+
+logger = logging.getLogger(__name__)
+
+#: Longest wait for the answer to a request such as opening a channel or declaring a queue, in seconds.
+ANSWER_SECONDS = 5.0
+_CLOSE_SECONDS = 3.0
+
+
+class Line:
+    """An open connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.lost = asyncio.Event()
+        connection.close_callbacks.add(lambda *_: self.lost.set())
+
+    @property
+    def server(self) -> str:
+        """Product and version as the broker gives them."""
+        properties = self._connection.transport.connection.server_properties if self._connection.transport else {}
+        return f"{properties.get('product', 'unknown')} {properties.get('version', '')}".strip()
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the broker takes no messages on this connection, because of a memory or disk alarm."""
+        if self._connection.transport is None:
+            return False
+        # The driver keeps this to itself, but its `ready()` returns without waiting unless the connection is blocked.
+        waiting = self._connection.transport.connection.ready()
+        try:
+            waiting.send(None)
+        except StopIteration:
+            return False
+        waiting.close()
+        return True
+
+    async def channel(self, *, confirms: bool = False) -> AbstractChannel:
+        """Open a channel.
+
+        Raises:
+            BrokerUnavailableError: if the connection is lost, or so slow that it must be given up.
+        """
+        try:
+            with driver_errors("opening a channel"):
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    channel = self._connection.channel(publisher_confirms=confirms, on_return_raises=confirms)
+                    await channel.initialize()
+        except BrokerError:
+            self.lost.set()
+            raise
+        return channel
+
+    async def flush(self) -> None:
+        """Return when everything handed to this connection was written, acknowledgements above all."""
+        # They are written without waiting. Frames leave in order, so any later answer says that they left.
+        with contextlib.suppress(BrokerError):
+            await self.channel()
+
+    async def close(self) -> None:
+        """Close it within seconds, whatever the broker does. Never fails."""
+        self.lost.set()
+        try:
+            with driver_errors("closing"):
+                async with asyncio.timeout(_CLOSE_SECONDS):
+                    await self._connection.close()
+        except BrokerError as error:
+            logger.debug("%s", error)
+
+
+class Connector:
+    """Opens connections to one address, which it shows without the password."""
+
+    def __init__(self, url: str, *, heartbeat: timedelta, timeout: timedelta) -> None:
+        self._url = make_url(url, heartbeat=max(1, round(heartbeat.total_seconds())))
+        self._timeout = timeout.total_seconds()
+        port = self._url.port or (5671 if self._url.scheme == "amqps" else 5672)
+        self.where = f"{self._url.host}:{port}"
+
+    async def open(self, purpose: str) -> Line:
+        """Open a connection that the broker's own tools show under this purpose.
+
+        Raises:
+            BrokerUnavailableError: with host, port and reason.
+        """
+        connection = Connection(self._url.update_query(name=f"taskframework {purpose}"))
+        try:
+            with driver_errors(f"connecting to {self.where}"):
+                async with asyncio.timeout(self._timeout):
+                    await connection.connect()
+        except BaseException:
+            # Without this the driver closes it by a task of its own when the object is collected.
+            await connection.close()
+            raise
+        return Line(connection)
+
+    @contextlib.asynccontextmanager
+    async def opened(self, purpose: str):  # type: ignore[no-untyped-def]
+        ...

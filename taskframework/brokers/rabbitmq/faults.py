@@ -1,0 +1,74 @@
+"""From the driver's exceptions to ours, each with the reason in words and what to do about it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from aiormq.exceptions import (
+    AMQPError,
+    AuthenticationError,
+    ChannelAccessRefused,
+    ChannelPreconditionFailed,
+    ProbableAuthenticationError,
+)
+
+from taskframework.errors import BrokerError, BrokerUnavailableError, TopologyMismatchError
+
+_INEQUIVALENT = re.compile(
+    r"inequivalent arg '(?P<argument>[^']+)' for (?:queue|exchange) '(?P<name>.+?)' in vhost '.*?': (?P<difference>.+)"
+)
+_NO_VHOST = re.compile(r"NOT_ALLOWED - (vhost \S+ not found|access to vhost '.*?' refused for user '.*?')")
+
+
+@contextmanager
+def driver_errors(doing: str) -> Iterator[None]:
+    """Translate what the driver raises inside the block.
+
+    Raises:
+        TopologyMismatchError: something exists with other arguments.
+        BrokerUnavailableError: the broker is away or did not answer.
+        BrokerError: the broker refused.
+    """
+    try:
+        yield
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        # Nobody cancelled us: this is how the driver tells waiting callers that a channel was closed.
+        raise BrokerUnavailableError(f"RabbitMQ: {doing}: the channel was closed.") from error
+    except (AMQPError, OSError, RuntimeError) as error:
+        raise translated(error, doing) from error
+    except Exception as error:
+        if type(error) is not Exception:
+            raise
+        # A bare Exception is what the driver gives to waiting callers when a channel closed without a reason.
+        raise BrokerUnavailableError(f"RabbitMQ: {doing}: the channel was closed.") from error
+
+
+def translated(error: BaseException, doing: str) -> BrokerError:
+    """Our error for one of the driver's."""
+    text = str(error) or repr(error)
+    if isinstance(error, ChannelPreconditionFailed) and (found := _INEQUIVALENT.search(text)):
+        return TopologyMismatchError(found["name"], f"argument {found['argument']}: {found['difference'].rstrip('.')}")
+    if isinstance(error, ChannelAccessRefused):
+        return BrokerError(
+            f"RabbitMQ: {doing}: {text}.",
+            hint="Give the user of broker.url the permission, or run `taskframework topology apply` as one who has it.",
+        )
+    if isinstance(error, ProbableAuthenticationError | AuthenticationError):
+        return BrokerUnavailableError(
+            f"RabbitMQ: {doing}: the user name or password is wrong.",
+            hint="Correct broker.url; percent-encode special characters in the password.",
+        )
+    if found := _NO_VHOST.search(text):
+        return BrokerUnavailableError(
+            f"RabbitMQ: {doing}: {found[1]}.",
+            hint="Correct the virtual host in broker.url, or create it and give the user permissions in it.",
+        )
+    if isinstance(error, TimeoutError):
+        return BrokerUnavailableError(f"RabbitMQ: {doing}: no answer in time.")
+    return BrokerUnavailableError(f"RabbitMQ: {doing}: {text.rstrip('.')}.")

@@ -1,0 +1,81 @@
+"""The wire format: which exchange, key, headers and properties a publication has. Nothing here connects."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+from aio_pika import DeliveryMode, Message
+
+from taskframework.brokers.base import ExternalMessage
+from taskframework.brokers.rabbitmq.topology import Names, routing_key
+from taskframework.errors import PublishRefusedError
+from taskframework.model.message import TaskMessage
+
+#: Headers travel in one frame; a frame the broker finds too large costs the whole connection.
+MAX_HEADER_BYTES = 4096
+#: The largest message RabbitMQ 4 takes by default; a larger one costs the channel and all that is under way on it.
+MAX_BODY_BYTES = 16 * 1024**2
+#: Longest delay the plugin can count.
+_MAX_DELAY_MS = 2**32 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """One attempt to publish something."""
+
+    exchange: str
+    routing_key: str
+    message: Message
+    #: Whether the broker gives it back when no queue takes it.
+    mandatory: bool
+
+
+def task_publication(names: Names, message: TaskMessage, delay: timedelta | None) -> Publication:
+    """A task message, now or after a delay held by the delayed-message plugin.
+
+    A delayed publication is never mandatory: the plugin has not routed it when the broker answers, so the broker would
+    call each one unroutable.
+
+    Raises:
+        PublishRefusedError: if its headers are too large.
+    """
+    headers: dict[str, str | int] = {"x-retry-count": 0, **(message.headers or {})}
+    # The name of this very dispatch, equal in all attempts to publish it; the message id is new in each.
+    headers["dispatch_id"] = f"{message.task_id}-{message.dispatch_epoch}"
+    headers["task_id"] = message.task_id
+    headers["task_type"] = message.task_type
+    key = routing_key(message.task_type, message.lane)
+    if delay is None:
+        return Publication(names.tasks, key, _message(message.to_body(), "application/json", headers), mandatory=True)
+    # Rounded up, because a message that comes early is dropped at the claim and costs the sweeper's time.
+    milliseconds = -(-delay // timedelta(milliseconds=1))
+    headers["x-delay"] = min(max(milliseconds, 0), _MAX_DELAY_MS)
+    return Publication(names.delayed, key, _message(message.to_body(), "application/json", headers), mandatory=False)
+
+
+def event_publication(names: Names, event: ExternalMessage) -> Publication:
+    """An external event; nobody listening is fine.
+
+    Raises:
+        PublishRefusedError: if its headers or body are too large.
+    """
+    return Publication(names.events, "", _message(event.body, event.content_type, event.headers), mandatory=False)
+
+
+def _message(body: bytes, content_type: str, headers: Mapping[str, str | int]) -> Message:
+    size = sum(len(name) + len(str(value).encode(errors="replace")) for name, value in headers.items())
+    if size > MAX_HEADER_BYTES:
+        raise PublishRefusedError(f"The headers have {size:,} bytes; the limit is {MAX_HEADER_BYTES:,}.")
+    if len(body) > MAX_BODY_BYTES:
+        raise PublishRefusedError(f"The body has {len(body):,} bytes; the limit is {MAX_BODY_BYTES:,}.")
+    return Message(
+        body,
+        content_type=content_type,
+        headers={**headers},
+        delivery_mode=DeliveryMode.PERSISTENT,
+        # The driver matches returned messages to publications by this id, so two attempts must never share one.
+        message_id=uuid.uuid4().hex,
+    )

@@ -1,0 +1,158 @@
+"""What exists on the broker, as data: names, exchanges, queues, bindings and their arguments. Nothing here connects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from taskframework.model.status import LANES, Priority
+
+QUORUM = "quorum"
+DELAYED_TYPE = "x-delayed-message"
+#: For queues whose messages must wait for ever: RabbitMQ 4 drops after 20 deliveries unless another limit is given.
+NO_DELIVERY_LIMIT = 2**31 - 1
+
+Arguments = Mapping[str, str | int]
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """How everything is called, from the prefix of the installation."""
+
+    prefix: str
+
+    @property
+    def tasks(self) -> str:
+        return f"{self.prefix}.exchange"
+
+    @property
+    def delayed(self) -> str:
+        return f"{self.prefix}.delayed"
+
+    @property
+    def dead_letter_exchange(self) -> str:
+        return f"{self.prefix}.dlx"
+
+    @property
+    def dead_letter_queue(self) -> str:
+        return f"{self.prefix}.dlq"
+
+    @property
+    def events(self) -> str:
+        return f"{self.prefix}.events"
+
+    def queue(self, task_type: str, lane: Priority) -> str:
+        return f"{self.prefix}.{routing_key(task_type, lane)}"
+
+    def subscription(self, durable_name: str) -> str:
+        return f"{self.events}.{durable_name}"
+
+
+def routing_key(task_type: str, lane: Priority) -> str:
+    """The key a task message is published with."""
+    return f"{task_type}.{lane}"
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A durable exchange."""
+
+    name: str
+    type: str
+    arguments: Arguments = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A durable queue; its type is always among the arguments, because the server's default differs."""
+
+    name: str
+    arguments: Arguments
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """Messages of exchange `source` with this key go to `target`, a queue or another exchange."""
+
+    source: str
+    target: str
+    key: str
+    to_exchange: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """What belongs together, in the order in which it can be declared."""
+
+    exchanges: tuple[Exchange, ...] = ()
+    queues: tuple[Queue, ...] = ()
+    bindings: tuple[Binding, ...] = ()
+
+    def lines(self) -> Iterator[str]:
+        """One line for each item, for people."""
+        for exchange in self.exchanges:
+            yield f"exchange {exchange.name} type={exchange.type}{_shown(exchange.arguments)}"
+        for queue in self.queues:
+            yield f"queue {queue.name}{_shown(queue.arguments)}"
+        for binding in self.bindings:
+            yield f"binding {binding.source} -> {binding.target} key={binding.key or '(any)'}"
+
+
+def delayed_exchange(names: Names) -> Exchange:
+    """The exchange of the delayed-message plugin; after the delay it routes like a direct exchange."""
+    return Exchange(names.delayed, DELAYED_TYPE, {"x-delayed-type": "direct"})
+
+
+def base_topology(names: Names) -> Topology:
+    """What every process needs, whatever its task types are."""
+    return Topology(
+        exchanges=(
+            Exchange(names.tasks, "direct"),
+            Exchange(names.dead_letter_exchange, "fanout"),
+            Exchange(names.events, "fanout"),
+        ),
+        queues=(Queue(names.dead_letter_queue, {"x-queue-type": QUORUM, "x-delivery-limit": NO_DELIVERY_LIMIT}),),
+        bindings=(Binding(names.dead_letter_exchange, names.dead_letter_queue, ""),),
+    )
+
+
+def task_topology(names: Names, task_type: str, *, delivery_limit: int, with_plugin: bool) -> Topology:
+    """The queues of one task type.
+
+    A message leaves the delayed exchange with the key it came with, and a direct exchange passes only keys it has a
+    binding for, so each lane's key is bound from there to the tasks exchange as well.
+    """
+    arguments: Arguments = {
+        "x-queue-type": QUORUM,
+        "x-dead-letter-exchange": names.dead_letter_exchange,
+        "x-delivery-limit": delivery_limit,
+    }
+    keys = {lane: routing_key(task_type, lane) for lane in LANES}
+    bindings = [Binding(names.tasks, names.queue(task_type, lane), key) for lane, key in keys.items()]
+    bindings.append(Binding(names.tasks, names.queue(task_type, Priority.NORMAL), task_type))
+    if with_plugin:
+        bindings += [Binding(names.delayed, names.tasks, key, to_exchange=True) for key in keys.values()]
+    return Topology(
+        queues=tuple(Queue(names.queue(task_type, lane), arguments) for lane in LANES), bindings=tuple(bindings)
+    )
+
+
+def whole_topology(prefix: str, task_types: Iterable[str], *, delivery_limit: int, with_plugin: bool) -> Topology:
+    """Everything an installation has on the broker, for `topology show`."""
+    names = Names(prefix)
+    parts = [base_topology(names)]
+    if with_plugin:
+        parts.append(Topology(exchanges=(delayed_exchange(names),)))
+    parts += [
+        task_topology(names, task_type, delivery_limit=delivery_limit, with_plugin=with_plugin)
+        for task_type in sorted(task_types)
+    ]
+    return Topology(
+        exchanges=tuple(item for part in parts for item in part.exchanges),
+        queues=tuple(item for part in parts for item in part.queues),
+        bindings=tuple(item for part in parts for item in part.bindings),
+    )
+
+
+def _shown(arguments: Arguments) -> str:
+    return "".join(f" {name}={value}" for name, value in sorted(arguments.items()))

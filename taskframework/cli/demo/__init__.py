@@ -1,0 +1,1 @@
+"""The demo job: a digest of text files."""

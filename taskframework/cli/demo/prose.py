@@ -1,0 +1,182 @@
+"""Finds the prose of a text: its title, its headings, its sentences. Knows Markdown and no particular language."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+_LONGEST_TITLE = 120
+_LONGEST_FRONT_MATTER = 100  # lines
+#: A line of a paragraph at least this wide was wrapped by an editor; a shorter one ends what it says.
+_WRAPPED_WIDTH = 50
+
+_FENCE = re.compile(r"\s*(`{3,}|~{3,})")
+_HEADING = re.compile(r"\s{0,3}#{1,6}\s+(.*?)[\s#]*$")
+_UNDERLINE = re.compile(r"\s{0,3}(=+|-+)\s*$")
+_RULE = re.compile(r"\s*([-*_=/~])(\s*\1){2,}\s*$")
+_ITEM = re.compile(r"\s*(?:[-*+•·▪◦]|\(?\d{1,3}[.)、])\s+")
+_QUOTE = re.compile(r"\s*(>\s?)+")
+_TABLE = re.compile(r"\s*[|+]")
+_FRONT_TITLE = re.compile(r"title:\s*(.+)", re.IGNORECASE)
+
+_INLINE = (
+    (re.compile(r"!\[[^\]]*\]\([^)]*\)"), ""),  # image
+    (re.compile(r"\[([^\]]*)\](?:\([^)]*\)|\[[^\]]*\])"), r"\1"),  # link
+    (re.compile(r"<!--.*?-->|</?[a-zA-Z][^<>]*>"), ""),
+    (re.compile(r"<(https?://[^>]*)>"), r"\1"),
+    (re.compile(r"\\([!-/:-@\[-`{-~])"), r"\1"),  # escaped punctuation
+    (re.compile(r"\*\*|~~|`"), ""),
+    (re.compile(r"(?<![\w*_])([*_]{1,3})(?=\S)([^*_]+?)(?<=\S)\1(?![\w*_])"), r"\2"),
+)
+_CODE_SPAN = re.compile(r"``?([^`]+)``?")
+
+# Scripts that end a sentence without a space have marks of their own; the others need the space, or 3.14 would be two.
+_END = re.compile(r"[。！？｡։؟।॥።]+[”’」』）)\"']*|[.!?…]+[”’»\"')\]]*(?=\s)")
+_BEFORE_STOP = re.compile(r"[\s(\[„“\"'-]")
+_DOTTED = re.compile(r"(?:[^\W\d_]\.)+[^\W\d_]")  # e.g, z.B, U.S
+_LONGEST_ORDINAL = 2  # digits of a number that a full stop turns into an ordinal, as in 3. Oktober
+_LONGEST_TITLE_OF_ADDRESS = 3  # Dr, Mrs, Nr
+_NO_SPACE = r"\u1100-\u11ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef"
+_JOINED_WITHOUT_SPACE = re.compile(rf"(?<=[{_NO_SPACE}，。、；：！？])\n(?=[{_NO_SPACE}，。、；：！？])")
+
+
+@dataclass(frozen=True, slots=True)
+class Prose:
+    """What a person reads of a text, in order."""
+
+    title: str
+    headings: tuple[str, ...]
+    sentences: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Blocks:
+    """Lines gathered into headings and paragraphs."""
+
+    front_title: str = ""
+    headings: list[str] = field(default_factory=list)
+    paragraphs: list[str] = field(default_factory=list)
+    open: list[str] = field(default_factory=list)
+
+    def close(self) -> None:
+        if self.open:
+            self.paragraphs.append("\n".join(self.open))
+            self.open.clear()
+
+
+def read_prose(text: str) -> Prose:
+    """Separate the prose from headings, code, tables and markup."""
+    blocks = _Blocks()
+    lines = text.splitlines()
+    for line in _without_code(_without_front_matter(lines, blocks)):
+        _add_line(line, blocks)
+    blocks.close()
+    sentences = tuple(sentence for paragraph in blocks.paragraphs for sentence in split_sentences(paragraph))
+    headings = tuple(plain for heading in blocks.headings if (plain := strip_markup(heading)))
+    title = next(filter(None, (*headings[:1], blocks.front_title, *sentences[:1])), "")
+    return Prose(_shortened(title, _LONGEST_TITLE), headings, sentences)
+
+
+def split_sentences(paragraph: str) -> Iterator[str]:
+    """The sentences of a paragraph, without markup; a line break counts as an end unless the line was wrapped."""
+    for piece in _unwrap(paragraph):
+        plain = strip_markup(piece)
+        start = 0
+        for end in _END.finditer(plain):
+            if _is_end(plain, start, end):
+                yield plain[start : end.end()].strip()
+                start = end.end()
+        if rest := plain[start:].strip():
+            yield rest
+
+
+def strip_markup(text: str) -> str:
+    """The text as it would be read: without emphasis, links, tags and escapes; what is in back-quotes stays as it is."""
+    parts = _CODE_SPAN.split(text)
+    for number in range(0, len(parts), 2):
+        for pattern, replacement in _INLINE:
+            parts[number] = pattern.sub(replacement, parts[number])
+    return " ".join("".join(parts).split())
+
+
+def _without_front_matter(lines: list[str], blocks: _Blocks) -> list[str]:
+    if not lines or lines[0].strip() != "---":
+        return lines
+    for number, line in enumerate(lines[1:_LONGEST_FRONT_MATTER], start=1):
+        if match := _FRONT_TITLE.match(line):
+            blocks.front_title = match[1].strip().strip("\"'")
+        if line.strip() in ("---", "..."):
+            return lines[number + 1 :]
+    blocks.front_title = ""
+    return lines
+
+
+def _without_code(lines: list[str]) -> Iterator[str]:
+    fence = ""
+    indented = False  # in a block of indented code, which starts after an empty line
+    before = ""
+    for line in lines:
+        if match := _FENCE.match(line):
+            if not fence:
+                fence = match[1]
+                yield ""
+                continue
+            if match[1].startswith(fence):
+                fence = ""
+                continue
+        indented = line.startswith(("    ", "\t")) and (indented or not before.strip()) and not _ITEM.match(line)
+        before = line
+        if not fence and not indented:
+            yield line
+
+
+def _add_line(line: str, blocks: _Blocks) -> None:
+    if match := _HEADING.match(line):
+        blocks.close()
+        blocks.headings.append(match[1])
+    elif _UNDERLINE.match(line) and len(blocks.open) == 1:
+        blocks.headings.append(blocks.open.pop())
+    elif not line.strip() or _RULE.match(line) or _TABLE.match(line):
+        blocks.close()
+    elif match := _ITEM.match(line):
+        blocks.close()
+        blocks.open.append(line[match.end() :])
+    else:
+        quote = _QUOTE.match(line)
+        blocks.open.append(line[quote.end() :].strip() if quote else line.strip())
+        if line.endswith(("  ", "\\")):  # Markdown's own line break
+            blocks.close()
+
+
+def _unwrap(paragraph: str) -> Iterator[str]:
+    lines: list[str] = []
+    for line in paragraph.split("\n"):
+        lines.append(line)
+        if _width(line) < _WRAPPED_WIDTH:
+            yield _JOINED_WITHOUT_SPACE.sub("", "\n".join(lines))
+            lines.clear()
+    if lines:
+        yield _JOINED_WITHOUT_SPACE.sub("", "\n".join(lines))
+
+
+def _width(line: str) -> int:
+    return len(line) + sum(character > "\u2e80" for character in line)
+
+
+def _is_end(text: str, start: int, end: re.Match[str]) -> bool:
+    """Whether the mark ends a sentence; a full stop may also follow an initial, an abbreviation or an ordinal number."""
+    if end[0][0] not in ".…":
+        return True
+    following = text[end.end() :].lstrip()
+    if following[:1].islower() or (end[0][0] == "…" and following[:1].isdigit()):
+        return False
+    word = _BEFORE_STOP.split(text[start : end.start()])[-1]
+    if word.isdigit():
+        return len(word) > _LONGEST_ORDINAL
+    short = word.isalpha() and (word.istitle() and len(word) <= _LONGEST_TITLE_OF_ADDRESS or len(word) == 1)
+    return not short and not _DOTTED.fullmatch(word)
+
+
+def _shortened(text: str, longest: int) -> str:
+    return text if len(text) <= longest else text[: longest - 1].rstrip() + "…"

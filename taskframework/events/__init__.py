@@ -1,0 +1,1 @@
+"""Telling other programs: external events as CloudEvents on the events exchange."""

@@ -1,0 +1,126 @@
+"""The bridge: internal events → external ones, per task complete and in order.
+
+It never publishes just the event it heard. It publishes everything in the task's history above the published mark,
+because another process may have heard the ones before and died. While a publication is under way, what comes in
+collects into the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from taskframework import failpoint
+from taskframework.errors import BrokerError, StoreError
+from taskframework.events.external import ExternalEvent, lifecycle_event, progress_event
+from taskframework.events.publisher import TaskEventPublisher
+from taskframework.model.events import TaskEvent, TaskProgressEvent
+from taskframework.model.marks import MarkPublished
+from taskframework.model.task import Task
+from taskframework.model.view import public_view
+from taskframework.stores.base import TaskStore
+
+logger = logging.getLogger(__name__)
+
+#: Tasks in one publication round, and tasks whose events may wait; what comes beyond is left to the relay.
+ROUND = 200
+MAX_WAITING = 20_000
+#: How many tasks' own published marks are remembered, to spare duplicates before the store's mark is read again.
+REMEMBERED = 50_000
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """The newest states of one task that were heard and not yet published."""
+
+    task: Task
+    progress: Task | None = None
+
+
+class ExternalEventBridge:
+    """Listener for every task event."""
+
+    def __init__(self, store: TaskStore, publisher: TaskEventPublisher, source: str) -> None:
+        self._store = store
+        self._publisher = publisher
+        self._source = source
+        self._waiting: OrderedDict[str, _Waiting] = OrderedDict()
+        self._marks: OrderedDict[str, int] = OrderedDict()
+        self._pump: asyncio.Task[None] | None = None
+        self._marking: set[asyncio.Task[None]] = set()
+
+    def hear(self, event: TaskEvent) -> None:
+        """Take note of a task; publication goes on by itself."""
+        self.take(event.task, is_progress=isinstance(event, TaskProgressEvent))
+
+    def take(self, task: Task, *, is_progress: bool = False) -> None:
+        """Publish what is unpublished of this task. Also the relay's way in."""
+        waiting = self._waiting.get(task.task_id)
+        if waiting is None:
+            if len(self._waiting) >= MAX_WAITING:
+                return
+            waiting = self._waiting[task.task_id] = _Waiting(task)
+        if task.sequence >= waiting.task.sequence:
+            waiting.task = task
+        if is_progress:
+            waiting.progress = task
+        if self._pump is None:
+            self._pump = asyncio.create_task(self._run())
+
+    async def drain(self) -> None:
+        """Wait until everything heard so far is published and marked, or given up on."""
+        while busy := self._marking | ({self._pump} if self._pump else set()):
+            await asyncio.wait(busy)
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                await self._publish_round([self._waiting.popitem(last=False)[1] for _ in range(self._round_size())])
+        finally:
+            self._pump = None
+
+    def _round_size(self) -> int:
+        return min(ROUND, len(self._waiting))
+
+    async def _publish_round(self, group: list[_Waiting]) -> None:
+        events = [event for waiting in group for event in self._events(waiting)]
+        if not events:
+            return
+        try:
+            await self._publisher.publish(events)
+        except BrokerError as error:
+            # Their relay time is in the documents; going on here without the broker would only pile up.
+            logger.info("%d events are left to the relay: %s", len(events), error.message)
+            return
+        except Exception:
+            logger.exception("%d events are left to the relay", len(events))
+            return
+        await failpoint.reached("relay.after_confirm")
+        marks = [self._remember(waiting.task) for waiting in group]
+        marking = asyncio.create_task(self._write_marks(marks))
+        self._marking.add(marking)
+        marking.add_done_callback(self._marking.discard)
+
+    def _events(self, waiting: _Waiting) -> list[ExternalEvent]:
+        task = waiting.task
+        mark = max(task.published_sequence, self._marks.get(task.task_id, 0))
+        view = public_view(task, whole=False)
+        events = [lifecycle_event(task, entry, self._source, view) for entry in task.history if entry.sequence > mark]
+        if (progress := waiting.progress) is not None:
+            place = sum(event.sequence <= progress.sequence for event in events)
+            events.insert(place, progress_event(progress, self._source))
+        return events
+
+    def _remember(self, task: Task) -> MarkPublished:
+        self._marks[task.task_id] = max(task.sequence, self._marks.pop(task.task_id, 0))
+        if len(self._marks) > REMEMBERED:
+            self._marks.popitem(last=False)
+        return MarkPublished(task.task_id, task.sequence)
+
+    async def _write_marks(self, marks: list[MarkPublished]) -> None:
+        results = await asyncio.gather(*map(self._store.mark, marks), return_exceptions=True)
+        failed = [result for result in results if isinstance(result, BaseException)]
+        if failed and not isinstance(failed[0], StoreError):
+            logger.error("published marks not written", exc_info=failed[0])

@@ -1,0 +1,140 @@
+"""The subscriber: how another program hears external events, typed, in order and without duplicates."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Self
+
+from taskframework.brokers.base import Broker, Consumption, ExternalMessage
+from taskframework.errors import MessageUnreadableError
+from taskframework.events.external import PREFIX, ExternalEvent, read_events
+
+logger = logging.getLogger(__name__)
+
+Handle = Callable[[ExternalEvent], Awaitable[None] | None]
+
+#: Tasks whose last sequence is remembered. A duplicate that comes later than this many other tasks is heard again.
+REMEMBERED = 100_000
+
+
+class EventSubscriber:
+    """Hears the events of one installation.
+
+    Use it as a context manager with handlers, or as an iterator::
+
+        async with EventSubscriber(broker, queue="billing") as subscriber:
+            async for event in subscriber:
+                print(event.type, event.task_id)
+
+    Delivery is at least once: a handler that raises gets the message again. Duplicates of lifecycle events are dropped
+    by sequence, as long as this subscriber lives.
+    """
+
+    def __init__(self, broker: Broker, *, queue: str | None = None, owns_broker: bool = False) -> None:
+        """Prepare to listen.
+
+        Args:
+            broker: where the events are.
+            queue: name of a durable queue that collects while nobody listens. Subscribers with the same name share
+                its events. Without a name, only what happens while listening is heard.
+            owns_broker: open and close the broker along with the subscription.
+        """
+        self._broker = broker
+        self._queue = queue
+        self._owns_broker = owns_broker
+        self._handlers: list[tuple[str | None, Handle]] = []
+        self._last: OrderedDict[str, int] = OrderedDict()
+        self._consumption: Consumption | None = None
+
+    def on(self, *types: str) -> Callable[[Handle], Handle]:
+        """Decorator: call the function for these types (`task.completed`, or short `completed`); none means all."""
+
+        def register(handle: Handle) -> Handle:
+            wanted: list[str | None] = [name if name.startswith(PREFIX) else PREFIX + name for name in types]
+            self._handlers.extend((name, handle) for name in wanted or [None])
+            return handle
+
+        return register
+
+    async def __aenter__(self) -> Self:
+        if self._owns_broker:
+            await self._broker.open()
+        self._consumption = self._broker.subscribe(self._receive, durable_name=self._queue)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._consumption is not None:
+            await self._consumption.stop()
+        if self._owns_broker:
+            await self._broker.close()
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the broker is delivering to us; what happens before is only heard with a durable queue."""
+        return self._consumption is not None and self._consumption.is_live
+
+    async def listening(self, timeout: float = 10.0) -> None:
+        """Wait until events are being delivered.
+
+        Raises:
+            TimeoutError: if that takes longer than `timeout` seconds.
+        """
+        async with asyncio.timeout(timeout):
+            while not self.is_live:  # noqa: ASYNC110 - the port tells a state, and this runs once at start
+                await asyncio.sleep(0.02)
+
+    async def __aiter__(self) -> AsyncIterator[ExternalEvent]:
+        events: asyncio.Queue[tuple[ExternalEvent, asyncio.Future[None]]] = asyncio.Queue(maxsize=1)
+        loop = asyncio.get_running_loop()
+
+        async def hand_over(event: ExternalEvent) -> None:
+            taken = loop.create_future()
+            await events.put((event, taken))
+            await taken  # acknowledged only after the loop body asked for the next one
+
+        entry: tuple[str | None, Handle] = (None, hand_over)
+        self._handlers.append(entry)
+        try:
+            while True:
+                event, taken = await events.get()
+                try:
+                    yield event
+                finally:
+                    taken.set_result(None)
+        finally:
+            self._handlers.remove(entry)
+            while not events.empty():  # not looked at by anybody: the broker keeps it
+                events.get_nowait()[1].set_exception(ConnectionError("nobody iterates over the events any more"))
+
+    async def _receive(self, message: ExternalMessage) -> None:
+        try:
+            events = read_events(message)
+        except MessageUnreadableError as error:
+            logger.warning("passed over on the events exchange: %s", error.message)
+            return
+        for event in events:
+            if self._is_new(event):
+                await self._handle(event)
+                self._remember(event)
+
+    async def _handle(self, event: ExternalEvent) -> None:
+        for wanted, handle in list(self._handlers):
+            if wanted is None or wanted == event.type:
+                pending = handle(event)
+                if inspect.isawaitable(pending):
+                    await pending
+
+    def _is_new(self, event: ExternalEvent) -> bool:
+        return event.progress_revision is not None or event.sequence > self._last.get(event.task_id, 0)
+
+    def _remember(self, event: ExternalEvent) -> None:
+        if event.progress_revision is not None:
+            return
+        self._last[event.task_id] = event.sequence
+        self._last.move_to_end(event.task_id)
+        if len(self._last) > REMEMBERED:
+            self._last.popitem(last=False)

@@ -1,0 +1,1 @@
+"""Logs, metrics and traces. Everything here listens; nothing depends on it."""

@@ -1,0 +1,131 @@
+"""Prometheus metrics: names and labels in one table, fed by the bus."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from taskframework.bus import EventBus, Listener
+from taskframework.model.events import (
+    Event,
+    TaskCancelledEvent,
+    TaskCompletedEvent,
+    TaskEvent,
+    TaskFailedEvent,
+    TaskReleasedEvent,
+    TaskRetryingEvent,
+    TaskStartedEvent,
+    TaskSubmittedEvent,
+)
+from taskframework.model.status import TaskStatus
+from taskframework.stores.base import TaskStore
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600)
+_LAG_INTERVAL = 0.5
+
+
+class Metrics:
+    """The metrics of one process, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self.submitted = Counter("tasks_submitted", "Tasks accepted", ["task_type"], registry=registry)
+        self.execution = Histogram(
+            "tasks_execution_seconds",
+            "Time from claim to settlement of an attempt, by what it ended as",
+            ["task_type", "status"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.queue_wait = Histogram(
+            "tasks_queue_wait_seconds",
+            "Time a task waited for its claim after it was due",
+            ["task_type"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.retries = Counter("tasks_retries", "Attempts that will be repeated", ["task_type"], registry=registry)
+        self.dead = Counter("tasks_dlq_entered", "Tasks that became dead letters", ["task_type"], registry=registry)
+        self.published = Counter(
+            "tasks_events_published", "External events confirmed by the broker", ["event_type"], registry=registry
+        )
+        self.processed = Counter(
+            "tasks_events_processed",
+            "Internal events handled, by listener",
+            ["listener", "event_type"],
+            registry=registry,
+        )
+        self.failed_listeners = Counter(
+            "tasks_events_failed", "Internal events a listener failed on", ["listener", "event_type"], registry=registry
+        )
+        self.state_updates = Counter(
+            "tasks_state_db_updates", "Status changes written, by kind", ["operation"], registry=registry
+        )
+        self.stale_writes = Counter(
+            "tasks_stale_writes", "Writes refused because the lease was lost", ["task_type"], registry=registry
+        )
+        self.undriven = Gauge("tasks_undriven", "Live tasks that nothing would move on; must be 0", registry=registry)
+        self.by_status = Gauge("tasks_by_status", "Tasks in the store", ["status"], registry=registry)
+        self.queue_depth = Gauge(
+            "tasks_queue_depth", "Messages ready in the broker", ["task_type", "lane"], registry=registry
+        )
+        self.in_flight = Gauge("tasks_in_flight", "Attempts running in this process", registry=registry)
+        self.loop_lag = Gauge(
+            "tasks_loop_lag_seconds", "How late the event loop was at its last look", registry=registry
+        )
+
+    def listen(self, bus: EventBus) -> None:
+        """Count what the bus carries."""
+        bus.listen(TaskEvent, self._count, name="metrics")
+        bus.on_handled = self._handled
+
+    def exposition(self) -> bytes:
+        """The metrics in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+    async def refresh(self, store: TaskStore) -> bool:
+        """Ask the store for what only it knows. Returns False: there is never more to do at once."""
+        counts = await store.count_by_status()
+        for status in TaskStatus:
+            self.by_status.labels(status.value).set(counts.get(status, 0))
+        self.undriven.set(await store.count_undriven())
+        return False
+
+    async def watch_loop(self) -> None:
+        """Measure the event loop's lag until cancelled."""
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(_LAG_INTERVAL)
+            self.loop_lag.set(max(0.0, time.monotonic() - before - _LAG_INTERVAL))
+
+    def stale(self, task_type: str) -> None:
+        self.stale_writes.labels(task_type).inc()
+
+    def event_published(self, event_type: str) -> None:
+        self.published.labels(event_type).inc()
+
+    def _count(self, event: TaskEvent) -> None:
+        task = event.task
+        match event:
+            case TaskSubmittedEvent():
+                self.submitted.labels(task.task_type).inc()
+            case TaskStartedEvent():
+                waited = (task.history[-1].at - task.not_before).total_seconds()
+                self.queue_wait.labels(task.task_type).observe(max(0.0, waited))
+            case TaskRetryingEvent():
+                self.retries.labels(task.task_type).inc()
+            case TaskFailedEvent():
+                self.dead.labels(task.task_type).inc()
+        self.state_updates.labels(task.history[-1].type).inc()
+        if task.started_at is not None and isinstance(event, _ENDS):
+            seconds = (task.updated_at - task.started_at).total_seconds()
+            self.execution.labels(task.task_type, task.status.value).observe(max(0.0, seconds))
+
+    def _handled(self, listener: Listener, event: Event, error: Exception | None) -> None:
+        counter = self.processed if error is None else self.failed_listeners
+        counter.labels(listener.name, type(event).__name__).inc()
+
+
+_ENDS = (TaskCompletedEvent, TaskFailedEvent, TaskRetryingEvent, TaskCancelledEvent, TaskReleasedEvent)

@@ -1,0 +1,27 @@
+"""Tracing set-up: spans go to an OTLP endpoint, or to whatever provider the program installed itself."""
+
+from __future__ import annotations
+
+from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+from taskframework.settings import Settings
+from taskframework.telemetry import is_tracing
+
+
+def configure_tracing(settings: Settings) -> TracerProvider | None:
+    """Install a tracer provider when an endpoint is set and the program has none of its own.
+
+    Returns:
+        The provider, to be shut down at the end; None when there was nothing to do.
+    """
+    observability = settings.observability
+    if not observability.tracing or observability.otlp_endpoint is None or is_tracing():
+        return None
+    provider = TracerProvider(resource=Resource.create({SERVICE_NAME: settings.app.source}))
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=observability.otlp_endpoint)))
+    trace.set_tracer_provider(provider)
+    return provider

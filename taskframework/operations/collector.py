@@ -1,0 +1,81 @@
+"""The dead-letter collector: empties the dead-letter queue into the store, so that nothing is acknowledged away."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponential
+
+from taskframework.brokers.base import Broker, Consumption, Delivery
+from taskframework.errors import MessageUnreadableError, StoreUnavailableError
+from taskframework.model.message import TaskMessage, read_message
+from taskframework.model.query import DeadMessage
+from taskframework.model.task import new_task_id
+from taskframework.stores.base import TaskStore
+
+logger = logging.getLogger(__name__)
+
+#: What a message is kept up to; beyond it the start says enough.
+MAX_KEPT_BYTES = 1024 * 1024
+
+
+class DeadLetterCollector:
+    """For a known task the document is the record; any other message is kept whole."""
+
+    def __init__(self, store: TaskStore, broker: Broker) -> None:
+        self._store = store
+        self._broker = broker
+        self._consumption: Consumption | None = None
+        self._collecting: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        self._consumption = self._broker.consume_dead_letters(self._take)
+
+    async def stop(self) -> None:
+        if self._consumption is not None:
+            await self._consumption.stop()
+        for task in self._collecting:
+            task.cancel()
+        if self._collecting:
+            await asyncio.wait(self._collecting)
+
+    def _take(self, delivery: Delivery) -> None:
+        task = asyncio.create_task(self._collect(delivery))
+        self._collecting.add(task)
+        task.add_done_callback(self._collecting.discard)
+
+    async def _collect(self, delivery: Delivery) -> None:
+        patience = AsyncRetrying(
+            retry=retry_if_exception_type(StoreUnavailableError), wait=wait_random_exponential(multiplier=0.2, max=5)
+        )
+        try:
+            await patience(self._keep_if_unknown, delivery)
+        except Exception:
+            logger.exception("a dead letter could not be kept; the broker holds it")
+            return
+        await delivery.ack()
+
+    async def _keep_if_unknown(self, delivery: Delivery) -> None:
+        message: TaskMessage | None = None
+        try:
+            message = read_message(delivery.body)
+        except MessageUnreadableError as error:
+            reason = error.message
+        else:
+            if await self._store.get(message.task_id) is not None:
+                return
+            reason = "There is no task of this id; it was never stored, or removed after its retention time."
+        await self._store.keep_dead_message(
+            DeadMessage(
+                id=new_task_id(),
+                body=delivery.body[:MAX_KEPT_BYTES],
+                headers=dict(delivery.headers),
+                queue=delivery.headers.get("x-first-death-queue", delivery.queue),
+                reason=reason,
+                at=self._store.now(),
+                task_id=message.task_id if message else None,
+                task_type=message.task_type if message else None,
+            )
+        )
+        logger.warning("a message from %s is kept as dead letter: %s", delivery.queue, reason)

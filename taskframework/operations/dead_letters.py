@@ -1,0 +1,135 @@
+"""Dead letters: tasks that ended FAILED or DEAD_LETTER, and messages nobody could read, as one list."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from taskframework.errors import TaskframeworkError, TaskNotFoundError, TransitionRefusedError
+from taskframework.model.query import Cursor, DeadMessage, Page
+from taskframework.model.status import DEAD
+from taskframework.model.task import Task
+from taskframework.model.view import error_view, moment
+from taskframework.operations.tasks import TaskOperations
+from taskframework.stores.base import TaskStore
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """One entry: a task, or a kept message."""
+
+    id: str
+    at: datetime
+    entry: Task | DeadMessage
+
+    def view(self, *, whole: bool = False) -> dict[str, Any]:
+        """The entry as plain JSON; whole adds a message's bytes (base64, and as text where they are) and headers."""
+        if isinstance(self.entry, Task):
+            return _task_view(self.id, self.at, self.entry)
+        return _message_view(self.entry, whole)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayOutcome:
+    """What became of one id of a replay; `problem` None means queued anew."""
+
+    id: str
+    problem: TaskframeworkError | None
+
+
+class DeadLetterOperations:
+    """List, show and replay dead letters."""
+
+    def __init__(self, store: TaskStore, tasks: TaskOperations) -> None:
+        self._store = store
+        self._tasks = tasks
+
+    async def list_letters(self, *, limit: int, cursor: str | None = None) -> Page[DeadLetter]:
+        """Both kinds, the newest first.
+
+        Raises:
+            CursorInvalidError: if the cursor is not one of this list.
+        """
+        tasks = await self._store.list_dead_tasks(owner=None, limit=limit, cursor=cursor)
+        messages = await self._store.list_dead_messages(limit=limit, cursor=cursor)
+        merged = sorted(
+            [*map(_of_task, tasks.items), *map(_of_message, messages.items)],
+            key=lambda letter: (letter.at, letter.id),
+            reverse=True,
+        )
+        page = tuple(merged[:limit])
+        more = len(merged) > limit or tasks.next_cursor is not None or messages.next_cursor is not None
+        return Page(page, Cursor(page[-1].at, page[-1].id).encode() if page and more else None)
+
+    async def get(self, letter_id: str) -> DeadLetter:
+        """One entry by its id.
+
+        Raises:
+            TaskNotFoundError: if there is no dead letter of this id.
+        """
+        task = await self._store.get(letter_id)
+        if task is not None and task.status in DEAD:
+            return _of_task(task)
+        message = await self._store.get_dead_message(letter_id)
+        if message is None:
+            raise TaskNotFoundError(letter_id)
+        return _of_message(message)
+
+    async def replay(self, ids: Sequence[str], *, by: str) -> list[ReplayOutcome]:
+        """Queue dead tasks anew; each id has its own outcome. A message without a task cannot be replayed."""
+        return [ReplayOutcome(letter_id, await self._replay(letter_id, by)) for letter_id in dict.fromkeys(ids)]
+
+    async def _replay(self, letter_id: str, by: str) -> TaskframeworkError | None:
+        try:
+            letter = await self.get(letter_id)
+            if isinstance(letter.entry, DeadMessage):
+                return TransitionRefusedError(letter_id, "replayed", "a message without a task", ("a task",))
+            await self._tasks.retry(letter_id, by=by)
+        except (TaskNotFoundError, TransitionRefusedError) as problem:
+            return problem
+        return None
+
+
+def _of_task(task: Task) -> DeadLetter:
+    return DeadLetter(task.task_id, task.finished_at or task.updated_at, task)
+
+
+def _of_message(message: DeadMessage) -> DeadLetter:
+    return DeadLetter(message.id, message.at, message)
+
+
+def _task_view(letter_id: str, at: datetime, task: Task) -> dict[str, Any]:
+    return {
+        "id": letter_id,
+        "kind": "task",
+        "task_id": task.task_id,
+        "task_type": task.task_type,
+        "status": task.status.value,
+        "reason": task.error.message if task.error else task.status.value,
+        "error": error_view(task.error),
+        "attempt": task.attempts,
+        "at": moment(at),
+    }
+
+
+def _message_view(message: DeadMessage, whole: bool) -> dict[str, Any]:
+    view: dict[str, Any] = {
+        "id": message.id,
+        "kind": "message",
+        "task_id": message.task_id,
+        "task_type": message.task_type,
+        "status": None,
+        "reason": message.reason,
+        "error": None,
+        "attempt": None,
+        "at": moment(message.at),
+        "queue": message.queue,
+        "body_base64": base64.b64encode(message.body).decode(),
+    }
+    if whole:
+        view["headers"] = message.headers
+        view["body_text"] = message.body.decode("utf-8", "replace")
+    return view

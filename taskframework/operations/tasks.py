@@ -1,0 +1,76 @@
+"""Look at tasks, cancel them, queue them anew."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from taskframework.bus import EventBus
+from taskframework.errors import TaskNotFoundError, TransitionRefusedError
+from taskframework.model.events import event_for
+from taskframework.model.interventions import Cancel, Replay
+from taskframework.model.query import Page, TaskFilter
+from taskframework.model.status import LIVE, REPLAYABLE
+from taskframework.model.task import Task
+from taskframework.stores.base import TaskStore
+
+
+class TaskOperations:
+    """Operations on single tasks. `owner` None acts on every user's tasks."""
+
+    def __init__(self, store: TaskStore, bus: EventBus, dispatch_after: timedelta) -> None:
+        """Prepare; `dispatch_after` as in the submission service."""
+        self._store = store
+        self._bus = bus
+        self._dispatch_after = dispatch_after
+
+    async def get(self, task_id: str, *, owner: str | None = None) -> Task:
+        """Read a task.
+
+        Raises:
+            TaskNotFoundError: if there is none, or it is somebody else's.
+        """
+        task = await self._store.get(task_id, owner=owner)
+        if task is None:
+            raise TaskNotFoundError(task_id)
+        return task
+
+    async def list_tasks(self, filter: TaskFilter, *, limit: int, cursor: str | None = None) -> Page[Task]:
+        """Tasks from the newest to the oldest."""
+        return await self._store.list_tasks(filter, limit=limit, cursor=cursor)
+
+    async def cancel(self, task_id: str, *, by: str, reason: str | None = None, owner: str | None = None) -> Task:
+        """Cancel a task. At rest it is CANCELLED at once; a running one is asked to stop and decides by its end.
+
+        Asking again while a running task is still stopping is no error.
+
+        Raises:
+            TaskNotFoundError: if there is none.
+            TransitionRefusedError: if it is final.
+        """
+        cancelled = await self._store.apply(Cancel(task_id, owner, by, reason))
+        if cancelled is not None:
+            await self._bus.publish(event_for(cancelled))
+            return cancelled
+        task = await self.get(task_id, owner=owner)
+        if task.status.is_final:
+            raise TransitionRefusedError(task_id, "cancelled", task.status, _names(LIVE))
+        return task
+
+    async def retry(self, task_id: str, *, by: str, owner: str | None = None) -> Task:
+        """Queue a failed, dead or cancelled task anew, as a new generation with its whole budget.
+
+        Raises:
+            TaskNotFoundError: if there is none.
+            TransitionRefusedError: if it is not one of those.
+        """
+        task = await self.get(task_id, owner=owner)
+        replayed = await self._store.apply(Replay(task_id, owner, by, self._dispatch_after, task.revision))
+        if replayed is None:
+            task = await self.get(task_id, owner=owner)
+            raise TransitionRefusedError(task_id, "retried", task.status, _names(REPLAYABLE))
+        await self._bus.publish(event_for(replayed))
+        return replayed
+
+
+def _names(statuses: frozenset[str]) -> tuple[str, ...]:
+    return tuple(sorted(statuses))

@@ -1,0 +1,62 @@
+"""The reaper: takes tasks from workers that stopped renewing their lease. It needs no code of the task."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+
+from taskframework.bus import EventBus
+from taskframework.model.events import event_for
+from taskframework.model.interventions import Reap
+from taskframework.model.retry import RetryPolicy
+from taskframework.stores.base import TaskStore
+
+logger = logging.getLogger(__name__)
+
+
+class Reaper:
+    """Ends attempts whose lease is over; decides as a failed attempt would."""
+
+    def __init__(
+        self,
+        store: TaskStore,
+        bus: EventBus,
+        policy: RetryPolicy,
+        *,
+        grace: timedelta,
+        max_crashes: int,
+        batch: int,
+    ) -> None:
+        """Prepare to reap.
+
+        Args:
+            store: where leases are.
+            bus: hears what became of the tasks.
+            policy: delay from the second crash on; the first crash of a task is retried at once.
+            grace: how long a lease must be over.
+            max_crashes: crashes that make a task a dead letter.
+            batch: leases of one look.
+        """
+        self._store = store
+        self._bus = bus
+        self._policy = policy
+        self._grace = grace
+        self._max_crashes = max_crashes
+        self._batch = batch
+
+    async def reap(self) -> bool:
+        """Reap one batch; the guard is repeated in each write, for the worker may have come back meanwhile.
+
+        Returns:
+            Whether there may be more.
+        """
+        expired = await self._store.expired_leases(self._grace, self._batch)
+        for lease in expired:
+            delay = self._policy.delay(max(1, lease.crashes))
+            task = await self._store.apply(
+                Reap(lease.task_id, lease.fencing_token, self._grace, self._max_crashes, delay)
+            )
+            if task is not None:
+                logger.warning("task %s: its worker is gone, now %s", task.task_id, task.status)
+                await self._bus.publish(event_for(task))
+        return len(expired) == self._batch

@@ -1,0 +1,50 @@
+"""The relay: hands the bridge every task with events that nobody surely heard."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Protocol
+
+from taskframework.brokers.base import Broker
+from taskframework.model.marks import PostponeRelay
+from taskframework.model.task import Task
+from taskframework.stores.base import TaskStore
+
+#: How long other relays leave a task alone that this one has in hand.
+_IN_HAND = timedelta(seconds=15)
+
+
+class Bridge(Protocol):
+    """What the relay needs of the external-event bridge."""
+
+    def take(self, task: Task) -> None: ...
+
+    async def drain(self) -> None: ...
+
+
+class Relay:
+    """Repairs publication. Several may run: that costs duplicates, which subscribers drop by sequence."""
+
+    def __init__(self, store: TaskStore, broker: Broker, bridge: Bridge, batch: int) -> None:
+        self._store = store
+        self._broker = broker
+        self._bridge = bridge
+        self._batch = batch
+
+    async def relay(self) -> bool:
+        """Publish one batch.
+
+        Returns:
+            Whether there may be more.
+        """
+        if not self._broker.is_connected:
+            return False
+        tasks = await self._store.unpublished(self._batch)
+        if not tasks:
+            return False
+        await asyncio.gather(*(self._store.mark(PostponeRelay(task.task_id, _IN_HAND)) for task in tasks))
+        for task in tasks:
+            self._bridge.take(task)
+        await self._bridge.drain()
+        return len(tasks) == self._batch

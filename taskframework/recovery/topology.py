@@ -1,0 +1,45 @@
+"""The topology repair: declares exchanges and queues at start, after an outage, and when something was deleted."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from taskframework.brokers.base import Broker
+from taskframework.errors import BrokerError, TopologyMismatchError
+
+logger = logging.getLogger(__name__)
+
+
+class TopologyRepair:
+    """Knows whether what this process publishes to and consumes from is there."""
+
+    def __init__(self, broker: Broker, task_types: Sequence[str]) -> None:
+        self._broker = broker
+        self._task_types = task_types
+        self.is_declared = False
+        self.problem: str | None = "not declared yet"
+
+    async def repair(self) -> bool:
+        """Declare if something may be missing. Returns False: there is never more to do at once.
+
+        Raises:
+            TopologyMismatchError: if something exists with other arguments; a person has to decide.
+        """
+        if self.is_declared:
+            return False
+        try:
+            await self._broker.declare(self._task_types)
+        except TopologyMismatchError as error:
+            self.problem = error.message
+            raise
+        except BrokerError as error:
+            self.problem = error.message
+            logger.debug("topology: %s", error.message)
+            return False
+        self.is_declared, self.problem = True, None
+        return False
+
+    def doubt(self) -> None:
+        """A publication was refused: something may have been deleted."""
+        self.is_declared = False

@@ -1,0 +1,260 @@
+"""`TaskFramework`: opens everything in order, runs it, closes it in reverse."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import datetime
+from types import ModuleType
+from typing import Any
+
+from taskframework import wiring
+from taskframework.clock import Clock, SystemClock
+from taskframework.errors import ConfigurationError, TaskframeworkError
+from taskframework.events.subscriber import EventSubscriber
+from taskframework.model.task import Task
+from taskframework.settings import Settings, load_settings
+from taskframework.submission.handle import TaskHandle
+from taskframework.submission.service import Submission, SubmitRequest
+from taskframework.tasks.executable import BackgroundTaskExecutable
+from taskframework.tasks.registry import Registration, TaskRegistry
+from taskframework.wiring import Desk, Plant
+
+logger = logging.getLogger(__name__)
+
+
+class NotRunningError(TaskframeworkError):
+    """The framework is not running."""
+
+    hint = "Use it inside `async with framework.running():`."
+
+
+class TaskFramework:
+    """A configured framework with its registered task types.
+
+    ::
+
+        framework = TaskFramework()
+        framework.register(CountWords)
+
+        async with framework.running(worker=True):
+            handle = await framework.submit("count-words", {"text": "one two"})
+            print(await handle.result(timeout=10))
+    """
+
+    def __init__(self, settings: Settings | None = None, *, clock: Clock | None = None) -> None:
+        """Configure a framework.
+
+        Args:
+            settings: what `load_settings` or `Settings(...)` gives; without it, `application.yml` and the environment
+                are read.
+            clock: time, for tests.
+
+        Raises:
+            ConfigurationError: if the settings cannot be used.
+        """
+        self.settings = settings if settings is not None else load_settings().settings
+        self.registry = TaskRegistry()
+        self._clock = clock or SystemClock()
+        self._desk: Desk | None = None
+        self._plant: Plant | None = None
+
+    def register(
+        self, executable: BackgroundTaskExecutable[Any, Any] | type[BackgroundTaskExecutable[Any, Any]]
+    ) -> Registration:
+        """Register an executable, as an instance or as a class that needs no arguments; also good as a decorator's body.
+
+        Raises:
+            RegistrationError: with what is wrong about it.
+        """
+        return self.registry.register(executable)
+
+    def register_module(self, module: str | ModuleType) -> Sequence[Registration]:
+        """Register every concrete executable defined in a module, imported by name if need be."""
+        return self.registry.register_module(importlib.import_module(module) if isinstance(module, str) else module)
+
+    @contextlib.asynccontextmanager
+    async def running(self, *, worker: bool = True, api: bool = False) -> AsyncIterator[TaskFramework]:
+        """Run in this process: dispatch and repair, and on demand execute and serve HTTP.
+
+        Args:
+            worker: execute the registered task types.
+            api: serve the HTTP interface at `api.host` and `api.port`.
+
+        Raises:
+            StoreError: if the store cannot be opened.
+            TopologyMismatchError: if a queue or exchange exists with other arguments.
+            ConfigurationError: if another process executes on the same SQLite file.
+        """
+        async with contextlib.AsyncExitStack() as stack:
+            stack.enter_context(wiring.execution_lock(self.settings))
+            await self._open(stack, worker=worker)
+            if api:
+                # The only reference upwards, by name and on demand: the HTTP interface is built on this class.
+                server = importlib.import_module("taskframework.api.server")
+                await stack.enter_async_context(server.serving(self))
+            try:
+                yield self
+            finally:
+                self.plant.health.stopping = True
+
+    @contextlib.asynccontextmanager
+    async def desk_only(self) -> AsyncIterator[TaskFramework]:
+        """Open only the store: submit, look, cancel and replay. Tasks are run by other processes."""
+        async with contextlib.AsyncExitStack() as stack:
+            await self._open_desk(stack, dispatches=False)
+            yield self
+
+    @property
+    def desk(self) -> Desk:
+        """The parts around the store.
+
+        Raises:
+            NotRunningError: outside of `running` and `desk_only`.
+        """
+        if self._desk is None:
+            raise NotRunningError
+        return self._desk
+
+    @property
+    def plant(self) -> Plant:
+        """All parts of a running process.
+
+        Raises:
+            NotRunningError: outside of `running`.
+        """
+        if self._plant is None:
+            raise NotRunningError
+        return self._plant
+
+    async def submit(
+        self,
+        task_type: str,
+        parameters: Any = None,
+        *,
+        user_id: str | None = None,
+        priority: str | None = None,
+        not_before: datetime | None = None,
+        deadline: datetime | None = None,
+        max_attempts: int | None = None,
+        idempotency_key: str | None = None,
+        correlation_id: str | None = None,
+    ) -> TaskHandle:
+        """Submit a task; it is stored durably when this returns.
+
+        Args:
+            task_type: a registered type.
+            parameters: what its model accepts, as JSON or as an instance.
+            user_id: who owns the task.
+            priority: high, normal or low.
+            not_before: earliest time of the first attempt, with a time zone.
+            deadline: time after which the task ends FAILED if it is not done.
+            max_attempts: attempts in all.
+            idempotency_key: a second submission with the same key returns the first task.
+            correlation_id: carried through messages, logs and events.
+
+        Raises:
+            SubmissionError: if the request is wrong; nothing was stored.
+            StoreUnavailableError: if it could not be stored.
+        """
+        given = {
+            "user_id": user_id,
+            "priority": priority,
+            "not_before": not_before,
+            "deadline": deadline,
+            "max_attempts": max_attempts,
+            "idempotency_key": idempotency_key,
+            "correlation_id": correlation_id,
+        }
+        request = SubmitRequest(
+            task_type=task_type,
+            parameters=parameters,
+            **{name: value for name, value in given.items() if value is not None},  # type: ignore[arg-type]  # typed above
+        )
+        return self._handle(await self.desk.submission.submit(request))
+
+    async def submit_many(self, requests: Sequence[SubmitRequest]) -> list[TaskHandle | Exception]:
+        """Submit many tasks at once; each has its own outcome, in the order given."""
+        outcomes = await self.desk.submission.submit_many(requests)
+        return [self._handle(outcome) if isinstance(outcome, Submission) else outcome for outcome in outcomes]
+
+    def handle(self, task_id: str) -> TaskHandle:
+        """A handle on a task that was submitted earlier."""
+        return TaskHandle(task_id, False, self.desk.store)
+
+    async def get(self, task_id: str) -> Task:
+        """Read a task.
+
+        Raises:
+            TaskNotFoundError: if there is none.
+        """
+        return await self.desk.tasks.get(task_id)
+
+    def _handle(self, submission: Submission) -> TaskHandle:
+        return TaskHandle(submission.task.task_id, submission.is_new, self.desk.store)
+
+    async def _open_desk(self, stack: contextlib.AsyncExitStack, *, dispatches: bool) -> Desk:
+        if self._desk is not None:
+            raise ConfigurationError("This framework is running already.", hint="Make a second TaskFramework.")
+        store = wiring.build_store(self.settings, self._clock)
+        await store.open()
+        stack.push_async_callback(store.close)
+        desk = wiring.build_desk(self.settings, self.registry, self._clock, store, dispatches=dispatches)
+        self._desk = desk
+        stack.callback(self._forget)
+        return desk
+
+    async def _open(self, stack: contextlib.AsyncExitStack, *, worker: bool) -> None:
+        """Open store, broker and repairs, then begin to consume; an exit runs it all in reverse."""
+        desk = await self._open_desk(stack, dispatches=True)
+        broker = wiring.build_broker(self.settings, self._clock)
+        await broker.open()
+        stack.push_async_callback(broker.close)
+        plant = wiring.build_plant(desk, broker, executes=worker)
+        self._plant = plant
+        await plant.topology.repair()
+        stack.push_async_callback(plant.bridge.drain)
+        stack.push_async_callback(plant.producer.close)
+        stack.push_async_callback(desk.bus.drain)
+        for repair in plant.repairs:
+            repair.start()
+            stack.push_async_callback(repair.stop)
+        lag = asyncio.create_task(plant.metrics.watch_loop())
+        stack.callback(lag.cancel)
+        if self.settings.broker.dead_letter_collector:
+            plant.collector.start()
+            stack.push_async_callback(plant.collector.stop)
+        if plant.worker is not None:
+            plant.worker.start(self.registry.task_types, self._prefetch())
+            stack.push_async_callback(plant.worker.stop)
+
+    def _prefetch(self) -> int:
+        """Deliveries in hand per queue: all slots busy with one type, without hoarding when there are many."""
+        prefetch = self.settings.worker.prefetch
+        if isinstance(prefetch, int):
+            return prefetch
+        return max(2, -(-self.settings.worker.concurrency // max(1, len(self.registry))))
+
+    def _forget(self) -> None:
+        self._desk = self._plant = None
+
+
+def event_subscriber(
+    url: str, *, queue: str | None = None, prefix: str = "tasks", settings: Mapping[str, Any] | None = None
+) -> EventSubscriber:
+    """A subscriber for a program that is not part of the installation; all it needs is the broker's URL.
+
+    Args:
+        url: `amqp://user:password@host:5672/vhost`.
+        queue: name of a durable queue; without it only what happens while listening is heard.
+        prefix: the installation's `broker.prefix`.
+        settings: further settings of the `broker` section.
+
+    Raises:
+        ConfigurationError: if the URL is not one of RabbitMQ.
+    """
+    broker = {"url": url, "prefix": prefix, **(settings or {})}
+    return wiring.build_subscriber(Settings.model_validate({"broker": broker}), SystemClock(), queue)

@@ -1,0 +1,38 @@
+"""What can be configured, and how the configuration is read."""
+
+from taskframework.settings.load import ExplainedSetting, LoadedSettings, explain, load_settings
+from taskframework.settings.schema import (
+    ApiSettings,
+    AppSettings,
+    ObservabilitySettings,
+    RateLimiterSettings,
+    RecoverySettings,
+    RetentionSettings,
+    RetrySettings,
+    Settings,
+    ShutdownSettings,
+    WorkerSettings,
+)
+from taskframework.settings.servers import BrokerSettings, StoreSettings
+from taskframework.settings.urls import redacted, sqlite_file
+
+__all__ = [
+    "ApiSettings",
+    "AppSettings",
+    "BrokerSettings",
+    "ExplainedSetting",
+    "LoadedSettings",
+    "ObservabilitySettings",
+    "RateLimiterSettings",
+    "RecoverySettings",
+    "RetentionSettings",
+    "RetrySettings",
+    "Settings",
+    "ShutdownSettings",
+    "StoreSettings",
+    "WorkerSettings",
+    "explain",
+    "load_settings",
+    "redacted",
+    "sqlite_file",
+]

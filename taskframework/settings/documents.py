@@ -1,0 +1,94 @@
+"""YAML as nodes that know their line, with errors that say which file, which line and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import yaml
+
+from taskframework.errors import ConfigurationError
+
+_Loader: type[yaml.SafeLoader | yaml.CSafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_NULL = "tag:yaml.org,2002:null"
+
+
+def read_document(path: Path, shown: str) -> yaml.Node | None:
+    """Read the one YAML document of a file.
+
+    Args:
+        path: the file.
+        shown: how messages name it.
+
+    Returns:
+        Its top node; None for a file without content.
+
+    Raises:
+        ConfigurationError: if it cannot be read or is not YAML. The message quotes nothing of the file, which may
+            hold passwords.
+    """
+    try:
+        return parse(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        reason = (error.strerror or type(error).__name__).lower()
+        raise ConfigurationError(
+            f"{shown} cannot be read: {reason}.", hint="Check the path and its permissions, or leave the option out."
+        ) from error
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(
+            f"{shown} is not UTF-8 text (byte {error.start}).", hint="Save it as UTF-8 and start again."
+        ) from error
+    except yaml.YAMLError as error:
+        raise ConfigurationError(
+            f"{shown}{_line_of(error)} is not valid YAML: {_problem_of(error)}.",
+            hint="Check that line and the one before: indentation by spaces, a space after each colon, closed quotes.",
+        ) from None
+
+
+def parse(text: str) -> yaml.Node | None:
+    """The top node of a text.
+
+    Raises:
+        yaml.YAMLError: if it is not one YAML document.
+    """
+    loader = _Loader(text)
+    try:
+        return loader.get_single_node()
+    finally:
+        loader.dispose()
+
+
+def value_of(node: yaml.Node) -> object:
+    """The plain value of a node.
+
+    Raises:
+        yaml.YAMLError: if it has none, such as a date that does not exist.
+    """
+    loader = _Loader("")
+    try:
+        value: object = loader.construct_document(node)
+        return value
+    except ValueError as error:
+        raise yaml.YAMLError(str(error)) from None
+    finally:
+        loader.dispose()
+
+
+def is_empty(node: yaml.Node) -> bool:
+    """Whether nothing, or null, stands there."""
+    return node.tag == _NULL
+
+
+def pairs(node: yaml.MappingNode) -> Iterator[tuple[str, int, yaml.Node]]:
+    """Key, line (from 1) and value of each entry; a key is taken as it is written, so `on` stays `on`."""
+    for key, value in node.value:
+        yield str(key.value), key.start_mark.line + 1, value
+
+
+def _line_of(error: yaml.YAMLError) -> str:
+    mark = getattr(error, "problem_mark", None)
+    return f":{mark.line + 1}" if mark is not None else ""
+
+
+def _problem_of(error: yaml.YAMLError) -> str:
+    return getattr(error, "problem", None) or getattr(error, "reason", None) or "it cannot be parsed"

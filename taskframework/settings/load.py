@@ -1,0 +1,181 @@
+"""Puts the configuration together: defaults, application.yml, a profile, the environment, the command line."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from taskframework.errors import ConfigurationError
+from taskframework.settings.keys import KeyPath, flatten, general, known_keys
+from taskframework.settings.schema import Settings
+from taskframework.settings.sources import Layer, Problem, from_environment, from_file, from_overrides
+from taskframework.settings.urls import redacted
+
+FILE_NAME = "application.yml"
+PROFILE_VARIABLE = "TASKFRAMEWORK_PROFILE"
+
+_DEFAULT = "default"
+_LIST_ALL = "`python -m taskframework.settings.reference` lists every setting."
+_LONGEST_SHOWN = 80
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedSettings:
+    """The settings in force.
+
+    Attributes:
+        settings: the values.
+        origins: for each dotted key, where its value came from: `default`, `application.yml:12`,
+            `environment TASKFRAMEWORK_BROKER__URL` or `command line`.
+    """
+
+    settings: Settings
+    origins: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedSetting:
+    """One setting for a person to read; passwords are masked. Values are plain: text, number, list or None."""
+
+    key: str
+    value: object
+    default: object
+    origin: str
+    description: str
+
+
+def load_settings(
+    path: Path | None = None,
+    *,
+    environ: Mapping[str, str] = os.environ,
+    overrides: Mapping[str, object] | None = None,
+    directory: Path | None = None,
+) -> LoadedSettings:
+    """Read the configuration; later layers win: defaults, file, profile, environment, overrides.
+
+    Args:
+        path: the settings file; it must exist. Without it, `application.yml` of the directory is read if it is there.
+        environ: `TASKFRAMEWORK_<SECTION>__<KEY>` sets a key, `TASKFRAMEWORK_PROFILE=name` adds `config/name.yml`.
+        overrides: values by dotted key, such as `{"api.port": 8001}`; None counts as not given.
+        directory: where `application.yml` and `config/` are; by default beside `path`, else the working directory.
+
+    Raises:
+        ConfigurationError: if anything is wrong; it lists everything that is, each with its key and place.
+    """
+    base = directory or (path.parent if path else Path.cwd())
+    layers = [
+        _file_layer(path, base),
+        _profile_layer(environ.get(PROFILE_VARIABLE, ""), base),
+        from_environment(environ),
+        from_overrides(overrides or {}),
+    ]
+    given = {entry.path: entry for layer in layers for entry in layer.entries}
+    places = {path: entry.place for path, entry in given.items()}
+    problems = [problem for layer in layers for problem in layer.problems]
+    tree = Settings().model_dump()
+    for entry in given.values():
+        _put(tree, entry.path, entry.value)
+    try:
+        settings = Settings.model_validate(tree)
+    except ValidationError as error:
+        problems += _explain_errors(error, places)
+    if problems:
+        raise _configuration_error(problems)
+    origins = {".".join(key): places.get(key, _DEFAULT) for key, _ in flatten(settings.model_dump())}
+    return LoadedSettings(settings, MappingProxyType(origins))
+
+
+def explain(loaded: LoadedSettings) -> list[ExplainedSetting]:
+    """Every setting with its value, default, origin and meaning, in the order of the schema."""
+    rows = []
+    for path, value in flatten(loaded.settings.model_dump(mode="json")):
+        known = known_keys()[general(path)]
+        key = ".".join(path)
+        shown = redacted(value) if isinstance(value, str) else value
+        rows.append(ExplainedSetting(key, shown, known.default, loaded.origins[key], known.description))
+    return rows
+
+
+def _file_layer(path: Path | None, base: Path) -> Layer:
+    if path is not None:
+        return from_file(path, str(path))
+    found = base / FILE_NAME
+    return from_file(found, FILE_NAME) if found.exists() else Layer()
+
+
+def _profile_layer(name: str, base: Path) -> Layer:
+    if not name:
+        return Layer()
+    file = base / "config" / f"{name}.yml"
+    if not re.fullmatch(r"[\w-]+", name) or not file.is_file():
+        there = sorted(found.stem for found in (base / "config").glob("*.yml") if found.stem != "logging")
+        raise ConfigurationError(
+            f"There is no profile {name!r} ({PROFILE_VARIABLE}): config/{name}.yml is missing in {base}.",
+            hint=f"Profiles there: {', '.join(there) or 'none'}. Choose one, or unset {PROFILE_VARIABLE}.",
+        )
+    return from_file(file, f"config/{name}.yml")
+
+
+def _put(tree: dict[str, object], path: KeyPath, value: object) -> None:
+    *above, last = path
+    for part in above:
+        below = tree.setdefault(part, {})
+        if not isinstance(below, dict):  # the whole map was given elsewhere as something else, which is refused itself
+            return
+        tree = below
+    tree[last] = value
+
+
+def _explain_errors(error: ValidationError, places: Mapping[KeyPath, str]) -> Iterator[Problem]:
+    seen: set[KeyPath] = set()
+    for detail in error.errors(include_url=False):
+        path = _key_of(tuple(str(part) for part in detail["loc"]))
+        if path not in seen:  # a choice of types gives one error for each
+            seen.add(path)
+            yield Problem(".".join(path), f"{'.'.join(path)} ({_place_of(path, places)}) {_reason(path, detail)}")
+
+
+def _key_of(location: KeyPath) -> KeyPath:
+    while location and general(location) not in known_keys():
+        location = location[:-1]
+    return location
+
+
+def _place_of(path: KeyPath, places: Mapping[KeyPath, str]) -> str:
+    if path in places:
+        return places[path]
+    beside = (place for other, place in places.items() if len(path) > 2 and other[:-1] == path[:-1])
+    return next(beside, _DEFAULT)
+
+
+def _reason(path: KeyPath, detail: ErrorDetails) -> str:
+    if detail["type"] == "value_error":
+        reason = f"{detail['ctx']['error']}."
+        return reason if path[-1] == "url" else f"is {_shown(detail['input'])}; it {reason}"
+    accepted = known_keys()[general(path)].accepts
+    if detail["type"] == "missing":
+        return f"is missing; give a {accepted}."
+    return f"is {_shown(detail['input'])}; accepted: {accepted}."
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "empty"
+    text = redacted(repr(value))
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
+
+
+def _configuration_error(problems: list[Problem]) -> ConfigurationError:
+    key = problems[0].key or None
+    if len(problems) == 1:
+        return ConfigurationError(f"The configuration is wrong: {problems[0].text}", key=key, hint=_LIST_ALL)
+    lines = "".join(f"\n  - {problem.text}" for problem in problems)
+    hint = f"Correct these and start again; {_LIST_ALL}"
+    return ConfigurationError(f"The configuration has {len(problems)} problems:{lines}\n", key=key, hint=hint)

@@ -1,0 +1,87 @@
+"""Prints the settings reference as Markdown, or with `--yaml` as `application.yml`. Both are made from the schema."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import yaml
+
+from taskframework.settings.keys import ANY_NAME, Key, known_keys, section_titles
+
+_INTRODUCTION = """\
+# Settings
+
+Every setting has a default, so nothing needs a file. A value is taken from the last of these that gives it:
+
+1. the default;
+2. `application.yml` in the working directory, or the file that `--config` names;
+3. the profile: `config/<name>.yml` beside it, if `TASKFRAMEWORK_PROFILE=<name>` is set;
+4. an environment variable `TASKFRAMEWORK_<SECTION>__<KEY>` (lists and maps as JSON or YAML);
+5. a flag of the command line.
+
+`taskframework config show` prints each value and where it came from. A key that does not exist is an error that names
+the nearest one. Durations are written `250ms`, `30s`, `5m`, `1h30m`, `7d` or in ISO-8601 (`PT30S`); a number without a
+unit is refused. Where a value may be empty, write `null` in the file or nothing in the variable. Passwords in addresses
+are never shown.
+
+This page is made by `python -m taskframework.settings.reference`.
+"""
+
+_YAML_INTRODUCTION = """\
+# Every setting with its default. A file of your own needs only what differs; it may also lie elsewhere (--config).
+# Over this file go: config/<name>.yml if TASKFRAMEWORK_PROFILE=<name>, then environment variables such as
+# TASKFRAMEWORK_BROKER__URL, then command-line flags. Made by `python -m taskframework.settings.reference --yaml`.
+"""
+
+
+def markdown() -> str:
+    """The reference: one table for each section."""
+    parts = [_INTRODUCTION]
+    for section, title in section_titles().items():
+        rows = "".join(_row(key) for key in known_keys().values() if key.path[0] == section)
+        parts.append(
+            f"\n## {section}\n\n{title}\n\n| Key | Type | Default | Environment variable | Meaning |\n"
+            f"|---|---|---|---|---|\n{rows}"
+        )
+    return "".join(parts)
+
+
+def application_yml() -> str:
+    """A settings file with every setting at its default, each after a line of meaning."""
+    return _YAML_INTRODUCTION + "".join(f"\n{line}" if depth == 0 else line for depth, line in _yaml_lines())
+
+
+def _row(key: Key) -> str:
+    cells = (
+        f"`{key.name.replace(ANY_NAME, '<name>')}`",
+        key.accepts,
+        "" if ANY_NAME in key.path else f"`{_scalar(key.default)}`",
+        f"`{key.variable.replace(ANY_NAME, '<NAME>')}`",
+        key.description,
+    )
+    return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |\n"
+
+
+def _yaml_lines() -> Iterator[tuple[int, str]]:
+    titles = section_titles()
+    open_groups: tuple[str, ...] = ()
+    for key in known_keys().values():
+        if ANY_NAME in key.path:
+            continue
+        *groups, name = key.path
+        for depth, group in enumerate(groups):
+            if open_groups[: depth + 1] != tuple(groups[: depth + 1]):
+                title = f"# {titles[group]}\n" if depth == 0 else ""
+                yield depth, f"{title}{'  ' * depth}{group}:\n"
+        open_groups = tuple(groups)
+        indent = "  " * len(groups)
+        yield len(groups), f"{indent}# {key.description}.\n{indent}{name}: {_scalar(key.default)}\n"
+
+
+def _scalar(value: object) -> str:
+    return str(yaml.safe_dump(value, default_flow_style=True, width=1000)).strip().removesuffix("...").strip()
+
+
+if __name__ == "__main__":
+    sys.stdout.write(application_yml() if "--yaml" in sys.argv[1:] else markdown())

@@ -1,0 +1,1 @@
+"""The task store on MongoDB."""

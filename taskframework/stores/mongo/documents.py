@@ -1,0 +1,78 @@
+"""Tasks and dead messages as documents; a user's value comes back exactly as it went in."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import orjson
+
+from taskframework.model.query import DeadMessage
+from taskframework.model.task import Task
+from taskframework.model.values import Json
+
+Document = dict[str, Any]
+
+_USER_VALUES = ("parameters", "progress", "result")
+_MESSAGE_FIELDS = tuple(field.name for field in fields(DeadMessage) if field.name not in {"id", "headers"})
+
+
+def stored(value: Json) -> Any:
+    """A user's value as it is stored: itself, or JSON bytes where a name in it means something to MongoDB.
+
+    The driver reads `{"$ref": …, "$id": …}` back as a reference object, BSON has no name with NUL in it, and servers and
+    tools disagree on what else with a `$` name is data. No JSON value is bytes, so there is no doubt when reading.
+    """
+    return orjson.dumps(value) if _has_special_name(value) else value
+
+
+def restored(value: Any) -> Json:
+    """The value that `stored` made this of."""
+    return orjson.loads(value) if isinstance(value, bytes) else value
+
+
+def _has_special_name(value: Any) -> bool:
+    match value:
+        case dict():
+            return any(_is_special(name) or _has_special_name(item) for name, item in value.items())
+        case list() | tuple():
+            return any(_has_special_name(item) for item in value)
+        case bytes() | bytearray() | memoryview():
+            raise TypeError("bytes are not a JSON type")
+    return False
+
+
+def _is_special(name: object) -> bool:
+    return isinstance(name, str) and (name.startswith("$") or "\0" in name)
+
+
+def document_of(task: Task) -> Document:
+    """What the store keeps of a task."""
+    return _with_user_values(task.to_document(), stored)
+
+
+def task_of(document: Document) -> Task:
+    """The task of a document as the driver read it."""
+    return Task.from_document(_with_user_values(document, restored))
+
+
+def _with_user_values(document: Document, form: Any) -> Document:
+    for name in _USER_VALUES:
+        document[name] = form(document[name])
+    for entry in document["history"]:
+        if entry["data"] is not None:
+            entry["data"] = form(entry["data"])
+    if (subtasks := document["subtasks"]) is not None:
+        subtasks["plan"] = form(subtasks["plan"])
+    return document
+
+
+def dead_message_document(message: DeadMessage) -> Document:
+    """What the store keeps of a dead message. Header names are a stranger's, hence JSON."""
+    document = {name: getattr(message, name) for name in _MESSAGE_FIELDS}
+    return {"_id": message.id, "headers": orjson.dumps(message.headers), **document}
+
+
+def dead_message_of(document: Document) -> DeadMessage:
+    values = {name: document[name] for name in _MESSAGE_FIELDS}
+    return DeadMessage(id=document["_id"], headers=orjson.loads(document["headers"]), **values)

@@ -1,0 +1,124 @@
+"""The vocabulary of the pipeline updates: the helpers of `taskframework.model.transitions` as MongoDB expressions.
+
+In a stage every expression sees the document as it was before that stage. A text that begins with `$` is a field path
+and an object with a `$` name is an operator, so whatever a user may have written goes through `lit`.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from taskframework.model.status import TaskStatus
+from taskframework.model.task import ERRORS_KEPT, HISTORY_LENGTH, TaskError, plain
+from taskframework.model.transitions import DEADLINE, RELAY_AFTER
+from taskframework.model.values import Json
+from taskframework.stores.mongo.documents import stored
+
+#: What an aggregation expression may be: a constant, a "$path", an operator object.
+Expression = Any
+#: New values of some fields of the task, by field name.
+Changes = dict[str, Expression]
+Stage = dict[str, Expression]
+
+#: The server's clock; it stands still within one command.
+NOW = "$$NOW"
+IS_RUNNING: Expression = {"$eq": ["$status", TaskStatus.RUNNING.value]}
+
+
+def lit(value: Json) -> Expression:
+    """The value itself, whatever it looks like."""
+    return {"$literal": value}
+
+
+def plus(operand: Expression, number: int) -> Expression:
+    return {"$add": [operand, number]}
+
+
+def later(delay: timedelta, than: Expression = NOW) -> Expression:
+    return plus(than, milliseconds(delay))
+
+
+def milliseconds(delay: timedelta) -> int:
+    return delay // timedelta(milliseconds=1)
+
+
+def passed(*fields: str, by: timedelta = timedelta(0)) -> dict[str, Any]:
+    """Filter: the times in these fields were reached, `by` so much, on the server's clock.
+
+    The type check is for null, which counts as earlier than every time.
+    """
+    reached = [{"$lte": [f"${field}", later(-by)]} for field in fields]
+    return {**{field: {"$type": "date"} for field in fields}, "$expr": {"$and": reached}}
+
+
+def change(changes: Changes) -> Stage:
+    """A stage that replaces these fields as a whole (`$set` would merge an object into the one that is there)."""
+    return {"$replaceWith": {"$mergeObjects": ["$$ROOT", changes]}}
+
+
+def choose(condition: Expression, then: Changes, otherwise: Changes) -> Stage:
+    """A stage that makes the one or the other change."""
+    return {"$replaceWith": {"$mergeObjects": ["$$ROOT", {"$cond": [condition, then, otherwise]}]}}
+
+
+def first_of(*cases: tuple[Expression, TaskStatus], otherwise: TaskStatus) -> Expression:
+    """The status of the first case that holds."""
+    branches = [{"case": case, "then": status.value} for case, status in cases]
+    return {"$switch": {"branches": branches, "default": otherwise.value}}
+
+
+#: What a cancelled task ends as: the cases of `first_of` that stand before all others.
+WHEN_CANCELLED: tuple[tuple[Expression, TaskStatus], ...] = (
+    ({"$eq": ["$cancel.by", DEADLINE]}, TaskStatus.FAILED),
+    ({"$ne": ["$cancel", None]}, TaskStatus.CANCELLED),
+)
+
+
+def with_event(
+    event: Expression, *, worker_id: Expression = None, data: Json = None, attempt: Expression = "$attempts"
+) -> Changes:
+    """`model.transitions.with_event`."""
+    sequence = plus("$sequence", 1)
+    entry = {"sequence": sequence, "type": event, "at": NOW, "attempt": attempt, "worker_id": worker_id}
+    keep_above = {"$min": [plus("$sequence", 1 - HISTORY_LENGTH), "$published_sequence"]}
+    kept = {"$filter": {"input": "$history", "as": "old", "cond": {"$gt": ["$$old.sequence", keep_above]}}}
+    return {
+        "sequence": sequence,
+        "revision": plus("$revision", 1),
+        "history": {"$concatArrays": [kept, [{**entry, "data": lit(stored(data))}]]},
+        "publish_at": later(RELAY_AFTER),
+        "updated_at": NOW,
+    }
+
+
+def at_rest(status: Expression) -> Changes:
+    """`model.transitions.at_rest`, for a final status."""
+    return {
+        "status": status,
+        "lease": None,
+        "next_dispatch_at": None,
+        "spawn_at": None,
+        "finished_at": NOW,
+        "report_to_parent": {"$ne": ["$parent", None]},
+    }
+
+
+def claimable_at(status: Expression, due: Expression, dispatch_after: timedelta = timedelta(0)) -> Changes:
+    """`model.transitions.claimable_at`."""
+    return {
+        "status": status,
+        "lease": None,
+        "dispatch_epoch": plus("$dispatch_epoch", 1),
+        "dispatches": 0,
+        "not_before": due,
+        "next_dispatch_at": later(dispatch_after, due),
+        "finished_at": None,
+    }
+
+
+def with_error(error: TaskError) -> Changes:
+    """`model.transitions.with_error`, the error being of the present attempt and time."""
+    record = {name: lit(value) for name, value in plain(error).items()}
+    record |= {"attempt": "$attempts", "at": NOW}
+    return {"error": record, "errors": {"$slice": [{"$concatArrays": ["$errors", [record]]}, -ERRORS_KEPT]}}

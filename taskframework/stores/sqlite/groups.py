@@ -1,0 +1,170 @@
+"""Group commit: the writes of concurrent callers as one transaction of a few statements.
+
+The rules of the model run between one read and one write of all tasks of the group, in the order of the calls, each
+on what the one before it left. The write lock of the file is held meanwhile, so the meaning is that of single writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+import aiosqlite
+
+from taskframework.clock import Clock
+from taskframework.errors import StoreError
+from taskframework.model.marks import Mark
+from taskframework.model.task import Task
+from taskframework.model.transitions import Fence
+from taskframework.stores.base import Inserted
+from taskframework.stores.sqlite import queries
+from taskframework.stores.sqlite.connection import Database
+from taskframework.stores.sqlite.rows import Key, Stored, TaskRow, Value, key_of, new_row, read_row, to_json
+
+
+@dataclass(frozen=True, slots=True)
+class Insert:
+    """Put a task there, or say which one is. Encoded beforehand: what cannot be stored never reaches a group."""
+
+    row: Stored
+    columns: tuple[Value, ...]
+
+    @classmethod
+    def of(cls, task: Task) -> Insert:
+        row = new_row(task)
+        return cls(row, (*row.fixed(), *row.moving()))
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Run a rule on a task; the reply is the task after it, or None where the rule refused."""
+
+    rule: Mark
+    wants_reply: bool = True
+
+    def __post_init__(self) -> None:
+        to_json(self.rule.task_id)  # an id that is no text would fail the read of the whole group
+
+
+@dataclass(frozen=True, slots=True)
+class Renew:
+    """A held lease goes on. No lifecycle event; even a late renewal is safe as long as nobody has reaped."""
+
+    fence: Fence
+    worker_id: str
+    lease: timedelta
+
+    @property
+    def task_id(self) -> str:
+        return self.fence.task_id
+
+    def apply(self, task: Task, now: datetime) -> Task | None:
+        if task.lease is None or not self.fence.holds(task) or task.lease.worker_id != self.worker_id:
+            return None
+        return task.evolve(lease=replace(task.lease, expires_at=now + self.lease))
+
+
+Request = Insert | Change
+Reply = Inserted | Task | None
+Found = Stored | Exception
+
+
+class GroupWriter:
+    """Writes one group of requests and answers each of them."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def __call__(self, requests: Sequence[Request]) -> Sequence[Reply | Exception]:
+        async with self._database.transaction() as connection:
+            group = _Group(self._clock.now())
+            await _load(connection, requests, group)
+            replies = [group.answer(request) for request in requests]
+            await _save(connection, group)
+        return replies
+
+
+class _Group:
+    """The tasks of a group in memory, and what becomes of them."""
+
+    def __init__(self, now: datetime) -> None:
+        self.by_id: dict[str, Found] = {}
+        self.by_key: dict[Key, Found] = {}
+        self.inserted: list[Insert] = []
+        self.updated: dict[str, tuple[Value, ...]] = {}
+        self._now = now
+
+    def answer(self, request: Request) -> Reply | Exception:
+        """Answer one request; what goes wrong with it is the answer to its own caller alone."""
+        try:
+            return self._insert(request) if isinstance(request, Insert) else self._change(request)
+        except Exception as error:
+            return error
+
+    def _insert(self, request: Insert) -> Inserted:
+        task = request.row.task
+        there = self.by_id.get(task.task_id)
+        if there is None and (key := key_of(task)) is not None:
+            there = self.by_key.get(key)
+        if there is not None:
+            return Inserted(_readable(there).whole_task(), is_new=False)
+        self.inserted.append(request)
+        self._keep(request.row)
+        return Inserted(request.row.whole_task(), is_new=True)
+
+    def _change(self, request: Change) -> Task | None:
+        task_id = request.rule.task_id
+        if (there := self.by_id.get(task_id)) is None:
+            return None
+        row = _readable(there)
+        if (task := request.rule.apply(row.task, self._now)) is None:
+            return None
+        row = row.changed_to(task)
+        self.updated[task_id] = row.moving()
+        self._keep(row)
+        return row.whole_task() if request.wants_reply else None
+
+    def _keep(self, row: Stored) -> None:
+        self.by_id[row.task.task_id] = row
+        if (key := key_of(row.task)) is not None:
+            self.by_key[key] = row
+
+
+def _readable(found: Found) -> Stored:
+    if isinstance(found, Exception):
+        raise found
+    return found
+
+
+async def _load(connection: aiosqlite.Connection, requests: Sequence[Request], group: _Group) -> None:
+    tasks = [request.row.task for request in requests if isinstance(request, Insert)]
+    ids = {request.rule.task_id for request in requests if isinstance(request, Change)}
+    ids.update(task.task_id for task in tasks)
+    rows = list(await connection.execute_fetchall(queries.TASKS_BY_ID, [to_json(sorted(ids))]))
+    if keys := {key for task in tasks if (key := key_of(task)) is not None}:
+        rows += await connection.execute_fetchall(*queries.tasks_by_key(keys))
+    for row in map(TaskRow._make, rows):
+        found = group.by_id.get(row.task_id) or _read(row)
+        group.by_id[row.task_id] = found
+        if row.idempotency_key is not None:
+            group.by_key[row.user_id, row.idempotency_key] = found
+
+
+def _read(row: TaskRow) -> Found:
+    try:
+        return read_row(row)
+    except StoreError as error:
+        return error
+
+
+async def _save(connection: aiosqlite.Connection, group: _Group) -> None:
+    if group.inserted:
+        await connection.executemany(queries.INSERT_TASK, [request.columns for request in group.inserted])
+        parameters = [(request.row.parameters, request.row.task.task_id) for request in group.inserted]
+        await connection.executemany(queries.INSERT_PARAMETERS, parameters)
+    if group.updated:
+        await connection.executemany(
+            queries.UPDATE_TASK, [(*columns, task_id) for task_id, columns in group.updated.items()]
+        )

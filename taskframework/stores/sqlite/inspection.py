@@ -1,0 +1,56 @@
+"""What `doctor` says about a SQLite file."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from pathlib import Path
+
+import aiosqlite
+
+from taskframework.errors import StoreError
+from taskframework.stores.base import StoreReport
+from taskframework.stores.sqlite.connection import connect, translated
+from taskframework.stores.sqlite.lock import executing_process
+from taskframework.stores.sqlite.migrate import check, migrations
+
+
+async def inspect(path: Path) -> StoreReport:
+    """Look at a file without changing it: a missing one stays missing."""
+    facts = {"sqlite": sqlite3.sqlite_version, "file": str(path)}
+    problems = await asyncio.to_thread(_look_at_folder, path, facts)
+    if "size" in facts:
+        try:
+            with translated(path):
+                connection = await connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+                try:
+                    problems += await _look_inside(connection, path, facts)
+                finally:
+                    await connection.close()
+        except StoreError as error:
+            problems.append(str(error))
+    return StoreReport(facts, tuple(problems))
+
+
+def _look_at_folder(path: Path, facts: dict[str, str]) -> list[str]:
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        return [f"The folder {folder} does not exist. Create it, or name another file in store.url."]
+    facts["executed by"] = executing_process(path) or "no process"
+    if path.exists():
+        facts["size"] = f"{path.stat().st_size:,} bytes"
+    else:
+        facts["state"] = "not there yet; it is created at the first start"
+    if not os.access(path if path.exists() else folder, os.W_OK) or not os.access(folder, os.W_OK):
+        return [f"This user may not write {path} and its folder. Change their rights, or name another file."]
+    return []
+
+
+async def _look_inside(connection: aiosqlite.Connection, path: Path, facts: dict[str, str]) -> list[str]:
+    newest = len(await asyncio.to_thread(migrations))
+    facts["schema version"] = str(await check(connection, path, newest=newest))
+    [(mode,)] = await connection.execute_fetchall("PRAGMA journal_mode")
+    facts["journal mode"] = str(mode)
+    findings = await connection.execute_fetchall("PRAGMA quick_check(3)")
+    return [f"The file is damaged: {text}. Restore a backup." for (text,) in findings if text != "ok"]

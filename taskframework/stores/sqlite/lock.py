@@ -1,0 +1,117 @@
+"""The one executing process of a SQLite file.
+
+Many processes may submit to a file, but the embedded broker lives in one of them: a second one would execute tasks
+that the first one's broker knows nothing of.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from taskframework.errors import ConfigurationError
+
+
+class ExecutionLock:
+    """A lock on `<file>.lock` that ends with the process, however it ends."""
+
+    def __init__(self, path: Path) -> None:
+        self._database = path
+        self._path = lock_file(path)
+        self._descriptor: int | None = None
+
+    def acquire(self) -> None:
+        """Become the executing process of the file.
+
+        Raises:
+            ConfigurationError: if another process is, or if the lock file cannot be written.
+        """
+        try:
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise ConfigurationError(
+                f"The lock file {self._path} cannot be written: {error.strerror}.",
+                key="store.url",
+                hint="Check that its folder exists and that this user may write there.",
+            ) from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            first = _read(descriptor)
+            os.close(descriptor)
+            raise self._taken(first) from error
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, _myself(), 0)
+        self._descriptor = descriptor
+        _held.add(descriptor)
+
+    def release(self) -> None:
+        """Let another process execute. The file stays: to delete it would let two processes lock two files."""
+        if self._descriptor is not None:
+            os.ftruncate(self._descriptor, 0)
+            _held.discard(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def __enter__(self) -> Self:
+        self.acquire()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def _taken(self, first: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"{self._database} already has its executing process: {first}.",
+            key="store.url",
+            hint="Stop that process first, or name another file in store.url. "
+            "For several workers use RabbitMQ and MongoDB.",
+        )
+
+
+def lock_file(path: Path) -> Path:
+    """Where the lock of a SQLite file is."""
+    return path.with_name(path.name + ".lock")
+
+
+def executing_process(path: Path) -> str | None:
+    """Which process executes the tasks of a file, in words; None if there is none."""
+    try:
+        descriptor = os.open(lock_file(path), os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _read(descriptor)
+    finally:
+        os.close(descriptor)
+    return None
+
+
+def _myself() -> bytes:
+    return f"{os.getpid()} {' '.join(sys.argv)}\n".encode("utf-8", "replace")[:1000]
+
+
+def _read(descriptor: int) -> str:
+    pid, _, command = os.pread(descriptor, 1000, 0).decode("utf-8", "replace").strip().partition(" ")
+    return f"process {pid} ({command})" if pid else "a process that has just started"
+
+
+_held: set[int] = set()
+
+
+def _let_go() -> None:
+    """A forked child shares the lock of its parent and would keep it when the parent is killed."""
+    for descriptor in _held:
+        os.close(descriptor)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_let_go)

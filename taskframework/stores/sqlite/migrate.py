@@ -1,0 +1,78 @@
+"""Brings a file to the schema of this release, step by step, each step whole or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
+
+import aiosqlite
+
+from taskframework.errors import StoreMisconfiguredError
+
+#: Marks a file as ours ("task" in ASCII), so that another program's database is never touched.
+APPLICATION_ID = 0x7461736B
+
+
+async def migrate(connection: aiosqlite.Connection, path: Path) -> None:
+    """Apply the migrations a file does not have yet.
+
+    Raises:
+        StoreMisconfiguredError: if the file belongs to another program or a newer release.
+    """
+    scripts = await asyncio.to_thread(migrations)
+    if await check(connection, path, newest=len(scripts)) == len(scripts):
+        return
+    try:
+        await connection.execute("BEGIN IMMEDIATE")
+        # Read again under the lock: another process may have been faster.
+        version = await check(connection, path, newest=len(scripts))
+        for number, script in enumerate(scripts[version:], start=version + 1):
+            for statement in _statements(script):
+                await connection.execute(statement)
+            await connection.execute(f"PRAGMA user_version = {number}")
+        await connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        await connection.commit()
+    except BaseException:
+        await connection.rollback()
+        raise
+
+
+async def check(connection: aiosqlite.Connection, path: Path, *, newest: int) -> int:
+    """The schema version of a file, if this release may work with it.
+
+    Raises:
+        StoreMisconfiguredError: if it may not.
+    """
+    [(version,)] = await connection.execute_fetchall("PRAGMA user_version")
+    [(application,)] = await connection.execute_fetchall("PRAGMA application_id")
+    [(tables,)] = await connection.execute_fetchall("SELECT count(*) FROM sqlite_master")
+    if tables and application != APPLICATION_ID:
+        raise StoreMisconfiguredError(
+            f"{path} is the SQLite file of another program.", hint="Name another file in store.url."
+        )
+    if version > newest:
+        raise StoreMisconfiguredError(
+            f"{path} has schema version {version}, this release knows versions up to {newest}.",
+            hint="A newer release has written it: upgrade taskframework here too, or name another file in store.url.",
+        )
+    return int(version)
+
+
+def migrations() -> list[str]:
+    """The scripts, the first one leading to version 1."""
+    folder = resources.files("taskframework.stores.sqlite.migrations")
+    files = sorted((file for file in folder.iterdir() if file.name.endswith(".sql")), key=lambda file: file.name)
+    return [file.read_text(encoding="utf-8") for file in files]
+
+
+def _statements(script: str) -> Iterator[str]:
+    """The statements of a script. `executescript` would commit what is open, and the step would not be atomic."""
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""

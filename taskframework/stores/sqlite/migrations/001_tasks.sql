@@ -1,0 +1,67 @@
+-- The record is `document`, JSON without the parameters. Every other column repeats what a query needs of it, times as
+-- milliseconds since 1970. Columns named like a driver (next_dispatch_at, lease_expires_at, publish_at, deadline_at) are
+-- null where it drives nothing, so that their partial indexes hold only what waits.
+CREATE TABLE tasks (
+    number INTEGER PRIMARY KEY,
+    task_id TEXT NOT NULL UNIQUE,
+    task_type TEXT NOT NULL,
+    user_id TEXT NOT NULL,
+    lane TEXT NOT NULL,
+    parent_task_id TEXT,
+    idempotency_key TEXT,
+    created_at INTEGER NOT NULL,
+    status TEXT NOT NULL,
+    dispatch_epoch INTEGER NOT NULL,
+    fencing_token INTEGER NOT NULL,
+    crashes INTEGER NOT NULL,
+    not_before INTEGER NOT NULL,
+    next_dispatch_at INTEGER,
+    lease_expires_at INTEGER,
+    publish_at INTEGER,
+    deadline_at INTEGER,
+    finished_at INTEGER,
+    document TEXT NOT NULL
+);
+
+-- Apart, because SQLite writes a row anew for every change in it, and parameters may be large and never change.
+CREATE TABLE task_parameters (
+    number INTEGER PRIMARY KEY,
+    parameters TEXT NOT NULL
+);
+
+CREATE TRIGGER task_deleted AFTER DELETE ON tasks BEGIN
+    DELETE FROM task_parameters WHERE number = old.number;
+END;
+
+CREATE UNIQUE INDEX tasks_idempotency ON tasks (user_id, idempotency_key) WHERE idempotency_key IS NOT NULL;
+
+CREATE INDEX tasks_newest ON tasks (created_at, task_id);
+CREATE INDEX tasks_of_user ON tasks (user_id, created_at, task_id);
+CREATE INDEX tasks_of_type ON tasks (task_type, created_at, task_id);
+CREATE INDEX tasks_of_parent ON tasks (parent_task_id, created_at, task_id) WHERE parent_task_id IS NOT NULL;
+CREATE INDEX tasks_of_status ON tasks (status, created_at, task_id);
+
+CREATE INDEX tasks_to_dispatch ON tasks (next_dispatch_at) WHERE next_dispatch_at IS NOT NULL;
+CREATE INDEX tasks_leased ON tasks (lease_expires_at) WHERE lease_expires_at IS NOT NULL;
+CREATE INDEX tasks_to_publish ON tasks (publish_at) WHERE publish_at IS NOT NULL;
+CREATE INDEX tasks_with_deadline ON tasks (deadline_at) WHERE deadline_at IS NOT NULL;
+CREATE INDEX tasks_claimable ON tasks (task_type, lane, not_before) WHERE status IN ('QUEUED', 'RETRYING');
+CREATE INDEX tasks_dead ON tasks (finished_at, task_id) WHERE status IN ('FAILED', 'DEAD_LETTER');
+
+-- Empty, always. An entry is a task that nothing would ever move on.
+CREATE INDEX tasks_undriven ON tasks (status)
+WHERE (status IN ('QUEUED', 'RETRYING') AND next_dispatch_at IS NULL)
+OR (status = 'RUNNING' AND lease_expires_at IS NULL);
+
+CREATE TABLE dead_messages (
+    id TEXT PRIMARY KEY,
+    at INTEGER NOT NULL,
+    body BLOB NOT NULL,
+    headers TEXT NOT NULL,
+    queue TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    task_id TEXT,
+    task_type TEXT
+);
+
+CREATE INDEX dead_messages_newest ON dead_messages (at, id);

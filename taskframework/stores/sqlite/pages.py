@@ -1,0 +1,66 @@
+"""Rows of a query as pages of tasks and of kept messages."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import orjson
+
+from taskframework.errors import StoreError
+from taskframework.model.query import Cursor, DeadMessage, Page
+from taskframework.model.task import Task
+from taskframework.stores.sqlite.connection import Row
+from taskframework.stores.sqlite.rows import TaskRow, Value, milliseconds, moment, read_row, to_json
+
+logger = logging.getLogger(__name__)
+
+
+def tasks_of(rows: Sequence[Row]) -> list[Task]:
+    """The tasks this release can read: one document of a newer one must not stop the relay or hide a whole list."""
+    tasks = []
+    for row in map(TaskRow._make, rows):
+        try:
+            tasks.append(read_row(row).whole_task())
+        except StoreError:
+            logger.exception("task %s is left out", row.task_id)
+    return tasks
+
+
+def task_page(rows: Sequence[Row], limit: int, *, by_end: bool = False) -> Page[Task]:
+    """A page out of one row more than its limit; dead tasks are ordered by their end, others by their creation."""
+    cursor = None
+    if len(rows) > limit:
+        last = TaskRow._make(rows[limit - 1])
+        cursor = Cursor(moment(last.finished_at if by_end else last.created_at), last.task_id).encode()
+    return Page(tuple(tasks_of(rows[:limit])), cursor)
+
+
+def message_page(rows: Sequence[Row], limit: int) -> Page[DeadMessage]:
+    """A page out of one row more than its limit."""
+    messages = tuple(message_of(row) for row in rows[:limit])
+    more = len(rows) > limit
+    return Page(messages, Cursor(messages[-1].at, messages[-1].id).encode() if more else None)
+
+
+def message_row(message: DeadMessage) -> tuple[Value | bytes, ...]:
+    """The columns of `queries.KEEP_MESSAGE`.
+
+    Raises:
+        ValueNotStorableError: if a header is no valid text.
+    """
+    return (
+        message.id,
+        message.body,
+        to_json(message.headers),
+        message.queue,
+        message.reason,
+        milliseconds(message.at),
+        message.task_id,
+        message.task_type,
+    )
+
+
+def message_of(row: Row) -> DeadMessage:
+    identifier, body, headers, queue, reason, at, task_id, task_type = row
+    return DeadMessage(identifier, body, orjson.loads(headers), queue, reason, moment(at), task_id, task_type)

@@ -1,0 +1,220 @@
+"""A task as a row: the document as JSON, and the columns that repeat what queries need of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
+
+import orjson
+
+from taskframework.clock import whole_milliseconds
+from taskframework.errors import StoreError, ValueNotStorableError
+from taskframework.model.status import LIVE
+from taskframework.model.task import Task
+from taskframework.model.values import Json
+
+#: What never changes is written by the insert only: a column that is not named spares its indexes the update.
+FIXED = ("task_id", "task_type", "user_id", "lane", "parent_task_id", "idempotency_key", "created_at")
+MOVING = (
+    "status",
+    "dispatch_epoch",
+    "fencing_token",
+    "crashes",
+    "not_before",
+    "next_dispatch_at",
+    "lease_expires_at",
+    "publish_at",
+    "deadline_at",
+    "finished_at",
+    "document",
+)
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+_OPTIONS = orjson.OPT_UTC_Z
+
+Value = str | int | None
+#: A user and the idempotency key they chose.
+Key = tuple[str, str]
+
+
+class TaskRow(NamedTuple):
+    """What every query for tasks selects."""
+
+    task_id: str
+    user_id: str
+    idempotency_key: str | None
+    created_at: int
+    finished_at: int
+    document: str
+    parameters: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A task as it is in the file: the record, the document it was read from, and the parameters still as JSON.
+
+    The document keeps what this release does not know: a transition writes only what it changed.
+    """
+
+    task: Task
+    document: Mapping[str, Any]
+    parameters: str
+
+    def changed_to(self, task: Task) -> Stored:
+        """The stored form of the task after a transition; `task` descends from this one by `evolve`."""
+        task = _whole(task)
+        changes = {
+            name: _merged(name, self, value)
+            for name in _FIELDS
+            if (value := getattr(task, name)) is not getattr(self.task, name)
+        }
+        return Stored(task, {**self.document, **changes}, self.parameters)
+
+    def whole_task(self) -> Task:
+        """The task with its parameters."""
+        return self.task.evolve(parameters=orjson.loads(self.parameters))
+
+    def fixed(self) -> tuple[Value, ...]:
+        task = self.task
+        parent = task.parent.task_id if task.parent else None
+        key = task.idempotency_key
+        return (task.task_id, task.task_type, task.user_id, task.lane.value, parent, key, milliseconds(task.created_at))
+
+    def moving(self) -> tuple[Value, ...]:
+        """The columns of `MOVING`.
+
+        Raises:
+            ValueNotStorableError: if a value in the document is not JSON.
+        """
+        task = self.task
+        lease_ends = task.lease.expires_at if task.lease else None
+        waits_for_deadline = task.status in LIVE and task.cancel is None
+        return (
+            task.status.value,
+            task.dispatch_epoch,
+            task.fencing_token,
+            task.crashes,
+            milliseconds(task.not_before),
+            _maybe(task.next_dispatch_at),
+            _maybe(lease_ends),
+            _maybe(task.publish_at),
+            _maybe(task.deadline) if waits_for_deadline else None,
+            _maybe(task.finished_at),
+            to_json(self.document),
+        )
+
+
+def new_row(task: Task) -> Stored:
+    """The stored form of a task that is not in the file yet.
+
+    Raises:
+        ValueNotStorableError: if the parameters are not JSON.
+    """
+    parameters = to_json(task.parameters)
+    task = _whole(task)
+    document = {"_id": task.task_id} | {name: getattr(task, name) for name in _FIELDS}
+    return Stored(task, document, parameters)
+
+
+def read_row(row: TaskRow) -> Stored:
+    """The task of a row, without its parameters.
+
+    Raises:
+        StoreError: if the document is none this release can read.
+    """
+    try:
+        content = orjson.loads(row.document)
+        return Stored(Task.from_document(_with_times(content)), content, row.parameters)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise StoreError(
+            f"The stored task {row.task_id} cannot be read: {error!r}.",
+            hint="A newer release may have written it; upgrade taskframework.",
+        ) from error
+
+
+def key_of(task: Task) -> Key | None:
+    return None if task.idempotency_key is None else (task.user_id, task.idempotency_key)
+
+
+def to_json(value: Json) -> str:
+    try:
+        return orjson.dumps(value, option=_OPTIONS).decode()
+    except orjson.JSONEncodeError as error:
+        raise ValueNotStorableError("task", str(error)) from error
+
+
+def milliseconds(moment: datetime) -> int:
+    """A time as a column keeps it."""
+    return (moment - _EPOCH) // _MILLISECOND
+
+
+def moment(value: int) -> datetime:
+    return _EPOCH + timedelta(milliseconds=value)
+
+
+def _maybe(value: datetime | None) -> int | None:
+    return None if value is None else milliseconds(value)
+
+
+def _merged(name: str, before: Stored, value: Any) -> Any:
+    """The new content of a field; entries of a list that were there keep their stored form."""
+    if name not in _LISTS:
+        return value
+    known = zip(getattr(before.task, name), before.document.get(name, ()), strict=True)
+    kept = {id(entry): form for entry, form in known}
+    return [kept.get(id(entry), entry) for entry in value]
+
+
+def _whole(task: Task) -> Task:
+    """The task with its times as they will be read: UTC, whole milliseconds. Delays may bring finer ones."""
+    changes: dict[str, Any] = {}
+    for name in _TIMES:
+        value = getattr(task, name)
+        if value is not None and (value.microsecond % 1000 or value.tzinfo is not UTC):
+            changes[name] = whole_milliseconds(value.astimezone(UTC))
+    if task.lease is not None and task.lease.expires_at.microsecond % 1000:
+        changes["lease"] = replace(task.lease, expires_at=whole_milliseconds(task.lease.expires_at))
+    return task.evolve(**changes) if changes else task
+
+
+def _with_times(content: dict[str, Any]) -> dict[str, Any]:
+    """A copy of a parsed document with its times as `datetime`; user values that look like times stay text."""
+    document = dict(content)
+    _parse(document, _TIMES)
+    for name, times in _RECORDS.items():
+        if (record := content.get(name)) is not None:
+            document[name] = _parse(dict(record), times)
+    for name, times in _LISTS.items():
+        document[name] = [_parse(dict(entry), times) for entry in content.get(name, ())]
+    return document
+
+
+def _parse(record: dict[str, Any], times: tuple[str, ...]) -> dict[str, Any]:
+    for name in times:
+        if (text := record.get(name)) is not None:
+            record[name] = datetime.fromisoformat(text)
+    return record
+
+
+def _times_of(record: Any) -> tuple[str, ...]:
+    hints = get_type_hints(record)
+    return tuple(name for name, hint in hints.items() if hint is datetime or datetime in get_args(hint))
+
+
+def _records_of(record: Any, *, in_list: bool) -> dict[str, tuple[str, ...]]:
+    """The fields that hold other records, each with the times of that record."""
+    return {
+        name: _times_of(kind)
+        for name, hint in get_type_hints(record).items()
+        for kind in get_args(hint)
+        if is_dataclass(kind) and (get_origin(hint) is tuple) is in_list
+    }
+
+
+_FIELDS = tuple(field.name for field in fields(Task) if field.name not in ("task_id", "parameters"))
+_TIMES = _times_of(Task)
+_RECORDS = {name: times for name, times in _records_of(Task, in_list=False).items() if times}
+_LISTS = _records_of(Task, in_list=True)

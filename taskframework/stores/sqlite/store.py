@@ -1,0 +1,125 @@
+"""`SqliteStore`: the store port over one SQLite file."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import cast
+
+from taskframework.clock import Clock, SystemClock
+from taskframework.grouping import Grouping
+from taskframework.model.marks import Mark
+from taskframework.model.query import DeadMessage, Page, TaskFilter
+from taskframework.model.status import Priority, TaskStatus
+from taskframework.model.task import Task
+from taskframework.model.transitions import Fence, Transition
+from taskframework.stores.base import DueTask, ExpiredLease, Inserted, Renewal, StoreReport
+from taskframework.stores.sqlite import queries
+from taskframework.stores.sqlite.connection import Database
+from taskframework.stores.sqlite.groups import Change, GroupWriter, Insert, Renew, Reply, Request
+from taskframework.stores.sqlite.inspection import inspect
+from taskframework.stores.sqlite.pages import message_of, message_page, message_row, task_page, tasks_of
+from taskframework.stores.sqlite.rows import TaskRow, milliseconds, read_row
+
+
+class SqliteStore:
+    """Keeps tasks in one file. Any number of processes on this machine may have it open."""
+
+    def __init__(self, path: Path | str, *, clock: Clock | None = None) -> None:
+        """Prepare a store; nothing is opened yet.
+
+        Args:
+            path: the file; it is created when it is not there.
+            clock: decides every lease and due time. All processes on a file must share one, so only tests pass one.
+        """
+        self._path = Path(path)
+        self._clock = clock or SystemClock()
+        self._database = Database(self._path)
+        self._group: Grouping[Request, Reply] = Grouping(GroupWriter(self._database, self._clock))
+
+    async def open(self) -> None:
+        await self._database.open()
+
+    async def close(self) -> None:
+        await self._group.drain()
+        await self._database.close()
+
+    async def ping(self) -> None:
+        async with self._database.transaction():
+            pass
+
+    async def inspect(self) -> StoreReport:
+        return await inspect(self._path)
+
+    def now(self) -> datetime:
+        return self._clock.now()
+
+    async def insert(self, task: Task) -> Inserted:
+        return cast(Inserted, await self._group(Insert.of(task)))
+
+    async def apply(self, transition: Transition) -> Task | None:
+        return cast(Task | None, await self._group(Change(transition)))
+
+    async def mark(self, mark: Mark) -> None:
+        await self._group(Change(mark, wants_reply=False))
+
+    async def renew(self, worker_id: str, fences: Sequence[Fence], lease: timedelta) -> dict[str, Renewal]:
+        changes = [Change(Renew(fence, worker_id, lease)) for fence in fences]
+        replies = await asyncio.gather(*(self._group(change) for change in changes))
+        held = cast(list[Task | None], replies)
+        return {task.task_id: Renewal(task.cancel) for task in held if task is not None}
+
+    async def get(self, task_id: str, *, owner: str | None = None) -> Task | None:
+        rows = await self._database.fetch(queries.TASK, (task_id, owner))
+        return read_row(TaskRow._make(rows[0])).whole_task() if rows else None
+
+    async def list_tasks(self, filter: TaskFilter, *, limit: int, cursor: str | None = None) -> Page[Task]:
+        return task_page(await self._database.fetch(*queries.list_tasks(filter, limit, cursor)), limit)
+
+    async def due_for_dispatch(self, limit: int) -> Sequence[DueTask]:
+        rows = await self._database.fetch(queries.DUE_FOR_DISPATCH, (self._now(), limit))
+        return [DueTask(task_id, task_type, Priority(lane), epoch) for task_id, task_type, lane, epoch in rows]
+
+    async def count_due(self, task_type: str, lane: Priority) -> int:
+        [(count,)] = await self._database.fetch(queries.COUNT_DUE, (task_type, lane.value, self._now()))
+        return int(count)
+
+    async def expired_leases(self, grace: timedelta, limit: int) -> Sequence[ExpiredLease]:
+        before = milliseconds(self._clock.now() - grace)
+        return [ExpiredLease(*row) for row in await self._database.fetch(queries.EXPIRED_LEASES, (before, limit))]
+
+    async def past_deadline(self, limit: int) -> Sequence[str]:
+        return [task_id for (task_id,) in await self._database.fetch(queries.PAST_DEADLINE, (self._now(), limit))]
+
+    async def unpublished(self, limit: int) -> Sequence[Task]:
+        return tasks_of(await self._database.fetch(queries.UNPUBLISHED, (self._now(), limit)))
+
+    async def count_by_status(self) -> dict[TaskStatus, int]:
+        counts = dict(await self._database.fetch(queries.COUNT_BY_STATUS))
+        return {status: counts.get(status.value, 0) for status in TaskStatus}
+
+    async def count_undriven(self) -> int:
+        [(count,)] = await self._database.fetch(queries.COUNT_UNDRIVEN)
+        return int(count)
+
+    async def keep_dead_message(self, message: DeadMessage) -> None:
+        await self._database.write(queries.KEEP_MESSAGE, message_row(message))
+
+    async def list_dead_tasks(self, *, owner: str | None, limit: int, cursor: str | None) -> Page[Task]:
+        rows = await self._database.fetch(*queries.list_dead_tasks(owner, limit, cursor))
+        return task_page(rows, limit, by_end=True)
+
+    async def list_dead_messages(self, *, limit: int, cursor: str | None) -> Page[DeadMessage]:
+        return message_page(await self._database.fetch(*queries.list_dead_messages(limit, cursor)), limit)
+
+    async def get_dead_message(self, message_id: str) -> DeadMessage | None:
+        rows = await self._database.fetch(queries.MESSAGE, (message_id,))
+        return message_of(rows[0]) if rows else None
+
+    async def delete_dead_message(self, message_id: str) -> bool:
+        return await self._database.write(queries.DELETE_MESSAGE, (message_id,)) > 0
+
+    def _now(self) -> int:
+        return milliseconds(self._clock.now())

@@ -1,0 +1,74 @@
+"""A handle on a submitted task: its id, its state, its result."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from taskframework.errors import ResultTimeoutError, TaskFailedError, TaskNotFoundError
+from taskframework.model.status import TaskStatus
+from taskframework.model.task import Task
+from taskframework.model.view import error_view
+from taskframework.stores.base import TaskStore
+
+_FIRST_LOOK = 0.01
+_SLOWEST_LOOK = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class TaskHandle:
+    """One submitted task."""
+
+    task_id: str
+    is_new: bool
+    store: TaskStore
+
+    async def task(self) -> Task:
+        """The task as it is now.
+
+        Raises:
+            TaskNotFoundError: if it was removed.
+        """
+        task = await self.store.get(self.task_id)
+        if task is None:
+            raise TaskNotFoundError(self.task_id)
+        return task
+
+    async def finished(self, timeout: timedelta | float | None = None) -> Task:
+        """Wait until the task is final.
+
+        Args:
+            timeout: longest time to wait, in seconds or as a timedelta; None waits for ever.
+
+        Raises:
+            ResultTimeoutError: if it is not final by then.
+        """
+        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+        pause, task = _FIRST_LOOK, await self.task()
+        try:
+            async with asyncio.timeout(seconds):
+                while not task.status.is_final:
+                    # The task may run in any process, so the store is asked; less often the longer it takes.
+                    await asyncio.sleep(pause)
+                    pause = min(pause * 1.5, _SLOWEST_LOOK)
+                    task = await self.task()
+        except TimeoutError:
+            raise ResultTimeoutError(self.task_id, task.status) from None
+        return task
+
+    async def result(self, timeout: timedelta | float | None = None) -> Any:
+        """Wait for the result.
+
+        Returns:
+            The result as JSON.
+
+        Raises:
+            TaskFailedError: if the task ended without one.
+            ResultTimeoutError: as `finished`.
+        """
+        task = await self.finished(timeout)
+        if task.status in (TaskStatus.COMPLETED, TaskStatus.COMPLETED_WITH_ERRORS):
+            return task.result
+        raise TaskFailedError(self.task_id, task.status, error_view(task.error))

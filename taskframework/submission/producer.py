@@ -1,0 +1,141 @@
+"""The producer: hears that a task became claimable and rings the broker's doorbell.
+
+It never fails anybody. What it does not get out, because the broker is away or this process dies, is due for the
+sweeper by the task's own `next_dispatch_at`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from opentelemetry.trace import SpanKind
+
+from taskframework import failpoint
+from taskframework.brokers.base import Broker
+from taskframework.clock import Clock
+from taskframework.errors import BrokerError, PublishRefusedError, StoreError
+from taskframework.model.events import TaskEvent
+from taskframework.model.marks import MarkDispatched, ReserveDispatch
+from taskframework.model.message import TaskMessage
+from taskframework.model.status import CLAIMABLE
+from taskframework.model.task import Task
+from taskframework.stores.base import TaskStore
+from taskframework.telemetry import current_traceparent, span
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchPolicy:
+    """When a message is sent again, and which delays leave the store at all."""
+
+    redispatch: timedelta = timedelta(seconds=20)
+    redispatch_max: timedelta = timedelta(minutes=15)
+    delay_limit: timedelta = timedelta(minutes=10)
+    #: Dispatches in hand at once; what comes beyond is left to the sweeper, so that memory stays bounded.
+    max_pending: int = 10_000
+
+
+class TaskMessageProducer:
+    """Publishes the message of each task that becomes claimable in this process."""
+
+    def __init__(
+        self,
+        store: TaskStore,
+        broker: Broker,
+        clock: Clock,
+        policy: DispatchPolicy,
+        on_refused: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Prepare to publish; `on_refused` is told when the broker refuses a message it should have a queue for."""
+        self._store = store
+        self._broker = broker
+        self._clock = clock
+        self._policy = policy
+        self._on_refused = on_refused
+        self._pending: set[asyncio.Task[None]] = set()
+        self._timers: set[asyncio.Task[None]] = set()
+
+    def hear(self, event: TaskEvent) -> None:
+        """Listener for every event after which a task is claimable."""
+        task = event.task
+        if task.status not in CLAIMABLE or len(self._pending) >= self._policy.max_pending:
+            return
+        wait = task.not_before - self._store.now()
+        if wait <= timedelta(0):
+            self._spawn(self._pending, self._publish(task, None))
+        elif wait > self._policy.delay_limit:
+            return  # stays in the store: listed, cancellable, and the sweeper knows its time
+        elif self._broker.holds_delays:
+            self._spawn(self._pending, self._publish(task, wait))
+        else:
+            self._spawn(self._timers, self._publish_later(task, wait))
+
+    async def dispatch(self, task: Task) -> bool:
+        """Publish a reserved task for the sweeper.
+
+        Returns:
+            Whether the broker confirmed it.
+        """
+        return await self._send(task, None)
+
+    def reservation(self, task_id: str, dispatch_epoch: int) -> ReserveDispatch:
+        """The mark that makes one of several sweepers win a due task."""
+        return ReserveDispatch(task_id, dispatch_epoch, self._policy.redispatch, self._policy.redispatch_max)
+
+    async def close(self) -> None:
+        """Finish what is being published; forget the timers, the store has their times."""
+        for timer in self._timers:
+            timer.cancel()
+        while busy := self._pending | self._timers:
+            await asyncio.wait(busy)
+
+    def _spawn(self, group: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        group.add(task)
+        task.add_done_callback(group.discard)
+
+    async def _publish(self, task: Task, delay: timedelta | None) -> None:
+        if not await self._send(task, delay):
+            return
+        await failpoint.reached("dispatch.before_mark")
+        mark = MarkDispatched(task.task_id, task.dispatch_epoch, self._policy.redispatch, self._policy.redispatch_max)
+        try:
+            await self._store.mark(mark)
+        except StoreError as error:
+            logger.debug("dispatch mark of task %s not written: %s", task.task_id, error)
+
+    async def _publish_later(self, task: Task, wait: timedelta) -> None:
+        await self._clock.sleep(wait.total_seconds())
+        if not self._broker.is_connected:
+            return
+        try:
+            reserved = await self._store.apply(self.reservation(task.task_id, task.dispatch_epoch))
+        except StoreError as error:
+            logger.debug("task %s is left to the sweeper: %s", task.task_id, error)
+            return
+        if reserved is not None:
+            await self._send(reserved, None)
+
+    async def _send(self, task: Task, delay: timedelta | None) -> bool:
+        attributes = {
+            "messaging.system": "rabbitmq",
+            "messaging.operation.type": "send",
+            "messaging.destination.name": task.task_type,
+            "messaging.message.id": task.task_id,
+        }
+        with span(f"publish {task.task_type}", SpanKind.PRODUCER, task.traceparent, attributes) as active:
+            message = TaskMessage.for_task(task, current_traceparent() if active else None)
+            try:
+                await self._broker.publish(message, delay=delay)
+            except BrokerError as error:
+                if isinstance(error, PublishRefusedError):
+                    self._on_refused()
+                logger.info("task %s is left to the sweeper: %s", task.task_id, error.message)
+                return False
+        return True

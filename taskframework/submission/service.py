@@ -1,0 +1,202 @@
+"""Submission: check the request, store the task, raise `TaskSubmittedEvent`. Accepted means stored."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from pydantic import BaseModel
+
+from taskframework import failpoint
+from taskframework.bus import EventBus
+from taskframework.clock import whole_milliseconds
+from taskframework.errors import IdempotencyConflictError, SubmissionError
+from taskframework.model.events import TaskSubmittedEvent
+from taskframework.model.status import Priority
+from taskframework.model.task import Task, new_task_id, submitted
+from taskframework.model.values import MAX_PARAMETERS_BYTES, check_storable, fingerprint
+from taskframework.stores.base import TaskStore
+from taskframework.tasks.registry import Registration, TaskRegistry
+from taskframework.telemetry import current_traceparent
+
+ANONYMOUS = "anonymous"
+MAX_ATTEMPTS = 1000
+MAX_NAME = 200
+_FARTHEST = timedelta(days=3660)
+
+
+class InvalidRequestError(SubmissionError):
+    """The request contradicts itself or a limit."""
+
+    code = "invalid_request"
+
+    def __init__(self, field: str, reason: str, hint: str) -> None:
+        super().__init__(f"{field}: {reason}.", hint=hint)
+        self.field = field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmitRequest:
+    """What somebody wants done. Left out values come from the task type's options, then from the settings."""
+
+    task_type: str
+    parameters: Any = None
+    user_id: str = ANONYMOUS
+    priority: str | None = None
+    not_before: datetime | None = None
+    deadline: datetime | None = None
+    max_attempts: int | None = None
+    idempotency_key: str | None = None
+    correlation_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """An accepted request: its task, and whether this request made it or an earlier one with the same key."""
+
+    task: Task
+    is_new: bool
+
+
+class TaskSubmissionService:
+    """The only way in."""
+
+    def __init__(
+        self, store: TaskStore, bus: EventBus, registry: TaskRegistry, *, max_attempts: int, dispatch_after: timedelta
+    ) -> None:
+        """Prepare the way in.
+
+        Args:
+            store: where tasks are stored.
+            bus: hears `TaskSubmittedEvent` after the task is stored.
+            registry: the known task types.
+            max_attempts: attempts for task types that do not say.
+            dispatch_after: when the sweeper takes the task up if nobody dispatched it; zero in a process that does
+                not dispatch.
+        """
+        self._store = store
+        self._bus = bus
+        self._registry = registry
+        self._max_attempts = max_attempts
+        self._dispatch_after = dispatch_after
+
+    async def submit(self, request: SubmitRequest) -> Submission:
+        """Store a task.
+
+        Returns:
+            The task once it is stored durably. Dispatch goes on by itself.
+
+        Raises:
+            SubmissionError: if the request is wrong; nothing is stored.
+            StoreUnavailableError: if it could not be stored; submit again, with an idempotency key to be safe.
+        """
+        task = self._new_task(request)
+        inserted = await self._store.insert(task)
+        await failpoint.reached("submit.after_insert")
+        if not inserted.is_new:
+            return Submission(self._same(inserted.task, task), is_new=False)
+        await self._bus.publish(TaskSubmittedEvent(inserted.task))
+        return Submission(inserted.task, is_new=True)
+
+    async def submit_many(self, requests: Sequence[SubmitRequest]) -> list[Submission | Exception]:
+        """Store many tasks; each request has its own outcome, in the order given."""
+        return [
+            outcome if not isinstance(outcome, BaseException) else _as_exception(outcome)
+            for outcome in await asyncio.gather(*map(self.submit, requests), return_exceptions=True)
+        ]
+
+    def _new_task(self, request: SubmitRequest) -> Task:
+        registration = self._registry.require(request.task_type)
+        registration.validate_parameters(request.parameters)
+        parameters = _as_json(registration, request.parameters)
+        canonical = check_storable(parameters, "parameters", MAX_PARAMETERS_BYTES)
+        now = self._store.now()
+        not_before, deadline = _times(request, now)
+        task_id = new_task_id()
+        options = registration.executable.options
+        return submitted(
+            Task(
+                task_id=task_id,
+                task_type=request.task_type,
+                priority=_priority(request.priority or options.priority),
+                user_id=_name("user_id", request.user_id),
+                correlation_id=_name("correlation_id", request.correlation_id or task_id),
+                traceparent=current_traceparent(),
+                parameters=parameters,
+                parameters_hash=fingerprint(request.task_type, canonical),
+                idempotency_key=_name("idempotency_key", request.idempotency_key),
+                max_attempts=_attempts(request.max_attempts or options.max_attempts or self._max_attempts),
+                not_before=not_before,
+                next_dispatch_at=None,
+                deadline=deadline,
+                created_at=now,
+                updated_at=now,
+            ),
+            now,
+            self._dispatch_after,
+        )
+
+    @staticmethod
+    def _same(stored: Task, wanted: Task) -> Task:
+        if stored.parameters_hash != wanted.parameters_hash:
+            raise IdempotencyConflictError(wanted.idempotency_key or "", stored.task_id)
+        return stored
+
+
+def _as_json(registration: Registration, value: Any) -> Any:
+    """Parameters in the form they are stored in: what a Python caller passed as objects becomes JSON."""
+    if isinstance(value, BaseModel) or (dataclasses.is_dataclass(value) and not isinstance(value, type)):
+        return registration.parameters.dump_python(value, mode="json", by_alias=True)
+    return value
+
+
+def _times(request: SubmitRequest, now: datetime) -> tuple[datetime, datetime | None]:
+    not_before = _moment("not_before", request.not_before, now) or now
+    deadline = _moment("deadline", request.deadline, now)
+    if deadline is not None and deadline <= max(now, not_before):
+        raise InvalidRequestError(
+            "deadline", "it has passed or lies before not_before", "Give a time after not_before and in the future."
+        )
+    return max(not_before, now), deadline
+
+
+def _moment(field: str, value: datetime | None, now: datetime) -> datetime | None:
+    if value is None:
+        return None
+    if value.tzinfo is None:
+        raise InvalidRequestError(field, "it has no time zone", "Add one, for example 2027-01-31T12:00:00Z.")
+    if value - now > _FARTHEST:
+        raise InvalidRequestError(field, "it is more than ten years ahead", "Give an earlier time.")
+    return whole_milliseconds(value.astimezone(UTC))
+
+
+def _priority(value: str) -> Priority:
+    try:
+        return Priority(value)
+    except ValueError:
+        raise InvalidRequestError("priority", f"{value[:50]!r} is none", "Use high, normal or low.") from None
+
+
+def _attempts(value: int) -> int:
+    if not 1 <= value <= MAX_ATTEMPTS:
+        raise InvalidRequestError("max_attempts", f"it is {value}", f"Use 1 to {MAX_ATTEMPTS}.")
+    return value
+
+
+def _name(field: str, value: str | None) -> Any:
+    """Names travel in headers, indexes and logs: short, printable ASCII."""
+    if value is None:
+        return None
+    if not 0 < len(value) <= MAX_NAME or not (value.isascii() and value.isprintable()):
+        raise InvalidRequestError(field, "it is not a name", f"Use 1 to {MAX_NAME} printable ASCII characters.")
+    return value
+
+
+def _as_exception(error: BaseException) -> Exception:
+    if isinstance(error, Exception):
+        return error
+    raise error

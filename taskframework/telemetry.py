@@ -1,0 +1,57 @@
+"""Trace context and log context, for the parts that carry them along. Set-up lives in `observability`.
+
+Both cost next to nothing when nobody listens: without a tracer provider no span is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import structlog
+from opentelemetry import propagate, trace
+from opentelemetry.trace import Span, SpanKind
+from opentelemetry.util.types import AttributeValue
+
+_tracer = trace.get_tracer("taskframework")
+
+
+def is_tracing() -> bool:
+    """Whether a span would be seen by anybody."""
+    return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
+
+
+def current_traceparent() -> str | None:
+    """The W3C trace context of the span that is active here, if any."""
+    carrier: dict[str, str] = {}
+    propagate.inject(carrier)
+    return carrier.get("traceparent")
+
+
+def current_trace_id() -> str | None:
+    """The active trace id, 32 hexadecimal digits."""
+    context = trace.get_current_span().get_span_context()
+    return f"{context.trace_id:032x}" if context.is_valid else None
+
+
+@contextmanager
+def span(
+    name: str, kind: SpanKind, traceparent: str | None, attributes: Mapping[str, AttributeValue]
+) -> Iterator[Span | None]:
+    """A span that continues the trace of `traceparent`; None, and no work, when nobody listens."""
+    if not is_tracing():
+        yield None
+        return
+    parent = propagate.extract({"traceparent": traceparent}) if traceparent else None
+    with _tracer.start_as_current_span(name, context=parent, kind=kind, attributes=dict(attributes)) as active:
+        yield active
+
+
+@contextmanager
+def log_context(**values: str | int | None) -> Iterator[None]:
+    """Every log line inside carries these values."""
+    trace_id = current_trace_id()
+    if trace_id is not None:
+        values["trace_id"] = trace_id
+    with structlog.contextvars.bound_contextvars(**values):
+        yield

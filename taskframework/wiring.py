@@ -1,0 +1,263 @@
+"""The only place that names concrete adapters, and the visible list of who listens to what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from datetime import timedelta
+
+from taskframework.aggregation.state_aggregator import StateAggregatorService
+from taskframework.brokers.base import Broker
+from taskframework.bus import EventBus
+from taskframework.clock import Clock
+from taskframework.errors import ConfigurationError
+from taskframework.events.bridge import ExternalEventBridge
+from taskframework.events.publisher import TaskEventPublisher
+from taskframework.events.subscriber import EventSubscriber
+from taskframework.model.events import (
+    AttemptFinished,
+    TaskCancelRequestedEvent,
+    TaskEvent,
+    TaskReleasedEvent,
+    TaskReplayedEvent,
+    TaskRetryingEvent,
+    TaskSubmittedEvent,
+)
+from taskframework.model.retry import RetryPolicy
+from taskframework.observability.metrics import Metrics
+from taskframework.operations.collector import DeadLetterCollector
+from taskframework.operations.dead_letters import DeadLetterOperations
+from taskframework.operations.health import Health
+from taskframework.operations.tasks import TaskOperations
+from taskframework.recovery.loop import RepairLoop
+from taskframework.recovery.reaper import Reaper
+from taskframework.recovery.relay import Relay
+from taskframework.recovery.retention import Retention
+from taskframework.recovery.sweeper import Sweeper
+from taskframework.recovery.topology import TopologyRepair
+from taskframework.settings import Settings, sqlite_file
+from taskframework.stores.base import TaskStore
+from taskframework.submission.producer import DispatchPolicy, TaskMessageProducer
+from taskframework.submission.service import TaskSubmissionService
+from taskframework.tasks.registry import TaskRegistry
+from taskframework.worker.claim import ClaimPolicy, ClaimStation
+from taskframework.worker.consumer import TaskConsumer
+from taskframework.worker.executor import TaskExecutorService
+from taskframework.worker.heartbeat import Heartbeat
+from taskframework.worker.settle import SettleStation
+from taskframework.worker.worker import Worker, new_worker_id
+
+_METRICS_INTERVAL = timedelta(seconds=15)
+_RETENTION_INTERVAL = timedelta(minutes=1)
+_TOPOLOGY_INTERVAL = timedelta(seconds=2)
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """What needs nothing but the store: submitting, looking, cancelling, replaying."""
+
+    settings: Settings
+    registry: TaskRegistry
+    clock: Clock
+    bus: EventBus
+    store: TaskStore
+    submission: TaskSubmissionService
+    tasks: TaskOperations
+    dead_letters: DeadLetterOperations
+
+
+@dataclass(frozen=True, slots=True)
+class Plant:
+    """A desk with a broker: dispatches, repairs, tells other programs, and executes if it has a worker."""
+
+    desk: Desk
+    broker: Broker
+    producer: TaskMessageProducer
+    bridge: ExternalEventBridge
+    collector: DeadLetterCollector
+    topology: TopologyRepair
+    metrics: Metrics
+    health: Health
+    worker: Worker | None
+    repairs: tuple[RepairLoop, ...]
+
+
+def build_store(settings: Settings, clock: Clock) -> TaskStore:
+    """The store that `store.url` names."""
+    if settings.store.scheme == "sqlite":
+        from taskframework.stores.sqlite import SqliteStore
+
+        return SqliteStore(sqlite_file(settings.store.url), clock=clock)
+    from taskframework.stores.mongo import MongoStore
+
+    return MongoStore(
+        settings.store.url,
+        driver=settings.store.driver,
+        timeout=settings.store.timeout,
+        pool_size=settings.store.pool_size,
+    )
+
+
+def build_broker(settings: Settings, clock: Clock) -> Broker:
+    """The broker that `broker.url` names."""
+    if settings.broker.scheme == "embedded":
+        from taskframework.brokers.embedded import EmbeddedBroker
+
+        return EmbeddedBroker(clock=clock, prefix=settings.broker.prefix)
+    from taskframework.brokers.rabbitmq import RabbitBroker
+
+    return RabbitBroker.from_settings(settings.broker)
+
+
+def execution_lock(settings: Settings) -> AbstractContextManager[object]:
+    """Held by the one executing process of a SQLite file; nothing to hold where a server keeps order.
+
+    Raises:
+        ConfigurationError: on entering, if another process executes there.
+    """
+    if settings.store.scheme != "sqlite":
+        return nullcontext()
+    from taskframework.stores.sqlite import ExecutionLock
+
+    return ExecutionLock(sqlite_file(settings.store.url))
+
+
+def build_desk(settings: Settings, registry: TaskRegistry, clock: Clock, store: TaskStore, *, dispatches: bool) -> Desk:
+    """A desk; in a process that does not dispatch, new tasks are due for another process's sweeper at once."""
+    bus = EventBus()
+    dispatch_after = settings.recovery.dispatch_grace if dispatches else timedelta(0)
+    submission = TaskSubmissionService(
+        store, bus, registry, max_attempts=settings.retry.max_attempts, dispatch_after=dispatch_after
+    )
+    tasks = TaskOperations(store, bus, dispatch_after)
+    return Desk(settings, registry, clock, bus, store, submission, tasks, DeadLetterOperations(store, tasks))
+
+
+def build_plant(desk: Desk, broker: Broker, *, executes: bool) -> Plant:
+    """Everything of a process that is more than a desk, with its listeners registered."""
+    settings, store, clock = desk.settings, desk.store, desk.clock
+    metrics = Metrics()
+    topology = TopologyRepair(broker, desk.registry.task_types)
+    policy = DispatchPolicy(settings.recovery.redispatch, settings.recovery.redispatch_max, settings.broker.delay_limit)
+    producer = TaskMessageProducer(store, broker, clock, policy, topology.doubt)
+    bridge = ExternalEventBridge(store, TaskEventPublisher(broker, metrics.event_published), settings.app.source)
+    heartbeat_and_worker = _build_worker(desk, broker, metrics) if executes else None
+    _register_listeners(desk, producer, bridge, metrics, heartbeat_and_worker[0] if heartbeat_and_worker else None)
+    repairs = _repairs(desk, broker, producer, bridge, metrics, topology)
+    worker = heartbeat_and_worker[1] if heartbeat_and_worker else None
+    health = Health(store)
+    health.required.append(("topology", lambda: topology.problem if broker.is_connected else None))
+    health.required.extend((loop.name, _lateness(loop)) for loop in repairs if loop.name in ("sweep", "reap"))
+    health.reported.append(("broker", lambda: None if broker.is_connected else "not connected; tasks are stored"))
+    if worker is not None:
+        health.reported.append(("consumers", lambda: None if worker.is_live else "not consuming"))
+    collector = DeadLetterCollector(store, broker)
+    return Plant(desk, broker, producer, bridge, collector, topology, metrics, health, worker, repairs)
+
+
+def build_subscriber(settings: Settings, clock: Clock, queue: str | None) -> EventSubscriber:
+    """A subscriber with a broker connection of its own.
+
+    Raises:
+        ConfigurationError: if the broker is embedded; nothing outside its process can hear it.
+    """
+    if settings.broker.scheme == "embedded":
+        raise ConfigurationError(
+            "The embedded broker cannot be heard from another process.",
+            key="broker.url",
+            hint="Use GET /api/v1/events of the running process, or a RabbitMQ broker.",
+        )
+    return EventSubscriber(build_broker(settings, clock), queue=queue, owns_broker=True)
+
+
+def _register_listeners(
+    desk: Desk,
+    producer: TaskMessageProducer,
+    bridge: ExternalEventBridge,
+    metrics: Metrics,
+    heartbeat: Heartbeat | None,
+) -> None:
+    """Who hears what, in order. The aggregator must succeed; the others observe what is already stored."""
+    bus = desk.bus
+    aggregator = StateAggregatorService(desk.store, bus)
+    bus.listen(AttemptFinished, aggregator.hear, name="state_aggregator", must_succeed=True)
+    for claimable in (TaskSubmittedEvent, TaskRetryingEvent, TaskReleasedEvent, TaskReplayedEvent):
+        bus.listen(claimable, producer.hear, name="producer")
+    if heartbeat is not None:
+        bus.listen(TaskCancelRequestedEvent, heartbeat.hear, name="heartbeat")
+    bus.listen(TaskEvent, bridge.hear, name="bridge")
+    metrics.listen(bus)
+
+
+def _build_worker(desk: Desk, broker: Broker, metrics: Metrics) -> tuple[Heartbeat, Worker]:
+    settings, store, bus, clock = desk.settings, desk.store, desk.bus, desk.clock
+    worker_id = new_worker_id()
+    heartbeat = Heartbeat(store, clock, worker_id, settings.worker.lease)
+    executor = TaskExecutorService(
+        store, bus, threads=settings.worker.max_threads, processes=settings.worker.max_processes
+    )
+    claims = ClaimStation(
+        store,
+        bus,
+        clock,
+        worker_id,
+        ClaimPolicy(settings.worker.lease, settings.recovery.no_handler_delay, settings.recovery.no_handler_limit),
+    )
+    settlement = SettleStation(bus, clock, worker_id, retry_policy(settings), metrics.stale)
+    consumer = TaskConsumer(
+        desk.registry,
+        claims,
+        executor,
+        settlement,
+        heartbeat,
+        slots=settings.worker.concurrency,
+        ack_early_after=settings.broker.consumer_timeout / 2,
+    )
+    grace = settings.shutdown.await_termination_timeout
+    return heartbeat, Worker(worker_id, broker, consumer, executor, heartbeat, grace=grace)
+
+
+def _repairs(
+    desk: Desk,
+    broker: Broker,
+    producer: TaskMessageProducer,
+    bridge: ExternalEventBridge,
+    metrics: Metrics,
+    topology: TopologyRepair,
+) -> tuple[RepairLoop, ...]:
+    settings, store, bus, clock = desk.settings, desk.store, desk.bus, desk.clock
+    recovery, batch = settings.recovery, settings.recovery.batch_size
+    sweeper = Sweeper(store, broker, bus, producer, batch)
+    reaper = Reaper(
+        store,
+        bus,
+        retry_policy(settings),
+        grace=settings.worker.lease_grace,
+        max_crashes=settings.worker.max_crashes,
+        batch=batch,
+    )
+    retention = Retention(
+        store, finished=settings.retention.finished, dead_letters=settings.retention.dead_letters, batch=batch
+    )
+    return (
+        RepairLoop("topology", topology.repair, _TOPOLOGY_INTERVAL, clock),
+        RepairLoop("sweep", sweeper.sweep, recovery.sweep_interval, clock),
+        RepairLoop("expire", sweeper.expire, recovery.sweep_interval, clock),
+        RepairLoop("reap", reaper.reap, settings.worker.lease_grace, clock),
+        RepairLoop("relay", Relay(store, broker, bridge, batch).relay, recovery.relay_interval, clock),
+        RepairLoop("retention", retention.purge, _RETENTION_INTERVAL, clock),
+        RepairLoop("metrics", lambda: metrics.refresh(store), _METRICS_INTERVAL, clock),
+    )
+
+
+def retry_policy(settings: Settings) -> RetryPolicy:
+    """The settings' retry policy as the model's rule."""
+    retry = settings.retry
+    return RetryPolicy(
+        retry.max_attempts, retry.initial_delay, retry.max_delay, retry.backoff_factor, retry.jitter_factor
+    )
+
+
+def _lateness(loop: RepairLoop) -> Callable[[], str | None]:
+    return lambda: f"last succeeded {loop.seconds_since_success:.0f} s ago" if loop.is_late else None

@@ -1,0 +1,1 @@
+"""Consume, claim, execute, settle: the stations of an attempt."""

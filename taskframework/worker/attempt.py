@@ -1,0 +1,129 @@
+"""A running attempt: the way to stop it, and the way its progress takes back to the task."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import BaseModel
+
+from taskframework.bus import EventBus
+from taskframework.errors import StoreError
+from taskframework.model.events import TaskProgressEvent
+from taskframework.model.task import CancelRequest, Task
+from taskframework.model.transitions import Fence, ReportProgress
+from taskframework.model.values import MAX_PROGRESS_BYTES, check_storable
+from taskframework.stores.base import TaskStore
+
+logger = logging.getLogger(__name__)
+
+#: Seconds that code has to end after it was asked to stop.
+STOP_PATIENCE = 5.0
+
+
+class StopReason(enum.Enum):
+    """Why a run is stopped from outside."""
+
+    CANCELLED = "cancelled"
+    LEASE_LOST = "lease lost"
+    RELEASED = "released"
+
+
+@dataclass(slots=True)
+class RunningAttempt:
+    """One attempt in this process, from claim to settlement."""
+
+    task: Task
+    fence: Fence
+    #: Our own time (monotonic seconds) at which the lease ends at the latest; before it we must have stopped.
+    lease_ends: float
+    stop_reason: StopReason | None = None
+    cancel: CancelRequest | None = None
+    #: Done when code that was asked to stop had its time to do so and is not waited for any longer.
+    given_up: asyncio.Future[None] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future(), repr=False
+    )
+    _run: asyncio.Task[Any] | None = field(default=None, repr=False)
+
+    def runs(self, run: asyncio.Task[Any]) -> None:
+        """Name the asyncio task to cancel on `stop`; a stop that came earlier counts."""
+        self._run = run
+        if self.stop_reason is not None:
+            self._cancel_run()
+
+    def stop(self, reason: StopReason, cancel: CancelRequest | None = None) -> None:
+        """Ask the code to stop. The first reason counts, except that a lost lease overrides: nothing may be written."""
+        if self.stop_reason is None or reason is StopReason.LEASE_LOST:
+            self.stop_reason = reason
+        self.cancel = self.cancel or cancel
+        self._cancel_run()
+
+    def _cancel_run(self) -> None:
+        if self._run is None or self._run.done():
+            return
+        self._run.cancel()
+        asyncio.get_running_loop().call_later(STOP_PATIENCE, self._give_up)
+
+    def _give_up(self) -> None:
+        if not self.given_up.done():
+            self.given_up.set_result(None)
+
+
+class ProgressReporter:
+    """`AttemptControl` of an attempt: writes progress, newest value only, one write under way at a time."""
+
+    def __init__(self, attempt: RunningAttempt, store: TaskStore, bus: EventBus) -> None:
+        self._attempt = attempt
+        self._store = store
+        self._bus = bus
+        self._loop = asyncio.get_running_loop()
+        self._newest: Any = None
+        self._has_newest = False
+        self._writing: asyncio.Task[None] | None = None
+
+    @property
+    def cancel_requested(self) -> bool:
+        return self._attempt.stop_reason is not None
+
+    async def report_progress(self, value: object) -> None:
+        self._take(_checked(value))
+        if self._writing is not None:
+            # Shielded: a cancelled task must not tear a write that other values may ride on.
+            await asyncio.shield(self._writing)
+
+    def report_progress_soon(self, value: object) -> None:
+        self._loop.call_soon_threadsafe(self._take, _checked(value))
+
+    async def flush(self) -> None:
+        """Wait until the newest progress is written."""
+        await asyncio.sleep(0)  # lets values in that a thread handed over just before it ended
+        while self._writing is not None:
+            await asyncio.wait([self._writing])
+
+    def _take(self, value: Any) -> None:
+        self._newest, self._has_newest = value, True
+        if self._writing is None:
+            self._writing = self._loop.create_task(self._write())
+
+    async def _write(self) -> None:
+        try:
+            while self._has_newest:
+                self._has_newest = False
+                task = await self._store.apply(ReportProgress(self._attempt.fence, self._newest))
+                if task is None:
+                    self._attempt.stop(StopReason.LEASE_LOST)
+                    return
+                await self._bus.publish(TaskProgressEvent(task))
+        except StoreError as error:  # progress is a courtesy; the attempt goes on without it
+            logger.info("progress of task %s not written: %s", self._attempt.task.task_id, error.message)
+        finally:
+            self._writing = None
+
+
+def _checked(value: object) -> Any:
+    plain = value.model_dump(mode="json") if isinstance(value, BaseModel) else value
+    check_storable(plain, "progress", MAX_PROGRESS_BYTES)
+    return plain

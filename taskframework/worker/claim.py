@@ -1,0 +1,98 @@
+"""The claim: one guarded write decides who runs a delivery. Duplicates, stale and unreadable messages end here."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from datetime import timedelta
+
+from taskframework import failpoint
+from taskframework.bus import EventBus
+from taskframework.clock import Clock
+from taskframework.model.events import TaskStartedEvent, event_for
+from taskframework.model.interventions import Postpone
+from taskframework.model.message import TaskMessage
+from taskframework.model.status import CLAIMABLE
+from taskframework.model.task import SCHEMA_VERSION, Task, new_claim_id
+from taskframework.model.transitions import Claim, Fence
+from taskframework.stores.base import TaskStore
+from taskframework.worker.attempt import RunningAttempt
+
+
+class Refusal(enum.Enum):
+    """Why a delivery is not run, and with it what becomes of the message."""
+
+    NOT_NEEDED = "not needed"  # ack: running elsewhere, final, an old copy, or not due yet
+    NO_DOCUMENT = "no document"  # reject: a message without a task is evidence
+    NOT_OURS = "not ours"  # postponed in the store, ack
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimPolicy:
+    """The terms of a claim."""
+
+    lease: timedelta
+    no_handler_delay: timedelta
+    no_handler_limit: int
+
+
+class ClaimStation:
+    """Claims tasks for one worker."""
+
+    def __init__(self, store: TaskStore, bus: EventBus, clock: Clock, worker_id: str, policy: ClaimPolicy) -> None:
+        self._store = store
+        self._bus = bus
+        self._clock = clock
+        self._worker_id = worker_id
+        self._policy = policy
+
+    def request(self, message: TaskMessage) -> Claim:
+        """The claim for a message. After a failure the same one is asked again: its reply may be what was lost."""
+        return Claim(message.task_id, message.dispatch_epoch, new_claim_id(), self._worker_id, self._policy.lease)
+
+    async def claim(self, claim: Claim) -> RunningAttempt | Refusal:
+        """Try to make the task ours.
+
+        Returns:
+            The attempt, or why there is none.
+
+        Raises:
+            StoreUnavailableError: if the store cannot be asked; ask again with the same claim.
+        """
+        asked_at = self._clock.monotonic()
+        task = await self._store.apply(claim)
+        await failpoint.reached("claim.after_write")
+        if task is None:
+            current = await self._store.get(claim.task_id)
+            if current is None or not claim.won(current):
+                return await self._refuse(claim, current)
+            task = current
+        await self._bus.publish(TaskStartedEvent(task))
+        fence = Fence(task.task_id, task.fencing_token, claim.claim_id)
+        return RunningAttempt(task, fence, asked_at + self._policy.lease.total_seconds())
+
+    async def postpone(self, message: TaskMessage) -> Refusal:
+        """Nobody here knows this type: leave the task to a newer worker."""
+        task = await self._store.get(message.task_id)
+        if task is None:
+            return Refusal.NO_DOCUMENT
+        return await self._postpone(message.task_id, message.dispatch_epoch)
+
+    async def _refuse(self, claim: Claim, current: Task | None) -> Refusal:
+        if current is None:
+            return Refusal.NO_DOCUMENT
+        if (
+            current.schema_version > SCHEMA_VERSION
+            and current.status in CLAIMABLE
+            and current.dispatch_epoch == claim.dispatch_epoch
+        ):
+            return await self._postpone(claim.task_id, claim.dispatch_epoch)
+        return Refusal.NOT_NEEDED
+
+    async def _postpone(self, task_id: str, dispatch_epoch: int) -> Refusal:
+        postponed = await self._store.apply(
+            Postpone(task_id, dispatch_epoch, self._policy.no_handler_delay, self._policy.no_handler_limit)
+        )
+        if postponed is not None and postponed.status.is_final:
+            await self._bus.publish(event_for(postponed))
+        return Refusal.NOT_OURS

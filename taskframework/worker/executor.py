@@ -1,0 +1,179 @@
+"""The executor: runs task code within its time and turns whatever happens into an outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import logging
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from pydantic import ValidationError
+
+from taskframework.bus import EventBus
+from taskframework.errors import InvalidParametersError, NonRetryableError, TaskframeworkError
+from taskframework.model.outcome import Failed, Outcome, Released, Succeeded, classify, describe
+from taskframework.model.transitions import DEADLINE
+from taskframework.model.values import MAX_RESULT_BYTES, check_storable
+from taskframework.stores.base import TaskStore
+from taskframework.tasks.context import AttemptControl, TaskContext
+from taskframework.tasks.registry import Registration
+from taskframework.worker.attempt import STOP_PATIENCE, ProgressReporter, RunningAttempt, StopReason
+from taskframework.worker.processes import ProcessPool
+
+logger = logging.getLogger(__name__)
+_task_logger = logging.getLogger("taskframework.task")
+
+
+class AttemptTimeoutError(TaskframeworkError, TimeoutError):
+    """The attempt ran longer than the timeout of its task type."""
+
+    retryable = True
+
+
+class AttemptCancelledError(NonRetryableError):
+    """The task was asked to stop."""
+
+
+class BadResultError(NonRetryableError):
+    """The result cannot be stored."""
+
+
+class LeaseLostError(Exception):
+    """The attempt is no longer ours: nothing it did may be written."""
+
+
+class TaskExecutorService:
+    """Runs attempts: coroutines on the loop, plain functions in threads or processes, both bounded."""
+
+    def __init__(self, store: TaskStore, bus: EventBus, *, threads: int, processes: int | None) -> None:
+        self._store = store
+        self._bus = bus
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="taskframework")
+        self._processes = ProcessPool(processes or os.cpu_count() or 1)
+
+    async def execute(self, registration: Registration, attempt: RunningAttempt) -> Outcome:
+        """Run one attempt to its end.
+
+        Returns:
+            How it ended. Whatever the code raises becomes part of the outcome.
+
+        Raises:
+            LeaseLostError: if the lease was lost meanwhile; the result is discarded.
+        """
+        progress = ProgressReporter(attempt, self._store, self._bus)
+        try:
+            outcome = await self._run(registration, attempt, progress)
+        finally:
+            await progress.flush()
+        if attempt.stop_reason is StopReason.LEASE_LOST:
+            raise LeaseLostError
+        return outcome
+
+    async def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        await self._processes.close()
+
+    async def _run(self, registration: Registration, attempt: RunningAttempt, progress: ProgressReporter) -> Outcome:
+        try:
+            context = _context(registration, attempt, progress)
+        except InvalidParametersError as error:
+            return Failed(describe(error, False, error.code), False)
+        timeout = registration.executable.options.timeout.total_seconds()
+        # A task of its own: cancelling it stops the code and nothing else.
+        run = asyncio.create_task(self._call(registration, context))
+        attempt.runs(run)
+        try:
+            await asyncio.wait([run, attempt.given_up], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            if not run.done() and attempt.stop_reason is None:
+                run.cancel()
+                await asyncio.wait([run], timeout=STOP_PATIENCE)
+                return _timed_out(timeout)
+            if not run.done():
+                logger.warning("task %s does not react to being stopped", attempt.task.task_id)
+                return _stopped(attempt)
+        finally:
+            run.cancel()
+        return self._outcome(registration, attempt, run)
+
+    @staticmethod
+    def _outcome(registration: Registration, attempt: RunningAttempt, run: asyncio.Task[Any]) -> Outcome:
+        try:
+            return Succeeded(_storable_result(registration, run.result()))
+        except asyncio.CancelledError:
+            return _stopped(attempt)
+        except BadResultError as error:
+            return Failed(describe(error, False, "bad_result"), False)
+        except BaseException as error:
+            if isinstance(error, (KeyboardInterrupt, SystemExit)):
+                error = RuntimeError(f"the task code raised {type(error).__name__}")
+            return classify(error, registration.executable.options.retry_on)
+
+    async def _call(self, registration: Registration, context: TaskContext[Any]) -> Any:
+        execute = registration.executable.execute
+        if registration.is_async:
+            return await execute(context)
+        if registration.executable.options.run_in == "process":
+            return await self._processes.run(registration.executable, context)
+        call = functools.partial(contextvars.copy_context().run, execute, context)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, _keep_stop_iteration(call))
+
+
+def _context(registration: Registration, attempt: RunningAttempt, control: AttemptControl) -> TaskContext[Any]:
+    task = attempt.task
+    return TaskContext(
+        task_id=task.task_id,
+        task_type=task.task_type,
+        user_id=task.user_id,
+        parameters=registration.validate_parameters(task.parameters),
+        attempt=task.attempts,
+        max_attempts=task.max_attempts,
+        fencing_token=task.fencing_token,
+        idempotency_key=task.idempotency_key or task.task_id,
+        correlation_id=task.correlation_id,
+        parent_task_id=task.parent.task_id if task.parent else None,
+        logger=_task_logger.getChild(task.task_type),
+        control=control,
+    )
+
+
+def _storable_result(registration: Registration, value: Any) -> Any:
+    """The result as JSON; a result that cannot be stored would fail on every attempt, so it is final."""
+    try:
+        validated = registration.result.validate_python(value)
+        plain = registration.result.dump_python(validated, mode="json", by_alias=True)
+        check_storable(plain, "result", MAX_RESULT_BYTES)
+    except (ValidationError, TaskframeworkError, ValueError, TypeError, RecursionError) as error:
+        raise BadResultError(f"The result is not the declared type or cannot be stored: {error}"[:2000]) from error
+    return plain
+
+
+def _stopped(attempt: RunningAttempt) -> Outcome:
+    match attempt.stop_reason:
+        case StopReason.RELEASED | StopReason.LEASE_LOST:
+            return Released()
+        case StopReason.CANCELLED:
+            by_deadline = attempt.cancel is not None and attempt.cancel.by == DEADLINE
+            error = AttemptCancelledError("The deadline passed." if by_deadline else None)
+            return Failed(describe(error, False, "deadline" if by_deadline else "cancelled"), False)
+        case None:  # the code cancelled itself
+            return Failed(describe(RuntimeError("the task code cancelled itself"), False), False)
+
+
+def _timed_out(seconds: float) -> Failed:
+    error = AttemptTimeoutError(f"The attempt ran longer than its timeout of {seconds:g} s.")
+    return Failed(describe(error, True, "timeout"), True)
+
+
+def _keep_stop_iteration(call: Any) -> Any:
+    """A StopIteration cannot be set on a future and would hang the attempt."""
+
+    def run() -> Any:
+        try:
+            return call()
+        except StopIteration as error:
+            raise RuntimeError("the task code raised StopIteration") from error
+
+    return run

@@ -1,0 +1,129 @@
+"""What every test gets: a clean environment, a watch on blocking calls, and real servers for those that ask."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from typing import NoReturn, Protocol
+
+import pytest
+from blockbuster import BlockBuster
+
+from tests.support.external import ExternalMongo, ExternalRabbit
+from tests.support.servers import MongoServer, RabbitServer, ServerUnavailable
+
+_RABBITMQ_URL = os.environ.get("TASKFRAMEWORK_TEST_RABBITMQ_URL")
+_MONGODB_URL = os.environ.get("TASKFRAMEWORK_TEST_MONGODB_URL")
+_MARKERS = {"rabbit_server": "rabbitmq", "amqp_url": "rabbitmq", "mongo_server": "mongodb", "mongo_url": "mongodb"}
+
+
+class _Rabbit(Protocol):
+    def ensure_running(self) -> None: ...
+    def new_vhost(self) -> str: ...
+    def url_of(self, vhost: str) -> str: ...
+    def delete_vhost(self, name: str) -> None: ...
+
+
+class _Mongo(Protocol):
+    def ensure_running(self) -> None: ...
+    def url_of(self, database: str) -> str: ...
+    def drop_database(self, name: str) -> None: ...
+
+
+def pytest_configure() -> None:
+    """Forget the developer's own settings: a test, and every process it starts, sees only what it sets itself."""
+    for name in [name for name in os.environ if name.startswith("TASKFRAMEWORK_")]:
+        if not name.startswith("TASKFRAMEWORK_TEST_"):
+            del os.environ[name]
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests by the servers they use, so that `-m "not rabbitmq and not mongodb"` runs the quick ones."""
+    for item in items:
+        for fixture in getattr(item, "fixturenames", ()):
+            if marker := _MARKERS.get(fixture):
+                item.add_marker(marker)
+
+
+@pytest.fixture(scope="session")
+def _blocking_calls() -> BlockBuster:
+    return BlockBuster("taskframework")
+
+
+@pytest.fixture(autouse=True)
+def _blocking_calls_are_errors(request: pytest.FixtureRequest, _blocking_calls: BlockBuster) -> Iterator[None]:
+    """A call that blocks the event loop, made by taskframework, fails the test; a benchmark is left alone."""
+    if request.node.get_closest_marker("bench"):
+        yield
+        return
+    _blocking_calls.activate()
+    try:
+        yield
+    finally:
+        _blocking_calls.deactivate()
+
+
+@pytest.fixture(scope="session")
+def rabbit_server() -> Iterator[RabbitServer]:
+    """The private RabbitMQ node, for tests that stop, kill or freeze it; most tests want `amqp_url`."""
+    if _RABBITMQ_URL:
+        _unavailable("this test stops the broker: unset TASKFRAMEWORK_TEST_RABBITMQ_URL to run it on a private node")
+    try:
+        server = RabbitServer()
+    except ServerUnavailable as error:
+        _unavailable(str(error))
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.fixture(scope="session")
+def mongo_server() -> Iterator[MongoServer]:
+    """The private MongoDB replica set, for tests that stop, kill or freeze it; most tests want `mongo_url`."""
+    if _MONGODB_URL:
+        _unavailable("this test stops the database: unset TASKFRAMEWORK_TEST_MONGODB_URL to run it on a private server")
+    try:
+        server = MongoServer()
+    except ServerUnavailable as error:
+        _unavailable(str(error))
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.fixture
+def amqp_url(request: pytest.FixtureRequest) -> Iterator[str]:
+    """URL of a virtual host that belongs to this test alone."""
+    rabbit: _Rabbit = ExternalRabbit(_RABBITMQ_URL) if _RABBITMQ_URL else request.getfixturevalue("rabbit_server")
+    rabbit.ensure_running()
+    try:
+        vhost = rabbit.new_vhost()
+    except ServerUnavailable as error:
+        _unavailable(str(error))
+    yield rabbit.url_of(vhost)
+    rabbit.ensure_running()
+    rabbit.delete_vhost(vhost)
+
+
+@pytest.fixture
+def mongo_url(request: pytest.FixtureRequest) -> Iterator[str]:
+    """URL of a database that belongs to this test alone."""
+    mongo: _Mongo = ExternalMongo(_MONGODB_URL) if _MONGODB_URL else request.getfixturevalue("mongo_server")
+    mongo.ensure_running()
+    database = f"test_{secrets.token_hex(6)}"
+    yield mongo.url_of(database)
+    mongo.ensure_running()
+    mongo.drop_database(database)
+
+
+def _unavailable(reason: str) -> NoReturn:
+    """Skip at home, fail in CI: a green run there must mean that the real servers were used."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)

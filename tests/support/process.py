@@ -1,0 +1,117 @@
+"""Processes that tests start: free ports, a child that cannot outlive us, waiting until something is true."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+# Below the range from which the kernel takes ports for outgoing connections: a client that keeps connecting to a
+# stopped server on a port of that range ends up connected to itself, and the server cannot come back.
+_PORTS = range(15_000, 32_000)
+
+# Asks the kernel to kill the process with its parent, then becomes the wanted program. A preexec_fn would do the same
+# but warns, rightly, when threads exist.
+_LAUNCHER = """
+import ctypes, os, signal, sys
+parent, program = int(sys.argv[1]), sys.argv[2:]
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit("the process that wanted this server is gone")
+os.execvp(program[0], program)
+"""
+
+
+class ServerUnavailable(Exception):  # noqa: N818 (says what is, not what went wrong)
+    """A server cannot be had on this machine. The message says how to get one."""
+
+
+class ServerFailed(Exception):  # noqa: N818
+    """A server was started and did not become ready. The message ends with its log."""
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports on which nobody listens on the loopback interface."""
+    ports: list[int] = []
+    for port in random.SystemRandom().sample(_PORTS, k=1_000):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with contextlib.suppress(OSError):
+                probe.bind(("127.0.0.1", port))
+                ports.append(port)
+        if len(ports) == count:
+            return ports
+    raise ServerFailed("no free ports between 15000 and 32000")
+
+
+def wait_until(true: Callable[[], bool], what: str, *, timeout: float, alive: Callable[[], bool] | None = None) -> None:
+    """Block until `true()` holds.
+
+    Args:
+        true: Polled every 50 ms.
+        what: Names the awaited thing in the error.
+        timeout: Seconds.
+        alive: When given and false, waiting makes no sense any more.
+
+    Raises:
+        ServerFailed: The time is over, or `alive()` became false.
+    """
+    end = time.monotonic() + timeout
+    while not true():
+        if alive is not None and not alive():
+            raise ServerFailed(f"{what}: the process has ended")
+        if time.monotonic() > end:
+            raise ServerFailed(f"{what}: not within {timeout:g} s")
+        time.sleep(0.05)
+
+
+class Process:
+    """One child process, ended with us whatever happens to us."""
+
+    def __init__(self, command: Sequence[str], *, log: Path, environment: Mapping[str, str] | None = None) -> None:
+        """Start `command`; what it prints is appended to the file `log`."""
+        self._log = log
+        with log.open("ab") as output:
+            self._popen = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), *command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=None if environment is None else dict(environment),
+                start_new_session=True,  # Ctrl-C is for the tests; they stop the server in order
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    @property
+    def is_alive(self) -> bool:
+        return self._popen.poll() is None
+
+    def send(self, signal_number: int) -> None:
+        """Send a signal to the process and its children; nothing happens if it is gone."""
+        if self.is_alive:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal_number)
+
+    def end(self, signal_number: int, *, timeout: float) -> None:
+        """Signal the process and wait for its end; after `timeout` seconds kill it."""
+        self.send(signal_number)
+        self.send(signal.SIGCONT)  # a paused process would not hear a polite signal
+        try:
+            self._popen.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.send(signal.SIGKILL)
+            self._popen.wait()
+
+    def log_tail(self, lines: int = 30) -> str:
+        return "\n".join(self._log.read_text(errors="replace").splitlines()[-lines:])

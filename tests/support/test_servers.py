@@ -1,0 +1,79 @@
+"""The servers keep what they promise to the other tests: nothing is shared, and a kill loses nothing that was confirmed."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import aio_pika
+import pymongo
+import pytest
+
+from tests.support.eventually import eventually
+from tests.support.servers import MongoServer, RabbitServer
+
+
+@pytest.mark.parametrize("turn", [1, 2])
+async def test_each_test_has_a_virtual_host_of_its_own(amqp_url: str, turn: int) -> None:
+    async with await aio_pika.connect(amqp_url) as connection, connection.channel() as channel:
+        queue = await channel.declare_queue("same-name", durable=True, arguments={"x-queue-type": "quorum"})
+        assert queue.declaration_result.message_count == 0
+        await channel.default_exchange.publish(aio_pika.Message(b"left over"), "same-name")
+
+
+@pytest.mark.parametrize("turn", [1, 2])
+async def test_each_test_has_a_database_of_its_own(mongo_url: str, turn: int) -> None:
+    async with pymongo.AsyncMongoClient(mongo_url) as client:
+        things = client.get_default_database()["things"]
+        assert await things.count_documents({}) == 0
+        await things.insert_one({"left": "over"})
+
+
+def test_confirmed_messages_survive_a_kill(rabbit_server: RabbitServer, amqp_url: str) -> None:
+    asyncio.run(_publish(amqp_url))
+    rabbit_server.kill()
+    rabbit_server.start()
+    assert asyncio.run(_get(amqp_url)) == b"kept"
+
+
+async def test_acknowledged_writes_survive_a_kill(mongo_server: MongoServer, mongo_url: str) -> None:
+    async with pymongo.AsyncMongoClient(mongo_url) as client:
+        things = client.get_default_database()["things"]
+        await things.insert_one({"_id": 1})
+        await asyncio.to_thread(mongo_server.kill)
+        await asyncio.to_thread(mongo_server.start)
+        assert await things.find_one({}) == {"_id": 1}
+
+
+def test_a_frozen_server_answers_when_it_is_woken(mongo_server: MongoServer) -> None:
+    with mongo_server.client() as client:
+        answered = threading.Event()
+        mongo_server.pause()
+        asking = threading.Thread(target=lambda: (client.admin.command("ping"), answered.set()))
+        asking.start()
+        assert not answered.wait(0.2)
+        mongo_server.resume()
+        asking.join()
+        assert answered.is_set()
+
+
+async def test_eventually_tells_what_it_saw_last() -> None:
+    with pytest.raises(AssertionError, match="the last value was 0"):
+        await eventually(lambda: 0, timeout=0)
+    assert await eventually(lambda: "there") == "there"
+
+
+async def _publish(url: str) -> None:
+    async with await aio_pika.connect(url) as connection, connection.channel() as channel:
+        await channel.declare_queue("kept", durable=True, arguments={"x-queue-type": "quorum"})
+        message = aio_pika.Message(b"kept", delivery_mode=aio_pika.DeliveryMode.PERSISTENT)
+        await channel.default_exchange.publish(message, "kept")
+
+
+async def _get(url: str) -> bytes:
+    async with await aio_pika.connect(url) as connection, connection.channel() as channel:
+        queue = await channel.declare_queue("kept", durable=True, arguments={"x-queue-type": "quorum"})
+        message = await eventually(lambda: queue.get(fail=False))
+        assert message is not None
+        await message.ack()
+        return message.body

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from taskframework.settings.sizes import format_size, parse_size
+from taskframework.settings.urls import check_broker_url, check_store_url, redacted, scheme_of, sqlite_file
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [("1MiB", 1048576), ("512 KiB", 524288), ("1.5MB", 1_500_000), ("2048", 2048), (4096, 4096), ("1gib", 1024**3)],
+)
+def test_sizes_are_read(value: object, expected: int) -> None:
+    assert parse_size(value) == expected
+
+
+@pytest.mark.parametrize("value", ["", "MiB", "-1", "1 bit", "1TiB", True, None, 1.5])
+def test_other_sizes_are_refused_with_examples(value: object) -> None:
+    with pytest.raises(ValueError, match="must be an amount of bytes such as 1MiB, 512KiB or 1048576"):
+        parse_size(value)
+
+
+@pytest.mark.parametrize(("value", "text"), [(1048576, "1MiB"), (1536, "1536"), (2048, "2KiB"), (0, "0")])
+def test_sizes_are_written_in_the_largest_unit_that_fits(value: int, text: str) -> None:
+    assert format_size(value) == text
+    assert parse_size(text) == value
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "embedded://",
+        "amqp://localhost",
+        "amqp://user:p%40ss@host:5672/vhost",
+        "amqps://host/?heartbeat=5",
+        "amqp://[::1]:5672/",
+        "AMQP://host",
+    ],
+)
+def test_broker_addresses_are_accepted(url: str) -> None:
+    assert check_broker_url(url) == url
+
+
+@pytest.mark.parametrize(
+    ("url", "next_step"),
+    [
+        ("", "must be embedded://, amqp://user:password@host:5672/vhost"),
+        ("rabbit.example", "must be embedded://"),
+        ("redis://host", "must be embedded://"),
+        ("embedded://host", "takes nothing after embedded://"),
+        ("amqp://", "write amqp://user:password@host:5672/vhost"),
+        ("amqp://user:secret", "names no valid host"),
+        ("amqp://user:se@cret/1@host:notaport/", "names no valid host"),
+    ],
+)
+def test_other_broker_addresses_are_refused_with_the_right_form(url: str, next_step: str) -> None:
+    with pytest.raises(ValueError, match=next_step) as caught:
+        check_broker_url(url)
+    assert "secret" not in str(caught.value)
+    assert "se@cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sqlite:///tasks.db",
+        "sqlite:////var/lib/tasks.db",
+        "mongodb://host/tasks",
+        "mongodb://a:27017,b:27017,c/tasks?replicaSet=rs0&appName=a@b",
+        "mongodb+srv://user:p%2Fss@cluster.example/tasks",
+    ],
+)
+def test_store_addresses_are_accepted(url: str) -> None:
+    assert check_store_url(url) == url
+
+
+@pytest.mark.parametrize(
+    ("url", "next_step"),
+    [
+        ("tasks.db", "must be sqlite:///file or mongodb://host:27017/database"),
+        ("postgres://host/db", "must be sqlite:///file"),
+        ("sqlite://tasks.db", "write sqlite:///file"),
+        ("sqlite:///", "write sqlite:///file"),
+        ("sqlite:///folder/", "write sqlite:///file"),
+        ("sqlite:///:memory:", "needs a file"),
+        ("mongodb:///tasks", "names no valid host"),
+        ("mongodb://host:27017", "needs one database in its path; write mongodb://host/database"),
+        ("mongodb://host/?replicaSet=rs0", "needs one database"),
+        ("mongodb://host/a/b", "needs one database"),
+        ("mongodb+srv://user:secret@host", r"write mongodb\+srv://host/database"),
+    ],
+)
+def test_other_store_addresses_are_refused_with_the_right_form(url: str, next_step: str) -> None:
+    with pytest.raises(ValueError, match=next_step) as caught:
+        check_store_url(url)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("amqp://user:secret@host:5672/v", "amqp://user:***@host:5672/v"),
+        ("amqp://user:sec@ret/x@host/v", "amqp://user:***@host/v"),
+        ("amqp://:secret@host", "amqp://:***@host"),
+        ("mongodb://u:secret@a:1,b:2/db?w=1", "mongodb://u:***@a:1,b:2/db?w=1"),
+        (
+            "mongodb://h/db?tlsCertificateKeyFilePassword=secret&w=1",
+            "mongodb://h/db?tlsCertificateKeyFilePassword=***&w=1",
+        ),
+        ("user:secret@host", "user:***@host"),
+        ("amqp://user@host", "amqp://user@host"),
+        ("amqp://host:5672", "amqp://host:5672"),
+        ("sqlite:///tasks.db", "sqlite:///tasks.db"),
+        ("myapp.tasks", "myapp.tasks"),
+    ],
+)
+def test_secrets_are_masked_and_nothing_else(url: str, shown: str) -> None:
+    assert redacted(url) == shown
+
+
+def test_parts_of_an_address() -> None:
+    assert scheme_of("AMQP://host") == "amqp"
+    assert scheme_of("host") == ""
+    assert sqlite_file("sqlite:///a/b.db") == Path("a/b.db")
+    assert sqlite_file("sqlite:////a/b.db") == Path("/a/b.db")
