@@ -101,7 +101,11 @@ class EventBus:
                 return list(await reply)
         return []
 
-    async def _receive(self, _bus: object, *, event: Event) -> list[Any]:
+    def _receive(self, _bus: object, *, event: Event) -> Awaitable[list[Any]]:
+        """The one receiver of a signal. A plain function: blinker refuses to send to coroutine functions."""
+        return self._run_listeners(event)
+
+    async def _run_listeners(self, event: Event) -> list[Any]:
         must_succeed, observers = self._route(type(event))
         answers = []
         for listener in must_succeed:

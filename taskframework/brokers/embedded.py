@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 from taskframework.brokers.base import (
@@ -51,6 +51,7 @@ class EmbeddedBroker:
         self._prefix = prefix
         self._numbers = itertools.count()
         self._dead_letters = Queue(f"{prefix}.dlq")
+        self._dead_letters.is_declared = True
         self._queues: dict[str, Queue] = {}
         self._event_queues: dict[str, Queue] = {}
         self._delays = Delays(clock, self._put_due)
@@ -116,8 +117,8 @@ class EmbeddedBroker:
 
     async def queue_depth(self, task_type: str, lane: Priority) -> int | None:
         self._require_connection()
-        queue = self._queue(task_type, lane)
-        return len(queue.ready) if queue.is_declared else None
+        queue = self._queues.get(f"{self._prefix}.{task_type}.{lane}")
+        return len(queue.ready) if queue is not None and queue.is_declared else None
 
     def consume(self, request: ConsumeRequest, on_delivery: OnDelivery) -> Consumption:
         queues = [self._queue(task_type, lane) for task_type in request.task_types for lane in LANES]
@@ -182,9 +183,7 @@ class EmbeddedBroker:
             self._queues[name] = Queue(name, lane=lane, dead_letters=self._dead_letters)
         return self._queues[name]
 
-    def _message(
-        self, body: bytes, headers: Mapping[str, str | int] | Mapping[str, str] | None, content_type: str = ""
-    ) -> Message:
+    def _message(self, body: bytes, headers: Mapping[str, str | int] | None, content_type: str = "") -> Message:
         texts = {key: str(value) for key, value in headers.items()} if headers else {}
         return Message(next(self._numbers), body, texts, content_type)
 

@@ -28,23 +28,19 @@ class Message(NamedTuple):
 class EmbeddedDelivery:
     """`Delivery` of the port."""
 
-    __slots__ = ("_message", "consumer")
+    __slots__ = ("consumer", "message")
 
     def __init__(self, message: Message, consumer: Consumer) -> None:
-        self._message = message
+        self.message = message
         self.consumer = consumer
 
     @property
-    def message(self) -> Message:
-        return self._message
-
-    @property
     def body(self) -> bytes:
-        return self._message.body
+        return self.message.body
 
     @property
     def headers(self) -> Mapping[str, str]:
-        return self._message.headers
+        return self.message.headers
 
     @property
     def queue(self) -> str:
@@ -66,7 +62,7 @@ class EmbeddedDelivery:
         queue = self.consumer.queue
         if queue.settle(self) and queue.dead_letters is not None:
             death = {"x-first-death-queue": queue.name, "x-first-death-reason": "rejected"}
-            queue.dead_letters.put(self._message._replace(headers={**self._message.headers, **death}))
+            queue.dead_letters.put(self.message._replace(headers={**self.message.headers, **death}))
 
 
 class Consumer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import shutil
 import signal
 import tempfile
@@ -41,6 +42,7 @@ class MongoServer:
         self._folder = Path(tempfile.mkdtemp(prefix="taskframework-mongodb-"))
         (self.port,) = free_ports(1)
         self._process: Process | None = None
+        atexit.register(self.close)
 
     @property
     def url(self) -> str:
@@ -121,6 +123,7 @@ class MongoServer:
         """End the server and remove its folder; safe to call twice."""
         self.kill()
         shutil.rmtree(self._folder, ignore_errors=True)
+        atexit.unregister(self.close)
 
     def drop_database(self, name: str) -> None:
         with self.client() as client:

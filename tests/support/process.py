@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 # Below the range from which the kernel takes ports for outgoing connections: a client that keeps connecting to a
@@ -28,6 +29,10 @@ if sys.platform == "linux":
         sys.exit("the process that wanted this server is gone")
 os.execvp(program[0], program)
 """
+
+# For the kernel the parent is the thread that started a process, so a test that restarts a server from a short-lived
+# thread would have it killed when that thread ends. This thread lives as long as we do.
+_STARTER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="server-starter")
 
 
 class ServerUnavailable(Exception):  # noqa: N818 (says what is, not what went wrong)
@@ -80,14 +85,15 @@ class Process:
         """Start `command`; what it prints is appended to the file `log`."""
         self._log = log
         with log.open("ab") as output:
-            self._popen = subprocess.Popen(
+            self._popen = _STARTER.submit(
+                subprocess.Popen[bytes],
                 [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), *command],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=None if environment is None else dict(environment),
                 start_new_session=True,  # Ctrl-C is for the tests; they stop the server in order
-            )
+            ).result()
 
     @property
     def pid(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import AsyncIterator
 from datetime import timedelta
 
 from aio_pika import Connection
@@ -33,7 +34,7 @@ class Line:
     def server(self) -> str:
         """Product and version as the broker gives them."""
         properties = self._connection.transport.connection.server_properties if self._connection.transport else {}
-        return f"{properties.get('product', 'unknown')} {properties.get('version', '')}".strip()
+        return " ".join(str(properties[name]) for name in ("product", "version") if name in properties)
 
     @property
     def is_blocked(self) -> bool:
@@ -90,6 +91,7 @@ class Connector:
         self._timeout = timeout.total_seconds()
         port = self._url.port or (5671 if self._url.scheme == "amqps" else 5672)
         self.where = f"{self._url.host}:{port}"
+        self.vhost = self._url.path.removeprefix("/") or "/"
 
     async def open(self, purpose: str) -> Line:
         """Open a connection that the broker's own tools show under this purpose.
@@ -109,5 +111,10 @@ class Connector:
         return Line(connection)
 
     @contextlib.asynccontextmanager
-    async def opened(self, purpose: str):  # type: ignore[no-untyped-def]
-        ...
+    async def opened(self, purpose: str) -> AsyncIterator[Line]:
+        """A connection for the length of a block."""
+        line = await self.open(purpose)
+        try:
+            yield line
+        finally:
+            await line.close()

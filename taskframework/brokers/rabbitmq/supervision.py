@@ -14,8 +14,8 @@ from taskframework.errors import BrokerError, BrokerUnavailableError
 
 logger = logging.getLogger(__name__)
 
-#: Attempts follow each other at random within a time that doubles up to this, so that a restarted broker is found within
-#: seconds and a thousand clients do not come at once.
+#: Attempts follow each other at random within a time that doubles up to this, so that a restarted broker is found
+#: within seconds and a thousand clients do not come at once.
 _LONGEST_PAUSE = 3.0
 #: Even what was established without trouble is not established again in a hot loop.
 _PAUSE_AFTER_LOSS = (0.02, 0.2)
@@ -102,11 +102,14 @@ class Kept(Generic[T]):
         Raises:
             BrokerUnavailableError: if the last attempt failed; there is no waiting for a broker known to be away.
         """
-        if self._task is not None:
+        while self._task is not None:
             await self._decided.wait()
-        if self._value is None:
-            raise BrokerUnavailableError(self._problem)
-        return self._value
+            if self._value is None:
+                break
+            if not self._value.lost.is_set():
+                return self._value
+            await asyncio.sleep(0)  # the task that notices the loss has not run yet
+        raise BrokerUnavailableError(self._problem)
 
     async def wait(self) -> T:
         """The thing, however long it takes."""
@@ -121,7 +124,8 @@ class Kept(Generic[T]):
             before_sleep=self._failed,
         )
         while True:
-            value = self._value = await patience.copy()(self._establish)
+            value = await patience(self._establish)
+            self._value = value
             self._up.set()
             self._decided.set()
             logger.debug("%s: ready", self._what)

@@ -18,11 +18,14 @@ _RULE = re.compile(r"\s*([-*_=/~])(\s*\1){2,}\s*$")
 _ITEM = re.compile(r"\s*(?:[-*+•·▪◦]|\(?\d{1,3}[.)、])\s+")
 _QUOTE = re.compile(r"\s*(>\s?)+")
 _TABLE = re.compile(r"\s*[|+]")
+#: What lines of program code have and sentences do not, outside of back-quotes.
+_CODE = re.compile(r"[{}]|=>|==|&&|\);|-->|::")
 _FRONT_TITLE = re.compile(r"title:\s*(.+)", re.IGNORECASE)
 
 _INLINE = (
     (re.compile(r"!\[[^\]]*\]\([^)]*\)"), ""),  # image
     (re.compile(r"\[([^\]]*)\](?:\([^)]*\)|\[[^\]]*\])"), r"\1"),  # link
+    (re.compile(r" ?\[\^?[\w-]{1,8}\](?!\()"), ""),  # footnote, citation
     (re.compile(r"<!--.*?-->|</?[a-zA-Z][^<>]*>"), ""),
     (re.compile(r"<(https?://[^>]*)>"), r"\1"),
     (re.compile(r"\\([!-/:-@\[-`{-~])"), r"\1"),  # escaped punctuation
@@ -137,7 +140,7 @@ def _add_line(line: str, blocks: _Blocks) -> None:
         blocks.headings.append(match[1])
     elif _UNDERLINE.match(line) and len(blocks.open) == 1:
         blocks.headings.append(blocks.open.pop())
-    elif not line.strip() or _RULE.match(line) or _TABLE.match(line):
+    elif not line.strip() or _RULE.match(line) or _TABLE.match(line) or _CODE.search(_CODE_SPAN.sub("", line)):
         blocks.close()
     elif match := _ITEM.match(line):
         blocks.close()

@@ -1,21 +1,266 @@
-"""Terms of a text and how much each says about its subject, by statistics alone: no list of words of any language."""
+"""Terms of a text and how much each says about its subject, by statistics alone: no word list of any language.
+
+Three observations carry it. Words that only connect others hardly ever stand before a comma or a full stop; subjects
+often do. Subjects come in clusters, connecting words everywhere. Where nouns are capitalised, subjects are.
+"""
 
 from __future__ import annotations
 
+import math
 import re
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 
 _HAN = "\u3005\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f"
 _KATAKANA = "\u30a1-\u30fa\u30fc-\u30ff\uff66-\uff9f"
 _HIRAGANA = "\u3041-\u309f"
-#: Scripts other than Chinese and Japanese that are written without spaces: Thai, Lao, Burmese, Khmer.
-_OTHER_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
+_OTHER_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"  # Thai, Lao, Burmese, Khmer
 _UNSPACED = _HAN + _KATAKANA + _HIRAGANA + _OTHER_UNSPACED
-#: Signs that belong to the letter before them but are not letters themselves.
-_MARKS = "\u0300-\u036f\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0900-\u0dff"
+_MARKS = "\u0300-\u036f\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0900-\u0dff"  # belong to the letter before them
 _LETTERS = rf"(?:[^\W{_UNSPACED}]|[{_MARKS}])+"
+#: A word, or a run of characters that are written without spaces. Japanese grammar is written in hiragana, its
+#: subjects are not; hiragana gives no terms.
 _TOKEN = re.compile(
-    rf"(?P<word>{_LETTERS}(?:[-'’·]{_LETTERS})*|[{_KATAKANA}]{{2,}})|(?P<run>[{_HAN}{_OTHER_UNSPACED}]{{2,}})"
+    r"(?P<address>https?://\S+|www\.\S+|\S+@\S+)|"
+    rf"(?P<word>{_LETTERS}(?:[-'’·]{_LETTERS})*|[{_KATAKANA}]{{2,}})|(?P<run>[{_HAN}{_OTHER_UNSPACED}]+)"
 )
+_COUNTED = re.compile(rf"{_LETTERS}(?:[-'’·.]{_LETTERS})*|[{_UNSPACED}]")
+_HIRAGANA_CHARACTER = re.compile(rf"[{_HIRAGANA}]")
+_UNSPACED_CHARACTER = re.compile(rf"[{_UNSPACED}]")
+_AFTER_CLAUSE = re.compile(r"[`\"'*”’»\])]*(?:[^\w\s`\"'“‘«(\[{<]|$)")
+
+_PARTS = 20  # the text is cut into so many to see whether a word comes in clusters
+_LONGEST_GRAM = 4
+_SHORTEST_WORD = 3
+_SHORTEST_SENTENCE = 3
+_MOST_COMPARED = 50
+_CAPITALISING = 0.18  # from this share of capitals inside sentences on, the language capitalises its nouns
+_LEAST_COHESION = 0.25
+_MOSTLY = 0.5
+_SOME_HIRAGANA = 0.1
+
+
+class _Script(Enum):
+    """How the bulk of the text is written."""
+
+    SPACED = auto()
+    UNSPACED = auto()
+    JAPANESE = auto()
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What was seen of one term."""
+
+    count: int = 0
+    ends: int = 0
+    inside: int = 0  # not first in its sentence
+    capitals: int = 0  # of those
+    parts: set[int] = field(default_factory=set)
+    before: set[str] = field(default_factory=set)
+    after: set[str] = field(default_factory=set)
+    surfaces: Counter[str] = field(default_factory=Counter)
+
+    def add(self, other: _Seen) -> None:
+        """Take over what was seen of another form of the same word."""
+        self.count += other.count
+        self.ends += other.ends
+        self.inside += other.inside
+        self.capitals += other.capitals
+        self.parts |= other.parts
+        self.surfaces += other.surfaces
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A word as it is written most often, how often it occurs in any form, and how much it says."""
+
+    word: str
+    count: int
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class Lexicon:
+    """The terms of a text by each of their forms."""
+
+    forms: Mapping[str, Term]
+
+    def find(self, sentence: str) -> Iterator[Term]:
+        """The terms that occur in a sentence, once for each occurrence."""
+        for match in _TOKEN.finditer(sentence):
+            forms = (gram for gram, *_ in _grams(match[0])) if match.lastgroup == "run" else [match[0].casefold()]
+            yield from (self.forms[form] for form in forms if form in self.forms)
+
+    def best(self, most: int) -> list[Term]:
+        """The heaviest terms, none of which contains another."""
+        chosen: list[Term] = []
+        for term in sorted(set(self.forms.values()), key=lambda term: (-term.weight, term.word)):
+            if len(chosen) == most:
+                break
+            plain = term.word.casefold()
+            if not any(plain in other.word.casefold() or other.word.casefold() in plain for other in chosen):
+                chosen.append(term)
+        return chosen
+
+
+def count_words(text: str) -> tuple[int, int]:
+    """Words between spaces, and characters of scripts that are written without spaces."""
+    spaced = unspaced = 0
+    for match in _COUNTED.finditer(text):
+        if _UNSPACED_CHARACTER.match(match[0]):
+            unspaced += 1
+        else:
+            spaced += 1
+    return spaced, unspaced
+
+
+def build_lexicon(sentences: Sequence[str], headings: Iterable[str]) -> Lexicon:
+    """Weigh every term that occurs twice; if none does, those that occur once.
+
+    Args:
+        sentences: the text.
+        headings: what they name counts double.
+    """
+    words, grams = _observe(sentences)
+    named = "\n".join(headings).casefold()
+    script = _script_of(sentences)
+    forms = dict(_weigh_words(_group_forms(words), named, ends_tell=script is _Script.SPACED))
+    forms.update(_weigh_grams(grams, named, ends_tell=script is not _Script.JAPANESE))
+    repeated = {form: term for form, term in forms.items() if term.count > 1}
+    return Lexicon(repeated or forms)
+
+
+def _script_of(sentences: Sequence[str]) -> _Script:
+    text = "".join(sentences)
+    unspaced, hiragana = len(_UNSPACED_CHARACTER.findall(text)), len(_HIRAGANA_CHARACTER.findall(text))
+    if unspaced * 2 < len(text) * _MOSTLY:
+        return _Script.SPACED
+    return _Script.JAPANESE if hiragana > unspaced * _SOME_HIRAGANA else _Script.UNSPACED
+
+
+def _observe(sentences: Sequence[str]) -> tuple[dict[str, _Seen], dict[str, _Seen]]:
+    words: dict[str, _Seen] = {}
+    grams: dict[str, _Seen] = {}
+    for number, sentence in enumerate(sentences):
+        part = number * _PARTS // len(sentences)
+        tokens = list(_TOKEN.finditer(sentence))
+        if sum(len(token[0]) if token.lastgroup == "run" else 1 for token in tokens) < _SHORTEST_SENTENCE:
+            continue  # a label, such as "Example."
+        for match in tokens:
+            is_end = _AFTER_CLAUSE.match(sentence, match.end()) is not None
+            if match.lastgroup == "word":
+                _observe_word(words, match, part, is_end)
+            elif match.lastgroup == "run":
+                _observe_run(grams, match[0], part, is_end, border=str(number))
+    return words, grams
+
+
+def _observe_word(words: dict[str, _Seen], match: re.Match[str], part: int, is_end: bool) -> None:
+    seen = words.setdefault(match[0].casefold(), _Seen())
+    seen.surfaces[match[0]] += 1
+    seen.inside += match.start() > 0
+    seen.capitals += match.start() > 0 and match[0][0].isupper()
+    _note(seen, part, is_end)
+
+
+def _observe_run(grams: dict[str, _Seen], run: str, part: int, is_end: bool, border: str) -> None:
+    for gram, before, after in _grams(run):
+        seen = grams.setdefault(gram, _Seen())
+        seen.before.add(before or border)  # the border of a run is as good as a new neighbour each time
+        seen.after.add(after or border)
+        _note(seen, part, is_end and not after)
+
+
+def _note(seen: _Seen, part: int, is_end: bool) -> None:
+    seen.count += 1
+    seen.ends += is_end
+    seen.parts.add(part)
+
+
+def _grams(run: str) -> Iterator[tuple[str, str, str]]:
+    """Each part of a run up to the longest length, with the characters beside it."""
+    for start in range(len(run)):
+        for end in range(start + 1, min(start + _LONGEST_GRAM, len(run)) + 1):
+            yield run[start:end], run[start - 1 : start], run[end : end + 1]
+
+
+def _group_forms(words: Mapping[str, _Seen]) -> list[tuple[list[str], _Seen]]:
+    """Put forms of a word together: those that share at least three quarters of their letters from the start."""
+    groups: list[tuple[list[str], _Seen]] = []
+    alike: dict[str, list[int]] = {}
+    for form in sorted(words):
+        near = alike.setdefault(form[: _SHORTEST_WORD + 1], [])
+        found = next((number for number in near[-_MOST_COMPARED:] if _are_forms(groups[number][0][0], form)), None)
+        if found is None:
+            near.append(len(groups))
+            groups.append(([form], words[form]))
+        else:
+            groups[found][0].append(form)
+            groups[found][1].add(words[form])
+    return groups
+
+
+def _are_forms(one: str, other: str) -> bool:
+    shared = 0
+    for left, right in zip(one, other, strict=False):
+        if left != right:
+            break
+        shared += 1
+    return shared >= _SHORTEST_WORD + 1 and shared >= 0.75 * max(len(one), len(other)) and "_" not in one + other
+
+
+def _weigh_words(
+    groups: list[tuple[list[str], _Seen]], named: str, *, ends_tell: bool
+) -> Iterator[tuple[str, Term]]:
+    usual = _usual_ends(seen for _, seen in groups)
+    inside = sum(seen.inside for _, seen in groups) or 1
+    capitalising = sum(seen.capitals for _, seen in groups) / inside > _CAPITALISING
+    for forms, seen in groups:
+        word = seen.surfaces.most_common(1)[0][0]
+        if len(word) < _SHORTEST_WORD or word[0].isdigit():
+            continue
+        weight = seen.count * _cluster_factor(seen) * math.log2(len(word))
+        if ends_tell:
+            weight *= _end_factor(seen, usual)
+        if ends_tell and capitalising and seen.capitals < seen.inside / 2:
+            weight /= 10
+        if "_" in word or any(character.isdigit() for character in word):
+            weight /= 3
+        term = Term(word, seen.count, weight * 2 if any(form in named for form in forms) else weight)
+        yield from ((form, term) for form in forms)
+
+
+def _weigh_grams(grams: Mapping[str, _Seen], named: str, *, ends_tell: bool) -> Iterator[tuple[str, Term]]:
+    usual = _usual_ends(seen for gram, seen in grams.items() if len(gram) > 1)
+    for gram, seen in grams.items():
+        freedom = min(len(seen.before), len(seen.after))
+        if len(gram) < 2 or freedom < min(2, seen.count):
+            continue
+        cohesion = seen.count / math.sqrt(grams[gram[:-1]].count * grams[gram[1:]].count)
+        if cohesion < _LEAST_COHESION:
+            continue
+        weight = seen.count * _cluster_factor(seen) * cohesion * min(1.0, freedom / seen.count**0.6) * len(gram)
+        if ends_tell:
+            weight *= _end_factor(seen, usual)
+        yield gram, Term(gram, seen.count, weight * 2 if gram in named else weight)
+
+
+def _usual_ends(observed: Iterable[_Seen]) -> float:
+    ends = total = 0
+    for seen in observed:
+        ends += seen.ends
+        total += seen.count
+    return ends / total if ends else 1.0
+
+
+def _end_factor(seen: _Seen, usual: float) -> float:
+    """How often the term ends a clause, against the usual; cautious while it was seen seldom."""
+    return min(2.0, (seen.ends + 2 * usual) / ((seen.count + 2) * usual))
+
+
+def _cluster_factor(seen: _Seen) -> float:
+    expected = _PARTS * (1 - (1 - 1 / _PARTS) ** seen.count)
+    return 1.25 - 0.5 * min(1.0, len(seen.parts) / expected)

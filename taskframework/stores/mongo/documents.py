@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
 import orjson
 
+from taskframework.errors import ValueNotStorableError
 from taskframework.model.query import DeadMessage
 from taskframework.model.task import Task
 from taskframework.model.values import Json
@@ -22,8 +24,14 @@ def stored(value: Json) -> Any:
 
     The driver reads `{"$ref": …, "$id": …}` back as a reference object, BSON has no name with NUL in it, and servers and
     tools disagree on what else with a `$` name is data. No JSON value is bytes, so there is no doubt when reading.
+
+    Raises:
+        ValueNotStorableError: for what is not JSON.
     """
-    return orjson.dumps(value) if _has_special_name(value) else value
+    try:
+        return orjson.dumps(value) if _has_special_name(value) else value
+    except (TypeError, RecursionError) as error:
+        raise ValueNotStorableError("a value", str(error)) from error
 
 
 def restored(value: Any) -> Json:
@@ -56,7 +64,7 @@ def task_of(document: Document) -> Task:
     return Task.from_document(_with_user_values(document, restored))
 
 
-def _with_user_values(document: Document, form: Any) -> Document:
+def _with_user_values(document: Document, form: Callable[[Any], Any]) -> Document:
     for name in _USER_VALUES:
         document[name] = form(document[name])
     for entry in document["history"]:

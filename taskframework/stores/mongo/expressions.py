@@ -49,7 +49,17 @@ def passed(*fields: str, by: timedelta = timedelta(0)) -> dict[str, Any]:
     The type check is for null, which counts as earlier than every time.
     """
     reached = [{"$lte": [f"${field}", later(-by)]} for field in fields]
-    return {**{field: {"$type": "date"} for field in fields}, "$expr": {"$and": reached}}
+    return {field: {"$type": "date"} for field in fields} | {"$expr": {"$and": reached}}
+
+
+def in_status(*statuses: TaskStatus) -> dict[str, Any]:
+    """Filter for the status."""
+    return {"$in": sorted(statuses)}
+
+
+def owned(owner: str | None) -> dict[str, Any]:
+    """Filter: the task is this user's; None means anybody's."""
+    return {} if owner is None else {"user_id": owner}
 
 
 def change(changes: Changes) -> Stage:

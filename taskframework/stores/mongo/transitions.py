@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import singledispatch
 
 from taskframework.model.interventions import (
-    DEADLINE_PASSED,
     LEASE_EXPIRED,
     NO_HANDLER,
     Cancel,
@@ -20,7 +19,7 @@ from taskframework.model.interventions import (
     Replay,
     framework_error,
 )
-from taskframework.model.marks import MarkDispatched, MarkPublished, PostponeRelay, ReserveDispatch
+from taskframework.model.marks import _MAX_DOUBLINGS, MarkDispatched, MarkPublished, PostponeRelay, ReserveDispatch
 from taskframework.model.status import CLAIMABLE, LIVE, REPLAYABLE, TaskStatus
 from taskframework.model.task import SCHEMA_VERSION
 from taskframework.model.transitions import DEADLINE, Claim, Complete, Fail, Fence, Release, ReportProgress
@@ -35,9 +34,11 @@ from taskframework.stores.mongo.expressions import (
     choose,
     claimable_at,
     first_of,
+    in_status,
     later,
     lit,
     milliseconds,
+    owned,
     passed,
     plus,
     with_error,
@@ -64,14 +65,6 @@ def write_of(request: object) -> Write:
         TypeError: for a class that has no rule here.
     """
     raise TypeError(f"{type(request).__name__} has no rule for MongoDB; add it to {__name__}")
-
-
-def in_status(*statuses: TaskStatus) -> Document:
-    return {"$in": sorted(statuses)}
-
-
-def owned(owner: str | None) -> Document:
-    return {} if owner is None else {"user_id": owner}
 
 
 def _held(fence: Fence) -> Document:
@@ -170,8 +163,8 @@ def _reap(reap: Reap) -> Write:
 @write_of.register
 def _cancel(cancel: Cancel) -> Write:
     guard = {"_id": cancel.task_id, "status": in_status(*LIVE), "cancel": None, **owned(cancel.owner)}
-    asked = {"cancel": {"by": lit(cancel.by), "at": NOW, "reason": lit(cancel.reason)}}
     data = {"by": cancel.by, "reason": cancel.reason}
+    asked = {"cancel": {"by": lit(cancel.by), "at": NOW, "reason": lit(cancel.reason)}}
     requested = {**asked, **with_event("cancel_requested", data=data)}
     cancelled = {**asked, **at_rest(TaskStatus.CANCELLED), **with_event("cancelled", data=data)}
     return Write(guard, [choose(IS_RUNNING, requested, cancelled)])
@@ -180,8 +173,8 @@ def _cancel(cancel: Cancel) -> Write:
 @write_of.register
 def _expire(expire: Expire) -> Write:
     guard = {"_id": expire.task_id, "status": in_status(*LIVE), "cancel": None, **passed("deadline")}
-    asked = {"cancel": {"by": DEADLINE, "at": NOW, "reason": DEADLINE_PASSED}}
-    data = {"by": DEADLINE, "reason": DEADLINE_PASSED}
+    data = {"by": DEADLINE, "reason": "the deadline passed"}
+    asked = {"cancel": {"by": data["by"], "at": NOW, "reason": data["reason"]}}
     requested = {**asked, **with_event("cancel_requested", data=data)}
     error = framework_error("deadline", "The deadline passed.", retryable=False)
     failed = {**asked, **with_error(error), **at_rest(TaskStatus.FAILED), **with_event("failed")}
@@ -217,7 +210,7 @@ def _replay(replay: Replay) -> Write:
 
 @write_of.register
 def _mark_dispatched(mark: MarkDispatched) -> Write:
-    doublings = {"$pow": [2, {"$min": ["$dispatches", MAX_DOUBLINGS]}]}
+    doublings = {"$pow": [2, {"$min": ["$dispatches", _MAX_DOUBLINGS]}]}
     wait = {"$min": [{"$multiply": [milliseconds(mark.first), doublings]}, milliseconds(mark.longest)]}
     due = {"$add": [{"$max": [NOW, "$not_before"]}, wait]}
     dispatched = {"next_dispatch_at": due, "dispatches": plus("$dispatches", 1)}

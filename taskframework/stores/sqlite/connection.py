@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import aiosqlite
 
@@ -74,7 +74,8 @@ class Database:
     async def fetch(self, sql: str, parameters: Iterable[Any] = ()) -> Sequence[Row]:
         """The rows of one query."""
         with translated(self.path):
-            return list(await self._open(self._reader).execute_fetchall(sql, parameters))
+            rows = await self._open(self._reader).execute_fetchall(sql, parameters)
+            return cast(list[Row], rows)
 
     async def write(self, sql: str, parameters: Iterable[Any] = ()) -> int:
         """Run one statement as a transaction of its own and return how many rows it changed."""

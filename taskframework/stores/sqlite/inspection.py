@@ -6,6 +6,7 @@ import asyncio
 import os
 import sqlite3
 from pathlib import Path
+from urllib.parse import quote
 
 import aiosqlite
 
@@ -23,7 +24,7 @@ async def inspect(path: Path) -> StoreReport:
     if "size" in facts:
         try:
             with translated(path):
-                connection = await connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+                connection = await connect(f"file:{quote(str(path))}?mode=ro", uri=True)
                 try:
                     problems += await _look_inside(connection, path, facts)
                 finally:

@@ -81,18 +81,25 @@ def lock_file(path: Path) -> Path:
 
 
 def executing_process(path: Path) -> str | None:
-    """Which process executes the tasks of a file, in words; None if there is none."""
+    """Which process executes the tasks of a file, in words; None if there is none.
+
+    Found without touching the lock: to try it would make a process fail that starts at this moment.
+    """
     try:
-        descriptor = os.open(lock_file(path), os.O_RDONLY)
-    except OSError:
+        pid, _, command = lock_file(path).read_text(errors="replace").strip().partition(" ")
+        return f"process {pid} ({command})" if _is_alive(int(pid)) else None
+    except (OSError, ValueError):  # never locked, or let go
         return None
+
+
+def _is_alive(pid: int) -> bool:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return _read(descriptor)
-    finally:
-        os.close(descriptor)
-    return None
+        os.kill(pid, 0)
+    except PermissionError:  # another user's
+        return True
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def _myself() -> bytes:

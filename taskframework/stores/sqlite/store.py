@@ -97,7 +97,7 @@ class SqliteStore:
         return tasks_of(await self._database.fetch(queries.UNPUBLISHED, (self._now(), limit)))
 
     async def count_by_status(self) -> dict[TaskStatus, int]:
-        counts = dict(await self._database.fetch(queries.COUNT_BY_STATUS))
+        counts: dict[str, int] = dict(await self._database.fetch(queries.COUNT_BY_STATUS))
         return {status: counts.get(status.value, 0) for status in TaskStatus}
 
     async def count_undriven(self) -> int:

@@ -1,0 +1,162 @@
+"""`RabbitBroker`: the broker port on RabbitMQ, put together from its parts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
+
+from aio_pika.abc import AbstractChannel
+
+from taskframework.brokers.base import (
+    BrokerReport,
+    ConsumeRequest,
+    Consumption,
+    ExternalMessage,
+    OnDelivery,
+    OnExternalMessage,
+)
+from taskframework.brokers.rabbitmq.connection import Connector, Line
+from taskframework.brokers.rabbitmq.consumer import Consumers, QueueConsumer, Source
+from taskframework.brokers.rabbitmq.declaring import TopologyKeeper
+from taskframework.brokers.rabbitmq.delay_plugin import DelayMode, DelayPlugin
+from taskframework.brokers.rabbitmq.depth import DepthGauge
+from taskframework.brokers.rabbitmq.messages import event_publication, task_publication
+from taskframework.brokers.rabbitmq.publisher import Publisher, is_about_topology
+from taskframework.brokers.rabbitmq.report import inspect_broker
+from taskframework.brokers.rabbitmq.subscriber import Subscription
+from taskframework.brokers.rabbitmq.supervision import Background, Kept
+from taskframework.brokers.rabbitmq.topology import Names, delayed_exchange
+from taskframework.errors import BrokerError, PublishRefusedError
+from taskframework.model.message import TaskMessage
+from taskframework.model.status import LANES, Priority
+
+_DEAD_LETTER_PREFETCH = 100
+
+
+class RabbitBroker:
+    """RabbitMQ as a broker: supervised connections for publishing and for consuming, and short ones for the rest."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        prefix: str = "tasks",
+        delay: DelayMode = "auto",
+        heartbeat: timedelta = timedelta(seconds=10),
+        connect_timeout: timedelta = timedelta(seconds=10),
+        publish_timeout: timedelta = timedelta(seconds=5),
+        max_unconfirmed: int = 512,
+        delivery_limit: int = 20,
+    ) -> None:
+        """Prepare without connecting.
+
+        Args:
+            url: `amqp://user:password@host:5672/vhost` or `amqps://…`.
+            prefix: first part of all exchange and queue names.
+            delay: who holds delayed messages; auto takes the delayed-message plugin if it is there.
+            heartbeat: a connection is given up after about three of them in silence, by the broker after two.
+            connect_timeout: longest wait for one attempt to connect.
+            publish_timeout: longest wait for the confirm of one message.
+            max_unconfirmed: messages under way without confirm.
+            delivery_limit: deliveries of one message before the broker dead-letters it.
+        """
+        self._names = Names(prefix)
+        self._connector = Connector(url, heartbeat=heartbeat, timeout=connect_timeout)
+        self._plugin = DelayPlugin(delay, delayed_exchange(self._names), self._connector)
+        self._keeper = TopologyKeeper(self._connector, self._names, delivery_limit, self._plugin)
+        self._publisher = Publisher(
+            self._connector, self._keeper.restore, timeout=publish_timeout, max_unconfirmed=max_unconfirmed
+        )
+        self._background = Background()
+        self._lines: Kept[Line] = Kept(
+            "consumer connection", lambda: self._connector.open("consumer"), self._forget_line
+        )
+        self._depths = DepthGauge(self._connector)
+        self._consumptions: list[Consumers | Subscription] = []
+
+    async def open(self) -> None:
+        self._publisher.open()
+
+    async def close(self) -> None:
+        await asyncio.gather(*(consumption.stop() for consumption in self._consumptions))
+        self._consumptions.clear()
+        if (line := await self._lines.stop()) is not None:
+            await line.flush()
+            await line.close()
+        await asyncio.gather(self._publisher.close(), self._keeper.close(), self._depths.close())
+        await self._background.finished()
+
+    @property
+    def is_connected(self) -> bool:
+        return self._publisher.is_connected
+
+    @property
+    def holds_delays(self) -> bool:
+        return self._plugin.is_used
+
+    async def declare(self, task_types: Sequence[str]) -> None:
+        await self._keeper.declare(task_types)
+
+    async def publish(self, message: TaskMessage, *, delay: timedelta | None = None) -> None:
+        if delay is not None and not self._plugin.is_used:
+            raise PublishRefusedError("This RabbitMQ holds no delayed messages.", hint="The store must hold the delay.")
+        try:
+            await self._publisher.publish(task_publication(self._names, message, delay))
+        except BrokerError as error:
+            if is_about_topology(error) and message.task_type in self._keeper.task_types:
+                self._background.start(self._keeper.repair([message.task_type]))
+            raise
+
+    async def queue_depth(self, task_type: str, lane: Priority) -> int | None:
+        return await self._depths.messages_ready(self._names.queue(task_type, lane))
+
+    def consume(self, request: ConsumeRequest, on_delivery: OnDelivery) -> Consumption:
+        self._keeper.remember(request.task_types)
+        sources = [self._task_source(name, lane, request.prefetch) for name in request.task_types for lane in LANES]
+        return self._consumption(sources, on_delivery)
+
+    def consume_dead_letters(self, on_delivery: OnDelivery) -> Consumption:
+        name = self._names.dead_letter_queue
+        source = Source(name, _DEAD_LETTER_PREFETCH, _fixed(name), lambda: self._keeper.repair([]))
+        return self._consumption([source], on_delivery)
+
+    async def publish_event(self, message: ExternalMessage) -> None:
+        try:
+            await self._publisher.publish(event_publication(self._names, message))
+        except BrokerError as error:
+            if is_about_topology(error):
+                self._background.start(self._keeper.repair([]))
+            raise
+
+    def subscribe(self, on_message: OnExternalMessage, *, durable_name: str | None = None) -> Consumption:
+        self._lines.start()
+        subscription = Subscription(self._lines, self._names, on_message, durable_name, self._background)
+        self._remember(subscription)
+        return subscription
+
+    async def inspect(self) -> BrokerReport:
+        return await inspect_broker(self._connector, self._plugin, self._names, self._keeper.task_types)
+
+    def _task_source(self, task_type: str, lane: Priority, prefetch: int) -> Source:
+        name = self._names.queue(task_type, lane)
+        return Source(name, prefetch, _fixed(name), lambda: self._keeper.repair([task_type]), lane)
+
+    def _consumption(self, sources: Sequence[Source], on_delivery: OnDelivery) -> Consumption:
+        self._lines.start()
+        consumers = Consumers([QueueConsumer(self._lines, source, on_delivery, self._background) for source in sources])
+        self._remember(consumers)
+        return consumers
+
+    def _remember(self, consumption: Consumers | Subscription) -> None:
+        self._consumptions = [known for known in self._consumptions if not known.is_stopped] + [consumption]
+
+    def _forget_line(self, line: Line) -> None:
+        self._background.start(line.close())
+
+
+def _fixed(name: str) -> Callable[[AbstractChannel], Awaitable[str]]:
+    async def queue(_: AbstractChannel) -> str:
+        return name
+
+    return queue

@@ -1,0 +1,113 @@
+"""Consuming: one supervised consumer a queue, back after every lost connection, channel or queue."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from aio_pika.abc import AbstractChannel
+from aiormq.exceptions import ChannelNotFoundEntity
+
+from taskframework.brokers.rabbitmq.connection import ANSWER_SECONDS, Line
+from taskframework.brokers.rabbitmq.delivery import ConsumerChannel, RabbitDelivery
+from taskframework.brokers.rabbitmq.faults import driver_errors
+from taskframework.brokers.rabbitmq.supervision import Background, Kept
+from taskframework.errors import BrokerError
+from taskframework.model.status import Priority
+
+#: Longest time to register a consumer, its declarations included, in seconds.
+_REGISTER_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a consumer consumes."""
+
+    #: For the log.
+    name: str
+    prefetch: int
+    #: Gives the queue's name; may declare it on the consumer's own channel.
+    queue: Callable[[AbstractChannel], Awaitable[str]]
+    #: Called when there is no such queue, before the next attempt.
+    repair: Callable[[], Awaitable[None]] | None = None
+    lane: Priority = Priority.NORMAL
+
+
+class QueueConsumer:
+    """One queue consumed until stopped. It has a channel of its own, so that trouble with one queue stays there."""
+
+    def __init__(
+        self,
+        lines: Kept[Line],
+        source: Source,
+        on_delivery: Callable[[RabbitDelivery], None],
+        background: Background,
+    ) -> None:
+        self._lines = lines
+        self._source = source
+        self._on_delivery = on_delivery
+        self._background = background
+        self._kept = Kept(f"consumer of {source.name}", self._establish, self._forget)
+        self._kept.start()
+        self.is_stopped = False
+
+    @property
+    def is_live(self) -> bool:
+        return self._kept.value is not None
+
+    async def stop(self) -> None:
+        self.is_stopped = True
+        if (channel := await self._kept.stop()) is not None:
+            await channel.cancel()
+            self._forget(channel)
+
+    def _forget(self, channel: ConsumerChannel) -> None:
+        self._background.start(channel.close_when_answered())
+
+    async def _establish(self) -> ConsumerChannel:
+        line = await self._lines.wait()
+        channel = await line.channel()
+        try:
+            with driver_errors(f"consuming {self._source.name}"):
+                async with asyncio.timeout(_REGISTER_SECONDS):
+                    return await self._register(channel)
+        except BaseException as error:
+            self._background.start(_closed(channel))
+            if self._source.repair is not None and isinstance(error.__cause__, ChannelNotFoundEntity):
+                await self._source.repair()
+            raise
+
+    async def _register(self, channel: AbstractChannel) -> ConsumerChannel:
+        queue = await self._source.queue(channel)
+        inner = await channel.get_underlay_channel()
+        consumer = ConsumerChannel(channel, inner, queue, self._source.lane)
+        await consumer.consume(self._source.prefetch, self._on_delivery)
+        return consumer
+
+
+async def _closed(channel: AbstractChannel) -> None:
+    with contextlib.suppress(BrokerError), driver_errors("closing a channel"):
+        async with asyncio.timeout(ANSWER_SECONDS):
+            await channel.close()
+
+
+class Consumers:
+    """Several queues consumed together."""
+
+    def __init__(self, consumers: Sequence[QueueConsumer]) -> None:
+        self._consumers = consumers
+
+    @property
+    def is_stopped(self) -> bool:
+        return all(consumer.is_stopped for consumer in self._consumers)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether every consumer is registered with the broker right now."""
+        return all(consumer.is_live for consumer in self._consumers)
+
+    async def stop(self) -> None:
+        """No new deliveries after this returns."""
+        await asyncio.gather(*(consumer.stop() for consumer in self._consumers))

@@ -1,0 +1,135 @@
+"""Declares the topology, each time on a connection of its own, so that a refusal harms nobody who works."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+
+from aio_pika.abc import AbstractChannel
+
+from taskframework.brokers.rabbitmq.connection import ANSWER_SECONDS, Connector, Line
+from taskframework.brokers.rabbitmq.delay_plugin import DelayPlugin
+from taskframework.brokers.rabbitmq.faults import driver_errors
+from taskframework.brokers.rabbitmq.topology import Names, Topology, base_topology, task_topology
+from taskframework.errors import BrokerError, BrokerUnavailableError, TaskframeworkError
+
+logger = logging.getLogger(__name__)
+
+
+class TopologyKeeper:
+    """Knows which task types this process needs queues for, and puts back what is missing."""
+
+    def __init__(self, connector: Connector, names: Names, delivery_limit: int, plugin: DelayPlugin) -> None:
+        self._connector = connector
+        self._names = names
+        self._delivery_limit = delivery_limit
+        self._plugin = plugin
+        self._wanted: set[str] = set()
+        self._broken: set[str] = set()
+        self._repairing: asyncio.Task[None] | None = None
+
+    @property
+    def task_types(self) -> tuple[str, ...]:
+        return tuple(sorted(self._wanted))
+
+    def remember(self, task_types: Iterable[str]) -> None:
+        """Count these types to what this process needs."""
+        self._wanted.update(task_types)
+
+    async def declare(self, task_types: Iterable[str]) -> None:
+        """Declare exchanges and the queues of these types; all that can be declared is, also after an error.
+
+        Raises:
+            TopologyMismatchError: the first exchange or queue that exists with other arguments.
+            ConfigurationError: if the delayed-message plugin is demanded and missing.
+            BrokerUnavailableError: if the broker is away. The types are declared when it is back.
+        """
+        types = sorted(set(task_types))
+        self.remember(types)
+        await self._plugin.probe()
+        if errors := await self._declare(types):
+            raise errors[0]
+
+    async def restore(self) -> None:
+        """Look for the plugin and declare everything remembered, as after every new connection for publishing.
+
+        Raises:
+            BrokerUnavailableError: if the broker is away. Everything else is logged: what can work shall.
+        """
+        try:
+            await self._plugin.probe()
+        except BrokerUnavailableError:
+            raise
+        except TaskframeworkError as error:
+            logger.error("%s", error)
+        if self._wanted:
+            for error in await self._declare(self.task_types):
+                logger.error("%s", error)
+
+    async def repair(self, task_types: Iterable[str]) -> None:
+        """Put back what somebody found missing; requests at the same time share the work. Never fails."""
+        self._broken.update(task_types)
+        if self._repairing is None or self._repairing.done():
+            self._repairing = asyncio.create_task(self._repair())
+        await asyncio.shield(self._repairing)
+
+    async def close(self) -> None:
+        if self._repairing is not None:
+            self._repairing.cancel()
+            await asyncio.wait([self._repairing])
+
+    async def _repair(self) -> None:
+        while True:
+            types, self._broken = sorted(self._broken), set()
+            try:
+                for problem in await self._declare(types):
+                    logger.error("%s", problem)
+                logger.warning("queues were missing; declared again: %s", ", ".join(types) or self._names.prefix)
+            except BrokerUnavailableError as error:
+                logger.debug("repair put off: %s", error)
+            if not self._broken:
+                return
+
+    async def _declare(self, task_types: Iterable[str]) -> list[BrokerError]:
+        with_plugin = self._plugin.is_used
+        parts = [base_topology(self._names)] + [
+            task_topology(self._names, name, delivery_limit=self._delivery_limit, with_plugin=with_plugin)
+            for name in task_types
+        ]
+        async with self._connector.opened("topology") as line:
+            return [error for part in parts if (error := await _declared(line, part)) is not None]
+
+
+async def _declared(line: Line, part: Topology) -> BrokerError | None:
+    # A refusal closes the channel, so each part has one of its own.
+    channel = await line.channel()
+    try:
+        with driver_errors("declaring the topology"):
+            await _declare_part(channel, part)
+            await channel.close()
+    except BrokerUnavailableError:
+        raise
+    except BrokerError as error:
+        return error
+    return None
+
+
+async def _declare_part(channel: AbstractChannel, part: Topology) -> None:
+    for exchange in part.exchanges:
+        await channel.declare_exchange(
+            exchange.name,
+            exchange.type,
+            durable=True,
+            arguments={**exchange.arguments},
+            timeout=ANSWER_SECONDS,
+        )
+    for queue in part.queues:
+        await channel.declare_queue(queue.name, durable=True, arguments={**queue.arguments}, timeout=ANSWER_SECONDS)
+    for binding in part.bindings:
+        if binding.to_exchange:
+            target = await channel.get_exchange(binding.target, ensure=False)
+            await target.bind(binding.source, binding.key, timeout=ANSWER_SECONDS)
+        else:
+            queue_target = await channel.get_queue(binding.target, ensure=False)
+            await queue_target.bind(binding.source, binding.key, timeout=ANSWER_SECONDS)

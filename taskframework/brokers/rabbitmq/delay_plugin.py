@@ -1,0 +1,69 @@
+"""Whether the delayed-message plugin is there. The broker lists no plugins over AMQP, so its exchange type is tried."""
+
+from __future__ import annotations
+
+import logging
+from typing import Literal
+
+from aiormq.exceptions import ChannelPreconditionFailed, ConnectionCommandInvalid
+
+from taskframework.brokers.rabbitmq.connection import ANSWER_SECONDS, Connector
+from taskframework.brokers.rabbitmq.faults import driver_errors
+from taskframework.brokers.rabbitmq.topology import Exchange
+from taskframework.errors import ConfigurationError
+
+logger = logging.getLogger(__name__)
+
+DelayMode = Literal["auto", "plugin", "store"]
+
+
+class DelayPlugin:
+    """Knows who holds delays: the plugin if it may and can, else the store."""
+
+    def __init__(self, mode: DelayMode, exchange: Exchange, connector: Connector) -> None:
+        self._mode = mode
+        self._exchange = exchange
+        self._connector = connector
+        self.is_used = False
+
+    async def probe(self) -> bool:
+        """Declare the delayed exchange if the broker can.
+
+        Returns:
+            Whether delayed publications work; `is_used` says so from now on.
+
+        Raises:
+            ConfigurationError: if the plugin is demanded and missing.
+            TopologyMismatchError: if the exchange exists with another type.
+            BrokerUnavailableError: if the broker is away.
+        """
+        if self._mode == "store":
+            return False
+        self.is_used = await self._declare()
+        if not self.is_used and self._mode == "plugin":
+            raise ConfigurationError(
+                f"broker.delay is plugin, but RabbitMQ at {self._connector.where} has no delayed-message plugin.",
+                key="broker.delay",
+                hint="Enable rabbitmq_delayed_message_exchange (RabbitMQ up to 4.2), or set broker.delay to auto.",
+            )
+        return self.is_used
+
+    async def _declare(self) -> bool:
+        # An unknown type costs the channel or, on most versions, the connection: hence one that nobody else uses.
+        async with self._connector.opened("delay probe") as line:
+            channel = await line.channel()
+            with driver_errors(f"declaring {self._exchange.name}"):
+                try:
+                    await channel.declare_exchange(
+                        self._exchange.name,
+                        self._exchange.type,
+                        durable=True,
+                        arguments={**self._exchange.arguments},
+                        timeout=ANSWER_SECONDS,
+                    )
+                except (ConnectionCommandInvalid, ChannelPreconditionFailed) as error:
+                    if "exchange type" not in str(error):
+                        raise
+                    logger.debug("no delayed-message plugin: %s", error)
+                    return False
+        return True

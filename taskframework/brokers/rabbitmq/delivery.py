@@ -1,0 +1,170 @@
+"""Deliveries, and the channel on which each must be answered."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import aiormq.abc
+import orjson
+from aio_pika.abc import AbstractChannel
+
+from taskframework.brokers.rabbitmq.connection import ANSWER_SECONDS
+from taskframework.brokers.rabbitmq.faults import driver_errors
+from taskframework.errors import BrokerError
+from taskframework.model.status import Priority
+
+logger = logging.getLogger(__name__)
+
+
+class ConsumerChannel:
+    """A channel with one consumer on it, kept open after the consumer's end until every delivery has its answer.
+
+    An answer on a closed channel number would cost the whole connection, so only a channel that owes none is closed.
+    """
+
+    def __init__(self, channel: AbstractChannel, inner: aiormq.abc.AbstractChannel, queue: str, lane: Priority) -> None:
+        self._channel = channel  # held: the driver drops the inner one with it
+        self._inner = inner
+        self._tag: str | None = None
+        self._open_deliveries = 0
+        self._takes_no_more = False
+        self._nothing_owed = asyncio.Event()
+        self.queue = queue
+        self.lane = lane
+        #: The consumer is gone: the channel was closed, or the broker cancelled it because the queue was deleted.
+        self.lost = asyncio.Event()
+        channel.close_callbacks.add(lambda *_: self._on_close())
+
+    @property
+    def is_closed(self) -> bool:
+        return self._inner.is_closed
+
+    async def consume(self, prefetch: int, on_delivery: Callable[[RabbitDelivery], None]) -> None:
+        """Register the consumer.
+
+        Raises:
+            The driver's errors.
+        """
+
+        async def take(message: aiormq.abc.DeliveredMessage) -> None:
+            # Runs in a task that dies with the channel, so it only hands over.
+            self._open_deliveries += 1
+            self._nothing_owed.clear()
+            delivery = RabbitDelivery(self, message)
+            if self._takes_no_more:
+                await delivery.put_back()
+            else:
+                on_delivery(delivery)
+
+        self._inner.on_consumer_cancel_callbacks.add(lambda _: self.lost.set())
+        await self._channel.set_qos(prefetch, global_=False)
+        self._tag = (await self._inner.basic_consume(self.queue, take)).consumer_tag
+
+    async def cancel(self) -> None:
+        """No new deliveries after this returns. Never fails."""
+        if self._tag is not None and not self.lost.is_set():
+            try:
+                with driver_errors(f"cancelling the consumer of {self.queue}"):
+                    async with asyncio.timeout(ANSWER_SECONDS):
+                        await self._inner.basic_cancel(self._tag)
+            except BrokerError as error:
+                logger.debug("%s", error)
+        self._takes_no_more = True
+        self.lost.set()
+
+    async def answer(self, tag: int, verb: str) -> None:
+        """Acknowledge, reject or put back a delivery; without effect if the channel is gone."""
+        try:
+            with driver_errors(f"{verb} of a delivery of {self.queue}"):
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    if verb == "ack":
+                        await self._inner.basic_ack(tag, wait=False)
+                    else:
+                        await self._inner.basic_reject(tag, requeue=verb == "put back", wait=False)
+        except BrokerError as error:
+            logger.debug("it comes again: %s", error)
+        finally:
+            self._open_deliveries -= 1
+            if not self._open_deliveries:
+                self._nothing_owed.set()
+
+    async def close_when_answered(self) -> None:
+        """Close the channel as soon as no delivery waits for its answer."""
+        if self._open_deliveries and not self.is_closed:
+            await self._nothing_owed.wait()
+        try:
+            with driver_errors(f"closing the channel of {self.queue}"):
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    await self._channel.close()
+        except BrokerError as error:
+            logger.debug("%s", error)
+
+    def _on_close(self) -> None:
+        self.lost.set()
+        self._nothing_owed.set()
+
+
+class RabbitDelivery:
+    """A message in our hands, as the port describes it."""
+
+    __slots__ = ("_answered", "_channel", "_message")
+
+    def __init__(self, channel: ConsumerChannel, message: aiormq.abc.DeliveredMessage) -> None:
+        self._channel = channel
+        self._message = message
+        self._answered = False
+
+    @property
+    def body(self) -> bytes:
+        return self._message.body
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        headers = self._message.header.properties.headers or {}
+        return {name: header_text(value) for name, value in headers.items()}
+
+    @property
+    def content_type(self) -> str:
+        return self._message.header.properties.content_type or ""
+
+    @property
+    def queue(self) -> str:
+        return self._channel.queue
+
+    @property
+    def lane(self) -> Priority:
+        return self._channel.lane
+
+    @property
+    def is_void(self) -> bool:
+        """Whether its channel is gone, so that the broker delivers it again."""
+        return self._channel.is_closed
+
+    async def ack(self) -> None:
+        await self._answer("ack")
+
+    async def reject(self) -> None:
+        await self._answer("reject")
+
+    async def put_back(self) -> None:
+        """Back to the queue; for what arrived after consuming was stopped."""
+        await self._answer("put back")
+
+    async def _answer(self, verb: str) -> None:
+        # A second answer would close the channel under everybody else's deliveries.
+        tag = self._message.delivery_tag
+        if not self._answered and tag is not None:
+            self._answered = True
+            await self._channel.answer(tag, verb)
+
+
+def header_text(value: Any) -> str:
+    """A header's value as text; tables and lists, such as x-death, as JSON."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bytes | bytearray):
+        return bytes(value).decode(errors="replace")
+    return orjson.dumps(value, default=str).decode()

@@ -1,0 +1,57 @@
+"""How many messages wait in a queue, asked on a connection that stays open between questions."""
+
+from __future__ import annotations
+
+import asyncio
+
+from aio_pika.abc import AbstractChannel
+from aiormq.exceptions import ChannelNotFoundEntity
+
+from taskframework.brokers.rabbitmq.connection import ANSWER_SECONDS, Connector, Line
+from taskframework.brokers.rabbitmq.faults import driver_errors
+
+
+class DepthGauge:
+    """Asks by passive declaration, one question at a time."""
+
+    def __init__(self, connector: Connector) -> None:
+        self._connector = connector
+        self._lock = asyncio.Lock()
+        self._line: Line | None = None
+        self._channel: AbstractChannel | None = None
+
+    async def messages_ready(self, queue: str) -> int | None:
+        """Messages ready in a queue; None when there is no such queue.
+
+        Raises:
+            BrokerUnavailableError: if the broker is away.
+        """
+        async with self._lock:
+            channel = await self._open_channel()
+            with driver_errors(f"asking for the depth of {queue}"):
+                try:
+                    async with asyncio.timeout(ANSWER_SECONDS):
+                        declared = await channel.declare_queue(queue, passive=True)
+                except ChannelNotFoundEntity:
+                    return None
+                except BaseException:
+                    await self._drop()
+                    raise
+            return declared.declaration_result.message_count
+
+    async def close(self) -> None:
+        async with self._lock:
+            await self._drop()
+
+    async def _open_channel(self) -> AbstractChannel:
+        if self._line is None or self._line.lost.is_set():
+            await self._drop()
+            self._line = await self._connector.open("queue depth")
+        if self._channel is None or self._channel.is_closed:  # also after each question for a queue that is not there
+            self._channel = await self._line.channel()
+        return self._channel
+
+    async def _drop(self) -> None:
+        line, self._line, self._channel = self._line, None, None
+        if line is not None:
+            await line.close()

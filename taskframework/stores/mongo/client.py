@@ -1,0 +1,237 @@
+"""The only file that knows the MongoDB drivers: it connects with either and speaks the framework's errors."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, timedelta
+from typing import Any, Literal, Protocol, cast
+
+import bson
+import motor
+import pymongo
+from bson.codec_options import CodecOptions
+from bson.errors import BSONError
+from bson.raw_bson import RawBSONDocument
+from motor.motor_asyncio import AsyncIOMotorClient
+from pymongo.errors import BulkWriteError, ConnectionFailure, OperationFailure, PyMongoError, WriteConcernError
+
+from taskframework.errors import StoreError, StoreMisconfiguredError, StoreUnavailableError, ValueNotStorableError
+from taskframework.settings.urls import redacted
+from taskframework.stores.mongo.documents import Document
+
+Driver = Literal["motor", "pymongo"]
+
+_SERVER_SELECTION = timedelta(seconds=5)
+_MAX_DOCUMENT_BYTES = 16 * 1024 * 1024
+_DUPLICATE_KEY = 11_000
+#: Not primary any more, shutting down, interrupted, out of time, or no majority: the write may be there all the same.
+_AWAY = frozenset({6, 7, 50, 64, 89, 91, 100, 189, 262, 9001, 10_107, 11_600, 11_602, 13_435, 13_436})
+_NOT_ALLOWED = frozenset({13, 18})
+_UNENCODABLE = (BSONError, OverflowError, RecursionError, UnicodeEncodeError)
+
+
+class DuplicateDocumentError(StoreError):
+    """A document with this id or unique key is there already."""
+
+
+class RawCollection(Protocol):
+    """What the two drivers' collections have in common, as far as the store needs it."""
+
+    def find_one(self, filter: Document, projection: Any = None) -> Awaitable[Document | None]: ...
+    def find(self, filter: Document, projection: Any = None, **options: Any) -> Any: ...
+    def find_one_and_update(self, filter: Document, update: Any, **options: Any) -> Awaitable[Document | None]: ...
+    def insert_many(self, documents: Any, ordered: bool = True) -> Awaitable[Any]: ...
+    def bulk_write(self, requests: Any, ordered: bool = True) -> Awaitable[Any]: ...
+    def update_many(self, filter: Document, update: Any) -> Awaitable[Any]: ...
+    def delete_one(self, filter: Document) -> Awaitable[Any]: ...
+    def count_documents(self, filter: Document) -> Awaitable[int]: ...
+    def create_indexes(self, indexes: Any) -> Awaitable[list[str]]: ...
+    def index_information(self) -> Awaitable[Mapping[str, Any]]: ...
+
+
+def encoded(document: Document, what: str) -> RawBSONDocument:
+    """A document as it travels: what cannot be stored is found before it joins a group.
+
+    Raises:
+        ValueNotStorableError: naming `what`.
+    """
+    try:
+        raw = bson.encode(document)
+    except _UNENCODABLE as error:
+        raise ValueNotStorableError(what, str(error)[:200]) from error
+    if len(raw) > _MAX_DOCUMENT_BYTES:
+        raise ValueNotStorableError(what, f"it has {len(raw):,} bytes, MongoDB takes {_MAX_DOCUMENT_BYTES:,}")
+    return RawBSONDocument(raw)
+
+
+class Collection:
+    """The calls the store makes on one collection; every one raises only errors of the framework."""
+
+    def __init__(self, raw: RawCollection) -> None:
+        self._raw = raw
+
+    async def find_one(self, filter: Document) -> Document | None:
+        with _driver_errors():
+            return await self._raw.find_one(filter)
+
+    async def find(
+        self,
+        filter: Document,
+        *,
+        sort: Mapping[str, int] | None = None,
+        limit: int = 0,
+        fields: Sequence[str] | None = None,
+    ) -> list[Document]:
+        """The matching documents; `limit` 0 means all."""
+        with _driver_errors():
+            cursor = self._raw.find(filter, fields, sort=list(sort.items()) if sort else None, limit=limit)
+            return cast("list[Document]", await cursor.to_list(None))
+
+    async def count(self, filter: Document) -> int:
+        with _driver_errors():
+            return await self._raw.count_documents(filter)
+
+    async def update_one(self, filter: Document, update: Sequence[Any]) -> Document | None:
+        """The document after the update, or None if none matched."""
+        with _driver_errors():
+            after = pymongo.ReturnDocument.AFTER
+            return await self._raw.find_one_and_update(filter, list(update), return_document=after)
+
+    async def update_many(self, filter: Document, update: Sequence[Any]) -> None:
+        with _driver_errors():
+            await self._raw.update_many(filter, list(update))
+
+    async def update_each(self, updates: Sequence[tuple[Document, Sequence[Any]]]) -> dict[int, StoreError]:
+        """Make independent updates at once; what the server refused, by position."""
+        operations = [pymongo.UpdateOne(filter, list(update)) for filter, update in updates]
+        return await _each(lambda: self._raw.bulk_write(operations, ordered=False))
+
+    async def insert_each(self, documents: Sequence[Any]) -> dict[int, StoreError]:
+        """Insert independent documents at once; what the server refused, by position."""
+        return await _each(lambda: self._raw.insert_many(documents, ordered=False))
+
+    async def delete_one(self, filter: Document) -> bool:
+        with _driver_errors():
+            return bool((await self._raw.delete_one(filter)).deleted_count)
+
+    async def indexes(self) -> Mapping[str, Any]:
+        """Options of every index, by name."""
+        with _driver_errors():
+            return await self._raw.index_information()
+
+    async def create_index(self, keys: Mapping[str, int], **options: Any) -> None:
+        with _driver_errors():
+            await self._raw.create_indexes([pymongo.IndexModel(list(keys.items()), **options)])
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """One pool of connections to the store's database."""
+
+    tasks: Collection
+    dead_messages: Collection
+    _database: Any
+    _client: Any
+
+    async def command(self, command: Mapping[str, Any]) -> Document:
+        with _driver_errors():
+            return cast("Document", await self._database.command(command))
+
+    @property
+    def name(self) -> str:
+        return cast("str", self._database.name)
+
+    async def close(self) -> None:
+        if (closing := self._client.close()) is not None:  # motor's close is a plain function
+            await closing
+
+
+def connect(url: str, driver: Driver, timeout: timedelta, pool_size: int) -> Connection:
+    """Prepare a pool; nothing is sent before the first call.
+
+    Raises:
+        StoreMisconfiguredError: if the URL cannot be used.
+    """
+    make: Any = AsyncIOMotorClient if driver == "motor" else pymongo.AsyncMongoClient
+    try:
+        # What is given here overrides the URL: nobody weakens the promises by an option there. A time-out for the
+        # majority alone is not among them, the drivers drop it for the one of the whole operation.
+        client = make(
+            url,
+            appname="taskframework",
+            w="majority",
+            journal=True,
+            readConcernLevel="majority",
+            readPreference="primary",
+            retryWrites=True,
+            maxPoolSize=pool_size,
+            serverSelectionTimeoutMS=min(timeout, _SERVER_SELECTION) // timedelta(milliseconds=1),
+            timeoutMS=timeout // timedelta(milliseconds=1),
+        )
+        database = client.get_default_database(codec_options=CodecOptions(tz_aware=True, tzinfo=UTC))
+    except (PyMongoError, ValueError) as error:
+        message = f"The address of the MongoDB store cannot be used: {redacted(str(error))}."
+        raise StoreMisconfiguredError(message, hint="Correct store.url.") from error
+    tasks, dead_messages = (Collection(cast("RawCollection", database[name])) for name in ("tasks", "dead_messages"))
+    return Connection(tasks, dead_messages, database, client)
+
+
+def driver_version(driver: Driver) -> str:
+    return f"motor {motor.version} on pymongo {pymongo.version}" if driver == "motor" else f"pymongo {pymongo.version}"
+
+
+def time_limit(limit: timedelta) -> AbstractContextManager[None]:
+    """Bound every call inside the block together, instead of each one by the client's time-out."""
+    return pymongo.timeout(limit.total_seconds())
+
+
+async def _each(write: Callable[[], Awaitable[Any]]) -> dict[int, StoreError]:
+    try:
+        with _driver_errors():
+            await write()
+    except _PartlyRefused as partly:
+        return partly.refused
+    return {}
+
+
+class _PartlyRefused(Exception):  # noqa: N818 (not an error of the whole)
+    def __init__(self, refused: dict[int, StoreError]) -> None:
+        self.refused = refused
+
+
+@contextmanager
+def _driver_errors() -> Iterator[None]:
+    """Turn what the drivers raise into the framework's errors."""
+    try:
+        yield
+    except BulkWriteError as error:
+        details = error.details
+        if details["writeConcernErrors"]:
+            raise StoreUnavailableError(f"MongoDB: {details['writeConcernErrors'][0]['errmsg']}.") from error
+        raise _PartlyRefused({entry["index"]: _refusal(entry) for entry in details["writeErrors"]}) from error
+    except PyMongoError as error:
+        raise _translated(error) from error
+    except _UNENCODABLE as error:
+        raise ValueNotStorableError("a value", str(error)[:200]) from error
+
+
+def _refusal(entry: Mapping[str, Any]) -> StoreError:
+    if entry["code"] == _DUPLICATE_KEY:
+        return DuplicateDocumentError()
+    kind = StoreUnavailableError if entry["code"] in _AWAY else StoreError
+    return kind(f"MongoDB refused a write: {entry['errmsg'][:300]} (code {entry['code']}).")
+
+
+def _translated(error: PyMongoError) -> StoreError:
+    # The drivers append the whole topology to what the reader needs.
+    reason = redacted(str(error).partition(" (configured timeouts")[0].partition(", full error")[0][:300])
+    code = error.code if isinstance(error, OperationFailure) else None
+    if code in _NOT_ALLOWED:
+        hint = "Check user and password in store.url, and that the user may read and write this database."
+        return StoreMisconfiguredError(f"MongoDB refused access: {reason}.", hint=hint)
+    away = isinstance(error, (ConnectionFailure, WriteConcernError)) or error.timeout or code in _AWAY
+    if away or error.has_error_label("RetryableWriteError"):
+        return StoreUnavailableError(f"MongoDB: {reason}.")
+    return StoreError(f"MongoDB: {reason}.")

@@ -1,0 +1,99 @@
+"""The indexes, as data: made when the store opens, and compared with what is there.
+
+A changed definition gets a new name, so that an older release beside this one finds its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from taskframework.errors import StoreMisconfiguredError
+from taskframework.model.status import CLAIMABLE, DEAD, LIVE, TaskStatus
+from taskframework.stores.mongo.client import Collection
+from taskframework.stores.mongo.documents import Document
+
+_NEWEST_FIRST = {"created_at": -1, "_id": -1}
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """One index: its keys, which documents are in it (`only`), and its options."""
+
+    name: str
+    keys: Mapping[str, int]
+    only: Document | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def differences(self, found: Mapping[str, Any]) -> list[str]:
+        """What distinguishes an existing index of this name from this one."""
+        wanted = {"key": list(self.keys.items()), "partialFilterExpression": self.only, **self.options}
+        names = ("key", "partialFilterExpression", "unique", "expireAfterSeconds")
+        return [
+            f"{name} is {found.get(name)!r} instead of {wanted.get(name)!r}"
+            for name in names
+            if found.get(name) != wanted.get(name)
+        ]
+
+    async def create(self, collection: Collection) -> None:
+        partial = {} if self.only is None else {"partialFilterExpression": self.only}
+        await collection.create_index(self.keys, name=self.name, **partial, **self.options)
+
+
+def _status(statuses: Iterable[TaskStatus]) -> Document:
+    return {"status": {"$in": sorted(status.value for status in statuses)}}
+
+
+TASK_INDEXES = (
+    # The drivers: who continues with a task, and when. Each holds only the tasks that wait for just that.
+    Index("due", {"next_dispatch_at": 1}, _status(CLAIMABLE)),
+    Index("queue", {"task_type": 1, "priority": 1, "not_before": 1}, _status(CLAIMABLE)),
+    Index("lease", {"lease.expires_at": 1}, _status([TaskStatus.RUNNING])),
+    Index("deadline", {"deadline": 1}, {**_status(LIVE), "deadline": {"$type": "date"}}),
+    Index("publish", {"publish_at": 1}, {"publish_at": {"$type": "date"}}),
+    # One task a key and user.
+    Index(
+        "idempotency",
+        {"user_id": 1, "idempotency_key": 1},
+        {"idempotency_key": {"$type": "string"}},
+        {"unique": True},
+    ),
+    # The lists. Those with the status inside also serve every status at once, as a merge of ten short scans.
+    Index("list_by_status", {"status": 1, **_NEWEST_FIRST}),
+    Index("list_by_owner", {"user_id": 1, "status": 1, **_NEWEST_FIRST}),
+    Index("list_by_type", {"task_type": 1, **_NEWEST_FIRST}),
+    Index("list_by_parent", {"parent.task_id": 1, **_NEWEST_FIRST}, {"parent.task_id": {"$exists": True}}),
+    Index("list_dead", {"finished_at": -1, "_id": -1}, _status(DEAD)),
+    Index("purge", {"purge_at": 1}, {"purge_at": {"$type": "date"}}, {"expireAfterSeconds": 0}),
+)
+DEAD_MESSAGE_INDEXES = (Index("list", {"at": -1, "_id": -1}),)
+
+
+async def drift(collection: Collection, indexes: Iterable[Index]) -> list[str]:
+    """What the database has otherwise than defined here, one sentence for each index; nothing when all is well."""
+    found = await collection.indexes()
+    problems = []
+    for index in indexes:
+        if index.name not in found:
+            problems.append(f"index {index.name!r} is missing")
+        elif differences := index.differences(found[index.name]):
+            problems.append(f"index {index.name!r}: {' and '.join(differences)}")
+    return problems
+
+
+async def ensure(collection: Collection, indexes: Iterable[Index]) -> None:
+    """Create what is missing.
+
+    Raises:
+        StoreMisconfiguredError: if there is an index of the same name with another definition.
+    """
+    found = await collection.indexes()
+    for index in indexes:
+        if index.name not in found:
+            await index.create(collection)
+        elif differences := index.differences(found[index.name]):
+            raise StoreMisconfiguredError(
+                f"Index {index.name!r} in MongoDB has another definition: {' and '.join(differences)}.",
+                hint=f"Drop it (dropIndex({index.name!r})); it is created again at the next start.",
+            )

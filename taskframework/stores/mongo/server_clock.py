@@ -1,0 +1,60 @@
+"""The server's clock as this process sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+
+from taskframework.clock import whole_milliseconds
+from taskframework.errors import StoreError
+
+_REFRESH_SECONDS = 60.0
+_SAMPLES = 3
+
+
+class ServerClock:
+    """An estimate of the server's time, right within half the time of a round trip.
+
+    It runs on this machine's monotonic clock, so that setting the local time moves nothing.
+    """
+
+    def __init__(self, ask: Callable[[], Awaitable[datetime]]) -> None:
+        """Start from the local time; `ask` gives the server's."""
+        self._ask = ask
+        self._base = datetime.now(UTC)
+        self._at = time.monotonic()
+        self._refreshing: asyncio.Task[None] | None = None
+
+    def now(self) -> datetime:
+        return whole_milliseconds(self._base + timedelta(seconds=time.monotonic() - self._at))
+
+    async def start(self) -> None:
+        """Ask the server, and again once a minute until `stop`."""
+        await self._refresh()
+        self._refreshing = asyncio.create_task(self._keep_refreshing())
+
+    async def stop(self) -> None:
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._refreshing
+
+    async def _keep_refreshing(self) -> None:
+        while True:
+            await asyncio.sleep(_REFRESH_SECONDS)
+            with suppress(StoreError):  # the estimate of a minute ago will do
+                await self._refresh()
+
+    async def _refresh(self) -> None:
+        samples = [await self._sample() for _ in range(_SAMPLES)]
+        _, self._base, self._at = min(samples, key=lambda sample: sample[0])
+
+    async def _sample(self) -> tuple[float, datetime, float]:
+        """How long the question took, the answer, and the moment it was true."""
+        asked = time.monotonic()
+        answer = await self._ask()
+        took = time.monotonic() - asked
+        return took, answer, asked + took / 2

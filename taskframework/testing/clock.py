@@ -1,0 +1,56 @@
+"""A clock that stands still until a test moves it."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+from datetime import UTC, datetime, timedelta
+
+from taskframework.clock import whole_milliseconds
+
+_START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class FakeClock:
+    """Virtual time for `Clock`. Who sleeps wakes when the time is advanced past the end of the sleep."""
+
+    def __init__(self, start: datetime = _START) -> None:
+        self._start = start
+        self._passed = timedelta(0)
+        self._sleepers: list[tuple[timedelta, int, asyncio.Future[None]]] = []
+        self._order = itertools.count()
+
+    def now(self) -> datetime:
+        return whole_milliseconds(self._start + self._passed)
+
+    def monotonic(self) -> float:
+        return self._passed.total_seconds()
+
+    async def sleep(self, seconds: float) -> None:
+        if seconds <= 0:
+            await asyncio.sleep(0)
+            return
+        awake: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._sleepers, (self._passed + timedelta(seconds=seconds), next(self._order), awake))
+        await awake
+
+    def advance(self, duration: float | timedelta) -> None:
+        """Let time pass.
+
+        Sleepers whose time has come are woken, the earliest first; they run when the caller next awaits. A sleeper
+        that then sleeps again starts from the new time.
+
+        Args:
+            duration: seconds, or a timedelta.
+        """
+        self._passed += duration if isinstance(duration, timedelta) else timedelta(seconds=duration)
+        while self._sleepers and self._sleepers[0][0] <= self._passed:
+            _, _, awake = heapq.heappop(self._sleepers)
+            if not awake.done():  # cancelled meanwhile
+                awake.set_result(None)
+
+    @property
+    def sleeping(self) -> int:
+        """How many coroutines sleep; lets a test wait until everyone has gone to bed."""
+        return sum(not awake.done() for _, _, awake in self._sleepers)

@@ -1,0 +1,43 @@
+"""Records with sensible contents, for tests that care about one field."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from taskframework.clock import SystemClock
+from taskframework.model.task import Task, new_task_id, submitted
+from taskframework.model.values import MAX_PARAMETERS_BYTES, check_storable, fingerprint
+
+
+def new_task(
+    *, now: datetime | None = None, dispatch_after: timedelta = timedelta(seconds=5), **overrides: Any
+) -> Task:
+    """A task as it is right before its insert: QUEUED, with its first event.
+
+    Args:
+        now: when it was submitted; pass the store's clock where due times matter.
+        dispatch_after: how long the sweeper leaves it to the live path.
+        overrides: fields of the task.
+    """
+    at = now or SystemClock().now()
+    parameters = overrides.get("parameters", {"n": 1})
+    fields: dict[str, Any] = {
+        "task_id": new_task_id(),
+        "task_type": "test-task",
+        "user_id": "alice",
+        "correlation_id": "correlation-1",
+        "parameters": parameters,
+        "parameters_hash": fingerprint(check_storable(parameters, "parameters", MAX_PARAMETERS_BYTES)),
+        "max_attempts": 5,
+        "not_before": at,
+        "next_dispatch_at": None,
+        "created_at": at,
+        "updated_at": at,
+    }
+    driven = {name: overrides.pop(name) for name in _SET_BY_SUBMIT & overrides.keys()}
+    return submitted(Task(**(fields | overrides)), at, dispatch_after).evolve(**driven)
+
+
+#: Set by `submitted`, so that an override must come after it.
+_SET_BY_SUBMIT = {"sequence", "history", "publish_at", "next_dispatch_at"}
