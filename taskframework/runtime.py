@@ -209,8 +209,10 @@ class TaskFramework:
 
     async def _open(self, stack: contextlib.AsyncExitStack, *, worker: bool) -> None:
         """Open store, broker and repairs, then begin to consume; an exit runs it all in reverse."""
-        desk = await self._open_desk(stack, dispatches=True)
         broker = wiring.build_broker(self.settings, self._clock)
+        desk = await self._open_desk(stack, dispatches=worker or broker.outlives_process)
+        if not broker.outlives_process:
+            await desk.store.forget_dispatches()
         await broker.open()
         stack.push_async_callback(broker.close)
         plant = wiring.build_plant(desk, broker, executes=worker)

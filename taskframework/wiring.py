@@ -89,7 +89,7 @@ def build_store(settings: Settings, clock: Clock) -> TaskStore:
         from taskframework.stores.sqlite import SqliteStore
 
         return SqliteStore(sqlite_file(settings.store.url), clock=clock)
-    from taskframework.stores.mongo import MongoStore
+    from taskframework.stores.mongo.store import MongoStore
 
     return MongoStore(
         settings.store.url,
@@ -105,9 +105,19 @@ def build_broker(settings: Settings, clock: Clock) -> Broker:
         from taskframework.brokers.embedded import EmbeddedBroker
 
         return EmbeddedBroker(clock=clock, prefix=settings.broker.prefix)
-    from taskframework.brokers.rabbitmq import RabbitBroker
+    from taskframework.brokers.rabbitmq.broker import RabbitBroker
 
-    return RabbitBroker.from_settings(settings.broker)
+    chosen = settings.broker
+    return RabbitBroker(
+        chosen.url,
+        prefix=chosen.prefix,
+        delay=chosen.delay,
+        heartbeat=chosen.heartbeat,
+        connect_timeout=chosen.connect_timeout,
+        publish_timeout=chosen.publish_timeout,
+        max_unconfirmed=chosen.max_unconfirmed,
+        delivery_limit=chosen.delivery_limit,
+    )
 
 
 def execution_lock(settings: Settings) -> AbstractContextManager[object]:
@@ -136,6 +146,7 @@ def build_desk(settings: Settings, registry: TaskRegistry, clock: Clock, store: 
 
 def build_plant(desk: Desk, broker: Broker, *, executes: bool) -> Plant:
     """Everything of a process that is more than a desk, with its listeners registered."""
+    dispatches = executes or broker.outlives_process
     settings, store, clock = desk.settings, desk.store, desk.clock
     metrics = Metrics()
     topology = TopologyRepair(broker, desk.registry.task_types)
@@ -143,9 +154,11 @@ def build_plant(desk: Desk, broker: Broker, *, executes: bool) -> Plant:
     producer = TaskMessageProducer(store, broker, clock, policy, topology.doubt)
     bridge = ExternalEventBridge(store, TaskEventPublisher(broker, metrics.event_published), settings.app.source)
     heartbeat_and_worker = _build_worker(desk, broker, metrics) if executes else None
-    _register_listeners(desk, producer, bridge, metrics, heartbeat_and_worker[0] if heartbeat_and_worker else None)
+    heartbeat, worker = heartbeat_and_worker or (None, None)
+    _register_listeners(desk, producer if dispatches else None, bridge, metrics, heartbeat)
     repairs = _repairs(desk, broker, producer, bridge, metrics, topology)
-    worker = heartbeat_and_worker[1] if heartbeat_and_worker else None
+    if not dispatches:
+        repairs = tuple(loop for loop in repairs if loop.name != "sweep")
     health = Health(store)
     health.required.append(("topology", lambda: topology.problem if broker.is_connected else None))
     health.required.extend((loop.name, _lateness(loop)) for loop in repairs if loop.name in ("sweep", "reap"))
@@ -173,7 +186,7 @@ def build_subscriber(settings: Settings, clock: Clock, queue: str | None) -> Eve
 
 def _register_listeners(
     desk: Desk,
-    producer: TaskMessageProducer,
+    producer: TaskMessageProducer | None,
     bridge: ExternalEventBridge,
     metrics: Metrics,
     heartbeat: Heartbeat | None,
@@ -182,8 +195,9 @@ def _register_listeners(
     bus = desk.bus
     aggregator = StateAggregatorService(desk.store, bus)
     bus.listen(AttemptFinished, aggregator.hear, name="state_aggregator", must_succeed=True)
-    for claimable in (TaskSubmittedEvent, TaskRetryingEvent, TaskReleasedEvent, TaskReplayedEvent):
-        bus.listen(claimable, producer.hear, name="producer")
+    if producer is not None:
+        for claimable in (TaskSubmittedEvent, TaskRetryingEvent, TaskReleasedEvent, TaskReplayedEvent):
+            bus.listen(claimable, producer.hear, name="producer")
     if heartbeat is not None:
         bus.listen(TaskCancelRequestedEvent, heartbeat.hear, name="heartbeat")
     bus.listen(TaskEvent, bridge.hear, name="bridge")

@@ -106,6 +106,11 @@ class Broker(Protocol):
         """Whether `publish` with a delay works (the delayed-message plugin, or in memory)."""
         ...
 
+    @property
+    def outlives_process(self) -> bool:
+        """Whether messages are still there when this process is gone. If not, only a worker in it can hear them."""
+        ...
+
     async def declare(self, task_types: Sequence[str]) -> None:
         """Declare exchanges and the queues of these types; again changes nothing.
 

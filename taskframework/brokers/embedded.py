@@ -39,6 +39,7 @@ class EmbeddedBroker:
     """`Broker` in process, for one event loop."""
 
     holds_delays = True
+    outlives_process = False
 
     def __init__(self, *, clock: Clock = _SYSTEM_CLOCK, prefix: str = "tasks") -> None:
         """Make an empty broker.

@@ -14,6 +14,9 @@ from taskframework.model.status import Priority
 
 logger = logging.getLogger(__name__)
 
+#: Seconds; less than this ahead is due. The difference of two sums need not become zero.
+_DUE = 1e-6
+
 
 class Message(NamedTuple):
     """What a queue keeps."""
@@ -194,7 +197,7 @@ class Delays:
     async def _run(self) -> None:
         while self._waiting:
             ahead = self._waiting[0][0] - self._clock.monotonic()
-            if ahead > 0:
+            if ahead > _DUE:
                 await self._clock.sleep(ahead)
             else:
                 _, message, queue = heapq.heappop(self._waiting)

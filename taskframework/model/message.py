@@ -16,6 +16,7 @@ from taskframework.model.task import Task
 MESSAGE_VERSION = 1
 #: A readable message is about 150 bytes; whatever is far larger is not one of ours.
 MAX_MESSAGE_BYTES = 64 * 1024
+_INT64 = 2**63
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,8 @@ def read_message(body: bytes) -> TaskMessage:
         raise MessageUnreadableError(f"its task_id is {_shown(task_id)}")
     if not (isinstance(task_type, str) and isinstance(epoch, int) and not isinstance(epoch, bool)):
         raise MessageUnreadableError("its task_type or dispatch_epoch is missing or of the wrong type")
+    if not 0 < epoch < _INT64:  # a store could not even compare it
+        raise MessageUnreadableError(f"its dispatch_epoch is {epoch}")
     return TaskMessage(task_id, task_type, epoch)
 
 

@@ -12,6 +12,7 @@ from taskframework.model.values import Json, fingerprint
 
 MAX_MESSAGE = 2_000
 MAX_TRACEBACK = 8_000
+MAX_OWN_DELAY = timedelta(days=3650)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +54,8 @@ def classify(error: BaseException, retry_on: tuple[type[BaseException], ...] = (
     Returns:
         The outcome, with the error bounded in size.
     """
-    delay = error.delay if isinstance(error, RetryableError) else None
-    return Failed(describe(error, retryable := _is_retryable(error, retry_on)), retryable, delay)
+    retryable = _is_retryable(error, retry_on)
+    return Failed(describe(error, retryable), retryable, _own_delay(error))
 
 
 def _is_retryable(error: BaseException, retry_on: tuple[type[BaseException], ...]) -> bool:
@@ -62,10 +63,24 @@ def _is_retryable(error: BaseException, retry_on: tuple[type[BaseException], ...
         return True
     if isinstance(error, NonRetryableError):
         return False
-    own = getattr(error, "retryable", None)
-    if isinstance(own, bool):
-        return own
+    for name in ("retryable", "is_retryable"):
+        if isinstance(own := _attribute(error, name), bool):
+            return own
     return isinstance(error, (*retry_on, OSError, TimeoutError))
+
+
+def _own_delay(error: BaseException) -> timedelta | None:
+    """The delay the code asked for; bounded, since a due time beyond the year 9999 cannot be stored."""
+    delay = _attribute(error, "delay") if isinstance(error, RetryableError) else None
+    return min(delay, MAX_OWN_DELAY) if isinstance(delay, timedelta) else None
+
+
+def _attribute(error: BaseException, name: str) -> object:
+    """An attribute of a foreign exception: it may be a property that raises, or missing without `super().__init__`."""
+    try:
+        return getattr(error, name, None)
+    except Exception:
+        return None
 
 
 def describe(error: BaseException, retryable: bool, code: str = "execution_error") -> TaskError:
@@ -84,7 +99,7 @@ def describe(error: BaseException, retryable: bool, code: str = "execution_error
 def _message(error: BaseException) -> str:
     try:
         if isinstance(error, (RetryableError, NonRetryableError)):
-            return error.message
+            return str(getattr(error, "message", None) or error)
         return str(error)
     except Exception as broken:  # str() of a foreign exception runs foreign code
         return f"<{type(error).__name__} whose text raised {type(broken).__name__}>"
@@ -100,8 +115,10 @@ def _traceback(error: BaseException) -> str:
 
 def _place(error: BaseException) -> str:
     """Where it was raised: equal for all errors of one cause, whatever their text."""
-    frames = traceback.extract_tb(error.__traceback__, limit=-1)
-    return f"{frames[0].filename}:{frames[0].name}" if frames else ""
+    code = None
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        code = frame.f_code
+    return f"{code.co_filename}:{code.co_name}" if code else ""
 
 
 def _clean(text: str, limit: int) -> str:

@@ -284,8 +284,8 @@ class Release:
                 now,
                 worker_id=self.worker_id,
             )
-        queued = claimable_at(released.evolve(attempts=task.attempts - 1), TaskStatus.QUEUED, now)
-        return with_event(queued, "released", now, worker_id=self.worker_id)
+        queued = with_event(claimable_at(released, TaskStatus.QUEUED, now), "released", now, worker_id=self.worker_id)
+        return queued.evolve(attempts=task.attempts - 1)  # after the event, which tells of the attempt it was
 
     def won(self, task: Task) -> bool:
         return task.last_claim_id == self.fence.claim_id

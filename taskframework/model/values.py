@@ -55,7 +55,7 @@ def _check(value: Json, what: str, depth: int) -> None:
             _check_text(value, what)
         case int():
             if not -_INT64 <= value < _INT64:
-                raise ValueNotStorableError(what, f"the integer {str(value)[:20]}… does not fit into 64 bits")
+                raise ValueNotStorableError(what, f"an integer needs {value.bit_length() + 1} bits, more than 64")
         case float():
             if not math.isfinite(value):
                 raise ValueNotStorableError(what, f"{value} is not a JSON number")
@@ -72,7 +72,7 @@ def _check(value: Json, what: str, depth: int) -> None:
 
 def _check_key(key: object, what: str) -> None:
     if not isinstance(key, str):
-        raise ValueNotStorableError(what, f"the key {str(key)[:50]!r} is not a text")
+        raise ValueNotStorableError(what, f"a key is of type {type(key).__name__}, not a text")
     if "\0" in key:
         raise ValueNotStorableError(what, "a key contains the NUL character")
     _check_text(key, what)

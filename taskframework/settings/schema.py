@@ -93,6 +93,9 @@ class ApiSettings(Section):
 
     host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on")
     port: int = Field(default=8000, ge=0, le=65535, description="Port to listen on; 0 takes any free one")
+    allow_remote: bool = Field(
+        default=False, description="Listen on other than loopback although callers are not identified"
+    )
     max_body: Size = Field(default=1024**2, ge=1024, description="Largest request body; more is answered with 413")
 
 

@@ -157,6 +157,10 @@ class TaskStore(Protocol):
         """Live tasks that nothing would ever move on; must be 0."""
         ...
 
+    async def forget_dispatches(self) -> None:
+        """Make every claimable task due at its `not_before` again: the messages that were sent are known to be gone."""
+        ...
+
     async def purge(self, *, finished: timedelta | None, dead_letters: timedelta | None, limit: int) -> int:
         """Delete what ended longer ago than it is kept: completed and cancelled tasks after `finished`, failed ones
         and kept messages after `dead_letters`; None keeps for ever. A task with unpublished events stays.

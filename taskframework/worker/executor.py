@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import functools
 import logging
+import math
 import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -143,11 +144,24 @@ def _storable_result(registration: Registration, value: Any) -> Any:
     """The result as JSON; a result that cannot be stored would fail on every attempt, so it is final."""
     try:
         validated = registration.result.validate_python(value)
+        _refuse_non_finite(registration.result.dump_python(validated, by_alias=True))
         plain = registration.result.dump_python(validated, mode="json", by_alias=True)
         check_storable(plain, "result", MAX_RESULT_BYTES)
     except (ValidationError, TaskframeworkError, ValueError, TypeError, RecursionError) as error:
         raise BadResultError(f"The result is not the declared type or cannot be stored: {error}"[:2000]) from error
     return plain
+
+
+def _refuse_non_finite(value: Any) -> None:
+    """pydantic turns NaN into null where the declared type is Any; a result must not change on its way."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{value} is not a JSON number")
+    if isinstance(value, (list, tuple, set, frozenset)):
+        for item in value:
+            _refuse_non_finite(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            _refuse_non_finite(item)
 
 
 def _stopped(attempt: RunningAttempt) -> Outcome:

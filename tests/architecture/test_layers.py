@@ -19,13 +19,13 @@ _PLANTED = {
         "taskframework.worker.settle -> taskframework.submission.producer",
     ),
     "events/bridge.py": ("from taskframework import TaskFramework", "taskframework.events.bridge -> taskframework (l."),
-    "api/planted.py": (
-        "from taskframework.stores.sqlite import planted",
-        "taskframework.api.planted -> taskframework.stores.sqlite",
+    "operations/health.py": (
+        "from taskframework.stores.sqlite import store",
+        "taskframework.operations.health -> taskframework.stores.sqlite.store",
     ),
     "model/task.py": ("import pymongo.errors", "taskframework.model.task -> pymongo"),
     "clock.py": ("import aiosqlite", "taskframework.clock -> aiosqlite"),
-    "brokers/embedded/__init__.py": ("import aio_pika", "taskframework.brokers.embedded -> aio_pika"),
+    "brokers/embedded.py": ("import aio_pika", "taskframework.brokers.embedded -> aio_pika"),
     "model/circle_a.py": ("import taskframework.model.circle_b", ".circle_"),
     "model/circle_b.py": ("import taskframework.model.circle_a", ".circle_"),
 }

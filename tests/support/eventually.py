@@ -6,12 +6,18 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import TypeVar, overload
 
 T = TypeVar("T")
 
 
-async def eventually(predicate: Callable[[], T | Awaitable[T]], *, timeout: float = 10.0, what: str = "") -> T:
+@overload
+async def eventually(predicate: Callable[[], Awaitable[T | None]], *, timeout: float = ..., what: str = ...) -> T: ...
+@overload
+async def eventually(predicate: Callable[[], T | None], *, timeout: float = ..., what: str = ...) -> T: ...
+async def eventually(
+    predicate: Callable[[], Awaitable[T | None] | T | None], *, timeout: float = 10.0, what: str = ""
+) -> T:
     """Poll until `predicate()` is truthy and return what it returned.
 
     Args:

@@ -127,9 +127,9 @@ class RabbitServer:
     def flush(self) -> None:
         """Make the node write down which quorum queues exist.
 
-        It does so up to a second after a declaration, and a queue that it has not written down is dead after a kill: its
-        messages, confirmed or not, are gone and it never gets a leader again (seen with 3.10.8). A test that kills the
-        broker for another reason calls this first.
+        It does so up to a second after a declaration, and a queue that it has not written down is dead after a kill:
+        its messages, confirmed or not, are gone and it never gets a leader again (seen with 3.10.8). A test that kills
+        the broker for another reason calls this first.
         """
         self._evaluate("[ok = dets:sync(Table) || Table <- dets:all()].")
 

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import aio_pika
-import pymongo
 import pytest
+from pymongo import AsyncMongoClient
 
 from tests.support.eventually import eventually
 from tests.support.servers import MongoServer, RabbitServer
@@ -24,8 +24,8 @@ async def test_each_test_has_a_virtual_host_of_its_own(amqp_url: str, turn: int)
 
 @pytest.mark.parametrize("turn", [1, 2])
 async def test_each_test_has_a_database_of_its_own(mongo_url: str, turn: int) -> None:
-    client: pymongo.AsyncMongoClient[dict[str, Any]]
-    async with pymongo.AsyncMongoClient(mongo_url) as client:
+    client: AsyncMongoClient[dict[str, Any]] = AsyncMongoClient(mongo_url)
+    async with client:
         things = client.get_default_database()["things"]
         assert await things.count_documents({}) == 0
         await things.insert_one({"left": "over"})
@@ -40,8 +40,8 @@ def test_confirmed_messages_survive_a_kill(rabbit_server: RabbitServer, amqp_url
 
 
 async def test_acknowledged_writes_survive_a_kill(mongo_server: MongoServer, mongo_url: str) -> None:
-    client: pymongo.AsyncMongoClient[dict[str, Any]]
-    async with pymongo.AsyncMongoClient(mongo_url) as client:
+    client: AsyncMongoClient[dict[str, Any]] = AsyncMongoClient(mongo_url)
+    async with client:
         things = client.get_default_database()["things"]
         await things.insert_one({"_id": 1})
         await asyncio.to_thread(mongo_server.kill)

@@ -1,1 +1,5 @@
-"""The RabbitMQ adapter: `broker.RabbitBroker` puts the parts together, one file for each thing that can go wrong."""
+"""The RabbitMQ adapter: `RabbitBroker` puts the parts together, one file for each thing that can go wrong."""
+
+from taskframework.brokers.rabbitmq.broker import RabbitBroker
+
+__all__ = ["RabbitBroker"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
+from typing import Self
 
 from aio_pika.abc import AbstractChannel
 
@@ -30,6 +31,7 @@ from taskframework.brokers.rabbitmq.topology import Names, delayed_exchange
 from taskframework.errors import BrokerError, PublishRefusedError
 from taskframework.model.message import TaskMessage
 from taskframework.model.status import LANES, Priority
+from taskframework.settings.servers import BrokerSettings
 
 _DEAD_LETTER_PREFETCH = 100
 
@@ -75,6 +77,20 @@ class RabbitBroker:
         self._depths = DepthGauge(self._connector)
         self._consumptions: list[Consumers | Subscription] = []
 
+    @classmethod
+    def from_settings(cls, settings: BrokerSettings) -> Self:
+        """A broker as the settings want it, not connected."""
+        return cls(
+            settings.url,
+            prefix=settings.prefix,
+            delay=settings.delay,
+            heartbeat=settings.heartbeat,
+            connect_timeout=settings.connect_timeout,
+            publish_timeout=settings.publish_timeout,
+            max_unconfirmed=settings.max_unconfirmed,
+            delivery_limit=settings.delivery_limit,
+        )
+
     async def open(self) -> None:
         self._publisher.open()
 
@@ -90,6 +106,10 @@ class RabbitBroker:
     @property
     def is_connected(self) -> bool:
         return self._publisher.is_connected
+
+    @property
+    def outlives_process(self) -> bool:
+        return True
 
     @property
     def holds_delays(self) -> bool:

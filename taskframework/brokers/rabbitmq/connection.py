@@ -20,15 +20,21 @@ logger = logging.getLogger(__name__)
 #: Longest wait for the answer to a request such as opening a channel or declaring a queue, in seconds.
 ANSWER_SECONDS = 5.0
 _CLOSE_SECONDS = 3.0
+#: What the driver logs as errors although its caller gets them as exceptions, and logs them once and with the remedy.
+_SAID_ELSEWHERE = ("error when creating transport", "Unexpected connection close", "Cancelling cause reader exited")
+
+logging.getLogger("aiormq.connection").addFilter(lambda record: not record.msg.startswith(_SAID_ELSEWHERE))
 
 
 class Line:
     """An open connection."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, purpose: str, *, is_kept: bool) -> None:
         self._connection = connection
+        self._purpose = purpose
+        self._is_kept = is_kept
         self.lost = asyncio.Event()
-        connection.close_callbacks.add(lambda *_: self.lost.set())
+        connection.close_callbacks.add(self._on_close)
 
     @property
     def server(self) -> str:
@@ -82,6 +88,11 @@ class Line:
         except BrokerError as error:
             logger.debug("%s", error)
 
+    def _on_close(self, _: object, reason: BaseException | None) -> None:
+        if self._is_kept and not self.lost.is_set():
+            logger.warning("the connection to RabbitMQ (%s) was lost: %s", self._purpose, reason)
+        self.lost.set()
+
 
 class Connector:
     """Opens connections to one address, which it shows without the password."""
@@ -93,8 +104,12 @@ class Connector:
         self.where = f"{self._url.host}:{port}"
         self.vhost = self._url.path.removeprefix("/") or "/"
 
-    async def open(self, purpose: str) -> Line:
+    async def open(self, purpose: str, *, is_kept: bool = True) -> Line:
         """Open a connection that the broker's own tools show under this purpose.
+
+        Args:
+            purpose: part of its name.
+            is_kept: whether its loss is news; that of a short one is told to its user by an exception.
 
         Raises:
             BrokerUnavailableError: with host, port and reason.
@@ -108,12 +123,12 @@ class Connector:
             # Without this the driver closes it by a task of its own when the object is collected.
             await connection.close()
             raise
-        return Line(connection)
+        return Line(connection, purpose, is_kept=is_kept)
 
     @contextlib.asynccontextmanager
     async def opened(self, purpose: str) -> AsyncIterator[Line]:
         """A connection for the length of a block."""
-        line = await self.open(purpose)
+        line = await self.open(purpose, is_kept=False)
         try:
             yield line
         finally:

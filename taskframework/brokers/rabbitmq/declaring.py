@@ -64,8 +64,8 @@ class TopologyKeeper:
         except TaskframeworkError as error:
             logger.error("%s", error)
         if self._wanted:
-            for error in await self._declare(self.task_types):
-                logger.error("%s", error)
+            for problem in await self._declare(self.task_types):
+                logger.error("%s", problem)
 
     async def repair(self, task_types: Iterable[str]) -> None:
         """Put back what somebody found missing; requests at the same time share the work. Never fails."""
@@ -106,7 +106,7 @@ async def _declared(line: Line, part: Topology) -> BrokerError | None:
     channel = await line.channel()
     try:
         with driver_errors("declaring the topology"):
-            await _declare_part(channel, part)
+            await declare_part(channel, part)
             await channel.close()
     except BrokerUnavailableError:
         raise
@@ -115,7 +115,7 @@ async def _declared(line: Line, part: Topology) -> BrokerError | None:
     return None
 
 
-async def _declare_part(channel: AbstractChannel, part: Topology) -> None:
+async def declare_part(channel: AbstractChannel, part: Topology) -> None:
     for exchange in part.exchanges:
         await channel.declare_exchange(
             exchange.name,

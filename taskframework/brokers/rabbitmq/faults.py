@@ -12,6 +12,7 @@ from aiormq.exceptions import (
     AuthenticationError,
     ChannelAccessRefused,
     ChannelPreconditionFailed,
+    InvalidFrameError,
     ProbableAuthenticationError,
 )
 
@@ -20,7 +21,8 @@ from taskframework.errors import BrokerError, BrokerUnavailableError, TopologyMi
 _INEQUIVALENT = re.compile(
     r"inequivalent arg '(?P<argument>[^']+)' for (?:queue|exchange) '(?P<name>.+?)' in vhost '.*?': (?P<difference>.+)"
 )
-_NO_VHOST = re.compile(r"NOT_ALLOWED - (vhost \S+ not found|access to vhost '.*?' refused for user '.*?')")
+#: The driver does not pass on the reason of a refusal at this stage; there are only these.
+_NO_VHOST = "the virtual host does not exist, or the user may not use it"
 
 
 @contextmanager
@@ -64,9 +66,9 @@ def translated(error: BaseException, doing: str) -> BrokerError:
             f"RabbitMQ: {doing}: the user name or password is wrong.",
             hint="Correct broker.url; percent-encode special characters in the password.",
         )
-    if found := _NO_VHOST.search(text):
+    if isinstance(error, InvalidFrameError) and "Connection.OpenOk" in text and "Connection.Close" in text:
         return BrokerUnavailableError(
-            f"RabbitMQ: {doing}: {found[1]}.",
+            f"RabbitMQ: {doing}: {_NO_VHOST}.",
             hint="Correct the virtual host in broker.url, or create it and give the user permissions in it.",
         )
     if isinstance(error, TimeoutError):

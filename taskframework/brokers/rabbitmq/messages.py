@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-from aio_pika import DeliveryMode, Message
+from aiormq import spec
 
 from taskframework.brokers.base import ExternalMessage
 from taskframework.brokers.rabbitmq.topology import Names, routing_key
@@ -20,6 +19,7 @@ MAX_HEADER_BYTES = 4096
 MAX_BODY_BYTES = 16 * 1024**2
 #: Longest delay the plugin can count.
 _MAX_DELAY_MS = 2**32 - 1
+_PERSISTENT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,8 @@ class Publication:
 
     exchange: str
     routing_key: str
-    message: Message
+    body: bytes
+    properties: spec.Basic.Properties
     #: Whether the broker gives it back when no queue takes it.
     mandatory: bool
 
@@ -48,12 +49,13 @@ def task_publication(names: Names, message: TaskMessage, delay: timedelta | None
     headers["task_id"] = message.task_id
     headers["task_type"] = message.task_type
     key = routing_key(message.task_type, message.lane)
+    body = message.to_body()
     if delay is None:
-        return Publication(names.tasks, key, _message(message.to_body(), "application/json", headers), mandatory=True)
+        return Publication(names.tasks, key, body, _properties(body, "application/json", headers), mandatory=True)
     # Rounded up, because a message that comes early is dropped at the claim and costs the sweeper's time.
     milliseconds = -(-delay // timedelta(milliseconds=1))
     headers["x-delay"] = min(max(milliseconds, 0), _MAX_DELAY_MS)
-    return Publication(names.delayed, key, _message(message.to_body(), "application/json", headers), mandatory=False)
+    return Publication(names.delayed, key, body, _properties(body, "application/json", headers), mandatory=False)
 
 
 def event_publication(names: Names, event: ExternalMessage) -> Publication:
@@ -62,20 +64,20 @@ def event_publication(names: Names, event: ExternalMessage) -> Publication:
     Raises:
         PublishRefusedError: if its headers or body are too large.
     """
-    return Publication(names.events, "", _message(event.body, event.content_type, event.headers), mandatory=False)
+    properties = _properties(event.body, event.content_type, {**event.headers})
+    return Publication(names.events, "", event.body, properties, mandatory=False)
 
 
-def _message(body: bytes, content_type: str, headers: Mapping[str, str | int]) -> Message:
+def _properties(body: bytes, content_type: str, headers: dict[str, str | int]) -> spec.Basic.Properties:
     size = sum(len(name) + len(str(value).encode(errors="replace")) for name, value in headers.items())
     if size > MAX_HEADER_BYTES:
         raise PublishRefusedError(f"The headers have {size:,} bytes; the limit is {MAX_HEADER_BYTES:,}.")
     if len(body) > MAX_BODY_BYTES:
         raise PublishRefusedError(f"The body has {len(body):,} bytes; the limit is {MAX_BODY_BYTES:,}.")
-    return Message(
-        body,
+    return spec.Basic.Properties(
         content_type=content_type,
         headers={**headers},
-        delivery_mode=DeliveryMode.PERSISTENT,
+        delivery_mode=_PERSISTENT,
         # The driver matches returned messages to publications by this id, so two attempts must never share one.
         message_id=uuid.uuid4().hex,
     )

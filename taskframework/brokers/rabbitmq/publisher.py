@@ -67,10 +67,10 @@ class PublishChannel:
     async def _publish(self, publication: Publication) -> None:
         try:
             await self._inner.basic_publish(
-                publication.message.body,
+                publication.body,
                 exchange=publication.exchange,
                 routing_key=publication.routing_key,
-                properties=publication.message.properties,
+                properties=publication.properties,
                 mandatory=publication.mandatory,
                 wait=False,  # for the socket; the confirm is awaited. Halves the time under load.
             )

@@ -124,7 +124,7 @@ class Kept(Generic[T]):
             before_sleep=self._failed,
         )
         while True:
-            value = await patience(self._establish)
+            value: T = await patience(self._attempt)
             self._value = value
             self._up.set()
             self._decided.set()
@@ -133,9 +133,12 @@ class Kept(Generic[T]):
             self._up.clear()
             self._decided.clear()
             self._value = None
-            logger.info("%s: lost", self._what)
+            logger.debug("%s: lost", self._what)
             self._forget(value)
             await asyncio.sleep(random.uniform(*_PAUSE_AFTER_LOSS))
+
+    async def _attempt(self) -> T:
+        return await self._establish()
 
     def _failed(self, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome is not None else None

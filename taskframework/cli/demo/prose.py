@@ -1,4 +1,5 @@
 """Finds the prose of a text: its title, its headings, its sentences. Knows Markdown and no particular language."""
+# ruff: noqa: RUF001 - the punctuation of other scripts is meant
 
 from __future__ import annotations
 
@@ -11,35 +12,44 @@ _LONGEST_FRONT_MATTER = 100  # lines
 #: A line of a paragraph at least this wide was wrapped by an editor; a shorter one ends what it says.
 _WRAPPED_WIDTH = 50
 
-_FENCE = re.compile(r"\s*(`{3,}|~{3,})")
-_HEADING = re.compile(r"\s{0,3}#{1,6}\s+(.*?)[\s#]*$")
+_FENCE = re.compile(r"\s*(`{3,}(?!.*`)|~{3,})")
+_HEADING = re.compile(r"\s{0,3}#{1,6}\s+(.*)")
 _UNDERLINE = re.compile(r"\s{0,3}(=+|-+)\s*$")
 _RULE = re.compile(r"\s*([-*_=/~])(\s*\1){2,}\s*$")
-_ITEM = re.compile(r"\s*(?:[-*+•·▪◦]|\(?\d{1,3}[.)、])\s+")
+_ITEM = re.compile(r"(?:\s*(?:[-*+•·▪◦]|\(?\d{1,3}[.)、])\s+(?:\[[ xX]\]\s+)?)+")
 _QUOTE = re.compile(r"\s*(>\s?)+")
 _TABLE = re.compile(r"\s*[|+]")
+_LINK_TARGET = re.compile(r"\s{0,3}\[[^\]]+\]:\s")
 #: What lines of program code have and sentences do not, outside of back-quotes.
 _CODE = re.compile(r"[{}]|=>|==|&&|\);|-->|::")
+_LONGEST_CODE_LINE = 300  # a longer one is a whole text without line breaks
 _FRONT_TITLE = re.compile(r"title:\s*(.+)", re.IGNORECASE)
 
+# Every pattern has bounds, so that no input can make it look through the whole text again for each character.
+_LABEL, _TARGET = r"\[([^\[\]]{0,300})\]", r"\([^()]{0,500}\)"
+_LINKS = (
+    (re.compile(rf"!{_LABEL}{_TARGET}"), ""),
+    (re.compile(rf"{_LABEL}(?:{_TARGET}|\[[^\[\]]{{0,200}}\])"), r"\1"),
+)
 _INLINE = (
-    (re.compile(r"!\[[^\]]*\]\([^)]*\)"), ""),  # image
-    (re.compile(r"\[([^\]]*)\](?:\([^)]*\)|\[[^\]]*\])"), r"\1"),  # link
     (re.compile(r" ?\[\^?[\w-]{1,8}\](?!\()"), ""),  # footnote, citation
-    (re.compile(r"<!--.*?-->|</?[a-zA-Z][^<>]*>"), ""),
-    (re.compile(r"<(https?://[^>]*)>"), r"\1"),
+    (re.compile(r"<!--.{0,200}?-->|</?[a-zA-Z][^<>]{0,200}>"), ""),
+    (re.compile(r"<(https?://[^<>]{0,500})>"), r"\1"),
     (re.compile(r"\\([!-/:-@\[-`{-~])"), r"\1"),  # escaped punctuation
     (re.compile(r"\*\*|~~|`"), ""),
-    (re.compile(r"(?<![\w*_])([*_]{1,3})(?=\S)([^*_]+?)(?<=\S)\1(?![\w*_])"), r"\2"),
+    (re.compile(r"(?<![\w*_])([*_]{1,3})(?=\S)([^*_]{1,500}?)(?<=\S)\1(?![\w*_])"), r"\2"),
 )
 _CODE_SPAN = re.compile(r"``?([^`]+)``?")
 
 # Scripts that end a sentence without a space have marks of their own; the others need the space, or 3.14 would be two.
 _END = re.compile(r"[。！？｡։؟।॥።]+[”’」』）)\"']*|[.!?…]+[”’»\"')\]]*(?=\s)")
+_AROUND = " -–•·*"  # left over from lists that were run together
 _BEFORE_STOP = re.compile(r"[\s(\[„“\"'-]")
-_DOTTED = re.compile(r"(?:[^\W\d_]\.)+[^\W\d_]")  # e.g, z.B, U.S
+#: A letter alone, letters with full stops between them (e.g, z.B, U.S), a few letters without a vowel (Dr, Mrs, Nr).
+_ABBREVIATION = re.compile(r"(?:[^\W\d_]\.)*[^\W\d_]|[^\W\d_aeiouyäöüаеёиоуыэюя]{2,3}", re.IGNORECASE)
+_DEPTH = {"(": 1, ")": -1, "（": 1, "）": -1}  # what is in parentheses ends no sentence around it
+_LONGEST_WORD = 40
 _LONGEST_ORDINAL = 2  # digits of a number that a full stop turns into an ordinal, as in 3. Oktober
-_LONGEST_TITLE_OF_ADDRESS = 3  # Dr, Mrs, Nr
 _NO_SPACE = r"\u1100-\u11ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef"
 _JOINED_WITHOUT_SPACE = re.compile(rf"(?<=[{_NO_SPACE}，。、；：！？])\n(?=[{_NO_SPACE}，。、；：！？])")
 
@@ -77,25 +87,33 @@ def read_prose(text: str) -> Prose:
     blocks.close()
     sentences = tuple(sentence for paragraph in blocks.paragraphs for sentence in split_sentences(paragraph))
     headings = tuple(plain for heading in blocks.headings if (plain := strip_markup(heading)))
-    title = next(filter(None, (*headings[:1], blocks.front_title, *sentences[:1])), "")
+    title = next(filter(None, (*headings[:1], blocks.front_title, _first_line(blocks))), "")
     return Prose(_shortened(title, _LONGEST_TITLE), headings, sentences)
+
+
+def _first_line(blocks: _Blocks) -> str:
+    return strip_markup(blocks.paragraphs[0].split("\n")[0]).rstrip(":：") if blocks.paragraphs else ""
 
 
 def split_sentences(paragraph: str) -> Iterator[str]:
     """The sentences of a paragraph, without markup; a line break counts as an end unless the line was wrapped."""
     for piece in _unwrap(paragraph):
         plain = strip_markup(piece)
-        start = 0
+        start = seen = depth = 0
         for end in _END.finditer(plain):
-            if _is_end(plain, start, end):
-                yield plain[start : end.end()].strip()
-                start = end.end()
-        if rest := plain[start:].strip():
+            depth += sum(_DEPTH.get(character, 0) for character in plain[seen : end.end()])
+            seen = end.end()
+            if depth <= 0 and _is_end(plain, end):
+                yield plain[start : end.end()].strip(_AROUND)
+                start, depth = end.end(), 0
+        if rest := plain[start:].strip(_AROUND):
             yield rest
 
 
 def strip_markup(text: str) -> str:
-    """The text as it would be read: without emphasis, links, tags and escapes; what is in back-quotes stays as it is."""
+    """The text as it would be read: without emphasis, links, tags, escapes; what is in back-quotes stays as it is."""
+    for pattern, replacement in _LINKS:
+        text = pattern.sub(replacement, text)
     parts = _CODE_SPAN.split(text)
     for number in range(0, len(parts), 2):
         for pattern, replacement in _INLINE:
@@ -125,7 +143,7 @@ def _without_code(lines: list[str]) -> Iterator[str]:
                 fence = match[1]
                 yield ""
                 continue
-            if match[1].startswith(fence):
+            if match[1].startswith(fence) and line.strip() == match[1]:
                 fence = ""
                 continue
         indented = line.startswith(("    ", "\t")) and (indented or not before.strip()) and not _ITEM.match(line)
@@ -137,10 +155,10 @@ def _without_code(lines: list[str]) -> Iterator[str]:
 def _add_line(line: str, blocks: _Blocks) -> None:
     if match := _HEADING.match(line):
         blocks.close()
-        blocks.headings.append(match[1])
+        blocks.headings.append(match[1].rstrip("# \t"))
     elif _UNDERLINE.match(line) and len(blocks.open) == 1:
         blocks.headings.append(blocks.open.pop())
-    elif not line.strip() or _RULE.match(line) or _TABLE.match(line) or _CODE.search(_CODE_SPAN.sub("", line)):
+    elif _is_no_prose(line):
         blocks.close()
     elif match := _ITEM.match(line):
         blocks.close()
@@ -150,6 +168,14 @@ def _add_line(line: str, blocks: _Blocks) -> None:
         blocks.open.append(line[quote.end() :].strip() if quote else line.strip())
         if line.endswith(("  ", "\\")):  # Markdown's own line break
             blocks.close()
+
+
+def _is_no_prose(line: str) -> bool:
+    return (
+        not line.strip()
+        or any(pattern.match(line) for pattern in (_RULE, _TABLE, _LINK_TARGET))
+        or (len(line) <= _LONGEST_CODE_LINE and _CODE.search(_CODE_SPAN.sub("", line)) is not None)
+    )
 
 
 def _unwrap(paragraph: str) -> Iterator[str]:
@@ -167,18 +193,17 @@ def _width(line: str) -> int:
     return len(line) + sum(character > "\u2e80" for character in line)
 
 
-def _is_end(text: str, start: int, end: re.Match[str]) -> bool:
-    """Whether the mark ends a sentence; a full stop may also follow an initial, an abbreviation or an ordinal number."""
+def _is_end(text: str, end: re.Match[str]) -> bool:
+    """Whether the mark ends a sentence; a full stop may also follow an initial, an abbreviation or an ordinal."""
     if end[0][0] not in ".…":
         return True
-    following = text[end.end() :].lstrip()
-    if following[:1].islower() or (end[0][0] == "…" and following[:1].isdigit()):
+    following = text[end.end() : end.end() + 2].lstrip()
+    if following.islower() or (end[0][0] == "…" and following.isdigit()):
         return False
-    word = _BEFORE_STOP.split(text[start : end.start()])[-1]
+    word = _BEFORE_STOP.split(text[max(0, end.start() - _LONGEST_WORD) : end.start()])[-1]
     if word.isdigit():
         return len(word) > _LONGEST_ORDINAL
-    short = word.isalpha() and (word.istitle() and len(word) <= _LONGEST_TITLE_OF_ADDRESS or len(word) == 1)
-    return not short and not _DOTTED.fullmatch(word)
+    return not _ABBREVIATION.fullmatch(word)
 
 
 def _shortened(text: str, longest: int) -> str:

@@ -11,25 +11,8 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum, auto
 
-_HAN = "\u3005\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f"
-_KATAKANA = "\u30a1-\u30fa\u30fc-\u30ff\uff66-\uff9f"
-_HIRAGANA = "\u3041-\u309f"
-_OTHER_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"  # Thai, Lao, Burmese, Khmer
-_UNSPACED = _HAN + _KATAKANA + _HIRAGANA + _OTHER_UNSPACED
-_MARKS = "\u0300-\u036f\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0900-\u0dff"  # belong to the letter before them
-_LETTERS = rf"(?:[^\W{_UNSPACED}]|[{_MARKS}])+"
-#: A word, or a run of characters that are written without spaces. Japanese grammar is written in hiragana, its
-#: subjects are not; hiragana gives no terms.
-_TOKEN = re.compile(
-    r"(?P<address>https?://\S+|www\.\S+|\S+@\S+)|"
-    rf"(?P<word>{_LETTERS}(?:[-'’·]{_LETTERS})*|[{_KATAKANA}]{{2,}})|(?P<run>[{_HAN}{_OTHER_UNSPACED}]+)"
-)
-_COUNTED = re.compile(rf"{_LETTERS}(?:[-'’·.]{_LETTERS})*|[{_UNSPACED}]")
-_HIRAGANA_CHARACTER = re.compile(rf"[{_HIRAGANA}]")
-_UNSPACED_CHARACTER = re.compile(rf"[{_UNSPACED}]")
-_AFTER_CLAUSE = re.compile(r"[`\"'*”’»\])]*(?:[^\w\s`\"'“‘«(\[{<]|$)")
+from taskframework.cli.demo.scripts import AFTER_CLAUSE, TOKEN, Script, script_of
 
 _PARTS = 20  # the text is cut into so many to see whether a word comes in clusters
 _LONGEST_GRAM = 4
@@ -38,16 +21,10 @@ _SHORTEST_SENTENCE = 3
 _MOST_COMPARED = 50
 _CAPITALISING = 0.18  # from this share of capitals inside sentences on, the language capitalises its nouns
 _LEAST_COHESION = 0.25
-_MOSTLY = 0.5
-_SOME_HIRAGANA = 0.1
-
-
-class _Script(Enum):
-    """How the bulk of the text is written."""
-
-    SPACED = auto()
-    UNSPACED = auto()
-    JAPANESE = auto()
+_LEAST_COUNT_OF_LONG = 3  # of a gram of more than two characters
+_LEAST_SHARE = 0.04  # of the weight of the best term, to be named beside it
+_CAUTION = 10  # as many sightings with the usual share of ends are added to those that were made
+_LENGTH_OF_ABBREVIATION = 6
 
 
 @dataclass(slots=True)
@@ -90,7 +67,7 @@ class Lexicon:
 
     def find(self, sentence: str) -> Iterator[Term]:
         """The terms that occur in a sentence, once for each occurrence."""
-        for match in _TOKEN.finditer(sentence):
+        for match in TOKEN.finditer(sentence):
             forms = (gram for gram, *_ in _grams(match[0])) if match.lastgroup == "run" else [match[0].casefold()]
             yield from (self.forms[form] for form in forms if form in self.forms)
 
@@ -98,23 +75,12 @@ class Lexicon:
         """The heaviest terms, none of which contains another."""
         chosen: list[Term] = []
         for term in sorted(set(self.forms.values()), key=lambda term: (-term.weight, term.word)):
-            if len(chosen) == most:
+            if len(chosen) == most or (chosen and term.weight < _LEAST_SHARE * chosen[0].weight):
                 break
             plain = term.word.casefold()
             if not any(plain in other.word.casefold() or other.word.casefold() in plain for other in chosen):
                 chosen.append(term)
         return chosen
-
-
-def count_words(text: str) -> tuple[int, int]:
-    """Words between spaces, and characters of scripts that are written without spaces."""
-    spaced = unspaced = 0
-    for match in _COUNTED.finditer(text):
-        if _UNSPACED_CHARACTER.match(match[0]):
-            unspaced += 1
-        else:
-            spaced += 1
-    return spaced, unspaced
 
 
 def build_lexicon(sentences: Sequence[str], headings: Iterable[str]) -> Lexicon:
@@ -126,19 +92,11 @@ def build_lexicon(sentences: Sequence[str], headings: Iterable[str]) -> Lexicon:
     """
     words, grams = _observe(sentences)
     named = "\n".join(headings).casefold()
-    script = _script_of(sentences)
-    forms = dict(_weigh_words(_group_forms(words), named, ends_tell=script is _Script.SPACED))
-    forms.update(_weigh_grams(grams, named, ends_tell=script is not _Script.JAPANESE))
+    script = script_of(sentences)
+    forms = dict(_weigh_words(_group_forms(words), named, ends_tell=script is Script.SPACED))
+    forms.update(_weigh_grams(grams, named, ends_tell=script is not Script.JAPANESE))
     repeated = {form: term for form, term in forms.items() if term.count > 1}
     return Lexicon(repeated or forms)
-
-
-def _script_of(sentences: Sequence[str]) -> _Script:
-    text = "".join(sentences)
-    unspaced, hiragana = len(_UNSPACED_CHARACTER.findall(text)), len(_HIRAGANA_CHARACTER.findall(text))
-    if unspaced * 2 < len(text) * _MOSTLY:
-        return _Script.SPACED
-    return _Script.JAPANESE if hiragana > unspaced * _SOME_HIRAGANA else _Script.UNSPACED
 
 
 def _observe(sentences: Sequence[str]) -> tuple[dict[str, _Seen], dict[str, _Seen]]:
@@ -146,11 +104,11 @@ def _observe(sentences: Sequence[str]) -> tuple[dict[str, _Seen], dict[str, _See
     grams: dict[str, _Seen] = {}
     for number, sentence in enumerate(sentences):
         part = number * _PARTS // len(sentences)
-        tokens = list(_TOKEN.finditer(sentence))
+        tokens = list(TOKEN.finditer(sentence))
         if sum(len(token[0]) if token.lastgroup == "run" else 1 for token in tokens) < _SHORTEST_SENTENCE:
             continue  # a label, such as "Example."
         for match in tokens:
-            is_end = _AFTER_CLAUSE.match(sentence, match.end()) is not None
+            is_end = AFTER_CLAUSE.match(sentence, match.end()) is not None
             if match.lastgroup == "word":
                 _observe_word(words, match, part, is_end)
             elif match.lastgroup == "run":
@@ -212,9 +170,7 @@ def _are_forms(one: str, other: str) -> bool:
     return shared >= _SHORTEST_WORD + 1 and shared >= 0.75 * max(len(one), len(other)) and "_" not in one + other
 
 
-def _weigh_words(
-    groups: list[tuple[list[str], _Seen]], named: str, *, ends_tell: bool
-) -> Iterator[tuple[str, Term]]:
+def _weigh_words(groups: list[tuple[list[str], _Seen]], named: str, *, ends_tell: bool) -> Iterator[tuple[str, Term]]:
     usual = _usual_ends(seen for _, seen in groups)
     inside = sum(seen.inside for _, seen in groups) or 1
     capitalising = sum(seen.capitals for _, seen in groups) / inside > _CAPITALISING
@@ -222,7 +178,8 @@ def _weigh_words(
         word = seen.surfaces.most_common(1)[0][0]
         if len(word) < _SHORTEST_WORD or word[0].isdigit():
             continue
-        weight = seen.count * _cluster_factor(seen) * math.log2(len(word))
+        weight = seen.count * _cluster_factor(seen) * _length_factor(word)
+        weight *= 0.4 + 0.6 * seen.inside / seen.count  # what mostly opens sentences links them or is a label
         if ends_tell:
             weight *= _end_factor(seen, usual)
         if ends_tell and capitalising and seen.capitals < seen.inside / 2:
@@ -237,12 +194,14 @@ def _weigh_grams(grams: Mapping[str, _Seen], named: str, *, ends_tell: bool) -> 
     usual = _usual_ends(seen for gram, seen in grams.items() if len(gram) > 1)
     for gram, seen in grams.items():
         freedom = min(len(seen.before), len(seen.after))
-        if len(gram) < 2 or freedom < min(2, seen.count):
+        if len(gram) < 2 or freedom < min(2, seen.count) or (len(gram) > 2 and seen.count < _LEAST_COUNT_OF_LONG):
             continue
         cohesion = seen.count / math.sqrt(grams[gram[:-1]].count * grams[gram[1:]].count)
         if cohesion < _LEAST_COHESION:
             continue
-        weight = seen.count * _cluster_factor(seen) * cohesion * min(1.0, freedom / seen.count**0.6) * len(gram)
+        weight = (
+            seen.count * _cluster_factor(seen) * cohesion * min(1.0, freedom / seen.count**0.6) * math.sqrt(len(gram))
+        )
         if ends_tell:
             weight *= _end_factor(seen, usual)
         yield gram, Term(gram, seen.count, weight * 2 if gram in named else weight)
@@ -258,7 +217,12 @@ def _usual_ends(observed: Iterable[_Seen]) -> float:
 
 def _end_factor(seen: _Seen, usual: float) -> float:
     """How often the term ends a clause, against the usual; cautious while it was seen seldom."""
-    return min(2.0, (seen.ends + 2 * usual) / ((seen.count + 2) * usual))
+    return min(1.3, (seen.ends + _CAUTION * usual) / ((seen.count + _CAUTION) * usual)) ** 2
+
+
+def _length_factor(word: str) -> float:
+    """Connecting words are short; capitals throughout tell an abbreviation, which stands for something long."""
+    return math.log2(max(len(word), _LENGTH_OF_ABBREVIATION if word.isupper() else 0)) - 1
 
 
 def _cluster_factor(seen: _Seen) -> float:

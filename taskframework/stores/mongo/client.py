@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, timedelta
+from importlib import metadata
 from typing import Any, Literal, Protocol, cast
 
 import bson
-import motor
 import pymongo
 from bson.codec_options import CodecOptions
 from bson.errors import BSONError
@@ -25,10 +27,13 @@ Driver = Literal["motor", "pymongo"]
 
 _SERVER_SELECTION = timedelta(seconds=5)
 _MAX_DOCUMENT_BYTES = 16 * 1024 * 1024
+#: Updates name their document; without the hint the planner tries the indexes of the guard's fields as well.
+_BY_ID = "_id_"
 _DUPLICATE_KEY = 11_000
 #: Not primary any more, shutting down, interrupted, out of time, or no majority: the write may be there all the same.
 _AWAY = frozenset({6, 7, 50, 64, 89, 91, 100, 189, 262, 9001, 10_107, 11_600, 11_602, 13_435, 13_436})
 _NOT_ALLOWED = frozenset({13, 18})
+_CODEC: CodecOptions[Document] = CodecOptions(tz_aware=True, tzinfo=UTC)
 _UNENCODABLE = (BSONError, OverflowError, RecursionError, UnicodeEncodeError)
 
 
@@ -41,11 +46,13 @@ class RawCollection(Protocol):
 
     def find_one(self, filter: Document, projection: Any = None) -> Awaitable[Document | None]: ...
     def find(self, filter: Document, projection: Any = None, **options: Any) -> Any: ...
+    def aggregate(self, pipeline: Any) -> Any: ...
     def find_one_and_update(self, filter: Document, update: Any, **options: Any) -> Awaitable[Document | None]: ...
     def insert_many(self, documents: Any, ordered: bool = True) -> Awaitable[Any]: ...
     def bulk_write(self, requests: Any, ordered: bool = True) -> Awaitable[Any]: ...
     def update_many(self, filter: Document, update: Any) -> Awaitable[Any]: ...
     def delete_one(self, filter: Document) -> Awaitable[Any]: ...
+    def delete_many(self, filter: Document) -> Awaitable[Any]: ...
     def count_documents(self, filter: Document) -> Awaitable[int]: ...
     def create_indexes(self, indexes: Any) -> Awaitable[list[str]]: ...
     def index_information(self) -> Awaitable[Mapping[str, Any]]: ...
@@ -93,11 +100,19 @@ class Collection:
         with _driver_errors():
             return await self._raw.count_documents(filter)
 
+    async def aggregate(self, pipeline: Sequence[Document]) -> list[Document]:
+        with _driver_errors():
+            cursor = self._raw.aggregate(pipeline)
+            if inspect.iscoroutine(cursor):  # pymongo's; motor gives the cursor itself
+                cursor = await cursor
+            return cast("list[Document]", await cursor.to_list(None))
+
     async def update_one(self, filter: Document, update: Sequence[Any]) -> Document | None:
         """The document after the update, or None if none matched."""
         with _driver_errors():
-            after = pymongo.ReturnDocument.AFTER
-            return await self._raw.find_one_and_update(filter, list(update), return_document=after)
+            return await self._raw.find_one_and_update(
+                filter, list(update), return_document=pymongo.ReturnDocument.AFTER, hint=_BY_ID
+            )
 
     async def update_many(self, filter: Document, update: Sequence[Any]) -> None:
         with _driver_errors():
@@ -105,7 +120,7 @@ class Collection:
 
     async def update_each(self, updates: Sequence[tuple[Document, Sequence[Any]]]) -> dict[int, StoreError]:
         """Make independent updates at once; what the server refused, by position."""
-        operations = [pymongo.UpdateOne(filter, list(update)) for filter, update in updates]
+        operations = [pymongo.UpdateOne(filter, list(update), hint=_BY_ID) for filter, update in updates]
         return await _each(lambda: self._raw.bulk_write(operations, ordered=False))
 
     async def insert_each(self, documents: Sequence[Any]) -> dict[int, StoreError]:
@@ -115,6 +130,15 @@ class Collection:
     async def delete_one(self, filter: Document) -> bool:
         with _driver_errors():
             return bool((await self._raw.delete_one(filter)).deleted_count)
+
+    async def delete_some(self, filter: Document, sort: str, limit: int) -> int:
+        """Delete the first matches by `sort` that still match; how many those were."""
+        found = await self.find(filter, sort={sort: 1}, limit=limit, fields=("_id",))
+        if not found:
+            return 0
+        chosen = {"$and": [{"_id": {"$in": [document["_id"] for document in found]}}, filter]}
+        with _driver_errors():
+            return int((await self._raw.delete_many(chosen)).deleted_count)
 
     async def indexes(self) -> Mapping[str, Any]:
         """Options of every index, by name."""
@@ -137,14 +161,20 @@ class Connection:
 
     async def command(self, command: Mapping[str, Any]) -> Document:
         with _driver_errors():
-            return cast("Document", await self._database.command(command))
+            return cast("Document", await self._database.command(command, codec_options=_CODEC))
+
+    async def hello(self) -> Document:
+        """What the primary says of itself; there is no answer without one."""
+        return await self.command({"hello": 1})
 
     @property
     def name(self) -> str:
         return cast("str", self._database.name)
 
     async def close(self) -> None:
-        if (closing := self._client.close()) is not None:  # motor's close is a plain function
+        # motor's close is a plain function that says good-bye to the server and waits for it.
+        closing = await asyncio.to_thread(self._client.close)
+        if closing is not None:
             await closing
 
 
@@ -170,7 +200,7 @@ def connect(url: str, driver: Driver, timeout: timedelta, pool_size: int) -> Con
             serverSelectionTimeoutMS=min(timeout, _SERVER_SELECTION) // timedelta(milliseconds=1),
             timeoutMS=timeout // timedelta(milliseconds=1),
         )
-        database = client.get_default_database(codec_options=CodecOptions(tz_aware=True, tzinfo=UTC))
+        database = client.get_default_database(codec_options=_CODEC)
     except (PyMongoError, ValueError) as error:
         message = f"The address of the MongoDB store cannot be used: {redacted(str(error))}."
         raise StoreMisconfiguredError(message, hint="Correct store.url.") from error
@@ -179,7 +209,8 @@ def connect(url: str, driver: Driver, timeout: timedelta, pool_size: int) -> Con
 
 
 def driver_version(driver: Driver) -> str:
-    return f"motor {motor.version} on pymongo {pymongo.version}" if driver == "motor" else f"pymongo {pymongo.version}"
+    names = ("motor", "pymongo") if driver == "motor" else ("pymongo",)
+    return ", ".join(f"{name} {metadata.version(name)}" for name in names)
 
 
 def time_limit(limit: timedelta) -> AbstractContextManager[None]:

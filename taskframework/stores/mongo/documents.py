@@ -22,8 +22,8 @@ _MESSAGE_FIELDS = tuple(field.name for field in fields(DeadMessage) if field.nam
 def stored(value: Json) -> Any:
     """A user's value as it is stored: itself, or JSON bytes where a name in it means something to MongoDB.
 
-    The driver reads `{"$ref": …, "$id": …}` back as a reference object, BSON has no name with NUL in it, and servers and
-    tools disagree on what else with a `$` name is data. No JSON value is bytes, so there is no doubt when reading.
+    The driver reads `{"$ref": …, "$id": …}` back as a reference object, BSON has no name with NUL in it, and servers
+    and tools disagree on what else with a `$` name is data. No JSON value is bytes, so reading leaves no doubt.
 
     Raises:
         ValueNotStorableError: for what is not JSON.

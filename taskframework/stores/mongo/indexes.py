@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 from taskframework.errors import StoreMisconfiguredError
-from taskframework.model.status import CLAIMABLE, DEAD, LIVE, TaskStatus
+from taskframework.model.status import CLAIMABLE, DEAD, FINAL, LIVE, TaskStatus
 from taskframework.stores.mongo.client import Collection
 from taskframework.stores.mongo.documents import Document
+
+#: How long `open` may take on a large collection that lacks an index. An operation's time-out would undo each attempt.
+INDEX_BUILD = timedelta(hours=1)
 
 _NEWEST_FIRST = {"created_at": -1, "_id": -1}
 
@@ -65,7 +69,7 @@ TASK_INDEXES = (
     Index("list_by_type", {"task_type": 1, **_NEWEST_FIRST}),
     Index("list_by_parent", {"parent.task_id": 1, **_NEWEST_FIRST}, {"parent.task_id": {"$exists": True}}),
     Index("list_dead", {"finished_at": -1, "_id": -1}, _status(DEAD)),
-    Index("purge", {"purge_at": 1}, {"purge_at": {"$type": "date"}}, {"expireAfterSeconds": 0}),
+    Index("list_done", {"finished_at": 1}, _status(FINAL - DEAD)),
 )
 DEAD_MESSAGE_INDEXES = (Index("list", {"at": -1, "_id": -1}),)
 

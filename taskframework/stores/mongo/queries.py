@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
 from taskframework.model.query import Cursor, TaskFilter
 from taskframework.model.status import CLAIMABLE, DEAD, LANES, LIVE, Priority, TaskStatus
+from taskframework.model.transitions import Fence
 from taskframework.stores.mongo.documents import Document
 from taskframework.stores.mongo.expressions import in_status, owned, passed
 
+#: Over the keys of an index alone.
+COUNT_BY_STATUS: tuple[Document, ...] = (
+    {"$match": {"status": {"$gt": ""}}},
+    {"$group": {"_id": "$status", "count": {"$sum": 1}}},
+)
 _ANY_STATUS = in_status(*TaskStatus)
+
+
+def one(task_id: str, owner: str | None) -> Document:
+    return {"_id": task_id, **owned(owner)}
+
+
+def held(worker_id: str, fences: Sequence[Fence]) -> Document:
+    """The tasks a worker still runs; a claim id belongs to one claim of one task, so the two lists cannot mix."""
+    return {
+        "_id": {"$in": [fence.task_id for fence in fences]},
+        "status": TaskStatus.RUNNING,
+        "lease.worker_id": worker_id,
+        "lease.claim_id": {"$in": [fence.claim_id for fence in fences]},
+    }
 
 
 def due_for_dispatch() -> Document:
@@ -34,6 +55,16 @@ def expired_leases(grace: timedelta) -> Document:
 
 def past_deadline() -> Document:
     return {"status": in_status(*LIVE), "cancel": None, **passed("deadline")}
+
+
+def dispatched() -> Document:
+    """Claimable tasks that wait longer than their own time because a message was sent."""
+    return {"status": in_status(*CLAIMABLE), "$expr": {"$gt": ["$next_dispatch_at", "$not_before"]}}
+
+
+def ended(statuses: Iterable[TaskStatus], kept: timedelta) -> Document:
+    """What is over for longer than it is kept, and was told to everybody."""
+    return {"status": in_status(*statuses), "publish_at": None, **passed("finished_at", by=kept)}
 
 
 def unpublished() -> Document:

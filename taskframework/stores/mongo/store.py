@@ -3,24 +3,242 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
-from typing import TypeVar
+from datetime import datetime, timedelta
+from typing import TypeVar, cast
 
-from taskframework.errors import StoreError, StoreMisconfiguredError, StoreUnavailableError
+from taskframework.errors import StoreError, StoreUnavailableError
 from taskframework.model.marks import Mark
 from taskframework.model.query import Cursor, DeadMessage, Page, TaskFilter
-from taskframework.model.status import Priority, TaskStatus, lane_of
+from taskframework.model.status import DEAD, FINAL, Priority, TaskStatus, lane_of
 from taskframework.model.task import CancelRequest, Task, record_from
 from taskframework.model.transitions import Fence, Transition
 from taskframework.stores.base import DueTask, ExpiredLease, Inserted, Renewal, StoreReport
-from taskframework.stores.mongo import indexes, queries
+from taskframework.stores.mongo import deployment, queries
 from taskframework.stores.mongo.client import (
+    Collection,
     Connection,
     Driver,
     DuplicateDocumentError,
     connect,
-    driver_version,
     encoded,
     time_limit,
 )
 from taskframework.stores.mongo.documents import Document, dead_message_document, dead_message_of, task_of
+from taskframework.stores.mongo.expressions import later
+from taskframework.stores.mongo.server_clock import ServerClock
+from taskframework.stores.mongo.writer import TaskWriter
+
+Entry = TypeVar("Entry", Task, DeadMessage)
+
+_PING = timedelta(seconds=2)
+#: Heartbeats have connections of their own: no slow list and no crowd of writes makes them late.
+_HEARTBEAT_CONNECTIONS = 4
+
+
+class MongoStore:
+    """Tasks in a MongoDB database; implements `TaskStore`."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        driver: Driver = "motor",
+        timeout: timedelta = timedelta(seconds=10),
+        pool_size: int = 100,
+    ) -> None:
+        """Prepare a store; nothing is sent before `open` or `inspect`.
+
+        Args:
+            url: `mongodb://…/database`; an option in it cannot weaken the promises.
+            driver: which of the two drivers.
+            timeout: longest wait for one operation.
+            pool_size: most connections.
+        """
+        self._url = url
+        self._driver: Driver = driver
+        self._timeout = timeout
+        self._pool_size = pool_size
+        self._opened: tuple[Connection, Connection, TaskWriter] | None = None
+        self._clock = ServerClock(self._server_time)
+
+    async def open(self) -> None:
+        connection, heartbeats = self._connect(self._pool_size), self._connect(_HEARTBEAT_CONNECTIONS)
+        self._opened = connection, heartbeats, TaskWriter(connection.tasks, self._timeout)
+        try:
+            await deployment.prepare(connection)
+            await self._clock.start()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        if self._opened is None:
+            return
+        (connection, heartbeats, writer), self._opened = self._opened, None
+        await self._clock.stop()
+        await writer.drain()
+        await connection.close()
+        await heartbeats.close()
+
+    async def ping(self) -> None:
+        with time_limit(min(_PING, self._timeout)):
+            if not (await self._heartbeats.hello())["isWritablePrimary"]:
+                raise StoreUnavailableError("MongoDB has no primary at present.")
+
+    async def inspect(self) -> StoreReport:
+        connection = self._connect(1)
+        try:
+            return await deployment.inspect(connection, self._driver)
+        finally:
+            await connection.close()
+
+    def now(self) -> datetime:
+        return self._clock.now()
+
+    async def insert(self, task: Task) -> Inserted:
+        return await self._writer.insert(task)
+
+    async def apply(self, transition: Transition) -> Task | None:
+        return await self._writer.apply(transition)
+
+    async def mark(self, mark: Mark) -> None:
+        await self._writer.mark(mark)
+
+    async def renew(self, worker_id: str, fences: Sequence[Fence], lease: timedelta) -> dict[str, Renewal]:
+        if not fences:
+            return {}
+        tasks = self._heartbeats.tasks
+        await tasks.update_many(queries.held(worker_id, fences), [{"$set": {"lease.expires_at": later(lease)}}])
+        found = await tasks.find(queries.held(worker_id, fences), fields=("fencing_token", "lease", "cancel"))
+        held = {
+            (document["_id"], document["fencing_token"], document["lease"]["claim_id"]): document for document in found
+        }
+        renewed = [held.get((fence.task_id, fence.fencing_token, fence.claim_id)) for fence in fences]
+        return {document["_id"]: Renewal(_cancel_of(document)) for document in renewed if document is not None}
+
+    async def get(self, task_id: str, *, owner: str | None = None) -> Task | None:
+        document = await self._tasks.find_one(queries.one(task_id, owner))
+        return None if document is None else task_of(document)
+
+    async def list_tasks(self, filter: TaskFilter, *, limit: int, cursor: str | None = None) -> Page[Task]:
+        wanted = queries.listed(filter, _cursor(cursor))
+        return await _page(self._tasks, wanted, "created_at", limit, task_of)
+
+    async def due_for_dispatch(self, limit: int) -> Sequence[DueTask]:
+        found = await self._tasks.find(
+            queries.due_for_dispatch(),
+            sort={"next_dispatch_at": 1},
+            limit=limit,
+            fields=("task_type", "priority", "dispatch_epoch"),
+        )
+        return [DueTask(due["_id"], due["task_type"], lane_of(due["priority"]), due["dispatch_epoch"]) for due in found]
+
+    async def count_due(self, task_type: str, lane: Priority) -> int:
+        return await self._tasks.count(queries.waiting_in(task_type, lane))
+
+    async def expired_leases(self, grace: timedelta, limit: int) -> Sequence[ExpiredLease]:
+        found = await self._tasks.find(
+            queries.expired_leases(grace),
+            sort={"lease.expires_at": 1},
+            limit=limit,
+            fields=("fencing_token", "crashes"),
+        )
+        return [ExpiredLease(expired["_id"], expired["fencing_token"], expired["crashes"]) for expired in found]
+
+    async def past_deadline(self, limit: int) -> Sequence[str]:
+        found = await self._tasks.find(queries.past_deadline(), sort={"deadline": 1}, limit=limit, fields=("_id",))
+        return [document["_id"] for document in found]
+
+    async def unpublished(self, limit: int) -> Sequence[Task]:
+        return [
+            task_of(found)
+            for found in await self._tasks.find(queries.unpublished(), sort={"publish_at": 1}, limit=limit)
+        ]
+
+    async def count_by_status(self) -> dict[TaskStatus, int]:
+        counts = {found["_id"]: found["count"] for found in await self._tasks.aggregate(queries.COUNT_BY_STATUS)}
+        return {status: counts.get(status.value, 0) for status in TaskStatus}
+
+    async def count_undriven(self) -> int:
+        return await self._tasks.count(queries.undriven())
+
+    async def forget_dispatches(self) -> None:
+        await self._tasks.update_many(
+            queries.dispatched(), [{"$set": {"next_dispatch_at": "$not_before", "dispatches": 0}}]
+        )
+
+    async def purge(self, *, finished: timedelta | None, dead_letters: timedelta | None, limit: int) -> int:
+        removed = 0
+        for statuses, kept in ((FINAL - DEAD, finished), (DEAD, dead_letters)):
+            if kept is not None and removed < limit:
+                over = queries.ended(statuses, kept)
+                removed += await self._tasks.delete_some(over, "finished_at", limit - removed)
+        if dead_letters is not None and removed < limit:
+            over = {"at": {"$lte": self.now() - dead_letters}}
+            removed += await self._dead_messages.delete_some(over, "at", limit - removed)
+        return removed
+
+    async def keep_dead_message(self, message: DeadMessage) -> None:
+        document = encoded(dead_message_document(message), "the message")
+        for refused in (await self._dead_messages.insert_each([document])).values():
+            if not isinstance(refused, DuplicateDocumentError):
+                raise refused
+
+    async def list_dead_tasks(self, *, owner: str | None, limit: int, cursor: str | None) -> Page[Task]:
+        return await _page(self._tasks, queries.dead(owner, _cursor(cursor)), "finished_at", limit, task_of)
+
+    async def list_dead_messages(self, *, limit: int, cursor: str | None) -> Page[DeadMessage]:
+        return await _page(self._dead_messages, queries.after(_cursor(cursor), "at"), "at", limit, dead_message_of)
+
+    async def get_dead_message(self, message_id: str) -> DeadMessage | None:
+        document = await self._dead_messages.find_one({"_id": message_id})
+        return None if document is None else dead_message_of(document)
+
+    async def delete_dead_message(self, message_id: str) -> bool:
+        return await self._dead_messages.delete_one({"_id": message_id})
+
+    def _connect(self, pool_size: int) -> Connection:
+        return connect(self._url, self._driver, self._timeout, pool_size)
+
+    async def _server_time(self) -> datetime:
+        return cast(datetime, (await self._heartbeats.hello())["localTime"])
+
+    @property
+    def _parts(self) -> tuple[Connection, Connection, TaskWriter]:
+        if self._opened is None:
+            raise StoreError("The store is not open.", hint="Await open() first.")
+        return self._opened
+
+    @property
+    def _tasks(self) -> Collection:
+        return self._parts[0].tasks
+
+    @property
+    def _dead_messages(self) -> Collection:
+        return self._parts[0].dead_messages
+
+    @property
+    def _heartbeats(self) -> Connection:
+        return self._parts[1]
+
+    @property
+    def _writer(self) -> TaskWriter:
+        return self._parts[2]
+
+
+async def _page(
+    collection: Collection, filter: Document, order: str, limit: int, read: Callable[[Document], Entry]
+) -> Page[Entry]:
+    """The newest entries by `order`; one more is read, to know whether another page follows."""
+    found = await collection.find(filter, sort=queries.newest_first(order), limit=limit + 1)
+    end = Cursor(found[limit - 1][order], found[limit - 1]["_id"]).encode() if len(found) > limit else None
+    return Page(tuple(read(document) for document in found[:limit]), end)
+
+
+def _cursor(cursor: str | None) -> Cursor | None:
+    return None if cursor is None else Cursor.decode(cursor)
+
+
+def _cancel_of(document: Document) -> CancelRequest | None:
+    cancel = document["cancel"]
+    return None if cancel is None else cast(CancelRequest, record_from(CancelRequest, cancel))

@@ -135,11 +135,10 @@ def _release(release: Release) -> Write:
     released = {"status": status, "last_claim_id": lit(release.fence.claim_id), "releases": plus("$releases", 1)}
     worker_id = lit(release.worker_id)
     ended = {**at_rest("$status"), **with_event(_LOWER_STATUS, worker_id=worker_id)}
-    attempts = plus("$attempts", -1)
     queued = {
         **claimable_at("$status", NOW),
-        "attempts": attempts,
-        **with_event("released", worker_id=worker_id, attempt=attempts),
+        "attempts": plus("$attempts", -1),
+        **with_event("released", worker_id=worker_id),
     }
     is_queued = {"$eq": ["$status", TaskStatus.QUEUED]}
     return Write(_held(release.fence), [change(released), choose(is_queued, queued, ended)])

@@ -122,7 +122,9 @@ class TaskWriter:
         """The replies to a group of inserts. `unsure`: an earlier attempt of this group may have stored tasks."""
         duplicates = [at for at, error in refused.items() if isinstance(error, DuplicateDocumentError)]
         there = await self._there_already([news[at].task for at in duplicates])
-        replies: list[Inserted | Exception] = [refused.get(at) or Inserted(new.task, True) for at, new in enumerate(news)]
+        replies: list[Inserted | Exception] = [
+            refused.get(at) or Inserted(new.task, True) for at, new in enumerate(news)
+        ]
         for at, task in zip(duplicates, there, strict=True):
             replies[at] = Inserted(task, unsure and task.task_id == news[at].task.task_id)
         return replies

@@ -6,9 +6,10 @@ on what the one before it left. The write lock of the file is held meanwhile, so
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Any
 
 import aiosqlite
 
@@ -109,10 +110,10 @@ class _Group:
         if there is None and (key := key_of(task)) is not None:
             there = self.by_key.get(key)
         if there is not None:
-            return Inserted(_readable(there).whole_task(), is_new=False)
+            return Inserted(_readable(there).task, is_new=False)
         self.inserted.append(request)
         self._keep(request.row)
-        return Inserted(request.row.whole_task(), is_new=True)
+        return Inserted(task, is_new=True)
 
     def _change(self, request: Change) -> Task | None:
         task_id = request.rule.task_id
@@ -124,7 +125,7 @@ class _Group:
         row = row.changed_to(task)
         self.updated[task_id] = row.moving()
         self._keep(row)
-        return row.whole_task() if request.wants_reply else None
+        return row.task if request.wants_reply else None
 
     def _keep(self, row: Stored) -> None:
         self.by_id[row.task.task_id] = row
@@ -140,21 +141,23 @@ def _readable(found: Found) -> Stored:
 
 async def _load(connection: aiosqlite.Connection, requests: Sequence[Request], group: _Group) -> None:
     tasks = [request.row.task for request in requests if isinstance(request, Insert)]
-    ids = {request.rule.task_id for request in requests if isinstance(request, Change)}
-    ids.update(task.task_id for task in tasks)
-    rows = list(await connection.execute_fetchall(queries.TASKS_BY_ID, [to_json(sorted(ids))]))
+    changes = [request for request in requests if isinstance(request, Change)]
+    ids = {change.rule.task_id for change in changes} | {task.task_id for task in tasks}
+    mute = ids - {change.rule.task_id for change in changes if change.wants_reply} - {task.task_id for task in tasks}
+    rows: list[Iterable[Any]] = []
     if keys := {key for task in tasks if (key := key_of(task)) is not None}:
         rows += await connection.execute_fetchall(*queries.tasks_by_key(keys))
+    rows += await connection.execute_fetchall(queries.TASKS_BY_ID, [to_json(sorted(ids))])
     for row in map(TaskRow._make, rows):
-        found = group.by_id.get(row.task_id) or _read(row)
+        found = group.by_id.get(row.task_id) or _read(row, with_parameters=row.task_id not in mute)
         group.by_id[row.task_id] = found
         if row.idempotency_key is not None:
             group.by_key[row.user_id, row.idempotency_key] = found
 
 
-def _read(row: TaskRow) -> Found:
+def _read(row: TaskRow, *, with_parameters: bool) -> Found:
     try:
-        return read_row(row)
+        return read_row(row, with_parameters=with_parameters)
     except StoreError as error:
         return error
 

@@ -21,7 +21,7 @@ def tasks_of(rows: Sequence[Row]) -> list[Task]:
     tasks = []
     for row in map(TaskRow._make, rows):
         try:
-            tasks.append(read_row(row).whole_task())
+            tasks.append(read_row(row).task)
         except StoreError:
             logger.exception("task %s is left out", row.task_id)
     return tasks

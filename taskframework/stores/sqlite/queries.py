@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from taskframework.model.query import Cursor, TaskFilter
-from taskframework.stores.sqlite.rows import FIXED, MOVING, TaskRow, Value, milliseconds
+from taskframework.stores.sqlite.rows import FIXED, MOVING, Key, TaskRow, Value, milliseconds
 
-_TASKS = f"SELECT {', '.join(TaskRow._fields)} FROM tasks t JOIN task_parameters p USING (number)"
+_WHOLE_TASK = f"SELECT {', '.join(TaskRow._fields)} FROM"
+_TASKS = f"{_WHOLE_TASK} tasks t JOIN task_parameters p USING (number)"
+
+
+def _indexed(index: str) -> str:
+    """Whole tasks by this index. It is named wherever there is a choice: no statistics ever change the plan."""
+    return f"{_WHOLE_TASK} tasks t INDEXED BY {index} JOIN task_parameters p USING (number)"
+
+
+def _purge(table: str, index: str, condition: str) -> str:
+    wanted = f"SELECT rowid FROM {table} INDEXED BY {index} WHERE {condition} LIMIT ?"
+    return f"DELETE FROM {table} WHERE rowid IN ({wanted})"
+
 
 #: Ids travel as one JSON array: the text of the statement stays the same, and no limit on their number.
 TASKS_BY_ID = f"{_TASKS} WHERE t.task_id IN (SELECT value FROM json_each(?))"
-TASK = f"{_TASKS} WHERE t.task_id = ?1 AND (?2 IS NULL OR t.user_id = ?2)"
+TASK = f"{_TASKS} WHERE t.task_id = ? AND t.user_id = coalesce(?, t.user_id)"
 
 INSERT_TASK = f"INSERT INTO tasks ({', '.join((*FIXED, *MOVING))}) VALUES ({', '.join('?' * len((*FIXED, *MOVING)))})"
 INSERT_PARAMETERS = "INSERT INTO task_parameters SELECT number, ? FROM tasks WHERE task_id = ?"
@@ -20,22 +32,39 @@ UPDATE_TASK = f"UPDATE tasks SET {', '.join(f'{name} = ?' for name in MOVING)} W
 # The status lists stand here letter for letter as in the partial indexes; SQLite uses those for the same words only.
 _CLAIMABLE = "status IN ('QUEUED', 'RETRYING')"
 _DEAD = "status IN ('FAILED', 'DEAD_LETTER')"
+_DONE = "status IN ('COMPLETED', 'COMPLETED_WITH_ERRORS', 'CANCELLED')"
 
 DUE_FOR_DISPATCH = (
-    "SELECT task_id, task_type, lane, dispatch_epoch FROM tasks "
-    f"WHERE next_dispatch_at <= ?1 AND not_before <= ?1 AND +{_CLAIMABLE} ORDER BY next_dispatch_at LIMIT ?2"
+    "SELECT task_id, task_type, lane, dispatch_epoch FROM tasks INDEXED BY tasks_to_dispatch "
+    f"WHERE next_dispatch_at <= ? AND not_before <= ? AND {_CLAIMABLE} ORDER BY next_dispatch_at LIMIT ?"
 )
-COUNT_DUE = f"SELECT count(*) FROM tasks WHERE {_CLAIMABLE} AND task_type = ? AND lane = ? AND not_before <= ?"
+COUNT_DUE = (
+    "SELECT count(*) FROM tasks INDEXED BY tasks_claimable "
+    f"WHERE {_CLAIMABLE} AND task_type = ? AND lane = ? AND not_before <= ?"
+)
 EXPIRED_LEASES = (
-    "SELECT task_id, fencing_token, crashes FROM tasks WHERE lease_expires_at <= ? ORDER BY lease_expires_at LIMIT ?"
+    "SELECT task_id, fencing_token, crashes FROM tasks INDEXED BY tasks_leased "
+    "WHERE lease_expires_at <= ? ORDER BY lease_expires_at LIMIT ?"
 )
-PAST_DEADLINE = "SELECT task_id FROM tasks WHERE deadline_at <= ? ORDER BY deadline_at LIMIT ?"
-UNPUBLISHED = f"{_TASKS} WHERE t.publish_at <= ? ORDER BY t.publish_at LIMIT ?"
+PAST_DEADLINE = (
+    "SELECT task_id FROM tasks INDEXED BY tasks_with_deadline WHERE deadline_at <= ? ORDER BY deadline_at LIMIT ?"
+)
+UNPUBLISHED = f"{_indexed('tasks_to_publish')} WHERE t.publish_at <= ? ORDER BY t.publish_at LIMIT ?"
 COUNT_BY_STATUS = "SELECT status, count(*) FROM tasks GROUP BY status"
-COUNT_UNDRIVEN = (
-    f"SELECT count(*) FROM tasks WHERE ({_CLAIMABLE} AND next_dispatch_at IS NULL) "
-    "OR (status = 'RUNNING' AND lease_expires_at IS NULL)"
+COUNT_UNDRIVEN = "SELECT count(*) FROM tasks INDEXED BY tasks_undriven WHERE undriven = 1"
+
+#: In batches, so that other processes get at the file in between.
+FORGET_DISPATCHES = (
+    "UPDATE tasks SET next_dispatch_at = not_before, document = json_set(document, "
+    "'$.next_dispatch_at', json_extract(document, '$.not_before'), '$.dispatches', 0) "
+    "WHERE number IN (SELECT number FROM tasks INDEXED BY tasks_to_dispatch "
+    f"WHERE next_dispatch_at > not_before AND next_dispatch_at IS NOT NULL AND {_CLAIMABLE} LIMIT ?)"
 )
+
+# Ended before a time, with nothing left to publish.
+PURGE_DONE = _purge("tasks", "tasks_done", f"{_DONE} AND finished_at <= ? AND publish_at IS NULL")
+PURGE_DEAD = _purge("tasks", "tasks_dead", f"{_DEAD} AND finished_at <= ? AND publish_at IS NULL")
+PURGE_MESSAGES = _purge("dead_messages", "dead_messages_newest", "at <= ?")
 
 _MESSAGES = "SELECT id, body, headers, queue, reason, at, task_id, task_type FROM dead_messages"
 KEEP_MESSAGE = (
@@ -48,36 +77,59 @@ DELETE_MESSAGE = "DELETE FROM dead_messages WHERE id = ?"
 Query = tuple[str, list[Value]]
 
 
-def tasks_by_key(keys: Iterable[tuple[str, str]]) -> Query:
+def tasks_by_key(keys: Iterable[Key]) -> Query:
     """The tasks of some idempotency keys, each one with its user."""
     values = [value for key in keys for value in key]
     pairs = ", ".join(["(?, ?)"] * (len(values) // 2))
-    wanted = f"(t.user_id, t.idempotency_key) IN (VALUES {pairs})"
-    return f"{_TASKS} WHERE {wanted} AND t.idempotency_key IS NOT NULL", list(values)
+    # Joined, since SQLite would answer `(user_id, idempotency_key) IN (VALUES ...)` by a scan of the whole index.
+    wanted = "t.user_id = k.column1 AND t.idempotency_key = k.column2"
+    return (
+        f"{_WHOLE_TASK} (VALUES {pairs}) k CROSS JOIN tasks t INDEXED BY tasks_idempotency ON {wanted} "
+        "JOIN task_parameters p USING (number)",
+        list(values),
+    )
 
 
 def list_tasks(filter: TaskFilter, limit: int, cursor: str | None) -> Query:
     """One entry more than the page: it tells whether another page follows."""
     wanted: dict[str, Value] = {
-        "t.user_id = ?": filter.owner,
-        "t.status = ?": filter.status.value if filter.status else None,
-        "t.task_type = ?": filter.task_type,
-        "t.parent_task_id = ?": filter.parent_task_id,
+        "t.parent_task_id": filter.parent_task_id,
+        "t.user_id": filter.owner,
+        "t.task_type": filter.task_type,
+        "t.status": filter.status.value if filter.status else None,
     }
-    return _page(_TASKS, wanted, ("t.created_at", "t.task_id"), limit, cursor)
+    given: dict[str, Value] = {column: value for column, value in wanted.items() if value is not None}
+    select = _indexed(_index_for(given.keys()))
+    return _page(select, given, ("t.created_at", "t.task_id"), limit, cursor)
+
+
+def _index_for(columns: Collection[str]) -> str:
+    """The index that narrows a list most."""
+    return next(index for index, needed in _LIST_INDEXES.items() if needed <= set(columns))
+
+
+_LIST_INDEXES = {
+    "tasks_of_parent": {"t.parent_task_id"},
+    "tasks_of_user_and_status": {"t.user_id", "t.status"},
+    "tasks_of_user": {"t.user_id"},
+    "tasks_of_type": {"t.task_type"},
+    "tasks_of_status": {"t.status"},
+    "tasks_newest": set[str](),
+}
 
 
 def list_dead_tasks(owner: str | None, limit: int, cursor: str | None) -> Query:
-    return _page(f"{_TASKS} WHERE t.{_DEAD}", {"t.user_id = ?": owner}, ("t.finished_at", "t.task_id"), limit, cursor)
+    given: dict[str, Value] = {} if owner is None else {"t.user_id": owner}
+    select = f"{_indexed('tasks_dead')} WHERE t.{_DEAD}"
+    return _page(select, given, ("t.finished_at", "t.task_id"), limit, cursor)
 
 
 def list_dead_messages(limit: int, cursor: str | None) -> Query:
     return _page(_MESSAGES, {}, ("at", "id"), limit, cursor)
 
 
-def _page(select: str, wanted: dict[str, Value], order: tuple[str, str], limit: int, cursor: str | None) -> Query:
-    conditions = {condition: value for condition, value in wanted.items() if value is not None}
-    clauses, values = list(conditions), list(conditions.values())
+def _page(select: str, given: dict[str, Value], order: tuple[str, str], limit: int, cursor: str | None) -> Query:
+    clauses, values = [f"{column} = ?" for column in given], list(given.values())
     if cursor is not None:
         place = Cursor.decode(cursor)
         clauses.append(f"({', '.join(order)}) < (?, ?)")

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 import orjson
 
 from taskframework.clock import whole_milliseconds
 from taskframework.errors import StoreError, ValueNotStorableError
-from taskframework.model.status import LIVE
+from taskframework.model.status import CLAIMABLE, LIVE, TaskStatus
 from taskframework.model.task import Task
 from taskframework.model.values import Json
 
@@ -28,6 +29,7 @@ MOVING = (
     "publish_at",
     "deadline_at",
     "finished_at",
+    "undriven",
     "document",
 )
 
@@ -67,15 +69,11 @@ class Stored:
         """The stored form of the task after a transition; `task` descends from this one by `evolve`."""
         task = _whole(task)
         changes = {
-            name: _merged(name, self, value)
-            for name in _FIELDS
-            if (value := getattr(task, name)) is not getattr(self.task, name)
+            name: _merged(name, self, new)
+            for name, new, old in zip(_FIELDS, _values(task), _values(self.task), strict=True)
+            if new is not old
         }
         return Stored(task, {**self.document, **changes}, self.parameters)
-
-    def whole_task(self) -> Task:
-        """The task with its parameters."""
-        return self.task.evolve(parameters=orjson.loads(self.parameters))
 
     def fixed(self) -> tuple[Value, ...]:
         task = self.task
@@ -103,6 +101,7 @@ class Stored:
             _maybe(task.publish_at),
             _maybe(task.deadline) if waits_for_deadline else None,
             _maybe(task.finished_at),
+            int(_is_undriven(task)),
             to_json(self.document),
         )
 
@@ -115,24 +114,41 @@ def new_row(task: Task) -> Stored:
     """
     parameters = to_json(task.parameters)
     task = _whole(task)
-    document = {"_id": task.task_id} | {name: getattr(task, name) for name in _FIELDS}
+    document = {"_id": task.task_id, **dict(zip(_FIELDS, _values(task), strict=True))}
     return Stored(task, document, parameters)
 
 
-def read_row(row: TaskRow) -> Stored:
-    """The task of a row, without its parameters.
+def read_row(row: TaskRow, *, with_parameters: bool = True) -> Stored:
+    """The task of a row; its parameters, which may be large, are None where nobody wants them.
 
     Raises:
         StoreError: if the document is none this release can read.
     """
     try:
-        content = orjson.loads(row.document)
-        return Stored(Task.from_document(_with_times(content)), content, row.parameters)
+        values = _with_times(orjson.loads(row.document))
+        if with_parameters:
+            values["parameters"] = orjson.loads(row.parameters)
+        # Parsed a second time rather than copied: the document must share nothing with the task.
+        return Stored(Task.from_document(values), orjson.loads(row.document), row.parameters)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise StoreError(
             f"The stored task {row.task_id} cannot be read: {error!r}.",
             hint="A newer release may have written it; upgrade taskframework.",
         ) from error
+
+
+def _is_undriven(task: Task) -> bool:
+    """Whether no sweeper, reaper, relay or sub-task would ever move this live task on."""
+    if task.status in CLAIMABLE:
+        driver: object = task.next_dispatch_at
+    elif task.status is TaskStatus.RUNNING:
+        driver = task.lease
+    elif task.status is TaskStatus.WAITING:
+        driver = task.subtasks
+    else:
+        driver = True
+    unheard = task.publish_at is None and task.sequence > task.published_sequence
+    return task.status in LIVE and (driver is None or unheard)
 
 
 def key_of(task: Task) -> Key | None:
@@ -181,22 +197,21 @@ def _whole(task: Task) -> Task:
 
 
 def _with_times(content: dict[str, Any]) -> dict[str, Any]:
-    """A copy of a parsed document with its times as `datetime`; user values that look like times stay text."""
-    document = dict(content)
-    _parse(document, _TIMES)
+    """Turn the times of a parsed document into `datetime`, in place; user values that look like times stay text."""
+    _parse(content, _TIMES)
     for name, times in _RECORDS.items():
         if (record := content.get(name)) is not None:
-            document[name] = _parse(dict(record), times)
+            _parse(record, times)
     for name, times in _LISTS.items():
-        document[name] = [_parse(dict(entry), times) for entry in content.get(name, ())]
-    return document
+        for entry in content.get(name, ()):
+            _parse(entry, times)
+    return content
 
 
-def _parse(record: dict[str, Any], times: tuple[str, ...]) -> dict[str, Any]:
+def _parse(record: dict[str, Any], times: tuple[str, ...]) -> None:
     for name in times:
         if (text := record.get(name)) is not None:
             record[name] = datetime.fromisoformat(text)
-    return record
 
 
 def _times_of(record: Any) -> tuple[str, ...]:
@@ -215,6 +230,7 @@ def _records_of(record: Any, *, in_list: bool) -> dict[str, tuple[str, ...]]:
 
 
 _FIELDS = tuple(field.name for field in fields(Task) if field.name not in ("task_id", "parameters"))
+_values = attrgetter(*_FIELDS)
 _TIMES = _times_of(Task)
 _RECORDS = {name: times for name, times in _records_of(Task, in_list=False).items() if times}
 _LISTS = _records_of(Task, in_list=True)

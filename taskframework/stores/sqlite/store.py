@@ -23,6 +23,8 @@ from taskframework.stores.sqlite.inspection import inspect
 from taskframework.stores.sqlite.pages import message_of, message_page, message_row, task_page, tasks_of
 from taskframework.stores.sqlite.rows import TaskRow, milliseconds, read_row
 
+_BATCH = 1000
+
 
 class SqliteStore:
     """Keeps tasks in one file. Any number of processes on this machine may have it open."""
@@ -73,13 +75,14 @@ class SqliteStore:
 
     async def get(self, task_id: str, *, owner: str | None = None) -> Task | None:
         rows = await self._database.fetch(queries.TASK, (task_id, owner))
-        return read_row(TaskRow._make(rows[0])).whole_task() if rows else None
+        return read_row(TaskRow._make(rows[0])).task if rows else None
 
     async def list_tasks(self, filter: TaskFilter, *, limit: int, cursor: str | None = None) -> Page[Task]:
         return task_page(await self._database.fetch(*queries.list_tasks(filter, limit, cursor)), limit)
 
     async def due_for_dispatch(self, limit: int) -> Sequence[DueTask]:
-        rows = await self._database.fetch(queries.DUE_FOR_DISPATCH, (self._now(), limit))
+        now = self._now()
+        rows = await self._database.fetch(queries.DUE_FOR_DISPATCH, (now, now, limit))
         return [DueTask(task_id, task_type, Priority(lane), epoch) for task_id, task_type, lane, epoch in rows]
 
     async def count_due(self, task_type: str, lane: Priority) -> int:
@@ -103,6 +106,23 @@ class SqliteStore:
     async def count_undriven(self) -> int:
         [(count,)] = await self._database.fetch(queries.COUNT_UNDRIVEN)
         return int(count)
+
+    async def forget_dispatches(self) -> None:
+        while await self._database.write(queries.FORGET_DISPATCHES, (_BATCH,)) == _BATCH:
+            pass
+
+    async def purge(self, *, finished: timedelta | None, dead_letters: timedelta | None, limit: int) -> int:
+        kinds = (
+            (queries.PURGE_DONE, finished),
+            (queries.PURGE_DEAD, dead_letters),
+            (queries.PURGE_MESSAGES, dead_letters),
+        )
+        purged = 0
+        for query, kept in kinds:
+            if kept is not None:
+                before = milliseconds(self._clock.now() - kept)
+                purged += await self._database.write(query, (before, limit - purged))
+        return purged
 
     async def keep_dead_message(self, message: DeadMessage) -> None:
         await self._database.write(queries.KEEP_MESSAGE, message_row(message))

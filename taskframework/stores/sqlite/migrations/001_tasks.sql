@@ -20,6 +20,7 @@ CREATE TABLE tasks (
     publish_at INTEGER,
     deadline_at INTEGER,
     finished_at INTEGER,
+    undriven INTEGER NOT NULL,
     document TEXT NOT NULL
 );
 
@@ -37,6 +38,7 @@ CREATE UNIQUE INDEX tasks_idempotency ON tasks (user_id, idempotency_key) WHERE 
 
 CREATE INDEX tasks_newest ON tasks (created_at, task_id);
 CREATE INDEX tasks_of_user ON tasks (user_id, created_at, task_id);
+CREATE INDEX tasks_of_user_and_status ON tasks (user_id, status, created_at, task_id);
 CREATE INDEX tasks_of_type ON tasks (task_type, created_at, task_id);
 CREATE INDEX tasks_of_parent ON tasks (parent_task_id, created_at, task_id) WHERE parent_task_id IS NOT NULL;
 CREATE INDEX tasks_of_status ON tasks (status, created_at, task_id);
@@ -46,12 +48,11 @@ CREATE INDEX tasks_leased ON tasks (lease_expires_at) WHERE lease_expires_at IS 
 CREATE INDEX tasks_to_publish ON tasks (publish_at) WHERE publish_at IS NOT NULL;
 CREATE INDEX tasks_with_deadline ON tasks (deadline_at) WHERE deadline_at IS NOT NULL;
 CREATE INDEX tasks_claimable ON tasks (task_type, lane, not_before) WHERE status IN ('QUEUED', 'RETRYING');
+CREATE INDEX tasks_done ON tasks (finished_at) WHERE status IN ('COMPLETED', 'COMPLETED_WITH_ERRORS', 'CANCELLED');
 CREATE INDEX tasks_dead ON tasks (finished_at, task_id) WHERE status IN ('FAILED', 'DEAD_LETTER');
 
--- Empty, always. An entry is a task that nothing would ever move on.
-CREATE INDEX tasks_undriven ON tasks (status)
-WHERE (status IN ('QUEUED', 'RETRYING') AND next_dispatch_at IS NULL)
-OR (status = 'RUNNING' AND lease_expires_at IS NULL);
+-- Empty, always. An entry is a live task that nothing would ever move on.
+CREATE INDEX tasks_undriven ON tasks (undriven) WHERE undriven = 1;
 
 CREATE TABLE dead_messages (
     id TEXT PRIMARY KEY,

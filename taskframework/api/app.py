@@ -1,0 +1,64 @@
+"""The application: routes, guard, problems and documents put together."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+from fastapi import APIRouter
+from fastapi.routing import APIRoute
+
+from taskframework.api import dead_letters, docs, health, stream, tasks
+from taskframework.api.feed import Feed
+from taskframework.api.guard import Guard
+from taskframework.api.openapi import DocumentedApi
+from taskframework.api.problems import handle_problems
+from taskframework.runtime import TaskFramework
+
+_DESCRIPTION = (
+    "Submit background tasks, follow them, and operate on what failed. Accepted means stored: a task that was answered "
+    "with 202 is executed at least once."
+)
+try:
+    _VERSION = version("taskframework")
+except PackageNotFoundError:  # run from a folder, not installed
+    _VERSION = "unknown"
+
+
+def create_app(framework: TaskFramework) -> DocumentedApi:
+    """The whole HTTP interface of a framework; it answers while the framework is running.
+
+    Returns:
+        The application; its `state.feed` has to be closed before the server stops.
+    """
+    app = _application(framework, tasks.router, stream.router, dead_letters.router, health.router, docs.router)
+    app.state.feed = Feed(lambda: framework.plant.broker)
+    return app
+
+
+def create_health_app(framework: TaskFramework) -> DocumentedApi:
+    """Only `/healthz`, `/readyz` and `/metrics`, for a worker."""
+    return _application(framework, health.router)
+
+
+def _application(framework: TaskFramework, *routers: APIRouter) -> DocumentedApi:
+    app = DocumentedApi(
+        title="taskframework",
+        version=_VERSION,
+        description=_DESCRIPTION,
+        # FastAPI's own page loads its scripts from the network.
+        docs_url=None,
+        redoc_url=None,
+        # A redirect would lose the body of a careless client without a word.
+        redirect_slashes=False,
+        generate_unique_id_function=_operation_id,
+    )
+    app.state.framework = framework
+    for router in routers:
+        app.include_router(router)
+    handle_problems(app)
+    app.add_middleware(Guard)
+    return app
+
+
+def _operation_id(route: APIRoute) -> str:
+    return route.name

@@ -1,0 +1,78 @@
+"""What every route needs of its request: the framework behind it, who calls, and in which trace."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import orjson
+from opentelemetry import context, propagate
+from opentelemetry.trace import SpanKind
+from starlette.requests import Request
+from starlette.responses import Response
+
+from taskframework.api.problems import RequestRefusedError
+from taskframework.errors import TaskNotFoundError
+from taskframework.runtime import TaskFramework
+from taskframework.submission.service import ANONYMOUS
+from taskframework.telemetry import is_tracing, span
+
+#: Callers are not identified: they share one user and see every task. That is why the server keeps to loopback.
+CALLER = ANONYMOUS
+
+_ID = re.compile(r"[\w.:-]{1,100}", re.ASCII)
+
+
+def framework_of(request: Request) -> TaskFramework:
+    return cast(TaskFramework, request.app.state.framework)
+
+
+def checked_id(text: str) -> str:
+    """An id that may exist; anything absurd is refused before a database sees it.
+
+    Raises:
+        TaskNotFoundError: as for an id that does not exist.
+    """
+    if _ID.fullmatch(text) is None:
+        raise TaskNotFoundError(text)
+    return text
+
+
+def refuse_repeated(request: Request) -> None:
+    """Dependency of routes with query parameters: of `?limit=1&limit=2` one would silently win.
+
+    Raises:
+        RequestRefusedError: naming the parameters given twice.
+    """
+    counts = Counter(name for name, _ in request.query_params.multi_items())
+    if repeated := sorted(name[:100] for name, count in counts.items() if count > 1)[:50]:
+        raise RequestRefusedError(
+            f"Given more than once: {', '.join(repeated)}.",
+            hint="Give each parameter once.",
+            fields=[{"field": name, "message": "given more than once"} for name in repeated],
+        )
+
+
+def json_response(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """Plain JSON that is known to be right: not looked through again, as a response model would."""
+    return Response(orjson.dumps(content), status, headers, media_type="application/json")
+
+
+@contextmanager
+def trace_of(request: Request, name: str) -> Iterator[None]:
+    """Continue the caller's trace, so that the message and the execution belong to it."""
+    traceparent = request.headers.get("traceparent")
+    if is_tracing():
+        with span(name, SpanKind.SERVER, traceparent, {"http.request.method": request.method}):
+            yield
+    elif traceparent is None:
+        yield
+    else:  # nobody listens here, but a worker may
+        token = context.attach(propagate.extract({"traceparent": traceparent}))
+        try:
+            yield
+        finally:
+            context.detach(token)

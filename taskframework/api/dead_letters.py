@@ -1,0 +1,106 @@
+"""Dead letters over HTTP: list, show, replay by their ids."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from taskframework.api.bodies import ReplayDeadLetters, read
+from taskframework.api.context import CALLER, checked_id, framework_of, json_response, refuse_repeated
+from taskframework.api.openapi import refuses, takes
+from taskframework.api.problems import describe
+from taskframework.api.views import DeadLetterPage, DeadLetterView, ReplayResult
+from taskframework.errors import TaskframeworkError, TaskNotFoundError, TransitionRefusedError
+from taskframework.model.query import MAX_LIMIT
+from taskframework.operations.dead_letters import DeadLetterOperations
+
+router = APIRouter(prefix="/api/v1/admin/dead-letters", tags=["dead letters"])
+
+
+class PageQuery(BaseModel):
+    """Which page to list."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    limit: int = Field(default=50, ge=1, le=MAX_LIMIT, description="Most entries on the page")
+    cursor: str | None = Field(default=None, max_length=500, description="`next_cursor` of the page before")
+
+
+@router.get(
+    "",
+    summary="List dead letters",
+    dependencies=[Depends(refuse_repeated)],
+    responses={
+        200: {"model": DeadLetterPage, "description": "A page, newest first"},
+        **refuses("invalid_request", "invalid_cursor", "store_unavailable"),
+    },
+)
+async def list_dead_letters(request: Request, query: Annotated[PageQuery, Query()]) -> Response:
+    """List the tasks that ended FAILED or DEAD_LETTER and the messages nobody could read, as one list."""
+    page = await framework_of(request).desk.dead_letters.list_letters(limit=query.limit, cursor=query.cursor)
+    return json_response({"items": [letter.view() for letter in page.items], "next_cursor": page.next_cursor})
+
+
+@router.get(
+    "/{letter_id}",
+    summary="Show a dead letter",
+    responses={
+        200: {"model": DeadLetterView, "description": "The dead letter; a message with all its bytes and headers"},
+        **refuses("task_not_found", "store_unavailable"),
+    },
+)
+async def get_dead_letter(request: Request, letter_id: str) -> Response:
+    """Show one dead letter."""
+    letter = await framework_of(request).desk.dead_letters.get(checked_id(letter_id))
+    return json_response(letter.view(whole=True))
+
+
+@router.post(
+    "/replay",
+    summary="Queue dead letters anew",
+    openapi_extra=takes(ReplayDeadLetters),
+    responses={
+        200: {"model": ReplayResult, "description": "One outcome for each id"},
+        **refuses(
+            "bad_request",
+            "invalid_json",
+            "body_too_large",
+            "unsupported_media_type",
+            "invalid_request",
+            "store_unavailable",
+        ),
+    },
+)
+async def replay_dead_letters(request: Request) -> Response:
+    """Queue tasks anew, each with its own outcome. A message without a task cannot be replayed."""
+    body = await read(request, ReplayDeadLetters)
+    operations = framework_of(request).desk.dead_letters
+    outcomes = [await _replay(operations, letter_id, body.dry_run) for letter_id in dict.fromkeys(body.ids)]
+    return json_response({"items": outcomes})
+
+
+async def _replay(operations: DeadLetterOperations, letter_id: str, is_dry_run: bool) -> dict[str, Any]:
+    problem: TaskframeworkError | None
+    try:
+        if is_dry_run:
+            problem = await _what_is_against(operations, checked_id(letter_id))
+        else:
+            [outcome] = await operations.replay([checked_id(letter_id)], by=CALLER)
+            problem = outcome.problem
+    except TaskNotFoundError as error:
+        problem = error
+    if problem is None:
+        return {"id": letter_id, "status": 200 if is_dry_run else 202, "error": None}
+    described = describe(problem)
+    return {"id": letter_id, "status": described.status, "error": described.document()}
+
+
+async def _what_is_against(operations: DeadLetterOperations, letter_id: str) -> TaskframeworkError | None:
+    letter = await operations.get(letter_id)
+    if letter.view()["kind"] == "task":
+        return None
+    return TransitionRefusedError(letter_id, "replayed", "a message without a task", ("a task",))

@@ -1,0 +1,104 @@
+"""The page at /docs: every operation and every problem code, on one page that loads nothing from anywhere."""
+
+from __future__ import annotations
+
+import html
+import json
+from typing import Any, cast
+
+from fastapi import APIRouter, FastAPI
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from taskframework.api.problems import CODES
+
+router = APIRouter()
+
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>
+:root {{ color-scheme: light dark; }}
+body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }}
+code, pre {{ font: 14px/1.4 ui-monospace, monospace; }}
+pre {{ overflow-x: auto; padding: .75rem; border: 1px solid #8886; border-radius: .4rem; }}
+section {{ border-top: 1px solid #8886; padding: .5rem 0; }}
+h3 code {{ font-size: 16px; }}
+table {{ border-collapse: collapse; }}
+td, th {{ text-align: left; vertical-align: top; padding: .2rem 1rem .2rem 0; }}
+:target {{ background: #ff06; }}
+</style>
+</head>
+<body>
+<h1>{title}</h1>
+<p>{description} For programs: <a href="/openapi.json">openapi.json</a>.</p>
+{operations}
+<h2>Problems</h2>
+<p>Every error is an <code>application/problem+json</code> document; programs decide by its <code>code</code>.</p>
+<table><tr><th>Code</th><th>Status</th><th>Meaning</th></tr>{problems}</table>
+<h2>Models</h2>
+{models}
+</body>
+</html>
+"""
+
+
+@router.get("/docs", include_in_schema=False)
+async def show_docs(request: Request) -> Response:
+    """Everything the OpenAPI document says, to be read."""
+    return HTMLResponse(page(cast(FastAPI, request.app).openapi()), headers={"Content-Security-Policy": _POLICY})
+
+
+def page(document: dict[str, Any]) -> str:
+    """The OpenAPI document as HTML."""
+    return _PAGE.format(
+        title=html.escape(document["info"]["title"]),
+        description=html.escape(document["info"]["description"]),
+        operations="\n".join(
+            _operation(path, method, operation)
+            for path, operations in document["paths"].items()
+            for method, operation in operations.items()
+        ),
+        problems="\n".join(
+            f'<tr id="{code}"><td><code>{code}</code></td><td>{status}</td><td>{html.escape(title)}</td></tr>'
+            for code, (status, title) in CODES.items()
+        ),
+        models="\n".join(
+            f'<details id="model-{html.escape(name)}"><summary><code>{html.escape(name)}</code></summary>'
+            f"<pre>{html.escape(json.dumps(schema, indent=2))}</pre></details>"
+            for name, schema in sorted(document["components"]["schemas"].items())
+        ),
+    )
+
+
+def _operation(path: str, method: str, operation: dict[str, Any]) -> str:
+    rows = [
+        _row(f"{parameter['name']} ({parameter['in']})", parameter.get("description", ""), parameter["schema"])
+        for parameter in operation.get("parameters", ())
+    ]
+    if (body := operation.get("requestBody")) is not None:
+        rows.append(_row("body", "", body["content"]["application/json"]["schema"]))
+    for status, response in operation["responses"].items():
+        content: dict[str, Any] = next(iter(response.get("content", {}).values()), {})
+        rows.append(_row(f"→ {status}", response["description"], content.get("schema", {})))
+    return (
+        f'<section id="{html.escape(operation["operationId"])}">'
+        f"<h3><code>{method.upper()} {html.escape(path)}</code> {html.escape(operation['summary'])}</h3>"
+        f"<p>{html.escape(operation.get('description', ''))}</p><table>{''.join(rows)}</table></section>"
+    )
+
+
+def _row(name: str, meaning: str, schema: dict[str, Any]) -> str:
+    return f"<tr><td><code>{html.escape(name)}</code></td><td>{html.escape(meaning)} {_model(schema)}</td></tr>"
+
+
+def _model(schema: dict[str, Any]) -> str:
+    """A link to the model, or the type."""
+    if "$ref" in schema:
+        name = html.escape(schema["$ref"].rpartition("/")[2])
+        return f'<a href="#model-{name}">{name}</a>'
+    return html.escape(str(schema.get("type", "")))

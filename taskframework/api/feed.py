@@ -1,0 +1,170 @@
+"""The live feed: one subscription to the events exchange for the whole process, fanned out to those who watch."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import orjson
+
+from taskframework.api.problems import RequestRefusedError
+from taskframework.brokers.base import Broker
+from taskframework.events.external import ExternalEvent
+from taskframework.events.subscriber import EventSubscriber
+
+logger = logging.getLogger(__name__)
+
+MAX_WATCHERS = 1000
+#: What one watcher may be behind; events are shared, so many slow watchers cost little more than one.
+MAX_WAITING_BYTES = 4 * 1024 * 1024
+#: How long a new watcher waits for the broker; then it starts without, and hears events once the broker is back.
+_LISTEN_SECONDS = 2.0
+_FIELD = re.compile(r"[!-~]{1,300}")
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """An event, and the bytes every watcher sends of it."""
+
+    event: ExternalEvent
+    frame: bytes
+
+
+def frame(kind: str, data: object, identifier: str | None = None) -> bytes:
+    """One server-sent event; JSON has no line breaks, so the data is always one line."""
+    head = f"event: {kind}\n" if identifier is None else f"id: {identifier}\nevent: {kind}\n"
+    return head.encode() + b"data: " + orjson.dumps(data) + b"\n\n"
+
+
+def event_frame(event: ExternalEvent) -> bytes:
+    """An external event as server-sent event."""
+    return frame(event.type, event.to_dict(), event.id)
+
+
+class Watcher:
+    """What one stream still has to send."""
+
+    def __init__(self, task_id: str | None) -> None:
+        self.task_id = task_id
+        #: No more comes: the process stops, or the reader was too slow.
+        self.is_over = False
+        self.is_behind = False
+        self._heard: list[Heard] = []
+        self._bytes = 0
+        self._wake = asyncio.Event()
+
+    def put(self, heard: Heard) -> None:
+        if self.is_over:
+            return
+        if self._heard and self._bytes + len(heard.frame) > MAX_WAITING_BYTES:
+            self.is_behind = True
+            self.end()
+            return
+        self._heard.append(heard)
+        self._bytes += len(heard.frame)
+        self._wake.set()
+
+    def end(self) -> None:
+        """Let the stream send what waits and end."""
+        self.is_over = True
+        self._wake.set()
+
+    async def take(self, seconds: float) -> list[Heard]:
+        """All that waits; nothing if nothing comes within some seconds or when it is over."""
+        if not self._heard and not self.is_over:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._wake.wait()
+        self._wake.clear()
+        heard, self._heard, self._bytes = self._heard, [], 0
+        return heard
+
+
+class Feed:
+    """Subscribes while somebody watches; without watchers no event is read."""
+
+    def __init__(self, broker: Callable[[], Broker]) -> None:
+        self._broker = broker
+        self._subscriber: EventSubscriber | None = None
+        self._watchers: defaultdict[str | None, set[Watcher]] = defaultdict(set)
+        self._changing = asyncio.Lock()
+        self._is_closed = False
+
+    @property
+    def watchers(self) -> int:
+        """How many watch now."""
+        return sum(map(len, self._watchers.values()))
+
+    async def join(self, task_id: str | None = None) -> Watcher:
+        """Begin to watch one task, or all; events that happen after this returned are heard.
+
+        Raises:
+            RequestRefusedError: if too many watch, or the process is stopping.
+        """
+        watcher = Watcher(task_id)
+        async with self._changing:
+            subscriber = await self._subscribe()
+            self._watchers[task_id].add(watcher)
+        try:
+            with contextlib.suppress(TimeoutError):
+                await subscriber.listening(_LISTEN_SECONDS)
+        except BaseException:
+            await self.leave(watcher)
+            raise
+        return watcher
+
+    async def leave(self, watcher: Watcher) -> None:
+        """End watching; the last one out ends the subscription."""
+        watcher.end()
+        async with self._changing:
+            self._watchers[watcher.task_id].discard(watcher)
+            if not self._watchers[watcher.task_id]:
+                del self._watchers[watcher.task_id]
+            if not self._watchers:
+                await self._unsubscribe()
+
+    async def close(self) -> None:
+        """End all streams; no new ones begin."""
+        self._is_closed = True
+        async with self._changing:
+            for group in self._watchers.values():
+                for watcher in group:
+                    watcher.end()
+            await self._unsubscribe()
+
+    async def _subscribe(self) -> EventSubscriber:
+        if self._is_closed:
+            raise RequestRefusedError("The process is stopping.", hint="Connect again in a moment.", code="stopping")
+        if self.watchers >= MAX_WATCHERS:
+            raise RequestRefusedError(
+                f"{MAX_WATCHERS} event streams are open already.",
+                hint="Close some, or watch all tasks with one stream of /api/v1/events.",
+                code="too_many_streams",
+            )
+        if self._subscriber is None:
+            subscriber = EventSubscriber(self._broker())
+            subscriber.on()(self._hear)
+            self._subscriber = await subscriber.__aenter__()
+        return self._subscriber
+
+    async def _unsubscribe(self) -> None:
+        if self._subscriber is not None:
+            subscriber, self._subscriber = self._subscriber, None
+            await subscriber.__aexit__(None, None, None)
+
+    def _hear(self, event: ExternalEvent) -> None:
+        watchers = [*self._watchers.get(None, ()), *self._watchers.get(event.task_id, ())]
+        if not watchers:
+            return
+        # Whoever may publish on the exchange could otherwise end a line here and begin a field of his own.
+        if not all(_FIELD.fullmatch(str(text)) for text in (event.id, event.type)):
+            logger.warning("an event with id %.100r and type %.100r is not passed on", event.id, event.type)
+            return
+        heard = Heard(event, event_frame(event))
+        for watcher in watchers:
+            watcher.put(heard)

@@ -1,0 +1,109 @@
+"""Following one task: first what happened, then what happens, each event once and in order."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator
+
+from taskframework.api.feed import Heard, Watcher, event_frame, frame
+from taskframework.errors import StoreError
+from taskframework.events.external import PREFIX, lifecycle_event
+from taskframework.model.status import FINAL
+from taskframework.model.task import Task
+from taskframework.model.view import public_view
+from taskframework.stores.base import TaskStore
+
+logger = logging.getLogger(__name__)
+
+#: A stream that is silent longer is cut by proxies; a comment also shows the client that we live.
+HEARTBEAT_SECONDS = 10.0
+HEARTBEAT = b": heartbeat\n\n"
+#: The last event of a stream whose reader was too slow, or that cannot know what it missed: look again.
+RESYNC = frame("resync", {"reason": "events were missed; read the current state"})
+
+_FINAL_TYPES = frozenset(PREFIX + status.value.lower() for status in FINAL)
+
+
+class Follower:
+    """Where one stream is in the life of its task."""
+
+    def __init__(self, task: Task, watcher: Watcher, store: TaskStore, source: str, after: int | None) -> None:
+        """Begin to follow.
+
+        Args:
+            task: the task as read after the watcher joined, so that nothing falls in between.
+            watcher: what is heard of the task from now on.
+            store: asked when something was missed.
+            source: the installation, as the events name it.
+            after: the last sequence the client has; None for a client that knows nothing.
+        """
+        self._task = task
+        self._watcher = watcher
+        self._store = store
+        self._source = source
+        self._sequence = after
+        self._progress = (task.sequence, task.progress_revision)
+        self._is_ended = False
+
+    @property
+    def has_nothing(self) -> bool:
+        """Whether the client knows all there is, and nothing more will come."""
+        return self._task.status.is_final and self._sequence is not None and self._sequence >= self._task.sequence
+
+    async def frames(self) -> AsyncGenerator[bytes, None]:
+        """What to send, until the task is final, the watcher is over, or the task is gone."""
+        yield self._caught_up(self._task) or HEARTBEAT
+        while not self._is_ended:
+            heard = await self._watcher.take(HEARTBEAT_SECONDS)
+            if not heard and self._watcher.is_over:
+                break
+            # Silence is when the store is asked: whatever was lost on its way here, the stream still ends.
+            yield (b"".join([await self._told(one) for one in heard]) if heard else await self._asked()) or HEARTBEAT
+        if self._watcher.is_behind and not self._is_ended:
+            yield RESYNC
+
+    async def _told(self, heard: Heard) -> bytes:
+        event = heard.event
+        if self._is_ended:
+            return b""
+        if event.progress_revision is not None:
+            return self._progressed(heard, event.progress_revision)
+        known = self._sequence or 0
+        if event.sequence <= known:
+            return b""
+        if event.sequence > known + 1:
+            return await self._asked()
+        self._sequence = event.sequence
+        self._is_ended = event.type in _FINAL_TYPES
+        return heard.frame
+
+    def _progressed(self, heard: Heard, revision: int) -> bytes:
+        place = (heard.event.sequence, revision)
+        if place <= self._progress:
+            return b""
+        self._progress = place
+        return heard.frame
+
+    async def _asked(self) -> bytes:
+        try:
+            task = await self._store.get(self._task.task_id)
+        except StoreError as error:
+            logger.debug("task %s: %s", self._task.task_id, error.message)
+            return b""
+        if task is None:
+            self._is_ended = True
+            return RESYNC
+        return self._caught_up(task)
+
+    def _caught_up(self, task: Task) -> bytes:
+        """All events the client does not have; the whole task if it has none or the first of them are forgotten."""
+        known, self._sequence, self._is_ended = self._sequence, task.sequence, task.status.is_final
+        oldest = task.history[0].sequence if task.history else 1
+        if known is None or oldest > known + 1:
+            return frame("snapshot", public_view(task), f"{task.task_id}-{task.sequence}")
+        data = public_view(task, whole=False)
+        return b"".join(
+            event_frame(lifecycle_event(task, entry, self._source, data))
+            for entry in task.history
+            if entry.sequence > known
+        )

@@ -1,0 +1,41 @@
+"""The outermost layer: no error leaves without a problem document, no answer without its safety headers."""
+
+from __future__ import annotations
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from taskframework.api.problems import describe, problem_response
+
+#: A browser must not guess a type: results are the users' own texts.
+_SAFETY = (b"x-content-type-options", b"nosniff")
+
+
+class Guard:
+    """ASGI middleware. Pure, because a wrapped request object would cost every call and buffer every stream."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        is_started = False
+
+        async def send_guarded(message: Message) -> None:
+            nonlocal is_started
+            if message["type"] == "http.response.start":
+                is_started = True
+                message["headers"] = [*message["headers"], _SAFETY]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_guarded)
+        except ClientDisconnect:
+            return  # nobody is left to be answered
+        except Exception as error:
+            problem = describe(error)
+            if is_started:
+                raise  # the answer is cut off; the server closes the connection
+            await problem_response(problem, Request(scope))(scope, receive, send_guarded)

@@ -1,0 +1,79 @@
+"""Health, readiness and metrics; all that a worker serves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+
+from fastapi import APIRouter
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.requests import Request
+from starlette.responses import Response
+
+from taskframework.api.context import framework_of, json_response
+from taskframework.api.openapi import refuses
+from taskframework.api.views import HealthView, ReadinessView
+from taskframework.errors import BrokerError, StoreError
+from taskframework.model.status import LANES
+from taskframework.wiring import Plant
+
+router = APIRouter(tags=["health"])
+
+#: A scrape asks store and broker at most this often, and waits this long for them; else it shows the last values.
+_FRESH_SECONDS = 5.0
+_PATIENCE_SECONDS = 2.0
+
+
+@router.get(
+    "/healthz",
+    summary="Whether the process lives",
+    responses={200: {"model": HealthView, "description": "It does"}, **refuses()},
+)
+async def get_health(request: Request) -> Response:
+    """Answer as long as the event loop runs; says nothing about store and broker."""
+    return json_response({"status": "ok"})
+
+
+@router.get(
+    "/readyz",
+    summary="Whether the process can do its work",
+    responses={
+        200: {"model": ReadinessView, "description": "Ready"},
+        503: {"model": ReadinessView, "description": "Not ready; `checks` says why"},
+        **refuses(),
+    },
+)
+async def get_readiness(request: Request) -> Response:
+    """Ready means: the store answers and the queues are declared. A broker that is away does not make it unready."""
+    readiness = await framework_of(request).plant.health.readiness()
+    return json_response(readiness.view(), 200 if readiness.ready else 503)
+
+
+@router.get(
+    "/metrics",
+    summary="Metrics for Prometheus",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {}}, "description": "Prometheus' text format"}, **refuses()},
+)
+async def get_metrics(request: Request) -> Response:
+    """The metrics of this process, and what store and broker hold at this moment."""
+    plant = framework_of(request).plant
+    if time.monotonic() - getattr(request.app.state, "metrics_refreshed", -_FRESH_SECONDS) >= _FRESH_SECONDS:
+        request.app.state.metrics_refreshed = time.monotonic()
+        await _refresh(plant)
+    if plant.worker is not None:
+        plant.metrics.in_flight.set(plant.worker.in_flight)
+    return Response(plant.metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
+
+
+async def _refresh(plant: Plant) -> None:
+    """What cannot be asked now keeps its last value: a scrape must not fail because the store is away."""
+    with contextlib.suppress(StoreError, BrokerError, TimeoutError):
+        async with asyncio.timeout(_PATIENCE_SECONDS):
+            for status, count in (await plant.desk.store.count_by_status()).items():
+                plant.metrics.by_status.labels(status.value).set(count)
+            for task_type in plant.desk.registry.task_types:
+                for lane in LANES:
+                    depth = await plant.broker.queue_depth(task_type, lane)
+                    plant.metrics.queue_depth.labels(task_type, lane.value).set(depth or 0)

@@ -1,0 +1,113 @@
+"""Sockets to listen on, bound before the server starts, so that what is wrong with them is a clear error."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ipaddress
+import os
+import socket
+import sys
+from collections.abc import Sequence
+
+from taskframework.errors import ConfigurationError
+
+#: After this long without progress the kernel drops a connection: a reader that stopped reading must not keep memory.
+_STALLED_MILLISECONDS = 60_000
+
+Address = tuple[socket.AddressFamily, str]
+
+
+async def resolve(host: str, *, key: str) -> Sequence[Address]:
+    """The addresses a host name stands for.
+
+    Args:
+        host: a name or address.
+        key: the setting it comes from.
+
+    Raises:
+        ConfigurationError: if there are none.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        raise ConfigurationError(
+            f"{key} is {host!r}, which is no address ({error.strerror}).",
+            key=key,
+            hint="Use 127.0.0.1 to be reached from this machine.",
+        ) from error
+    return list(dict.fromkeys((family, str(address[0])) for family, _, _, _, address in found))
+
+
+def require_loopback(host: str, addresses: Sequence[Address], *, allow_remote: bool) -> None:
+    """Refuse to let the network in while callers are not identified.
+
+    Raises:
+        ConfigurationError: if an address is not loopback and that was not allowed.
+    """
+    if allow_remote or all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for _, address in addresses):
+        return
+    raise ConfigurationError(
+        f"api.host is {host!r}, but callers are not identified: whoever reaches the port may do everything.",
+        key="api.host",
+        hint="Use 127.0.0.1 behind a reverse proxy that identifies callers; where only trusted programs reach the "
+        "port, as in a container network, set api.allow_remote to true.",
+    )
+
+
+def listen(addresses: Sequence[Address], port: int, *, key: str) -> list[socket.socket]:
+    """Bind each address; those after the first take the port the first one got.
+
+    Raises:
+        ConfigurationError: if the port cannot be had.
+    """
+    sockets: list[socket.socket] = []
+    try:
+        for family, address in addresses:
+            sockets.append(_bind(family, address, sockets[0].getsockname()[1] if sockets else port))
+    except OSError as error:
+        # A name such as localhost may also stand for an address of a kind this machine does not have.
+        if not (sockets and error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)):
+            for bound in sockets:
+                bound.close()
+            raise _refusal(error, addresses[len(sockets)][1], port, key) from error
+    return sockets
+
+
+def _bind(family: socket.AddressFamily, address: str, port: int) -> socket.socket:
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if os.name == "posix":
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        if sys.platform == "linux":  # connections inherit it
+            bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _STALLED_MILLISECONDS)
+        bound.setblocking(False)
+        bound.bind((address, port))
+        # Now, not when the server starts: two programs may bind one port, and only the second listen would fail.
+        bound.listen(2048)
+    except BaseException:
+        bound.close()
+        raise
+    return bound
+
+
+def _refusal(error: OSError, address: str, port: int, key: str) -> ConfigurationError:
+    match error.errno:
+        case errno.EADDRINUSE:
+            return ConfigurationError(
+                f"Port {port} of {address} is in use by another program.",
+                key=key,
+                hint=f"Stop it, or choose another port with {key}; 0 takes any free one.",
+            )
+        case errno.EACCES:
+            return ConfigurationError(
+                f"This user may not listen on port {port}.", key=key, hint=f"Choose one above 1023 with {key}."
+            )
+    return ConfigurationError(
+        f"Cannot listen on port {port} of {address}: {error.strerror}.",
+        key=key,
+        hint="Check that the address belongs to this machine.",
+    )

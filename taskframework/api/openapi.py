@@ -1,0 +1,60 @@
+"""The OpenAPI document: FastAPI's own, with the request models and problem documents it cannot see."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from taskframework.api.bodies import CancelTask, ReplayDeadLetters, RetryTask, SubmitTask, SubmitTasks
+from taskframework.api.problems import CODES, PROBLEM_JSON
+from taskframework.api.views import ProblemView
+
+_MODELS: tuple[type[BaseModel], ...] = (
+    SubmitTask,
+    SubmitTasks,
+    CancelTask,
+    RetryTask,
+    ReplayDeadLetters,
+    ProblemView,
+)
+_REFERENCE = "#/components/schemas/{model}"
+
+#: Problems any route may answer with.
+_ALWAYS = ("internal_error",)
+
+
+def takes(model: type[BaseModel], *, is_optional: bool = False) -> dict[str, Any]:
+    """Document the body of a route that reads it by itself; goes into `openapi_extra`."""
+    schema = {"$ref": _REFERENCE.format(model=model.__name__)}
+    return {"requestBody": {"required": not is_optional, "content": {"application/json": {"schema": schema}}}}
+
+
+def refuses(*codes: str) -> dict[int | str, dict[str, Any]]:
+    """Document the problems of a route by their codes; goes into `responses`."""
+    by_status: dict[int, list[str]] = {}
+    for code in (*codes, *_ALWAYS):
+        by_status.setdefault(CODES[code][0], []).append(code)
+    return {
+        status: {
+            "description": "; ".join(f"{CODES[code][1]} (`{code}`)" for code in found),
+            "content": {PROBLEM_JSON: {"schema": {"$ref": _REFERENCE.format(model=ProblemView.__name__)}}},
+        }
+        for status, found in sorted(by_status.items())
+    }
+
+
+class DocumentedApi(FastAPI):
+    """A FastAPI application whose document is complete."""
+
+    def openapi(self) -> dict[str, Any]:
+        """The document; made once."""
+        if self.openapi_schema is None:
+            document = super().openapi()
+            _, definitions = models_json_schema([(model, "validation") for model in _MODELS], ref_template=_REFERENCE)
+            schemas = document.setdefault("components", {}).setdefault("schemas", {})
+            schemas.update(definitions["$defs"])
+            self.openapi_schema = document
+        return self.openapi_schema

@@ -1,0 +1,245 @@
+"""Errors as problem documents (RFC 9457): one table of codes, one way from an exception to its code."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from taskframework.errors import (
+    IdempotencyConflictError,
+    InvalidParametersError,
+    StoreUnavailableError,
+    SubmissionError,
+    TaskframeworkError,
+    TaskNotFoundError,
+    TransitionRefusedError,
+    UnknownTaskTypeError,
+    ValueNotStorableError,
+)
+from taskframework.model.query import CursorInvalidError
+from taskframework.submission.service import InvalidRequestError
+from taskframework.tasks.registry import problems_of
+
+logger = logging.getLogger(__name__)
+
+PROBLEM_JSON = "application/problem+json"
+RETRY_AFTER_SECONDS = 5
+
+#: Every code a problem can have, with its status and its title. `type` points to the code's entry on /docs.
+CODES: dict[str, tuple[int, str]] = {
+    "bad_request": (400, "The request cannot be read"),
+    "invalid_json": (400, "The body is not JSON"),
+    "not_found": (404, "There is nothing at this address"),
+    "task_not_found": (404, "There is no such task or dead letter"),
+    "method_not_allowed": (405, "This address does not know the method"),
+    "idempotency_conflict": (409, "The idempotency key belongs to another task"),
+    "transition_refused": (409, "The task is not in a status that allows this"),
+    "body_too_large": (413, "The body is too large"),
+    "unsupported_media_type": (415, "The body is not application/json"),
+    "invalid_request": (422, "A field or parameter is wrong"),
+    "invalid_task": (422, "The task cannot be accepted"),
+    "unknown_task_type": (422, "The task type is not registered"),
+    "invalid_parameters": (422, "The parameters do not fit the task type"),
+    "value_not_storable": (422, "A value cannot be stored"),
+    "invalid_cursor": (422, "The cursor is not one of this list"),
+    "internal_error": (500, "Something went wrong here"),
+    "store_unavailable": (503, "The store cannot be reached"),
+    "too_many_streams": (503, "Too many event streams are open"),
+    "stopping": (503, "The process is stopping"),
+}
+
+
+class RequestRefusedError(TaskframeworkError):
+    """The request cannot be served as it is."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str,
+        code: str = "invalid_request",
+        fields: Sequence[Mapping[str, str]] = (),
+    ) -> None:
+        """Refuse a request.
+
+        Args:
+            message: what is wrong.
+            hint: what to do about it.
+            code: one of `CODES`.
+            fields: the wrong fields, each `{field, message}`.
+        """
+        super().__init__(message, hint=hint)
+        self.code = code
+        self.fields = fields
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What a caller is told about an error."""
+
+    code: str
+    detail: str
+    hint: str
+    fields: Sequence[Mapping[str, str]] = ()
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def status(self) -> int:
+        return CODES[self.code][0]
+
+    def document(self, instance: str | None = None) -> dict[str, Any]:
+        """The problem as JSON; `instance` is the path of the request."""
+        status, title = CODES[self.code]
+        document: dict[str, Any] = {
+            "type": f"/docs#{self.code}",
+            "title": title,
+            "status": status,
+            "detail": self.detail,
+            "code": self.code,
+            "hint": self.hint,
+        }
+        if instance is not None:
+            document["instance"] = instance
+        if self.fields:
+            document["errors"] = list(self.fields)
+        return document
+
+
+def describe(error: Exception) -> Problem:
+    """The problem that tells of an exception; of one that is not ours it tells nothing but that it happened."""
+    if isinstance(error, RequestRefusedError):
+        headers = {"Retry-After": str(RETRY_AFTER_SECONDS)} if CODES[error.code][0] == 503 else {}
+        return Problem(error.code, error.message, error.hint, error.fields, headers)
+    if isinstance(error, SubmissionError):
+        return Problem(error.code if error.code in CODES else "invalid_task", error.message, error.hint, _fields(error))
+    if isinstance(error, TaskNotFoundError):
+        return Problem("task_not_found", error.message, error.hint)
+    if isinstance(error, TransitionRefusedError):
+        return Problem("transition_refused", error.message, error.hint)
+    if isinstance(error, StoreUnavailableError):
+        logger.warning("the store did not answer: %s", error.message)
+        return _STORE_AWAY
+    logger.error("a request failed", exc_info=error)
+    return _INTERNAL
+
+
+#: The store's own words name hosts and files; they are for the log.
+_STORE_AWAY = Problem(
+    "store_unavailable",
+    "The store did not answer in time, so it is not known whether the request took effect.",
+    f"Repeat it in {RETRY_AFTER_SECONDS} seconds; give a submission an idempotency key, then it happens once.",
+    headers={"Retry-After": str(RETRY_AFTER_SECONDS)},
+)
+_INTERNAL = Problem(
+    "internal_error",
+    "The request failed because of an error in this program.",
+    "Look into the log of the API process; repeating the request is safe with an idempotency key.",
+)
+
+
+def _fields(error: SubmissionError) -> Sequence[Mapping[str, str]]:
+    match error:
+        case InvalidParametersError():
+            return [{**problem, "field": _below("parameters", problem["field"])} for problem in error.problems]
+        case InvalidRequestError():
+            return [{"field": error.field, "message": error.message}]
+        case UnknownTaskTypeError():
+            return [{"field": "task_type", "message": error.message}]
+        case IdempotencyConflictError():
+            return [{"field": "idempotency_key", "message": error.message}]
+        case CursorInvalidError():
+            return [{"field": "cursor", "message": error.message}]
+        case ValueNotStorableError():
+            return [{"field": error.what, "message": error.reason}]
+    return ()
+
+
+def _below(parent: str, name: str) -> str:
+    return parent if name == "(whole)" else f"{parent}.{name}"
+
+
+def invalid_fields(error: ValidationError) -> RequestRefusedError:
+    """A body that is not JSON, or does not fit its model, as a refusal without the input, which may be a secret."""
+    problems = error.errors(include_url=False, include_input=False, include_context=False)
+    if problems[0]["type"] == "json_invalid":
+        return RequestRefusedError(
+            f"{problems[0]['msg']}.",
+            hint="Send one JSON value in UTF-8, nested at most 200 levels deep.",
+            code="invalid_json",
+        )
+    return _refused_fields(problems_of(error))
+
+
+def _refused_fields(problems: Sequence[Mapping[str, str]]) -> RequestRefusedError:
+    first = problems[0]
+    return RequestRefusedError(
+        f"{first['field']}: {first['message']}.",
+        hint="Correct the fields named in errors; /docs describes the request.",
+        fields=problems,
+    )
+
+
+def problem_response(problem: Problem, request: Request | None = None) -> Response:
+    """The answer that carries a problem."""
+    instance = None
+    if request is not None:
+        # As it was sent, percent-encoded: the decoded path may hold anything.
+        raw: bytes = request.scope.get("raw_path") or b""
+        instance = raw.partition(b"?")[0][:200].decode("ascii", "replace")
+    return Response(
+        orjson.dumps(problem.document(instance)), problem.status, dict(problem.headers), media_type=PROBLEM_JSON
+    )
+
+
+def handle_problems(app: FastAPI) -> None:
+    """Answer every error of the routes with a problem document. What is not ours, the guard answers."""
+    app.add_exception_handler(TaskframeworkError, _answer)
+    app.add_exception_handler(RequestValidationError, _answer_invalid)
+    app.add_exception_handler(HTTPException, _answer_http)
+
+
+async def _answer(request: Request, error: Exception) -> Response:
+    return problem_response(describe(error), request)
+
+
+async def _answer_invalid(request: Request, error: Exception) -> Response:
+    """FastAPI's own validation: query parameters, with the place of each as its first part."""
+    found = error.errors() if isinstance(error, RequestValidationError) else ()
+    problems = [
+        {"field": ".".join(str(part) for part in problem["loc"][1:]) or "(whole)", "message": problem["msg"]}
+        for problem in found[:50]
+    ]
+    return problem_response(describe(_refused_fields(problems)), request)
+
+
+async def _answer_http(request: Request, error: Exception) -> Response:
+    """What the router refuses: no such path, no such method."""
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
+    match status:
+        case 404:
+            problem = Problem(
+                "not_found", "There is nothing at this address.", "See /docs for the addresses there are."
+            )
+        case 405:
+            allowed = headers.get("Allow", "another one")
+            problem = Problem(
+                "method_not_allowed", f"This address does not know {request.method[:20]}.", f"Use {allowed}."
+            )
+        case _ if 400 <= status < 500:
+            problem = Problem("bad_request", "The request cannot be read.", "See /docs for what is accepted.")
+        case _:
+            problem = describe(error)
+    return problem_response(
+        Problem(problem.code, problem.detail, problem.hint, headers={**problem.headers, **headers}), request
+    )

@@ -1,0 +1,125 @@
+"""The server: uvicorn inside the loop that is running, without its signal handlers, its logging and its exits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import AsyncIterator, Iterator, Sequence
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from taskframework.api.app import create_app, create_health_app
+from taskframework.api.listening import listen, require_loopback, resolve
+from taskframework.runtime import TaskFramework
+
+logger = logging.getLogger(__name__)
+
+#: Time requests have to finish at a stop. What is stored is stored, answered or not.
+_GRACE_SECONDS = 5
+#: Longer than proxies keep an idle connection, so that it is never we who close under a request.
+_KEEP_ALIVE_SECONDS = 75
+
+
+class ApiServer(uvicorn.Server):
+    """A uvicorn server that is started and stopped by us."""
+
+    def __init__(self, app: ASGIApp, sockets: Sequence[socket.socket]) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                lifespan="off",
+                ws="none",
+                log_config=None,
+                log_level=logging.WARNING,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+                timeout_graceful_shutdown=_GRACE_SECONDS,
+            )
+        )
+        self._sockets = list(sockets)
+        self._is_up = asyncio.Event()
+        self._serving: asyncio.Task[None] | None = None
+        host, port, *_ = sockets[0].getsockname()
+        #: Where it listens; the port is the real one if any free one was asked for.
+        self.address: tuple[str, int] = (host, port)
+
+    @property
+    def url(self) -> str:
+        host, port = self.address
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to the process."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._is_up.set()
+
+    async def start(self) -> None:
+        """Return when connections are accepted."""
+        self._serving = asyncio.create_task(self.serve(self._sockets))
+        up = asyncio.create_task(self._is_up.wait())
+        await asyncio.wait([self._serving, up], return_when=asyncio.FIRST_COMPLETED)
+        up.cancel()
+        if self._serving.done():
+            await self._serving
+
+    async def stop(self) -> None:
+        """Finish the requests under way, for a while; then close every connection."""
+        self.should_exit = True
+        if self._serving is not None:
+            await asyncio.wait([self._serving])
+            for connection in list(self.server_state.connections):
+                connection.transport.abort()
+            await self._serving
+
+
+@contextlib.asynccontextmanager
+async def serving(framework: TaskFramework) -> AsyncIterator[ApiServer]:
+    """Serve the HTTP interface of a running framework.
+
+    Yields:
+        The server, which tells its address.
+
+    Raises:
+        ConfigurationError: if host and port cannot be listened on, or would let unidentified callers in.
+    """
+    settings = framework.settings.api
+    addresses = await resolve(settings.host, key="api.host")
+    require_loopback(settings.host, addresses, allow_remote=settings.allow_remote)
+    app = create_app(framework)
+    server = ApiServer(app, listen(addresses, settings.port, key="api.port"))
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(server.stop)
+        # Before the server, which waits for them: streams never end by themselves.
+        stack.push_async_callback(app.state.feed.close)
+        await server.start()
+        host, port = server.address
+        logger.info("ready", extra={"role": "api", "host": host, "port": port})
+        yield server
+
+
+@contextlib.asynccontextmanager
+async def serving_health(framework: TaskFramework) -> AsyncIterator[ApiServer]:
+    """Serve only health and metrics of a running framework, at `worker.http_host` and `worker.http_port`.
+
+    Yields:
+        The server, which tells its address.
+
+    Raises:
+        ConfigurationError: if host and port cannot be listened on.
+    """
+    settings = framework.settings.worker
+    addresses = await resolve(settings.http_host, key="worker.http_host")
+    server = ApiServer(create_health_app(framework), listen(addresses, settings.http_port or 0, key="worker.http_port"))
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(server.stop)
+        await server.start()
+        yield server

@@ -1,0 +1,152 @@
+"""Server-sent events: the life of one task, or of all."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator
+from typing import cast
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from taskframework.api import following
+from taskframework.api.context import checked_id, framework_of
+from taskframework.api.feed import Feed, Watcher
+from taskframework.api.following import HEARTBEAT, RESYNC, Follower
+from taskframework.api.openapi import refuses
+from taskframework.api.problems import RequestRefusedError
+
+router = APIRouter(prefix="/api/v1", tags=["events"])
+
+_SEQUENCE = re.compile(r"(\d{1,9})(?:-p\d{1,9})?", re.ASCII)
+_LAST_EVENT_ID = {
+    "name": "Last-Event-ID",
+    "in": "header",
+    "description": "Id of the last event received; sent by browsers that connect again",
+    "schema": {"type": "string"},
+}
+_STREAM = {
+    "description": "Server-sent events: `id`, `event` (such as `task.completed`), `data` (a CloudEvent as JSON). "
+    "A comment comes every 10 seconds of silence, `event: resync` when events were missed.",
+    "content": {"text/event-stream": {"schema": {"type": "string"}}},
+}
+
+
+class EventStream(Response):
+    """A response that goes on until its frames end or its reader leaves; then the watcher leaves the feed."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, feed: Feed, watcher: Watcher, frames: AsyncGenerator[bytes, None]) -> None:
+        super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._feed = feed
+        self._watcher = watcher
+        self._frames = frames
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # Only `receive` tells that the reader is gone; writing to a closed connection goes unnoticed.
+        sides = [asyncio.create_task(self._send(send)), asyncio.create_task(_gone(receive))]
+        try:
+            done, _ = await asyncio.wait(sides, return_when=asyncio.FIRST_COMPLETED)
+            for side in done:
+                side.result()
+        finally:
+            for side in sides:
+                side.cancel()
+            await asyncio.wait(sides)
+            await self._frames.aclose()
+            await self._feed.leave(self._watcher)
+
+    async def _send(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        async for chunk in self._frames:
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+@router.get(
+    "/tasks/{task_id}/events",
+    summary="Follow a task",
+    response_class=Response,
+    openapi_extra={"parameters": [_LAST_EVENT_ID]},
+    responses={
+        200: _STREAM,
+        204: {"description": "The task is final and the client has its last event"},
+        **refuses("task_not_found", "invalid_request", "store_unavailable", "too_many_streams", "stopping"),
+    },
+)
+async def follow_task(request: Request, task_id: str) -> Response:
+    """First the task as `event: snapshot` (or, with Last-Event-ID, the events since), then its events as they happen.
+
+    Ends after the event that makes the task final.
+    """
+    framework, feed = framework_of(request), _feed_of(request)
+    task = await framework.desk.tasks.get(checked_id(task_id))
+    after = _last_sequence(request, task.task_id)
+    watcher = await feed.join(task.task_id)
+    try:
+        task = await framework.desk.tasks.get(task.task_id)
+    except BaseException:
+        await feed.leave(watcher)
+        raise
+    follower = Follower(task, watcher, framework.desk.store, framework.settings.app.source, after)
+    if follower.has_nothing:
+        await feed.leave(watcher)
+        return Response(status_code=204)  # a browser does not connect again
+    return EventStream(feed, watcher, follower.frames())
+
+
+@router.get(
+    "/events",
+    summary="Follow all tasks",
+    response_class=Response,
+    openapi_extra={"parameters": [_LAST_EVENT_ID]},
+    responses={200: _STREAM, **refuses("too_many_streams", "stopping")},
+)
+async def follow_all(request: Request) -> Response:
+    """The events of all tasks from now on. What happened before, or while a client was away, is not repeated: a
+    client that sends Last-Event-ID is told so by `event: resync`.
+    """
+    feed = _feed_of(request)
+    watcher = await feed.join()
+    return EventStream(feed, watcher, _all_frames(watcher, "last-event-id" in request.headers))
+
+
+async def _all_frames(watcher: Watcher, was_away: bool) -> AsyncGenerator[bytes, None]:
+    yield RESYNC if was_away else HEARTBEAT
+    while (heard := await watcher.take(following.HEARTBEAT_SECONDS)) or not watcher.is_over:
+        yield b"".join(one.frame for one in heard) or HEARTBEAT
+    if watcher.is_behind:
+        yield RESYNC
+
+
+def _last_sequence(request: Request, task_id: str) -> int | None:
+    """The sequence that Last-Event-ID names.
+
+    Raises:
+        RequestRefusedError: if it is not the id of an event of this task.
+    """
+    given = request.headers.get("last-event-id")
+    if given is None:
+        return None
+    match = _SEQUENCE.fullmatch(given.removeprefix(f"{task_id}-"))
+    if match is None or not given.startswith(f"{task_id}-"):
+        raise RequestRefusedError(
+            "The header Last-Event-ID is not the id of an event of this task.",
+            hint="Send the id of the last event received, or leave the header out to begin with the whole task.",
+            fields=[{"field": "Last-Event-ID", "message": "must be <task_id>-<sequence>"}],
+        )
+    return int(match[1])
+
+
+def _feed_of(request: Request) -> Feed:
+    return cast(Feed, request.app.state.feed)

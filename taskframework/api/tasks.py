@@ -1,0 +1,200 @@
+"""Tasks over HTTP: submit, look, list, cancel, queue anew."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from taskframework.api.bodies import CancelTask, RetryTask, SubmitTask, SubmitTasks, read
+from taskframework.api.context import CALLER, checked_id, framework_of, json_response, refuse_repeated, trace_of
+from taskframework.api.openapi import refuses, takes
+from taskframework.api.problems import RequestRefusedError, describe
+from taskframework.api.views import BulkResult, TaskPage, TaskView
+from taskframework.errors import StoreUnavailableError
+from taskframework.model.query import MAX_LIMIT, TaskFilter
+from taskframework.model.status import TaskStatus
+from taskframework.model.view import public_view
+from taskframework.submission.service import Submission, SubmitRequest
+from taskframework.telemetry import log_context
+
+PREFIX = "/api/v1"
+DEFAULT_LIMIT = 50
+MAX_CURSOR = 500
+
+router = APIRouter(prefix=PREFIX, tags=["tasks"])
+
+_BODY_CODES = ("bad_request", "invalid_json", "body_too_large", "unsupported_media_type", "invalid_request")
+_SUBMISSION_CODES = ("invalid_task", "unknown_task_type", "invalid_parameters", "value_not_storable")
+_KEY_HEADER = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "description": "A second submission with the same key returns the first task; same as the field idempotency_key",
+    "schema": {"type": "string", "minLength": 1, "maxLength": 200},
+}
+
+
+class TaskQuery(BaseModel):
+    """Which tasks to list."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    status: TaskStatus | None = None
+    task_type: str | None = Field(default=None, max_length=100)
+    parent_task_id: str | None = Field(default=None, max_length=100)
+    limit: int = Field(default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT, description="Most tasks on the page")
+    cursor: str | None = Field(default=None, max_length=MAX_CURSOR, description="`next_cursor` of the page before")
+
+
+@router.post(
+    "/tasks",
+    status_code=202,
+    summary="Submit a task",
+    openapi_extra=takes(SubmitTask) | {"parameters": [_KEY_HEADER]},
+    responses={
+        202: {
+            "model": TaskView,
+            "description": "Accepted: it is stored and will be done",
+            "headers": {"Location": {"description": "Address of the task", "schema": {"type": "string"}}},
+        },
+        200: {"model": TaskView, "description": "The task that an earlier submission with this key made"},
+        **refuses(*_BODY_CODES, *_SUBMISSION_CODES, "idempotency_conflict", "store_unavailable"),
+    },
+)
+async def submit_task(request: Request) -> Response:
+    """Store a task durably; a worker executes it as soon as it is due, whatever happens to this process."""
+    body = await read(request, SubmitTask)
+    wanted = body.to_request(CALLER)
+    if (key := _key_in_header(request)) is not None:
+        wanted = _with_key(body, key)
+    with trace_of(request, "submit"), log_context(user_id=CALLER, correlation_id=wanted.correlation_id):
+        submission = await framework_of(request).desk.submission.submit(wanted)
+    return json_response(
+        public_view(submission.task),
+        202 if submission.is_new else 200,
+        {"Location": f"{PREFIX}/tasks/{submission.task.task_id}"},
+    )
+
+
+@router.post(
+    "/tasks/bulk",
+    summary="Submit up to 1,000 tasks",
+    openapi_extra=takes(SubmitTasks),
+    responses={
+        200: {"model": BulkResult, "description": "One outcome for each task; some may be refused"},
+        **refuses(*_BODY_CODES, "store_unavailable"),
+    },
+)
+async def submit_tasks(request: Request) -> Response:
+    """Store many tasks at once. Each is accepted or refused by itself; a refused one is not stored."""
+    body = await read(request, SubmitTasks)
+    readable = [item.to_request(CALLER) for item in body.items if isinstance(item, SubmitTask)]
+    with trace_of(request, "submit many"), log_context(user_id=CALLER):
+        stored = await framework_of(request).desk.submission.submit_many(readable)
+    if stored and all(isinstance(outcome, StoreUnavailableError) for outcome in stored):
+        raise StoreUnavailableError(str(stored[0]))
+    outcomes = iter(stored)
+    return json_response(
+        {
+            "items": [
+                _bulk_outcome(index, item if isinstance(item, RequestRefusedError) else next(outcomes))
+                for index, item in enumerate(body.items)
+            ]
+        }
+    )
+
+
+@router.get(
+    "/tasks",
+    summary="List tasks",
+    dependencies=[Depends(refuse_repeated)],
+    responses={
+        200: {"model": TaskPage, "description": "A page, newest first"},
+        **refuses("invalid_request", "invalid_cursor", "store_unavailable"),
+    },
+)
+async def list_tasks(request: Request, query: Annotated[TaskQuery, Query()]) -> Response:
+    """List tasks from the newest to the oldest. All filters given must hold."""
+    page = await framework_of(request).desk.tasks.list_tasks(
+        TaskFilter(status=query.status, task_type=query.task_type, parent_task_id=query.parent_task_id),
+        limit=query.limit,
+        cursor=query.cursor,
+    )
+    return json_response({"items": [public_view(task) for task in page.items], "next_cursor": page.next_cursor})
+
+
+@router.get(
+    "/tasks/{task_id}",
+    summary="Show a task",
+    responses={200: {"model": TaskView, "description": "The task"}, **refuses("task_not_found", "store_unavailable")},
+)
+async def get_task(request: Request, task_id: str) -> Response:
+    """Show a task as it is now, with its result or error and its history."""
+    return json_response(public_view(await framework_of(request).desk.tasks.get(checked_id(task_id))))
+
+
+@router.post(
+    "/tasks/{task_id}/cancel",
+    status_code=202,
+    summary="Cancel a task",
+    openapi_extra=takes(CancelTask, is_optional=True),
+    responses={
+        202: {"model": TaskView, "description": "Cancelled, or asked to stop: then it is still RUNNING"},
+        **refuses(*_BODY_CODES, "task_not_found", "transition_refused", "store_unavailable"),
+    },
+)
+async def cancel_task(request: Request, task_id: str) -> Response:
+    """Cancel a task. One that waits is CANCELLED at once; a running one is asked to stop and may still complete."""
+    body = await read(request, CancelTask, is_optional=True)
+    operations = framework_of(request).desk.tasks
+    return json_response(public_view(await operations.cancel(checked_id(task_id), by=CALLER, reason=body.reason)), 202)
+
+
+@router.post(
+    "/tasks/{task_id}/retry",
+    status_code=202,
+    summary="Queue a finished task anew",
+    openapi_extra=takes(RetryTask, is_optional=True),
+    responses={
+        202: {"model": TaskView, "description": "Queued as a new generation, with all its attempts"},
+        **refuses(*_BODY_CODES, "task_not_found", "transition_refused", "store_unavailable"),
+    },
+)
+async def retry_task(request: Request, task_id: str) -> Response:
+    """Queue a task anew that is FAILED, DEAD_LETTER or CANCELLED."""
+    await read(request, RetryTask, is_optional=True)
+    operations = framework_of(request).desk.tasks
+    return json_response(public_view(await operations.retry(checked_id(task_id), by=CALLER)), 202)
+
+
+def _key_in_header(request: Request) -> str | None:
+    keys = request.headers.getlist("idempotency-key")
+    if len(keys) > 1:
+        raise RequestRefusedError("The header Idempotency-Key comes twice.", hint="Send it once.")
+    return keys[0] if keys else None
+
+
+def _with_key(body: SubmitTask, key: str) -> SubmitRequest:
+    """The request with the header's key.
+
+    Raises:
+        RequestRefusedError: if the body names another one.
+    """
+    if body.idempotency_key not in (None, key):
+        raise RequestRefusedError(
+            "The header Idempotency-Key and the field idempotency_key differ.",
+            hint="Send one of them, or the same in both.",
+            fields=[{"field": "idempotency_key", "message": "differs from the header Idempotency-Key"}],
+        )
+    return body.model_copy(update={"idempotency_key": key}).to_request(CALLER)
+
+
+def _bulk_outcome(index: int, outcome: Submission | Exception) -> dict[str, Any]:
+    if isinstance(outcome, Submission):
+        status = 202 if outcome.is_new else 200
+        return {"index": index, "status": status, "task": public_view(outcome.task), "error": None}
+    problem = describe(outcome)
+    return {"index": index, "status": problem.status, "task": None, "error": problem.document()}

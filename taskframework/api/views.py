@@ -1,0 +1,167 @@
+"""What callers get, for the OpenAPI document. The answers themselves are written straight from the public views."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from taskframework.model.status import Priority, TaskStatus
+
+_ID = "0199a2c4-6f0e-7c53-b6ee-3d3a1f0b8a11"
+_TIME = "2027-01-31T12:00:00.000Z"
+
+
+class FieldProblem(BaseModel):
+    """One wrong field."""
+
+    field: str = Field(description="Its name; parts of a nested one are joined by dots")
+    message: str
+
+
+class ProblemView(BaseModel):
+    """An error (RFC 9457). Programs decide by `code`; people read `detail` and `hint`."""
+
+    type: str = Field(description="Where the code is described", examples=["/docs#unknown_task_type"])
+    title: str
+    status: int
+    detail: str = Field(description="What is wrong in this request")
+    code: str = Field(examples=["unknown_task_type"])
+    hint: str = Field(description="What to do next")
+    instance: str | None = Field(default=None, description="Path of the request")
+    errors: list[FieldProblem] | None = Field(default=None, description="The wrong fields")
+
+
+class TaskErrorView(BaseModel):
+    """Why the task, or its last attempt, failed."""
+
+    code: str
+    type: str
+    message: str
+    retryable: bool
+    fingerprint: str = Field(description="Equal for errors of one cause")
+
+
+class SubtasksView(BaseModel):
+    """How far the sub-tasks are."""
+
+    planned: int
+    done: int
+    succeeded: int
+    failed: int
+
+
+class HistoryEntryView(BaseModel):
+    """One event in the life of a task."""
+
+    sequence: int = Field(description="Counts from 1")
+    type: str = Field(examples=["submitted", "started", "completed"])
+    at: datetime
+    attempt: int
+    worker_id: str | None
+    data: Any
+
+
+class TaskView(BaseModel):
+    """A task. Times are RFC 3339 in UTC with milliseconds."""
+
+    task_id: str = Field(examples=[_ID])
+    task_type: str = Field(examples=["count-words"])
+    status: TaskStatus
+    user_id: str
+    parameters: Any
+    progress: Any
+    result: Any
+    error: TaskErrorView | None
+    attempt: int = Field(description="Attempts begun so far")
+    max_attempts: int
+    generation: int = Field(description="How often it was queued anew")
+    priority: Priority
+    parent_task_id: str | None
+    subtasks: SubtasksView | None
+    correlation_id: str
+    stream: None
+    not_before: datetime = Field(examples=[_TIME])
+    deadline: datetime | None
+    created_at: datetime = Field(examples=[_TIME])
+    started_at: datetime | None
+    finished_at: datetime | None
+    updated_at: datetime = Field(description="Changes only by a transition or progress", examples=[_TIME])
+    history: list[HistoryEntryView] = Field(description="Its last 100 events, oldest first")
+
+
+class TaskPage(BaseModel):
+    """Tasks from the newest to the oldest."""
+
+    items: list[TaskView]
+    next_cursor: str | None = Field(description="Give it as `cursor` to get the next page; null on the last one")
+
+
+class BulkOutcome(BaseModel):
+    """What became of one task of a bulk submission: `task` if it was accepted, else `error`."""
+
+    index: int = Field(description="Its place in the request, from 0")
+    status: int = Field(description="What a single submission would have been answered with", examples=[202])
+    task: TaskView | None
+    error: ProblemView | None
+
+
+class BulkResult(BaseModel):
+    """One outcome for each task, in the order of the request."""
+
+    items: list[BulkOutcome]
+
+
+class DeadLetterView(BaseModel):
+    """A task that ended FAILED or DEAD_LETTER, or a message nobody could read."""
+
+    model_config = ConfigDict(extra="allow")
+
+    id: str = Field(examples=[_ID])
+    kind: Literal["task", "message"]
+    task_id: str | None
+    task_type: str | None
+    status: TaskStatus | None
+    reason: str
+    error: TaskErrorView | None
+    attempt: int | None
+    at: datetime
+    queue: str | None = Field(default=None, description="Messages only: where it came from")
+    body_base64: str | None = Field(default=None, description="Messages only: its bytes")
+    body_text: str | None = Field(default=None, description="Single messages only: its bytes as text")
+    headers: dict[str, str] | None = Field(default=None, description="Single messages only")
+
+
+class DeadLetterPage(BaseModel):
+    """Dead letters from the newest to the oldest."""
+
+    items: list[DeadLetterView]
+    next_cursor: str | None
+
+
+class ReplayOutcomeView(BaseModel):
+    """What became of one id: 202 queued anew (in a dry run 200: it would be), else `error`."""
+
+    id: str
+    status: int = Field(examples=[202])
+    error: ProblemView | None
+
+
+class ReplayResult(BaseModel):
+    """One outcome for each id, repeated ones once."""
+
+    items: list[ReplayOutcomeView]
+
+
+class HealthView(BaseModel):
+    """The process lives."""
+
+    status: Literal["ok"]
+
+
+class ReadinessView(BaseModel):
+    """Whether the process can do its work, and what is wrong with each part."""
+
+    status: Literal["ready", "not ready"]
+    checks: dict[str, str] = Field(examples=[{"store": "ok", "topology": "ok", "broker": "ok"}])

@@ -1,0 +1,156 @@
+"""`--app`: imports the user's program and finds its tasks."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+import traceback
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from taskframework.errors import ConfigurationError, RegistrationError
+from taskframework.runtime import TaskFramework
+
+
+@dataclass(frozen=True, slots=True)
+class AppName:
+    """`module`, or `module:name` of a framework built there."""
+
+    module: str
+    attribute: str | None
+
+    @classmethod
+    def parse(cls, text: str) -> AppName:
+        module, separator, attribute = text.partition(":")
+        if "/" in module or module.endswith(".py"):
+            dotted = module.removesuffix(".py").strip("./").replace("/", ".")
+            raise ConfigurationError(
+                f"--app {text}: this is a file, not a module.",
+                key="app.modules",
+                hint=f"Write --app {dotted}{separator}{attribute}, in the folder where that can be imported.",
+            )
+        if not module or (separator and not attribute):
+            raise ConfigurationError(
+                f"--app {text!r} names no module.", key="app.modules", hint="Write --app package.module[:name]."
+            )
+        return cls(module, attribute or None)
+
+    def __str__(self) -> str:
+        return f"{self.module}:{self.attribute}" if self.attribute else self.module
+
+
+def built_framework(names: Iterable[AppName]) -> TaskFramework | None:
+    """The framework that one of the names points at, if any does.
+
+    Raises:
+        ConfigurationError: if it is none, or if there are two.
+    """
+    built = [name for name in names if name.attribute is not None]
+    if len(built) > 1:
+        raise ConfigurationError(
+            f"--app names two frameworks: {built[0]} and {built[1]}.",
+            hint="Give one of them as module:name and the others as plain modules.",
+        )
+    return _framework_of(built[0]) if built else None
+
+
+def register_modules(framework: TaskFramework, modules: Iterable[str]) -> None:
+    """Register every concrete executable of these modules, each module once.
+
+    Raises:
+        ConfigurationError: if one cannot be imported.
+        RegistrationError: if one has no usable task.
+    """
+    registered = {type(registration.executable).__module__ for registration in framework.registry}
+    for name in dict.fromkeys(modules):
+        if name in registered:  # by the program itself
+            continue
+        module = import_module(name)
+        try:
+            framework.register_module(module)
+        except RegistrationError as error:
+            raise _with_framework_hint(error, module) from error
+
+
+def import_module(name: str) -> ModuleType:
+    """Import a module of the user's, from the working directory too.
+
+    Raises:
+        ConfigurationError: with the place of the error inside it, or what to do if there is no such module.
+    """
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and (name == error.name or name.startswith(error.name + ".")):
+            raise _no_such_module(name, error.name, here) from error
+        raise _broken_module(name, error) from error
+    except (Exception, SystemExit) as error:
+        raise _broken_module(name, error) from error
+
+
+def _framework_of(name: AppName) -> TaskFramework:
+    module = import_module(name.module)
+    found = getattr(module, name.attribute or "", None)
+    if isinstance(found, TaskFramework):
+        return found
+    what = "there is no such name" if found is None else f"it is a {type(found).__name__}"
+    there = _frameworks_in(module)
+    raise ConfigurationError(
+        f"--app {name}: {what} in {module.__name__}, where a TaskFramework is wanted.",
+        hint=f"Did you mean --app {name.module}:{there[0]}?"
+        if there
+        else f"Write --app {name.module} to register the tasks that are defined there.",
+    )
+
+
+def _frameworks_in(module: ModuleType) -> list[str]:
+    return [name for name, value in vars(module).items() if isinstance(value, TaskFramework)]
+
+
+def _with_framework_hint(error: RegistrationError, module: ModuleType) -> RegistrationError:
+    there = _frameworks_in(module)
+    hint = f"It builds a TaskFramework: write --app {module.__name__}:{there[0]}." if there else error.hint
+    return RegistrationError(error.message, hint=hint)
+
+
+def _no_such_module(name: str, missing: str, here: str) -> ConfigurationError:
+    where = f"{here} and the installed packages"
+    what = f"There is no module {name!r} in {where}."
+    if missing != name:
+        what = f"There is no module {name!r}: {missing!r} is not in {where}."
+    file = name.replace(".", os.sep)
+    return ConfigurationError(
+        what,
+        key="app.modules",
+        hint=f"Run the command in the folder that holds {file}.py or {file}{os.sep}, or install the package.",
+    )
+
+
+def _broken_module(name: str, error: BaseException) -> ConfigurationError:
+    return ConfigurationError(
+        f"Module {name!r} cannot be imported: {type(error).__name__}: {error}{_place(error)}.",
+        key="app.modules",
+        hint=f"Correct it, then try `python -c 'import {name}'`.",
+    )
+
+
+def _place(error: BaseException) -> str:
+    """The line of the user's code that failed: the last one that is not the import machinery's."""
+    if isinstance(error, SyntaxError):
+        return ""  # says it itself
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen")
+    ]
+    own = [frame for frame in frames if frame.filename not in (__file__, importlib.__file__)]
+    if not own:
+        return ""
+    file = Path(own[-1].filename)
+    shown = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
+    return f" ({shown}, line {own[-1].lineno})"

@@ -1,0 +1,104 @@
+"""`dlq`: the dead letters, which are failed tasks and messages that nobody could read."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from taskframework.cli.desk import open_desk, operator
+from taskframework.cli.invocation import Invocation
+from taskframework.cli.options import Config, Cursor, Json, Limit
+from taskframework.cli.output import as_json_text, facts, note, out, print_json, run, say
+from taskframework.cli.render import TimelinePrinter, letter_table, next_step, task_facts
+from taskframework.model.message import rfc3339
+from taskframework.model.query import DeadMessage
+from taskframework.operations.dead_letters import DeadLetter, ReplayOutcome
+
+app = typer.Typer(no_args_is_help=True, help="Dead letters: list, show, replay.")
+
+LetterId = Annotated[str, typer.Argument(metavar="ID", help="The id from the list; of a task it is the task's id.")]
+LetterIds = Annotated[list[str], typer.Argument(metavar="ID...", help="Ids from the list.")]
+
+
+@app.command("list")
+def list_letters(
+    context: typer.Context, limit: Limit = 20, cursor: Cursor = None, config: Config = None, as_json: Json = False
+) -> None:
+    """List dead letters, the newest first."""
+    run(_list(Invocation.of(context, config), limit, cursor, as_json))
+
+
+@app.command()
+def show(context: typer.Context, letter_id: LetterId, config: Config = None, as_json: Json = False) -> None:
+    """Show one dead letter: a task with its history, a message with its bytes."""
+    run(_show(Invocation.of(context, config), letter_id, as_json))
+
+
+@app.command()
+def replay(context: typer.Context, letter_ids: LetterIds, config: Config = None, as_json: Json = False) -> None:
+    """Queue dead tasks anew; exit code 0 if all were."""
+    outcomes = run(_replay(Invocation.of(context, config), letter_ids))
+    if as_json:
+        print_json([_outcome_view(outcome) for outcome in outcomes])
+    else:
+        for outcome in outcomes:
+            say(f"{outcome.id} {'is queued anew.' if outcome.problem is None else f'is not: {outcome.problem}'}")
+    if any(outcome.problem is not None for outcome in outcomes):
+        raise typer.Exit(1)
+
+
+async def _list(invocation: Invocation, limit: int, cursor: str | None, as_json: bool) -> None:
+    async with open_desk(invocation) as framework:
+        page = await framework.desk.dead_letters.list_letters(limit=limit, cursor=cursor)
+        now = framework.desk.store.now()
+    if as_json:
+        print_json({"items": [letter.view() for letter in page.items], "next_cursor": page.next_cursor})
+        return
+    if not page.items:
+        note("No dead letters.")
+        return
+    out().print(letter_table(page.items, now))
+    note("Look at one: taskframework dlq show ID. Queue tasks anew: taskframework dlq replay ID...")
+    if page.next_cursor:
+        note(f"More: --cursor {page.next_cursor}")
+
+
+async def _show(invocation: Invocation, letter_id: str, as_json: bool) -> None:
+    async with open_desk(invocation) as framework:
+        letter = await framework.desk.dead_letters.get(letter_id)
+    if as_json:
+        print_json(letter.view(whole=True))
+        return
+    if isinstance(letter.entry, DeadMessage):
+        out().print(facts(_message_facts(letter, letter.entry)))
+        note("No task belongs to it, so it cannot be replayed.")
+        return
+    out().print(task_facts(letter.entry))
+    out().print()
+    TimelinePrinter().print_new(letter.entry)
+    note(next_step(letter.entry))
+
+
+async def _replay(invocation: Invocation, ids: list[str]) -> list[ReplayOutcome]:
+    async with open_desk(invocation) as framework:
+        return await framework.desk.dead_letters.replay(ids, by=operator())
+
+
+def _message_facts(letter: DeadLetter, message: DeadMessage) -> list[tuple[str, str | Text]]:
+    return [
+        ("Dead letter", Text(letter.id, style="bold")),
+        ("Kind", "message"),
+        ("Kept", rfc3339(message.at)),
+        ("From queue", message.queue),
+        ("Reason", Text(message.reason, style="red")),
+        ("Headers", as_json_text(message.headers)),
+        ("Body", f"{len(message.body):,} bytes"),
+        ("", repr(message.body[:2000])[2:-1]),
+    ]
+
+
+def _outcome_view(outcome: ReplayOutcome) -> dict[str, str | bool | None]:
+    problem = outcome.problem
+    return {"id": outcome.id, "replayed": problem is None, "problem": str(problem) if problem else None}

@@ -1,0 +1,83 @@
+"""From the options of a command to settings and a framework."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+
+from taskframework.cli.applications import AppName, built_framework, register_modules
+from taskframework.errors import ConfigurationError
+from taskframework.runtime import TaskFramework
+from taskframework.settings import LoadedSettings, Settings, load_settings
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """What was given before and after the command's name, as one."""
+
+    config: Path | None = None
+    apps: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, context: typer.Context, config: Path | None = None, apps: Sequence[str] | None = None) -> Invocation:
+        """The options before the command's name, with those after it: a later --config counts, --app adds up."""
+        before = context.find_object(cls) or cls()
+        return cls(config or before.config, (*before.apps, *(apps or ())))
+
+    def load(self, overrides: Mapping[str, object] | None = None) -> LoadedSettings:
+        """Read the settings; `overrides` holds the command's flags by dotted key, None for those not given.
+
+        Raises:
+            ConfigurationError: if anything is wrong with them.
+        """
+        return load_settings(self.config, overrides=overrides)
+
+    def framework(
+        self, overrides: Mapping[str, object] | None = None, *, registers: bool = True
+    ) -> TaskFramework:
+        """The user's framework if --app names one, else a new one.
+
+        Args:
+            overrides: as in `load`.
+            registers: import the modules that --app and `app.modules` name; a command that only looks at tasks
+                needs none of them.
+
+        Raises:
+            ConfigurationError: if settings or modules cannot be used.
+            RegistrationError: if a module has no usable task.
+        """
+        names = [AppName.parse(text) for text in self.apps]
+        framework = built_framework(names)
+        if framework is None:
+            framework = TaskFramework(self.load(overrides).settings)
+        else:
+            self._refuse_config()
+            framework.settings = _with_overrides(framework.settings, overrides or {})
+        if registers:
+            plain = [name.module for name in names if name.attribute is None]
+            register_modules(framework, [*framework.settings.app.modules, *plain])
+        return framework
+
+    def _refuse_config(self) -> None:
+        if self.config is not None:
+            raise ConfigurationError(
+                "--config and --app module:name were given together, and that framework has settings of its own.",
+                hint="Leave one of them out, or build the framework with load_settings(Path(...)).settings.",
+            )
+
+
+def _with_overrides(settings: Settings, overrides: Mapping[str, object]) -> Settings:
+    """The settings with the command's flags over them."""
+    given = {key: value for key, value in overrides.items() if value is not None}
+    if not given:
+        return settings
+    load_settings(environ={}, overrides=given, directory=Path(os.devnull))  # refuses what is wrong, with its reason
+    tree = settings.model_dump()
+    for key, value in given.items():
+        section, _, name = key.partition(".")
+        tree[section][name] = value
+    return Settings.model_validate(tree)

@@ -1,0 +1,167 @@
+"""A long-running process: signals, `ready`, and an end that waits for nobody who hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import NoReturn
+
+from taskframework import failpoint
+from taskframework.errors import ConfigurationError
+from taskframework.observability.logs import configure_logging
+from taskframework.runtime import TaskFramework
+from taskframework.settings import Settings, redacted
+from taskframework.worker.worker import Worker
+
+logger = logging.getLogger(__name__)
+
+#: Seconds that threads have to end by themselves before the process ends without them.
+_THREAD_PATIENCE = 0.5
+
+
+def serve(framework: TaskFramework, *, worker: bool, api: bool, remarks: Sequence[str] = ()) -> None:
+    """Run until SIGTERM or SIGINT, then stop in order; a second signal ends the process at once.
+
+    Args:
+        framework: what to run.
+        worker: execute tasks.
+        api: serve HTTP.
+        remarks: what is logged as a warning, first thing.
+
+    Raises:
+        TaskframeworkError: if it cannot start.
+    """
+    configure_logging(framework.settings.observability)
+    for remark in remarks:
+        logger.warning(remark)
+    _arm_failpoints()
+    close_tracing = _open_tracing(framework.settings)
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(_serve(framework, worker=worker, api=api))
+    finally:
+        close_tracing()
+
+
+def leave(code: int) -> NoReturn:
+    """End the process with this code, also when task code still holds a thread that Python would wait for."""
+    end = time.monotonic() + _THREAD_PATIENCE
+    for thread in threading.enumerate():
+        if thread is not threading.main_thread() and not thread.daemon:
+            thread.join(max(0.0, end - time.monotonic()))
+            if thread.is_alive():
+                logger.warning("ending without waiting for thread %s", thread.name)
+                _end_now(code)
+    sys.exit(code)
+
+
+async def _serve(framework: TaskFramework, *, worker: bool, api: bool) -> None:
+    asyncio.get_running_loop().set_default_executor(_UnwaitedThreads(thread_name_prefix="asyncio"))
+    stop = _Stop()
+    _say_starting(framework)
+    try:
+        async with framework.running(worker=worker, api=api), _health(framework, api=api):
+            stop.is_opening = False
+            running = framework.plant.worker
+            if running is not None and not api:  # with the HTTP interface it is that which says so
+                await _until_live(running, stop.asked)
+            await stop.asked.wait()
+    except asyncio.CancelledError:
+        if not stop.asked.is_set():
+            raise
+    logger.info("stopped")
+
+
+async def _until_live(worker: Worker, stop: asyncio.Event) -> None:
+    """Say `ready` as soon as every queue is consumed; with the broker away that is when it is back."""
+    while not worker.is_live and not stop.is_set():  # noqa: ASYNC110 - the port tells a state
+        await asyncio.sleep(0.02)
+    if not stop.is_set():
+        logger.info("ready", extra={"worker_id": worker.worker_id, "pid": os.getpid()})
+
+
+class _Stop:
+    """The wish to stop, from signals."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        #: While the process opens, a signal cancels that; later it only asks, so that everything closes in order.
+        self.is_opening = True
+        self._main = asyncio.current_task()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._hear, number)
+
+    def _hear(self, number: signal.Signals) -> None:
+        if self.asked.is_set():
+            logger.warning("ending at once", extra={"signal": number.name})
+            _end_now(128 + number)
+        logger.info("stopping", extra={"signal": number.name})
+        self.asked.set()
+        if self.is_opening and self._main is not None:
+            self._main.cancel()
+
+
+class _UnwaitedThreads(ThreadPoolExecutor):
+    """The event loop's threads. Its end would otherwise wait for task code that hangs in `asyncio.to_thread`."""
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        super().shutdown(wait=False, cancel_futures=True)
+
+
+def _health(framework: TaskFramework, *, api: bool) -> AbstractAsyncContextManager[object]:
+    if api or framework.settings.worker.http_port is None:
+        return nullcontext()
+    from taskframework.api.server import serving_health
+
+    return serving_health(framework)
+
+
+def _say_starting(framework: TaskFramework) -> None:
+    settings = framework.settings
+    what = {
+        "task_types": list(framework.registry.task_types),
+        "broker": redacted(settings.broker.url),
+        "store": redacted(settings.store.url),
+    }
+    logger.info("starting", extra=what)
+
+
+def _arm_failpoints() -> None:
+    try:
+        failpoint.arm_from(os.environ)
+    except ValueError as error:
+        raise ConfigurationError(f"TASKFRAMEWORK_FAILPOINTS is wrong: {error}.") from error
+
+
+def _open_tracing(settings: Settings) -> Callable[[], None]:
+    """Set tracing up and return how to end it; the exporter is imported only where spans go somewhere."""
+    if settings.observability.otlp_endpoint is None:
+        return lambda: None
+    from taskframework.observability.tracing import configure_tracing
+
+    provider = configure_tracing(settings)
+    return provider.shutdown if provider is not None else lambda: None
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    if importlib.util.find_spec("uvloop") is None:
+        return None
+    import uvloop
+
+    return uvloop.new_event_loop
+
+
+def _end_now(code: int) -> NoReturn:
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)

@@ -1,0 +1,140 @@
+"""`submit`: stores one task, and on demand waits for its end."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+import orjson
+import typer
+
+from taskframework.cli.invocation import Invocation
+from taskframework.cli.options import Apps, Config, Json, or_bad_parameter, seconds_or_duration
+from taskframework.cli.output import note, print_json, run, say
+from taskframework.cli.render import print_outcome
+from taskframework.cli.watching import follow
+from taskframework.errors import ConfigurationError
+from taskframework.model.status import TaskStatus
+from taskframework.model.view import public_view
+from taskframework.runtime import TaskFramework
+from taskframework.settings.durations import parse_duration
+
+_EXAMPLE = """'{"name": "value"}'"""
+
+
+def _parameters(text: str) -> Any:
+    if text == "-":
+        text = sys.stdin.read()
+    elif text.startswith("@"):
+        try:
+            text = Path(text[1:]).read_text(encoding="utf-8-sig")
+        except (OSError, UnicodeDecodeError) as error:
+            raise typer.BadParameter(f"{text[1:]} cannot be read: {error}") from error
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise typer.BadParameter(f"not JSON ({error}). Quote it for the shell, such as {_EXAMPLE}.") from error
+
+
+def _moment(text: str) -> datetime:
+    try:
+        return datetime.now(UTC) + parse_duration(text)
+    except ValueError:
+        pass
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError("is neither a time such as 2027-01-31T12:00:00Z nor a duration such as 10m") from None
+    if moment.tzinfo is None:
+        raise ValueError(f"has no time zone; write {text}Z for UTC")
+    return moment
+
+
+Moment = or_bad_parameter(_moment)
+Length = or_bad_parameter(seconds_or_duration)
+
+
+def submit(
+    context: typer.Context,
+    task_type: Annotated[str, typer.Argument(metavar="TYPE", help="The task's type.")],
+    parameters: Annotated[
+        str, typer.Argument(metavar="JSON", help=f"Its parameters, such as {_EXAMPLE}; - reads them, @FILE too.")
+    ] = "null",
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for its end; exit code 0 only if it is COMPLETED.")] = False,
+    timeout: Annotated[
+        timedelta | None, typer.Option("--timeout", parser=Length, metavar="TIME", help="Longest wait, such as 30s.")
+    ] = None,
+    priority: Annotated[
+        str | None, typer.Option("--priority", metavar="high|normal|low", help="Its lane.")
+    ] = None,
+    not_before: Annotated[
+        datetime | None,
+        typer.Option("--not-before", parser=Moment, metavar="TIME", help="Earliest start: a time, or 10m from now."),
+    ] = None,
+    deadline: Annotated[
+        datetime | None,
+        typer.Option("--deadline", parser=Moment, metavar="TIME", help="It fails if it is not done by then."),
+    ] = None,
+    idempotency_key: Annotated[
+        str | None,
+        typer.Option("--idempotency-key", metavar="KEY", help="A second submission with it gives the first task."),
+    ] = None,
+    max_attempts: Annotated[
+        int | None, typer.Option("--max-attempts", metavar="N", help="Attempts before it is a dead letter.")
+    ] = None,
+    user: Annotated[str | None, typer.Option("--user", metavar="NAME", help="Whose task it is.")] = None,
+    config: Config = None,
+    app: Apps = None,
+    as_json: Json = False,
+) -> None:
+    """Submit one task. It is stored when this returns; a running `dev` or `worker` takes it within a second."""
+    options = {
+        "priority": priority,
+        "not_before": not_before,
+        "deadline": deadline,
+        "idempotency_key": idempotency_key,
+        "max_attempts": max_attempts,
+        "user_id": user,
+    }
+    value = _parameters(parameters)
+    framework = Invocation.of(context, config, app).framework()
+    _require_tasks(framework, task_type)
+    status = run(_submit(framework, task_type, value, options, wait or timeout is not None, timeout, as_json))
+    if wait and status is not TaskStatus.COMPLETED:
+        raise typer.Exit(1)
+
+
+async def _submit(
+    framework: TaskFramework,
+    task_type: str,
+    parameters: Any,
+    options: dict[str, Any],
+    waits: bool,
+    timeout: timedelta | None,
+    as_json: bool,
+) -> TaskStatus:
+    async with framework.desk_only():
+        handle = await framework.submit(task_type, parameters, **options)
+        task = await handle.task()
+        if not as_json:
+            say(f"{'Submitted' if handle.is_new else 'Submitted before:'} {task_type} {task.task_id}")
+        if waits:
+            task = await follow(handle, timeout)
+        if as_json:
+            print_json(public_view(task))
+        elif waits:
+            print_outcome(task)
+        else:
+            note(f"Follow it: taskframework tasks watch {task.task_id}")
+        return task.status
+
+
+def _require_tasks(framework: TaskFramework, task_type: str) -> None:
+    if not len(framework.registry):
+        raise ConfigurationError(
+            f"Task type {task_type!r} is not known here, because no program was named.",
+            key="app.modules",
+            hint="Name the module that defines it: --app package.module, or app.modules in application.yml.",
+        )

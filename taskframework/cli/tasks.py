@@ -1,0 +1,130 @@
+"""`tasks`: look at tasks, follow one, cancel it, queue it anew."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from taskframework.cli.desk import open_desk, operator
+from taskframework.cli.invocation import Invocation
+from taskframework.cli.options import Config, Cursor, Json, Limit, TaskId
+from taskframework.cli.output import note, out, print_json, print_json_line, run, say
+from taskframework.cli.render import TimelinePrinter, next_step, print_outcome, task_facts, task_table
+from taskframework.cli.watching import follow
+from taskframework.model.query import TaskFilter
+from taskframework.model.status import TaskStatus
+from taskframework.model.task import Task
+from taskframework.model.view import public_view
+
+app = typer.Typer(no_args_is_help=True, help="Look at tasks; follow, cancel and retry one.")
+
+Status = Annotated[
+    TaskStatus | None, typer.Option("--status", case_sensitive=False, help="Only tasks in this status.")
+]
+TypeName = Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Only tasks of this type.")]
+Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; kept in the task's history.")]
+
+
+@app.command("list")
+def list_tasks(
+    context: typer.Context,
+    status: Status = None,
+    task_type: TypeName = None,
+    limit: Limit = 20,
+    cursor: Cursor = None,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """List tasks, the newest first."""
+    wanted = TaskFilter(status=status, task_type=task_type)
+    run(_list(Invocation.of(context, config), wanted, limit, cursor, as_json))
+
+
+@app.command()
+def show(context: typer.Context, task_id: TaskId, config: Config = None, as_json: Json = False) -> None:
+    """Show everything about one task, with its history."""
+    run(_show(Invocation.of(context, config), task_id, as_json))
+
+
+@app.command()
+def cancel(
+    context: typer.Context, task_id: TaskId, reason: Reason = None, config: Config = None, as_json: Json = False
+) -> None:
+    """Cancel a task: at once if it waits; a running one is asked to stop."""
+    run(_cancel(Invocation.of(context, config), task_id, reason, as_json))
+
+
+@app.command()
+def retry(context: typer.Context, task_id: TaskId, config: Config = None, as_json: Json = False) -> None:
+    """Queue a failed, dead or cancelled task anew."""
+    run(_retry(Invocation.of(context, config), task_id, as_json))
+
+
+@app.command()
+def watch(context: typer.Context, task_id: TaskId, config: Config = None, as_json: Json = False) -> None:
+    """Follow a task until it is final; exit code 0 if it is COMPLETED."""
+    task = run(_watch(Invocation.of(context, config), task_id, as_json))
+    if task.status is not TaskStatus.COMPLETED:
+        raise typer.Exit(1)
+
+
+async def _list(invocation: Invocation, wanted: TaskFilter, limit: int, cursor: str | None, as_json: bool) -> None:
+    async with open_desk(invocation) as framework:
+        page = await framework.desk.tasks.list_tasks(wanted, limit=limit, cursor=cursor)
+        now = framework.desk.store.now()
+    if as_json:
+        print_json({"items": [public_view(task) for task in page.items], "next_cursor": page.next_cursor})
+        return
+    if page.items:
+        out().print(task_table(page.items, now))
+    else:
+        note("No tasks." if wanted == TaskFilter() else "No such tasks.")
+    if page.next_cursor:
+        note(f"More: --cursor {page.next_cursor}")
+
+
+async def _show(invocation: Invocation, task_id: str, as_json: bool) -> None:
+    async with open_desk(invocation) as framework:
+        task = await framework.get(task_id)
+    if as_json:
+        print_json(public_view(task))
+        return
+    console = out()
+    console.print(task_facts(task))
+    console.print()
+    TimelinePrinter().print_new(task)
+    if step := next_step(task):
+        note(step)
+
+
+async def _cancel(invocation: Invocation, task_id: str, reason: str | None, as_json: bool) -> None:
+    async with open_desk(invocation) as framework:
+        task = await framework.desk.tasks.cancel(task_id, by=operator(), reason=reason)
+    if as_json:
+        print_json(public_view(task))
+    elif task.status is TaskStatus.CANCELLED:
+        say(f"Task {task_id} is cancelled.")
+    else:
+        say(f"Task {task_id} is {task.status} and was asked to stop.")
+        note(f"Follow it: taskframework tasks watch {task_id}")
+
+
+async def _retry(invocation: Invocation, task_id: str, as_json: bool) -> None:
+    async with open_desk(invocation) as framework:
+        task = await framework.desk.tasks.retry(task_id, by=operator())
+    if as_json:
+        print_json(public_view(task))
+    else:
+        say(f"Task {task_id} is queued anew, as generation {task.generation}.")
+        note(f"Follow it: taskframework tasks watch {task_id}")
+
+
+async def _watch(invocation: Invocation, task_id: str, as_json: bool) -> Task:
+    async with open_desk(invocation) as framework:
+        printer = TimelinePrinter()
+        if as_json:
+            return await follow(framework.handle(task_id), None, lambda task: print_json_line(public_view(task)))
+        task = await follow(framework.handle(task_id), None, printer.print_new)
+    print_outcome(task)
+    return task

@@ -1,0 +1,103 @@
+"""Following one task until it is final."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+
+from rich.status import Status
+from rich.text import Text
+
+from taskframework.cli.output import err
+from taskframework.cli.render import progress_text, status_text
+from taskframework.errors import ResultTimeoutError
+from taskframework.model.status import CLAIMABLE
+from taskframework.model.task import Task
+from taskframework.submission.handle import TaskHandle
+
+_FIRST_LOOK, _SLOWEST_LOOK = 0.02, 0.5
+#: Seconds that a task may wait for its first claim before we say what may be missing.
+_WORKER_PATIENCE = 3.0
+_NO_WORKER = "Nobody has taken it yet. Is a process running that knows this type: taskframework dev or worker --app …?"
+
+
+async def follow(handle: TaskHandle, timeout: timedelta | None, hear: Callable[[Task], None] | None = None) -> Task:
+    """Wait until a task is final, with a live line on a terminal.
+
+    Args:
+        handle: the task.
+        timeout: longest time to wait; None waits for ever.
+        hear: told the task at once and whenever something about it is new.
+
+    Returns:
+        The final task.
+
+    Raises:
+        ResultTimeoutError: if it is not final in time.
+        TaskNotFoundError: if there is no such task.
+    """
+    task = await handle.task()
+    line = _LiveLine(task)
+    try:
+        async for task in _states(handle, task, timeout):
+            line.update(task)
+            if hear is not None:
+                hear(task)
+    finally:
+        line.close()
+    return task
+
+
+async def _states(handle: TaskHandle, task: Task, timeout: timedelta | None) -> AsyncIterator[Task]:
+    end = float("inf") if timeout is None else time.monotonic() + timeout.total_seconds()
+    pause = _FIRST_LOOK
+    yield task
+    while not task.status.is_final:
+        left = end - time.monotonic()
+        if left <= 0:
+            raise ResultTimeoutError(task.task_id, task.status)
+        # The task may run in any process, so the store is asked; less often while nothing happens.
+        await asyncio.sleep(min(pause, left))
+        before, task = task, await handle.task()
+        is_new = (task.revision, task.progress_revision) != (before.revision, before.progress_revision)
+        pause = _FIRST_LOOK if is_new else min(pause * 1.5, _SLOWEST_LOOK)
+        if is_new:
+            yield task
+
+
+class _LiveLine:
+    """One line that tells how the task is, where somebody looks; and a word if nobody takes the task."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._console = err()
+        self._reminder = asyncio.get_running_loop().call_later(_WORKER_PATIENCE, self._remind)
+        self._status: Status | None = None
+        if self._console.is_terminal and not task.status.is_final:
+            self._status = self._console.status(_described(task))
+            self._status.start()
+
+    def update(self, task: Task) -> None:
+        self._task = task
+        if self._status is not None:
+            self._status.update(_described(task))
+
+    def close(self) -> None:
+        self._reminder.cancel()
+        if self._status is not None:
+            self._status.stop()
+
+    def _remind(self) -> None:
+        if self._task.status in CLAIMABLE and self._task.attempts == 0:
+            self._console.print(Text(_NO_WORKER, style="dim"), soft_wrap=True)
+
+
+def _described(task: Task) -> Text:
+    line = status_text(task.status)
+    if task.attempts > 1:
+        line.append(f" · attempt {task.attempts} of {task.max_attempts}", style="default")
+    if task.progress is not None:
+        line.append(" · ", style="default").append(progress_text(task.progress))
+    return line

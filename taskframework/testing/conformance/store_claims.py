@@ -1,0 +1,176 @@
+"""Store suite: claims and heartbeats."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from taskframework.model.interventions import Cancel, Reap
+from taskframework.model.status import CLAIMABLE, TaskStatus
+from taskframework.model.task import SCHEMA_VERSION, new_claim_id, new_task_id
+from taskframework.model.transitions import Claim, Complete, Fail, Fence
+from taskframework.stores.base import TaskStore
+from taskframework.testing.conformance.store_suite import (
+    EXPIRED,
+    HOUR,
+    MINUTE,
+    SECOND,
+    StoreSuite,
+    an_error,
+    claim_of,
+    claimed,
+    moved,
+    put,
+    put_running,
+    refused,
+    stored,
+)
+
+
+class ClaimCases(StoreSuite):
+    """What `Claim` promises: one winner, never early, never for an old message."""
+
+    async def test_a_claim_starts_the_attempt(self, store: TaskStore) -> None:
+        task, fence = await claimed(store, await put(store, parameters={"text": "hello"}))
+        assert (task.status, task.attempts, task.fencing_token) == (TaskStatus.RUNNING, 1, 1)
+        assert task.parameters == {"text": "hello"}
+        assert task.lease is not None
+        assert task.lease.claim_id == fence.claim_id
+        assert HOUR - 5 * SECOND < task.lease.expires_at - store.now() < HOUR + 5 * SECOND
+
+    async def test_of_many_claims_one_wins(self, store: TaskStore) -> None:
+        task = await put(store)
+        claims = [claim_of(task, worker_id=f"worker-{n}") for n in range(50)]
+
+        replies = await asyncio.gather(*(store.apply(claim) for claim in claims))
+
+        [winner] = [claim for claim, reply in zip(claims, replies, strict=True) if reply is not None]
+        after = await stored(store, task.task_id)
+        assert after.lease is not None
+        assert (after.lease.claim_id, after.lease.worker_id) == (winner.claim_id, winner.worker_id)
+        assert (after.fencing_token, after.attempts, after.sequence) == (1, 1, 2)
+
+    async def test_a_claim_made_twice_wins_once(self, store: TaskStore) -> None:
+        claim = claim_of(await put(store))
+        await moved(store, claim)
+        await refused(store, claim)
+
+    @pytest.mark.parametrize("epoch", [0, 1, 3])
+    async def test_a_message_of_another_epoch_claims_nothing(self, store: TaskStore, epoch: int) -> None:
+        task = await put(store, dispatch_epoch=2)
+        await refused(store, claim_of(task, dispatch_epoch=epoch))
+
+    @pytest.mark.parametrize("status", sorted(set(TaskStatus) - CLAIMABLE))
+    async def test_only_a_waiting_task_is_claimed(self, store: TaskStore, status: TaskStatus) -> None:
+        await refused(store, claim_of(await put(store, status=status)))
+
+    async def test_a_retrying_task_is_claimed(self, store: TaskStore) -> None:
+        await moved(store, claim_of(await put(store, status=TaskStatus.RETRYING, attempts=2)))
+
+    async def test_a_cancelled_task_is_not_claimed(self, store: TaskStore) -> None:
+        task = await put(store)
+        await moved(store, Cancel(task.task_id, None, "alice", None))
+        await refused(store, claim_of(task))
+
+    async def test_a_task_of_a_newer_version_is_not_claimed(self, store: TaskStore) -> None:
+        await refused(store, claim_of(await put(store, schema_version=SCHEMA_VERSION + 1)))
+
+    async def test_a_task_is_not_claimed_before_its_time(self, store: TaskStore) -> None:
+        await refused(store, claim_of(await put(store, not_before=store.now() + MINUTE)))
+
+    async def test_a_task_is_claimed_when_its_time_has_come(self, store: TaskStore) -> None:
+        task = await put(store, not_before=store.now() + timedelta(seconds=0.2))
+        await self.pass_time(0.3)
+        await moved(store, claim_of(task))
+
+    async def test_a_retry_is_not_claimed_before_its_time_even_by_its_own_message(self, store: TaskStore) -> None:
+        _, fence = await put_running(store)
+        retrying = await moved(store, Fail(fence, "worker-1", an_error(), True, MINUTE))
+        await refused(store, claim_of(retrying))
+
+    async def test_a_retry_is_claimed_when_its_time_has_come(self, store: TaskStore) -> None:
+        _, fence = await put_running(store)
+        retrying = await moved(store, Fail(fence, "worker-1", an_error(), True, timedelta(seconds=0.2)))
+        await self.pass_time(0.3)
+        await moved(store, claim_of(retrying))
+
+    async def test_an_old_message_does_not_jump_the_back_off(self, store: TaskStore) -> None:
+        task = await put(store)
+        _, fence = await claimed(store, task)
+        await moved(store, Fail(fence, "worker-1", an_error(), True, timedelta(0)))
+        await refused(store, claim_of(task))
+
+    async def test_a_claim_of_nothing_is_refused(self, store: TaskStore) -> None:
+        assert await store.apply(Claim(new_task_id(), 1, new_claim_id(), "worker-1", HOUR)) is None
+
+
+class RenewalCases(StoreSuite):
+    """What a heartbeat learns."""
+
+    async def test_a_held_lease_goes_on(self, store: TaskStore) -> None:
+        task, fence = await put_running(store, lease=SECOND)
+
+        renewed = await store.renew("worker-1", [fence], HOUR)
+
+        assert renewed[task.task_id].cancel is None
+        after = await stored(store, task.task_id)
+        assert after.lease is not None
+        assert after.lease.expires_at > store.now() + HOUR - 5 * SECOND
+        assert after.evolve(lease=task.lease) == task, "a heartbeat changes the lease and nothing else"
+
+    async def test_a_lost_lease_is_missing(self, store: TaskStore) -> None:
+        held, fence = await put_running(store)
+        finished, its_fence = await put_running(store)
+        await moved(store, Complete(its_fence, "worker-1", None))
+        reaped, reaped_fence = await put_running(store, lease=EXPIRED)
+        await moved(store, Reap(reaped.task_id, 1, timedelta(0), 3, HOUR))
+        wrong_token = Fence(held.task_id, 7, fence.claim_id)
+        wrong_claim = Fence(held.task_id, 1, new_claim_id())
+        unknown = Fence(new_task_id(), 1, new_claim_id())
+        before = await stored(store, held.task_id)
+
+        assert await store.renew("worker-1", [its_fence, reaped_fence, wrong_claim, unknown], HOUR) == {}
+        assert await stored(store, held.task_id) == before
+        assert await store.renew("worker-1", [wrong_token], HOUR) == {}
+        assert (await stored(store, finished.task_id)).lease is None
+
+    async def test_held_and_lost_leases_in_one_beat(self, store: TaskStore) -> None:
+        running = [await put_running(store, lease=SECOND) for _ in range(20)]
+        lost = {task.task_id for task, _ in running[::3]}
+        for task, fence in running[::3]:
+            await moved(store, Fail(fence, "worker-1", an_error(), False, timedelta(0)))
+            assert task.task_id in lost
+
+        renewed = await store.renew("worker-1", [fence for _, fence in running], HOUR)
+
+        assert renewed.keys() == {task.task_id for task, _ in running} - lost
+
+    async def test_a_late_renewal_saves_a_lease_nobody_has_reaped(self, store: TaskStore) -> None:
+        task, fence = await put_running(store, lease=EXPIRED)
+        assert task.task_id in await store.renew("worker-1", [fence], HOUR)
+        await refused(store, Reap(task.task_id, 1, timedelta(0), 3, HOUR))
+
+    async def test_a_wish_to_stop_is_heard(self, store: TaskStore) -> None:
+        task, fence = await put_running(store)
+        await moved(store, Cancel(task.task_id, None, "alice", "changed my mind"))
+
+        renewed = await store.renew("worker-1", [fence], HOUR)
+
+        cancel = renewed[task.task_id].cancel
+        assert cancel is not None
+        assert (cancel.by, cancel.reason) == ("alice", "changed my mind")
+
+    async def test_a_worker_without_tasks_beats_for_nothing(self, store: TaskStore) -> None:
+        assert await store.renew("worker-1", [], HOUR) == {}
+
+    async def test_a_renewal_of_an_older_claim_does_not_touch_the_newer(self, store: TaskStore) -> None:
+        task, fence = await put_running(store, lease=EXPIRED)
+        retrying = await moved(store, Reap(task.task_id, 1, timedelta(0), 3, -HOUR))
+        running, newer = await claimed(store, retrying)
+
+        assert await store.renew("worker-1", [fence], 2 * HOUR) == {}
+        assert await stored(store, task.task_id) == running
+        assert await store.renew("worker-1", [replace(newer)], HOUR) != {}

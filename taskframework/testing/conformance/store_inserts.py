@@ -1,0 +1,104 @@
+"""Store suite: submission."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+from taskframework.model.status import TaskStatus
+from taskframework.model.task import ParentLink, SubtaskCounts, new_task_id
+from taskframework.stores.base import TaskStore
+from taskframework.testing.conformance.comparison import differences
+from taskframework.testing.conformance.store_suite import HOUR, StoreSuite, put, put_running, stored
+from taskframework.testing.factories import new_task
+
+
+class InsertCases(StoreSuite):
+    """What `insert` and `get` promise."""
+
+    async def test_a_task_is_read_back_as_it_was_inserted(self, store: TaskStore) -> None:
+        now = store.now()
+        task = new_task(
+            now=now,
+            priority="high",
+            traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+            idempotency_key="key",
+            deadline=now + HOUR,
+            parent=ParentLink(new_task_id(), 2, 7),
+            subtasks=SubtaskCounts(3, {"n": 3}, 1, 1, 0),
+            no_handler=2,
+            purge_at=now + HOUR,
+        )
+
+        inserted = await store.insert(task)
+
+        assert inserted.is_new
+        assert differences(inserted.task, task, timedelta(0)) == []
+        assert differences(await stored(store, task.task_id), task, timedelta(0)) == []
+
+    async def test_every_field_of_a_running_task_is_kept(self, store: TaskStore) -> None:
+        task, _ = await put_running(store)
+        assert differences(await stored(store, task.task_id), task, timedelta(0)) == []
+
+    async def test_an_unknown_priority_is_kept(self, store: TaskStore) -> None:
+        task = await put(store, priority="of-a-newer-release")
+        assert (await stored(store, task.task_id)).priority == "of-a-newer-release"
+
+    async def test_a_second_insert_of_an_id_gives_back_the_first_task(self, store: TaskStore) -> None:
+        first = await put(store, parameters={"n": 1})
+
+        second = await store.insert(new_task(task_id=first.task_id, parameters={"n": 2}, now=store.now()))
+
+        assert not second.is_new
+        assert second.task.parameters == {"n": 1}
+        assert (await stored(store, first.task_id)).parameters == {"n": 1}
+
+    async def test_the_task_that_is_there_is_returned_as_it_is_now(self, store: TaskStore) -> None:
+        task, _ = await put_running(store, idempotency_key="key")
+        second = await store.insert(new_task(idempotency_key="key", now=store.now()))
+        assert second.task.status is TaskStatus.RUNNING
+        assert differences(second.task, task, timedelta(0)) == []
+
+    async def test_the_same_key_of_the_same_user_is_the_same_task(self, store: TaskStore) -> None:
+        first = await put(store, idempotency_key="key", parameters={"n": 1})
+
+        second = await store.insert(new_task(idempotency_key="key", parameters={"n": 2}, now=store.now()))
+
+        assert not second.is_new
+        assert second.task.task_id == first.task_id
+        assert second.task.parameters == {"n": 1}
+
+    async def test_the_same_key_of_another_user_is_another_task(self, store: TaskStore) -> None:
+        first = await put(store, idempotency_key="key", user_id="alice")
+        second = await put(store, idempotency_key="key", user_id="bob")
+        assert first.task_id != second.task_id
+
+    async def test_tasks_without_a_key_never_meet(self, store: TaskStore) -> None:
+        await put(store)
+        await put(store)
+        await put(store, idempotency_key="")
+
+    async def test_of_many_inserts_with_one_key_one_is_new(self, store: TaskStore) -> None:
+        tasks = [new_task(idempotency_key="key", now=store.now()) for _ in range(50)]
+
+        inserted = await asyncio.gather(*(store.insert(task) for task in tasks))
+
+        assert sum(each.is_new for each in inserted) == 1
+        [task_id] = {each.task.task_id for each in inserted}
+        assert await store.get(task_id) is not None
+
+    async def test_of_many_inserts_of_one_task_one_is_new(self, store: TaskStore) -> None:
+        task = new_task(now=store.now())
+        inserted = await asyncio.gather(*(store.insert(task) for _ in range(50)))
+        assert sum(each.is_new for each in inserted) == 1
+
+    async def test_another_users_task_is_not_there(self, store: TaskStore) -> None:
+        task = await put(store, user_id="alice")
+        assert await store.get(task.task_id, owner="bob") is None
+        assert await store.get(task.task_id, owner="") is None
+        assert await store.get(task.task_id, owner="alice") is not None
+
+    async def test_an_unknown_task_is_not_there(self, store: TaskStore) -> None:
+        assert await store.get(new_task_id()) is None
+        assert await store.get("") is None
+        assert await store.get("$where") is None

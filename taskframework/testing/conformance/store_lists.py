@@ -1,0 +1,174 @@
+"""Store suite: lists for people, page by page."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from taskframework.model.query import Cursor, CursorInvalidError, DeadMessage, Page, TaskFilter
+from taskframework.model.status import DEAD, TaskStatus
+from taskframework.model.task import ParentLink, Task, new_task_id
+from taskframework.stores.base import TaskStore
+from taskframework.testing.conformance.store_suite import SECOND, StoreSuite, put, put_final
+
+
+async def _all_pages(store: TaskStore, filter: TaskFilter, limit: int) -> list[Task]:
+    tasks: list[Task] = []
+    cursor = None
+    while True:
+        page = await store.list_tasks(filter, limit=limit, cursor=cursor)
+        tasks += page.items
+        assert len(page.items) == limit or page.next_cursor is None
+        if (cursor := page.next_cursor) is None:
+            return tasks
+
+
+def _ids(page: Page[Task]) -> list[str]:
+    return [task.task_id for task in page.items]
+
+
+class ListCases(StoreSuite):
+    """What `list_tasks` promises."""
+
+    async def test_the_newest_task_comes_first(self, store: TaskStore) -> None:
+        now = store.now()
+        tasks = [await put(store, created_at=now - n * SECOND) for n in range(5)]
+        page = await store.list_tasks(TaskFilter(), limit=10)
+        assert (list(page.items), page.next_cursor) == (tasks, None)
+
+    @pytest.mark.parametrize("limit", [1, 2, 3, 7, 8, 100])
+    async def test_pages_give_each_task_once(self, store: TaskStore, limit: int) -> None:
+        now = store.now()
+        tasks = [await put(store, created_at=now - (n // 3) * SECOND) for n in range(8)]
+        listed = await _all_pages(store, TaskFilter(), limit)
+        assert {task.task_id for task in listed} == {task.task_id for task in tasks}
+        assert listed == sorted(listed, key=lambda task: (task.created_at, task.task_id), reverse=True)
+
+    async def test_what_is_inserted_meanwhile_moves_no_page(self, store: TaskStore) -> None:
+        now = store.now()
+        tasks = [await put(store, created_at=now - n * SECOND) for n in range(6)]
+        first = await store.list_tasks(TaskFilter(), limit=3)
+        for n in range(4):
+            await put(store, created_at=now + n * SECOND)
+        second = await store.list_tasks(TaskFilter(), limit=3, cursor=first.next_cursor)
+        assert _ids(first) + _ids(second) == [task.task_id for task in tasks]
+        assert second.next_cursor is None
+
+    async def test_an_empty_list_has_no_next_page(self, store: TaskStore) -> None:
+        assert await store.list_tasks(TaskFilter(owner="nobody"), limit=5) == Page((), None)
+
+    async def test_each_filter_filters(self, store: TaskStore) -> None:
+        parent = new_task_id()
+        wanted = await put(
+            store, user_id="bob", task_type="other", status=TaskStatus.RETRYING, parent=ParentLink(parent, 0, 0)
+        )
+        for other in ({"user_id": "alice"}, {"task_type": "test-task"}, {"status": TaskStatus.QUEUED}, {"parent": None}):
+            mine = {"user_id": "bob", "task_type": "other", "status": TaskStatus.RETRYING, "parent": wanted.parent}
+            await put(store, **(mine | other))
+
+        for filter, count in (
+            (TaskFilter(), 5),
+            (TaskFilter(owner="bob"), 4),
+            (TaskFilter(task_type="other"), 4),
+            (TaskFilter(status=TaskStatus.RETRYING), 4),
+            (TaskFilter(parent_task_id=parent), 4),
+            (TaskFilter("bob", TaskStatus.RETRYING), 3),
+            (TaskFilter("bob", None, "other"), 3),
+            (TaskFilter("bob", TaskStatus.RETRYING, "other", parent), 1),
+            (TaskFilter("carol"), 0),
+        ):
+            assert len(await _all_pages(store, filter, 2)) == count, filter
+        assert await _all_pages(store, TaskFilter("bob", TaskStatus.RETRYING, "other", parent), 2) == [wanted]
+
+    async def test_nobody_lists_another_users_tasks(self, store: TaskStore) -> None:
+        await put(store, user_id="alice")
+        theirs = await store.list_tasks(TaskFilter(owner=""), limit=10)
+        assert theirs.items == ()
+
+    @pytest.mark.parametrize("cursor", ["", "x", "💥", "e30", "MXw", "fHg", "OTk5OTk5OTk5OTk5OTk5OTk5fHg"])
+    async def test_a_strange_cursor_is_refused(self, store: TaskStore, cursor: str) -> None:
+        with pytest.raises(CursorInvalidError):
+            await store.list_tasks(TaskFilter(), limit=5, cursor=cursor)
+        with pytest.raises(CursorInvalidError):
+            await store.list_dead_tasks(owner=None, limit=5, cursor=cursor)
+        with pytest.raises(CursorInvalidError):
+            await store.list_dead_messages(limit=5, cursor=cursor)
+
+    async def test_a_cursor_of_a_removed_task_still_leads_on(self, store: TaskStore) -> None:
+        task = await put(store)
+        cursor = Cursor(task.created_at + SECOND, "gone").encode()
+        assert _ids(await store.list_tasks(TaskFilter(), limit=5, cursor=cursor)) == [task.task_id]
+
+
+class DeadLetterCases(StoreSuite):
+    """What the dead-letter lists promise."""
+
+    async def test_dead_tasks_are_listed_by_their_end(self, store: TaskStore) -> None:
+        now = store.now()
+        for status in set(TaskStatus) - DEAD:
+            await put(store, status=status, finished_at=now)
+        dead = [
+            await put_final(store, status, finished_at=now - n * SECOND, created_at=now - (10 - n) * SECOND)
+            for n, status in enumerate([TaskStatus.FAILED, TaskStatus.DEAD_LETTER, TaskStatus.FAILED])
+        ]
+
+        first = await store.list_dead_tasks(owner=None, limit=2, cursor=None)
+        second = await store.list_dead_tasks(owner=None, limit=2, cursor=first.next_cursor)
+
+        assert [*first.items, *second.items] == dead
+        assert second.next_cursor is None
+
+    async def test_everyone_sees_their_own_dead_tasks(self, store: TaskStore) -> None:
+        mine = await put_final(store, TaskStatus.FAILED, user_id="alice")
+        await put_final(store, TaskStatus.FAILED, user_id="bob")
+        assert _ids(await store.list_dead_tasks(owner="alice", limit=5, cursor=None)) == [mine.task_id]
+
+    async def test_a_dead_message_is_kept_whole(self, store: TaskStore) -> None:
+        message = DeadMessage(
+            "m-1",
+            bytes(range(256)),
+            {"$where": "1", "a.b": "x", "": "empty", "ключ": "💥", "quote": "'; DROP TABLE tasks; --"},
+            "tasks.dlq",
+            "not JSON",
+            store.now(),
+            "some-task",
+            "some-type",
+        )
+        await store.keep_dead_message(message)
+        assert await store.get_dead_message("m-1") == message
+        assert (await store.list_dead_messages(limit=5, cursor=None)).items == (message,)
+
+    async def test_a_dead_message_is_kept_once(self, store: TaskStore) -> None:
+        await store.keep_dead_message(_message("m-1", store, reason="first"))
+        await store.keep_dead_message(_message("m-1", store, reason="second"))
+        kept = await store.get_dead_message("m-1")
+        assert kept is not None
+        assert kept.reason == "first"
+
+    async def test_dead_messages_are_listed_newest_first(self, store: TaskStore) -> None:
+        messages = [_message(f"m-{n}", store, age=n // 2) for n in (1, 0, 3, 2, 4)]
+        for message in messages:
+            await store.keep_dead_message(message)
+        listed: list[str] = []
+        cursor = None
+        for _ in range(3):
+            page = await store.list_dead_messages(limit=2, cursor=cursor)
+            listed += [message.id for message in page.items]
+            cursor = page.next_cursor
+        assert listed == ["m-1", "m-0", "m-3", "m-2", "m-4"]
+        assert cursor is None
+
+    async def test_a_dead_message_is_forgotten_once(self, store: TaskStore) -> None:
+        await store.keep_dead_message(_message("m-1", store))
+        assert await store.delete_dead_message("m-1")
+        assert not await store.delete_dead_message("m-1")
+        assert await store.get_dead_message("m-1") is None
+
+
+def _message(id: str, store: TaskStore, *, age: int = 0, reason: str = "unreadable") -> DeadMessage:
+    return DeadMessage(id, b"\x00\xff", {}, "tasks.dlq", reason, _BASE(store) - timedelta(seconds=age))
+
+
+def _BASE(store: TaskStore):  # noqa
+    return store.now()

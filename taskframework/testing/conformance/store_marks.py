@@ -1,0 +1,194 @@
+"""Store suite: drivers, marks and history."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from taskframework.model.interventions import Cancel
+from taskframework.model.marks import MarkDispatched, MarkPublished, PostponeRelay, ReserveDispatch
+from taskframework.model.status import CLAIMABLE, TaskStatus
+from taskframework.model.task import HISTORY_LENGTH, HistoryEntry, Task, new_task_id
+from taskframework.model.transitions import Complete, Release
+from taskframework.stores.base import TaskStore
+from taskframework.testing.conformance.store_suite import (
+    HOUR,
+    MINUTE,
+    SECOND,
+    StoreSuite,
+    claimed,
+    marked,
+    moved,
+    put,
+    put_running,
+    refused,
+    stored,
+)
+
+FIRST, LONGEST = 20 * SECOND, 15 * MINUTE
+
+
+def _dispatched(task: Task, epoch: int = 1) -> MarkDispatched:
+    return MarkDispatched(task.task_id, epoch, FIRST, LONGEST)
+
+
+def _reserve(task: Task, epoch: int = 1) -> ReserveDispatch:
+    return ReserveDispatch(task.task_id, epoch, FIRST, LONGEST)
+
+
+class DispatchMarkCases(StoreSuite):
+    """What `MarkDispatched` and `ReserveDispatch` promise: repaired, never flooded."""
+
+    async def test_each_dispatch_doubles_the_wait(self, store: TaskStore) -> None:
+        task = await put(store)
+        for doubled in (FIRST, 2 * FIRST, 4 * FIRST):
+            after = await marked(store, _dispatched(task))
+            assert after.next_dispatch_at is not None
+            assert doubled - 5 * SECOND < after.next_dispatch_at - store.now() < doubled + 5 * SECOND
+        assert after.dispatches == 3
+
+    async def test_the_wait_does_not_grow_for_ever(self, store: TaskStore) -> None:
+        after = await marked(store, _dispatched(await put(store, dispatches=500)))
+        assert after.next_dispatch_at is not None
+        assert after.next_dispatch_at < store.now() + LONGEST + 5 * SECOND
+
+    async def test_a_delayed_task_waits_from_its_own_time(self, store: TaskStore) -> None:
+        task = await put(store, not_before=store.now() + HOUR)
+        after = await marked(store, _dispatched(task))
+        assert after.next_dispatch_at == task.not_before + FIRST
+
+    async def test_an_old_message_moves_nothing(self, store: TaskStore) -> None:
+        task = await put(store, dispatch_epoch=2)
+        assert (await marked(store, _dispatched(task, 1))).dispatches == 0
+
+    @pytest.mark.parametrize("status", sorted(set(TaskStatus) - CLAIMABLE))
+    async def test_a_task_that_does_not_wait_gets_no_driver(self, store: TaskStore, status: TaskStatus) -> None:
+        task = await put(store, status=status, next_dispatch_at=None)
+        assert (await marked(store, _dispatched(task))).next_dispatch_at is None
+
+    async def test_a_mark_on_nothing_is_no_error(self, store: TaskStore) -> None:
+        await store.mark(MarkDispatched(new_task_id(), 1, FIRST, LONGEST))
+        await store.mark(MarkPublished(new_task_id(), 1))
+        await store.mark(PostponeRelay(new_task_id(), MINUTE))
+
+    async def test_of_many_sweepers_one_reserves(self, store: TaskStore) -> None:
+        task = await put(store, next_dispatch_at=store.now() - SECOND)
+        replies = await asyncio.gather(*(store.apply(_reserve(task)) for _ in range(10)))
+        assert sum(reply is not None for reply in replies) == 1
+        assert (await stored(store, task.task_id)).dispatches == 1
+
+    async def test_a_due_task_is_reserved(self, store: TaskStore) -> None:
+        task = await put(store, next_dispatch_at=store.now() - SECOND)
+        after = await moved(store, _reserve(task))
+        assert (after.dispatches, after.revision, after.sequence) == (1, task.revision, task.sequence)
+
+    async def test_what_is_not_due_is_not_reserved(self, store: TaskStore) -> None:
+        due = store.now() - SECOND
+        await refused(store, _reserve(await put(store, next_dispatch_at=store.now() + MINUTE)))
+        await refused(store, _reserve(await put(store, next_dispatch_at=due, not_before=store.now() + MINUTE)))
+        await refused(store, _reserve(await put(store, next_dispatch_at=due, dispatch_epoch=2)))
+        await refused(store, _reserve(await put(store, next_dispatch_at=None)))
+        await refused(store, _reserve(await put(store, next_dispatch_at=due, status=TaskStatus.COMPLETED)))
+
+    async def test_lost_dispatches_are_forgotten(self, store: TaskStore) -> None:
+        sent = await marked(store, _dispatched(await put(store, parameters={"n": 1.0})))
+        delayed = await put(store, not_before=store.now() + HOUR)
+        running, _ = await put_running(store)
+
+        await store.forget_dispatches()
+
+        after = await stored(store, sent.task_id)
+        assert after == sent.evolve(next_dispatch_at=sent.not_before, dispatches=0)
+        assert (await stored(store, delayed.task_id)).next_dispatch_at == delayed.not_before
+        assert await stored(store, running.task_id) == running
+        assert [due.task_id for due in await store.due_for_dispatch(10)] == [sent.task_id]
+
+
+class HistoryCases(StoreSuite):
+    """What the outbox promises: no event is skipped, none is trimmed before it is published."""
+
+    async def test_marks_only_grow(self, store: TaskStore) -> None:
+        task, fence = await put_running(store)
+        await moved(store, Complete(fence, "worker-1", None))
+        assert (await marked(store, MarkPublished(task.task_id, 2))).published_sequence == 2
+        assert (await marked(store, MarkPublished(task.task_id, 1))).published_sequence == 2
+        assert (await marked(store, MarkPublished(task.task_id, 99))).published_sequence == 2
+
+    async def test_the_relay_rests_only_when_everything_is_published(self, store: TaskStore) -> None:
+        task, fence = await put_running(store)
+        await moved(store, Complete(fence, "worker-1", None))
+        assert (await marked(store, MarkPublished(task.task_id, 1))).publish_at is not None
+        assert (await marked(store, MarkPublished(task.task_id, 2))).publish_at is None
+
+    async def test_a_mark_beyond_the_end_stops_there(self, store: TaskStore) -> None:
+        task = await put(store)
+        after = await marked(store, MarkPublished(task.task_id, 50))
+        assert (after.published_sequence, after.publish_at) == (1, None)
+
+    async def test_the_next_event_wakes_the_relay_again(self, store: TaskStore) -> None:
+        task = await marked(store, MarkPublished((await put(store)).task_id, 1))
+        running, _ = await claimed(store, task)
+        assert running.publish_at is not None
+        assert [entry.sequence for entry in running.unpublished] == [2]
+
+    async def test_a_relay_is_postponed_only_while_something_waits(self, store: TaskStore) -> None:
+        task = await put(store)
+        after = await marked(store, PostponeRelay(task.task_id, HOUR))
+        assert after.publish_at is not None
+        assert after.publish_at > store.now() + HOUR / 2
+        await marked(store, MarkPublished(task.task_id, 1))
+        assert (await marked(store, PostponeRelay(task.task_id, HOUR))).publish_at is None
+
+    async def test_concurrent_marks_leave_the_highest(self, store: TaskStore) -> None:
+        task = await self._long_lived(store, events=30)
+        await asyncio.gather(*(store.mark(MarkPublished(task.task_id, n)) for n in (7, 29, 3, 30, 12)))
+        after = await stored(store, task.task_id)
+        assert (after.published_sequence, after.publish_at) == (30, None)
+
+    async def test_the_sequence_has_no_gaps(self, store: TaskStore) -> None:
+        task = await put(store)
+        for _ in range(5):
+            _, fence = await claimed(store, task)
+            task = await moved(store, Release(fence, "worker-1"))
+        await moved(store, Cancel(task.task_id, None, "alice", None))
+        after = await stored(store, task.task_id)
+        assert [entry.sequence for entry in after.history] == list(range(1, 13))
+        assert after.sequence == after.revision == 12
+
+    async def test_what_is_unpublished_is_never_trimmed(self, store: TaskStore) -> None:
+        task = await self._long_lived(store, events=HISTORY_LENGTH + 20)
+        running, _ = await claimed(store, task)
+        assert [entry.sequence for entry in running.unpublished] == list(range(1, HISTORY_LENGTH + 22))
+
+    async def test_what_is_published_is_trimmed(self, store: TaskStore) -> None:
+        task = await self._long_lived(store, events=HISTORY_LENGTH + 20)
+        await marked(store, MarkPublished(task.task_id, 15))
+        running, fence = await claimed(store, await stored(store, task.task_id))
+        assert running.history[0].sequence == 16
+        await marked(store, MarkPublished(task.task_id, running.sequence))
+        after = await moved(store, Complete(fence, "worker-1", None))
+        assert (len(after.history), after.history[-1].sequence) == (HISTORY_LENGTH, HISTORY_LENGTH + 22)
+
+    async def _long_lived(self, store: TaskStore, *, events: int) -> Task:
+        at = store.now()
+        history = tuple(HistoryEntry(n, "released", at, 1, "worker-1", None) for n in range(1, events + 1))
+        return await put(store, history=history, sequence=events, revision=events)
+
+
+class RelayCases(StoreSuite):
+    """What the relay finds."""
+
+    async def test_the_longest_due_is_relayed_first(self, store: TaskStore) -> None:
+        due = [await put(store, publish_at=store.now() - n * SECOND) for n in (1, 3, 2)]
+        await put(store, publish_at=store.now() + MINUTE)
+        await put(store, publish_at=None)
+        found = await store.unpublished(10)
+        assert found == [due[1], due[2], due[0]]
+        assert [task.task_id for task in await store.unpublished(1)] == [due[1].task_id]
+
+    async def test_it_is_relayed_when_its_time_has_come(self, store: TaskStore) -> None:
+        task = await put(store, publish_at=store.now() + timedelta(seconds=0.2))
+        await self.pass_time(0.3)
+        assert [found.task_id for found in await store.unpublished(10)] == [task.task_id]

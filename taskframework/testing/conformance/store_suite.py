@@ -1,0 +1,144 @@
+"""What the cases of the store suite stand on: how to get a store, how to let time pass, and the differential check."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import pytest_asyncio
+
+from taskframework.model.marks import Mark
+from taskframework.model.outcome import describe
+from taskframework.model.status import TaskStatus
+from taskframework.model.task import Lease, Task, TaskError, new_claim_id
+from taskframework.model.transitions import Claim, Fence, Transition
+from taskframework.stores.base import TaskStore
+from taskframework.testing.conformance.comparison import differences
+from taskframework.testing.factories import new_task
+
+SECOND = timedelta(seconds=1)
+MINUTE = timedelta(minutes=1)
+HOUR = timedelta(hours=1)
+#: A lease that ended before it began: such a task can be reaped at once.
+EXPIRED = -MINUTE
+#: A test may know a server's clock a little late; what a write has just made due must be due in the test's eyes too.
+_SKEW = timedelta(milliseconds=50)
+
+
+class StoreSuite:
+    """Subclass `StoreConformance`, not this."""
+
+    async def make_store(self) -> TaskStore:
+        """An open store with nothing in it. The suite closes it."""
+        raise NotImplementedError
+
+    async def pass_time(self, seconds: float) -> None:
+        """Let the store's clock move on; never more than 0.3 seconds, since on a server that time is waited for."""
+        raise NotImplementedError
+
+    @pytest_asyncio.fixture
+    async def store(self) -> AsyncIterator[TaskStore]:
+        store = await self.make_store()
+        yield store
+        await store.close()
+
+
+async def put(store: TaskStore, **overrides: Any) -> Task:
+    """Insert a task; unless told otherwise, one that can be claimed now whatever the clocks say."""
+    now = store.now()
+    task = new_task(**({"now": now, "not_before": now - SECOND} | overrides))
+    inserted = await store.insert(task)
+    assert inserted.is_new
+    return inserted.task
+
+
+async def put_running(store: TaskStore, *, lease: timedelta = HOUR, **overrides: Any) -> tuple[Task, Fence]:
+    """Insert a task that a worker runs, and the proof of its claim."""
+    claim_id = new_claim_id()
+    held = Lease("worker-1", claim_id, store.now() + lease)
+    running = {"status": TaskStatus.RUNNING, "fencing_token": 1, "attempts": 1, "next_dispatch_at": None}
+    task = await put(store, **({**running, "started_at": store.now(), "lease": held} | overrides))
+    return task, Fence(task.task_id, task.fencing_token, claim_id)
+
+
+async def put_final(store: TaskStore, status: TaskStatus, **overrides: Any) -> Task:
+    """Insert a task that has ended."""
+    ended = {"status": status, "next_dispatch_at": None, "finished_at": store.now()}
+    return await put(store, **(ended | overrides))
+
+
+async def stored(store: TaskStore, task_id: str) -> Task:
+    """The task as the store has it."""
+    task = await store.get(task_id)
+    assert task is not None
+    return task
+
+
+async def move(store: TaskStore, transition: Transition) -> Task | None:
+    """Make a move, and hold the store to the pure rule.
+
+    The document after it must be what `transition.apply` makes of the document before it, times within a tolerance;
+    the reply must be that document. Where the rule refuses, so must the store, and the document must not change.
+    """
+    before = await stored(store, transition.task_id)
+    expected = transition.apply(before, store.now() + _SKEW)
+    reply = await store.apply(transition)
+    after = await stored(store, transition.task_id)
+    if expected is None:
+        assert reply is None, f"the rule refuses {transition}, the store made it"
+        assert differences(after, before, timedelta(0)) == []
+    else:
+        assert reply is not None, f"the store refused {transition}"
+        assert differences(after, expected) == []
+        assert differences(reply, after, timedelta(0)) == []
+        assert all(moment.microsecond % 1000 == 0 for moment in _times(after))
+    return reply
+
+
+async def moved(store: TaskStore, transition: Transition) -> Task:
+    """`move`, for a transition that must not be refused."""
+    task = await move(store, transition)
+    assert task is not None, f"refused: {transition}"
+    return task
+
+
+async def refused(store: TaskStore, transition: Transition) -> None:
+    """`move`, for a transition that must be refused."""
+    assert await move(store, transition) is None, f"not refused: {transition}"
+
+
+async def marked(store: TaskStore, mark: Mark) -> Task:
+    """Make a mark, hold the store to the pure rule, and return the task after it."""
+    before = await stored(store, mark.task_id)
+    expected = mark.apply(before, store.now())
+    await store.mark(mark)
+    after = await stored(store, mark.task_id)
+    if expected is None:
+        assert differences(after, before, timedelta(0)) == []
+    else:
+        assert differences(after, expected) == []
+    return after
+
+
+def claim_of(task: Task, *, lease: timedelta = HOUR, worker_id: str = "worker-1", **overrides: Any) -> Claim:
+    """A claim for the task's present dispatch epoch."""
+    values: dict[str, Any] = {"dispatch_epoch": task.dispatch_epoch, "claim_id": new_claim_id()} | overrides
+    return Claim(task_id=task.task_id, worker_id=worker_id, lease=lease, **values)
+
+
+async def claimed(store: TaskStore, task: Task, *, lease: timedelta = HOUR) -> tuple[Task, Fence]:
+    """The task after a claim, and the proof of it."""
+    claim = claim_of(task, lease=lease)
+    running = await moved(store, claim)
+    return running, Fence(running.task_id, running.fencing_token, claim.claim_id)
+
+
+def an_error(message: str = "it broke") -> TaskError:
+    """An error as the executor would report it."""
+    return describe(ValueError(message), retryable=True)
+
+
+def _times(task: Task) -> list[Any]:
+    times = [task.not_before, task.next_dispatch_at, task.publish_at, task.updated_at, task.finished_at]
+    return [moment for moment in (*times, task.lease and task.lease.expires_at) if moment is not None]

@@ -1,0 +1,287 @@
+"""The process pool for `run_in="process"`: persistent child processes, each running one attempt at a time.
+
+Children are spawned, never forked: a fork of a process with threads and an event loop may hang. As with everything
+spawned, a program that is started as a script needs the usual `if __name__ == "__main__":`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import dataclasses
+import logging
+import multiprocessing
+import os
+import pickle
+import signal
+import socket
+import threading
+from multiprocessing import resource_tracker
+from multiprocessing.connection import wait
+from multiprocessing.context import SpawnProcess
+from typing import Any, Self
+
+from taskframework.errors import NonRetryableError, TaskframeworkError
+from taskframework.model.outcome import Failed
+from taskframework.tasks.context import AttemptControl, TaskContext
+from taskframework.tasks.executable import BackgroundTaskExecutable
+from taskframework.worker import process_child
+from taskframework.worker.process_child import CANCEL, HEADER, PARENTS_SIGNALS, packed
+
+#: Seconds that code has to end after a cancel. Less than the executor waits, so that the process is gone by then.
+GRACE = 3.0
+#: Seconds an idle child has to end by itself.
+_EXIT_PATIENCE = 1.0
+logger = logging.getLogger(__name__)
+_spawning = multiprocessing.get_context("spawn")
+#: multiprocessing looks after all children whenever one is started, and two threads must not wait for the same one.
+_process_table = threading.Lock()
+
+
+class ProcessDiedError(TaskframeworkError):
+    """The process of an attempt died."""
+
+    retryable = True
+    hint = "Look for os._exit, a crash in native code, or the system's out-of-memory killer."
+
+
+class ExecutionFailedError(TaskframeworkError):
+    """The task code failed in its process; `outcome` tells how, classified where the exception was."""
+
+    def __init__(self, outcome: Failed) -> None:
+        super().__init__(f"{outcome.error.type}: {outcome.error.message}")
+        self.outcome = outcome
+        self.retryable = outcome.retryable
+
+
+class ProcessPool:
+    """Runs attempts in child processes, which are started when needed and replaced when they die."""
+
+    def __init__(self, size: int, *, grace: float = GRACE) -> None:
+        """Prepare an empty pool.
+
+        Args:
+            size: the most attempts at a time.
+            grace: seconds that code has to end by itself after it was cancelled, before its process is killed.
+        """
+        self._slots = asyncio.Semaphore(size)
+        self._grace = grace
+        self._children: set[_Child] = set()
+        self._idle: list[_Child] = []
+        self._ending: set[asyncio.Task[int | None]] = set()
+        self._is_closed = False
+
+    async def run(self, executable: BackgroundTaskExecutable[Any, Any], context: TaskContext[Any]) -> Any:
+        """Execute in a child; progress and log lines come back through `context` and `logging`.
+
+        When the caller is cancelled, `context.is_cancel_requested` becomes true in the child, which then has `grace`
+        to end before it is killed together with what it started. A second cancellation kills it at once.
+
+        Returns:
+            What `execute` returned.
+
+        Raises:
+            ExecutionFailedError: if `execute` raised, or its result cannot be brought back.
+            NonRetryableError: if the executable or its parameters cannot be sent.
+            ProcessDiedError: if the child died, or the pool was closed.
+        """
+        request = _request(executable, context)
+        async with self._slots:
+            child = await self._take()
+            attempt = asyncio.create_task(child.run(request, context.control))
+            attempt.add_done_callback(_retrieved)
+            try:
+                await asyncio.wait([attempt])
+            except asyncio.CancelledError:
+                child.cancel()
+                await asyncio.wait([attempt], timeout=self._grace)
+                raise
+            finally:
+                self._give_back(child)
+            return attempt.result()
+
+    async def close(self) -> None:
+        """End all children and wait until they are gone; attempts that run fail with `ProcessDiedError`."""
+        self._is_closed = True
+        for child in list(self._children):
+            self._end(child)
+        while self._ending:
+            await asyncio.wait(self._ending)
+        atexit.unregister(self._kill_all)
+
+    async def _take(self) -> _Child:
+        while self._idle and not self._is_closed:
+            child = self._idle.pop()
+            if child.is_free:
+                return child
+            self._end(child)  # died while it had nothing to do
+        if self._is_closed:
+            raise ProcessDiedError("The process pool is closed.", hint="")
+        starting = asyncio.create_task(_Child.start())
+        try:
+            child = await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            starting.add_done_callback(self._end_started)
+            raise
+        if not self._children:
+            # multiprocessing waits for its children at exit, before these could notice that this process ends.
+            atexit.register(self._kill_all)
+        self._children.add(child)
+        return child
+
+    def _give_back(self, child: _Child) -> None:
+        if child.is_free and not self._is_closed:
+            self._idle.append(child)
+        else:
+            self._end(child)
+
+    def _end(self, child: _Child) -> None:
+        self._children.discard(child)
+        ending = asyncio.create_task(child.end())
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
+
+    def _end_started(self, starting: asyncio.Task[_Child]) -> None:
+        if not starting.cancelled() and starting.exception() is None:
+            self._end(starting.result())
+
+    def _kill_all(self) -> None:
+        for child in self._children:
+            child.kill()
+
+
+class _Child:
+    """A child process and the connection to it."""
+
+    def __init__(self, process: SpawnProcess, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._process = process
+        self._reader = reader
+        self._writer = writer
+        self._is_busy = False
+        self._ending: asyncio.Task[int | None] | None = None
+
+    @classmethod
+    async def start(cls) -> Self:
+        process, connection = await asyncio.to_thread(_spawn)
+        return cls(process, *await asyncio.open_unix_connection(sock=connection))
+
+    @property
+    def is_free(self) -> bool:
+        return not (self._is_busy or self._ending or self._reader.at_eof())
+
+    async def run(self, request: bytes, control: AttemptControl) -> Any:
+        self._is_busy = True
+        try:
+            self._writer.write(request)
+            await self._writer.drain()
+            return await self._answer(control)
+        except (EOFError, OSError):
+            raise ProcessDiedError(f"The process of the attempt {_manner(await self.end())}.") from None
+
+    async def _answer(self, control: AttemptControl) -> Any:
+        while True:
+            (size,) = HEADER.unpack(await self._reader.readexactly(HEADER.size))
+            kind, value = pickle.loads(await self._reader.readexactly(size))
+            match kind:
+                case "progress":
+                    control.report_progress_soon(value)
+                case "log":
+                    _log(value)
+                case "failed":
+                    self._is_busy = False
+                    raise ExecutionFailedError(value)
+                case "returned":
+                    self._is_busy = False
+                    return _loaded_result(value)
+
+    def cancel(self) -> None:
+        """Make `is_cancel_requested` true in the child."""
+        self._writer.write(CANCEL)
+
+    async def end(self) -> int | None:
+        """End it, at once if it is busy, and return its exit code when it is gone."""
+        if self._ending is None:
+            self._writer.close()
+            patience = 0.0 if self._is_busy else _EXIT_PATIENCE
+            self._ending = asyncio.create_task(asyncio.to_thread(_reap, self._process, patience))
+        return await asyncio.shield(self._ending)
+
+    def kill(self) -> None:
+        _kill(self._process)
+
+
+def _request(executable: BackgroundTaskExecutable[Any, Any], context: TaskContext[Any]) -> bytes:
+    names = [field.name for field in dataclasses.fields(context) if field.name not in ("logger", "control")]
+    fields = {name: getattr(context, name) for name in names}
+    try:
+        return packed((executable, fields, context.logger.name, context.logger.getEffectiveLevel()))
+    except Exception as error:  # pickling runs foreign code
+        raise NonRetryableError(
+            f"Task type {context.task_type!r} cannot run in a process of its own: {error}. Executables and parameters "
+            "are pickled: define their classes at the top level of a module and keep connections and locks out of them."
+        ) from error
+
+
+def _loaded_result(payload: bytes) -> Any:
+    try:
+        return pickle.loads(payload)
+    except Exception as error:  # unpickling runs foreign code
+        raise NonRetryableError(f"The result cannot be brought back from its process: {error}") from error
+
+
+def _log(payload: bytes) -> None:
+    """Log here what was logged in the child: in the context of the attempt, which adds its ids."""
+    try:
+        record: logging.LogRecord = pickle.loads(payload)
+    except Exception as error:  # an object in `extra` that exists in the child only
+        logger.warning("a log line of a child process cannot be shown: %s", error)
+        return
+    target = logging.getLogger(record.name)
+    if target.isEnabledFor(record.levelno):
+        target.handle(record)
+
+
+def _retrieved(attempt: asyncio.Task[Any]) -> None:
+    """Nobody looks at the attempt of a cancelled caller; asyncio must not complain about that."""
+    if not attempt.cancelled():
+        attempt.exception()
+
+
+def _spawn() -> tuple[SpawnProcess, socket.socket]:
+    ours, theirs = socket.socketpair()
+    process = _spawning.Process(target=process_child.main, args=(theirs,), name="taskframework-task")
+    with theirs, _process_table:
+        resource_tracker.ensure_running()  # its start would unblock the signals
+        # A Ctrl-C while the child still imports would end it with a traceback.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, PARENTS_SIGNALS)
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return process, ours
+
+
+def _reap(process: SpawnProcess, patience: float) -> int | None:
+    ended = patience > 0 and wait([process.sentinel], patience)
+    with _process_table:
+        if not ended:
+            _kill(process)
+        process.join()
+        code = process.exitcode
+        process.close()
+    return code
+
+
+def _kill(process: SpawnProcess) -> None:
+    """Kill the child's process group: the child, and what the task code started and left."""
+    if (number := process.pid) is not None:
+        try:
+            os.killpg(number, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):  # too young to have a group, or dead
+            process.kill()
+
+
+def _manner(code: int | None) -> str:
+    if code is None:
+        return "died"
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"

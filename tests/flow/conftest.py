@@ -1,0 +1,64 @@
+"""Flow tests run twice: on the embedded default, and on RabbitMQ with MongoDB."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import motor.motor_asyncio  # noqa: F401 - see below
+import pytest
+
+# Adapters are imported when they are first needed, which is on the loop; reading a module blocks it, and here that counts.
+import taskframework.brokers.embedded
+import taskframework.brokers.rabbitmq.broker
+import taskframework.stores.mongo.store
+import taskframework.stores.sqlite  # noqa: F401
+from taskframework import Settings, TaskFramework
+from tests.support.kitchen_sink import ALL, Waits
+
+Run = Callable[..., AbstractAsyncContextManager[TaskFramework]]
+
+
+@pytest.fixture(params=["embedded", "servers"])
+def urls(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
+    """Where broker and store are."""
+    if request.param == "embedded":
+        return {"broker": "embedded://", "store": f"sqlite:///{tmp_path / 'tasks.db'}"}
+    return {"broker": request.getfixturevalue("amqp_url"), "store": request.getfixturevalue("mongo_url")}
+
+
+@pytest.fixture
+def settings(urls: dict[str, str]) -> Callable[..., Settings]:
+    """Settings for these servers, with sections changed by keyword."""
+
+    def build(**sections: dict[str, Any]) -> Settings:
+        merged: dict[str, dict[str, Any]] = {
+            "shutdown": {"await_termination_timeout": "200ms"},
+            "retry": {"initial_delay": "100ms"},
+        }
+        for name, values in sections.items():
+            merged[name] = {**merged.get(name, {}), **values}
+        merged["broker"] = {"url": urls["broker"], **merged.get("broker", {})}
+        merged["store"] = {"url": urls["store"], **merged.get("store", {})}
+        return Settings.model_validate(merged)
+
+    return build
+
+
+@pytest.fixture
+def run(settings: Callable[..., Settings]) -> Run:
+    """Run a framework with every test task: `async with run() as framework`."""
+
+    @asynccontextmanager
+    async def running(*, worker: bool = True, **sections: dict[str, Any]) -> AsyncIterator[TaskFramework]:
+        Waits.gate, Waits.started = asyncio.Event(), 0
+        framework = TaskFramework(settings(**sections))
+        for executable in ALL:
+            framework.register(executable)
+        async with framework.running(worker=worker):
+            yield framework
+
+    return running

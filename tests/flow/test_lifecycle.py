@@ -1,0 +1,188 @@
+"""A task's life from submission to its end, and what its document tells of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from taskframework import IdempotencyConflictError, InvalidParametersError, TaskFailedError, TaskFramework, TaskStatus
+from taskframework.errors import TransitionRefusedError
+from taskframework.model.task import Task
+from tests.flow.conftest import Run
+from tests.support.eventually import eventually
+from tests.support.kitchen_sink import Counts, Text, Waits, WaitsInThread
+
+
+def story(task: Task) -> list[tuple[str, int]]:
+    """Event and attempt of each history entry."""
+    assert [entry.sequence for entry in task.history] == list(range(1, task.sequence + 1))
+    return [(entry.type, entry.attempt) for entry in task.history]
+
+
+async def running(framework: TaskFramework, task_id: str) -> Task:
+    async def look() -> Task | None:
+        task = await framework.get(task_id)
+        return task if task.status is TaskStatus.RUNNING else None
+
+    return await eventually(look)  # type: ignore[return-value]  # truthy means a task
+
+
+async def test_a_task_completes_and_its_document_tells_the_story(run: Run) -> None:
+    async with run() as framework:
+        handle = await framework.submit("count-words", Text(text="one two three"), user_id="ada")
+        assert await handle.result(timeout=20) == {"words": 3}
+        task = await handle.task()
+    assert story(task) == [("submitted", 0), ("started", 1), ("completed", 1)]
+    assert (task.user_id, task.attempts, task.fencing_token, task.progress) == ("ada", 1, 1, {"percent": 50})
+    assert task.error is None and task.lease is None and task.next_dispatch_at is None
+    assert task.created_at <= (task.started_at or task.created_at) <= (task.finished_at or task.created_at)
+
+
+async def test_a_retryable_failure_is_repeated_not_before_its_delay(run: Run) -> None:
+    delay = timedelta(milliseconds=300)
+    async with run() as framework:
+        handle = await framework.submit("flaky", {"succeed_at": 3, "delay": delay.total_seconds()})
+        assert await handle.result(timeout=20) == 3
+        task = await handle.task()
+    assert story(task) == [
+        ("submitted", 0), ("started", 1), ("retrying", 1), ("started", 2), ("retrying", 2), ("started", 3), ("completed", 3),
+    ]  # fmt: skip
+    times = {(entry.type, entry.attempt): entry.at for entry in task.history}
+    for attempt in (1, 2):
+        assert times["started", attempt + 1] - times["retrying", attempt] >= delay
+    assert [error.attempt for error in task.errors] == [1, 2]
+    assert task.error is None, "a success leaves no error"
+
+
+@pytest.mark.parametrize(
+    ("task_type", "parameters", "status", "code", "attempts"),
+    [
+        ("broken", None, "FAILED", "execution_error", 1),
+        ("refuses", None, "FAILED", "execution_error", 1),
+        ("flaky", {"succeed_at": 99, "delay": 0.01}, "DEAD_LETTER", "execution_error", 5),
+        ("too-slow", None, "DEAD_LETTER", "timeout", 2),
+        ("returns", "huge", "FAILED", "bad_result", 1),
+        ("returns", "not-a-number", "FAILED", "bad_result", 1),
+        ("returns", "big-integer", "FAILED", "bad_result", 1),
+        ("returns", "surrogate", "FAILED", "bad_result", 1),
+        ("returns", "object", "FAILED", "bad_result", 1),
+    ],
+)
+async def test_failures_end_where_they_should(
+    run: Run, task_type: str, parameters: object, status: str, code: str, attempts: int
+) -> None:
+    async with run() as framework:
+        handle = await framework.submit(task_type, parameters)
+        with pytest.raises(TaskFailedError) as failure:
+            await handle.result(timeout=20)
+        task = await handle.task()
+        letters = await framework.desk.dead_letters.list_letters(limit=10)
+    assert failure.value.status == status
+    assert task.error is not None and task.error.code == code
+    assert task.attempts == attempts
+    assert [letter.id for letter in letters.items] == [task.task_id]
+
+
+async def test_a_dead_letter_is_replayed_with_a_new_budget_and_a_growing_token(run: Run) -> None:
+    async with run() as framework:
+        handle = await framework.submit("flaky", {"succeed_at": 2}, max_attempts=1)
+        dead = await handle.finished(timeout=20)
+        assert dead.status is TaskStatus.DEAD_LETTER
+        outcome = await framework.desk.dead_letters.replay([dead.task_id, "missing"], by="operator")
+        assert outcome[0].problem is None and outcome[1].problem is not None
+        again = await handle.finished(timeout=20)
+        assert (again.generation, again.attempts, again.fencing_token) == (1, 1, 2)
+        with pytest.raises(TransitionRefusedError):
+            await framework.desk.tasks.retry((await framework.submit("count-words", {"text": ""})).task_id, by="x")
+
+
+async def test_a_submission_with_the_same_key_is_the_same_task(run: Run) -> None:
+    async with run() as framework:
+        first = await framework.submit("count-words", {"text": "a"}, idempotency_key="k")
+        second = await framework.submit("count-words", {"text": "a"}, idempotency_key="k")
+        other = await framework.submit("count-words", {"text": "a"}, idempotency_key="k", user_id="bob")
+        assert (second.task_id, second.is_new) == (first.task_id, False)
+        assert other.task_id != first.task_id
+        with pytest.raises(IdempotencyConflictError):
+            await framework.submit("count-words", {"text": "b"}, idempotency_key="k")
+        with pytest.raises(InvalidParametersError, match="text"):
+            await framework.submit("count-words", {"txt": "b"})
+
+
+async def test_a_future_task_waits_for_its_time(run: Run) -> None:
+    async with run() as framework:
+        due = datetime.now(UTC) + timedelta(milliseconds=700)
+        handle = await framework.submit("count-words", {"text": "a"}, not_before=due)
+        assert (await handle.task()).status is TaskStatus.QUEUED
+        task = await handle.finished(timeout=20)
+    assert task.started_at is not None and task.started_at >= task.not_before
+
+
+async def test_cancelling(run: Run) -> None:
+    async with run() as framework:
+        later = await framework.submit("counts", None, not_before=datetime.now(UTC) + timedelta(hours=1))
+        now = await framework.submit("waits")
+        await running(framework, now.task_id)
+        cancelled = await framework.desk.tasks.cancel(later.task_id, by="ada", reason="changed my mind")
+        assert cancelled.status is TaskStatus.CANCELLED
+        asked = await framework.desk.tasks.cancel(now.task_id, by="ada")
+        assert asked.status is TaskStatus.RUNNING and asked.cancel is not None
+        ended = await now.finished(timeout=20)
+        assert ended.status is TaskStatus.CANCELLED
+        assert story(ended)[-2:] == [("cancel_requested", 1), ("cancelled", 1)]
+        with pytest.raises(TransitionRefusedError):
+            await framework.desk.tasks.cancel(now.task_id, by="ada")
+    assert later.task_id not in Counts.executions
+
+
+async def test_cancelling_a_plain_function(run: Run) -> None:
+    async with run() as framework:
+        WaitsInThread.started.clear()
+        handle = await framework.submit("waits-in-thread")
+        await asyncio.to_thread(WaitsInThread.started.wait, 20)
+        await framework.desk.tasks.cancel(handle.task_id, by="ada")
+        assert (await handle.finished(timeout=20)).status is TaskStatus.CANCELLED
+
+
+async def test_a_deadline_ends_what_waits_and_what_runs(run: Run) -> None:
+    async with run() as framework:
+        deadline = datetime.now(UTC) + timedelta(milliseconds=600)
+        running_task = await framework.submit("waits", deadline=deadline)
+        ended = await running_task.finished(timeout=20)
+    assert (ended.status, ended.error and ended.error.code) == (TaskStatus.FAILED, "deadline")
+    async with run(worker=False) as framework:
+        waiting = await framework.submit("count-words", {"text": ""}, deadline=datetime.now(UTC) + timedelta(seconds=0.3))
+        ended = await waiting.finished(timeout=20)
+    assert (ended.status, ended.error and ended.error.code) == (TaskStatus.FAILED, "deadline")
+
+
+async def test_a_stopping_worker_hands_back_without_counting(run: Run) -> None:
+    async with run() as framework:
+        handle = await framework.submit("waits")
+        await running(framework, handle.task_id)
+    async with run(worker=False) as framework:
+        task = await framework.get(handle.task_id)
+        assert story(task)[-1] == ("released", 1)
+        assert (task.status, task.attempts, task.releases) == (TaskStatus.QUEUED, 0, 1)
+    async with run() as framework:
+        Waits.gate.set()
+        assert await framework.handle(handle.task_id).result(timeout=20) == "done"
+
+
+async def test_a_process_executes_elsewhere(run: Run) -> None:
+    async with run() as framework:
+        result = await (await framework.submit("in-process", 1000)).result(timeout=30)
+    assert result["sum"] == 499500
+    assert result["process"] != os.getpid()
+
+
+async def test_many_tasks_each_run_once(run: Run) -> None:
+    Counts.executions.clear()
+    async with run() as framework:
+        handles = await asyncio.gather(*(framework.submit("counts") for _ in range(300)))
+        assert [await handle.result(timeout=30) for handle in handles] == [1] * 300
+        assert await framework.desk.store.count_undriven() == 0
+    assert sorted(Counts.executions) == sorted(handle.task_id for handle in handles)

@@ -1,0 +1,200 @@
+"""Publishing to a real RabbitMQ: every publication ends, and nothing that failed looks like success."""
+
+from __future__ import annotations
+
+import asyncio
+
+import aio_pika
+import pytest
+
+from taskframework.brokers.base import ExternalMessage
+from taskframework.brokers.rabbitmq import RabbitBroker
+from taskframework.errors import BrokerError, BrokerUnavailableError, PublishRefusedError
+from taskframework.model.message import read_message
+from taskframework.model.status import Priority
+from tests.integration.rabbitmq_helpers import Recorder, connected, message, opened, plain_channel, quick_broker
+from tests.support.eventually import eventually
+from tests.support.servers import RabbitServer
+
+
+async def test_what_is_on_the_wire(amqp_url: str) -> None:
+    async with opened(RabbitBroker(amqp_url), "reports") as broker, plain_channel(amqp_url) as channel:
+        await broker.publish(message("t1", lane=Priority.HIGH))
+        queue = await channel.get_queue("tasks.reports.high", ensure=False)
+        got = await queue.get(timeout=5)
+        assert read_message(got.body).task_id == "t1"
+        assert (got.content_type, got.delivery_mode) == ("application/json", aio_pika.DeliveryMode.PERSISTENT)
+        assert (got.exchange, got.routing_key) == ("tasks.exchange", "reports.high")
+        assert got.headers["dispatch_id"] == "t1-1"
+        assert got.headers["task_id"] == "t1"
+        assert got.message_id not in (None, "", "t1")
+
+
+async def test_hundreds_at_once_are_all_confirmed_and_all_there(amqp_url: str) -> None:
+    async with opened(RabbitBroker(amqp_url, max_unconfirmed=50), "reports") as broker:
+        await asyncio.gather(*(broker.publish(message(f"t{number}")) for number in range(300)))
+        received = Recorder()
+        broker.consume_requested = None  # type: ignore[attr-defined]
+        assert received.deliveries == []
+
+        async def all_there() -> bool:
+            return await broker.queue_depth("reports", Priority.NORMAL) == 300
+
+        await eventually(all_there)
+
+
+async def test_an_unroutable_message_is_refused_and_the_queue_comes_back(amqp_url: str) -> None:
+    async with opened(RabbitBroker(amqp_url), "reports") as broker, plain_channel(amqp_url) as channel:
+        with pytest.raises(PublishRefusedError, match=r"No queue takes messages of tasks\.exchange with key nobodys"):
+            await broker.publish(message("t1", "nobodys"))
+        await channel.queue_delete("tasks.reports.normal")
+        with pytest.raises(PublishRefusedError):
+            await broker.publish(message("t2"))
+
+        async def published() -> bool:
+            try:
+                await broker.publish(message("t3"))
+            except PublishRefusedError:
+                return False
+            return True
+
+        await eventually(published, what="the deleted queue of a declared type was declared again")
+
+
+async def test_outcomes_are_not_swapped_between_concurrent_publications(amqp_url: str) -> None:
+    async with opened(RabbitBroker(amqp_url), "reports") as broker:
+        # Two attempts of one dispatch: same body, same stable id.
+        publications = [message("t1", "nobodys"), message("t1")] * 20
+        outcomes = await asyncio.gather(*map(broker.publish, publications), return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [PublishRefusedError, type(None)] * 20
+
+
+async def test_a_refusal_by_the_queue_is_an_error(amqp_url: str) -> None:
+    async with opened(RabbitBroker(amqp_url), "reports") as broker, plain_channel(amqp_url) as channel:
+        full = await channel.declare_queue(
+            "full", durable=True, arguments={"x-max-length": 1, "x-overflow": "reject-publish"}
+        )
+        await full.bind("tasks.exchange", "reports.normal")
+        await broker.publish(message("t1"))
+        with pytest.raises(PublishRefusedError, match="refused a message"):
+            await broker.publish(message("t2"))
+        assert broker.is_connected
+
+
+async def test_nothing_is_lost_silently_when_the_exchange_vanishes_under_way(amqp_url: str) -> None:
+    async with opened(RabbitBroker(amqp_url), "reports") as broker, plain_channel(amqp_url) as channel:
+        confirmed: list[str] = []
+
+        async def publish(task_id: str) -> BaseException | None:
+            try:
+                await broker.publish(message(task_id))
+            except BrokerError as error:
+                return error
+            confirmed.append(task_id)
+            return None
+
+        running = [asyncio.create_task(publish(f"t{number}")) for number in range(400)]
+        await eventually(lambda: confirmed)
+        await channel.exchange_delete("tasks.exchange")
+        errors = [error for error in await asyncio.gather(*running) if error is not None]
+        assert errors, "the exchange was deleted too late to show anything"
+        assert {type(error) for error in errors} <= {BrokerUnavailableError, PublishRefusedError}
+        async def works_again() -> bool:
+            return await publish("last") is None
+
+        await eventually(works_again, timeout=20)
+        received = Recorder()
+        from taskframework.brokers.base import ConsumeRequest
+
+        broker.consume(ConsumeRequest(["reports"], 100), received)
+        await received.has(*confirmed)
+
+
+async def test_a_cancelled_publication_harms_no_other(amqp_url: str) -> None:
+    async with opened(RabbitBroker(amqp_url), "reports") as broker:
+        running = [asyncio.create_task(broker.publish(message(f"t{number}"))) for number in range(50)]
+        await asyncio.sleep(0)
+        running[20].cancel()
+        outcomes = await asyncio.gather(*running, return_exceptions=True)
+        assert isinstance(outcomes.pop(20), asyncio.CancelledError)
+        assert set(outcomes) == {None}
+        await connected(broker)
+        await broker.publish(message("later"))
+
+
+async def test_a_value_that_cannot_be_written_is_refused_and_harms_no_other(amqp_url: str) -> None:
+    async with opened(RabbitBroker(amqp_url), "reports") as broker:
+        bad = message("t1")
+        bad.headers["user_id"] = "\ud800"  # type: ignore[index]
+        with pytest.raises(PublishRefusedError, match="cannot be written"):
+            await broker.publish(bad)
+        await broker.publish(message("t2"))
+
+
+async def test_an_event_without_listeners_is_confirmed(amqp_url: str) -> None:
+    async with opened(RabbitBroker(amqp_url), "reports") as broker:
+        await broker.publish_event(ExternalMessage(b"{}", "application/cloudevents+json", {}))
+
+
+async def test_a_broker_that_is_away_is_told_at_once_and_found_when_it_comes(rabbit_server: RabbitServer) -> None:
+    vhost = rabbit_server.new_vhost()
+    await asyncio.to_thread(rabbit_server.stop)
+    broker = quick_broker(rabbit_server.url_of(vhost), publish_timeout=30)
+    try:
+        await broker.open()
+        with pytest.raises(BrokerUnavailableError, match=str(rabbit_server.port)):
+            await broker.publish(message("t1"))
+        with pytest.raises(BrokerUnavailableError):
+            await broker.declare(["reports"])
+        with pytest.raises(BrokerUnavailableError):
+            await broker.queue_depth("reports", Priority.NORMAL)
+        await asyncio.to_thread(rabbit_server.start)
+        await connected(broker)
+        await broker.publish(message("t2"))  # its queue was asked for while the broker was away
+    finally:
+        await broker.close()
+
+
+async def test_a_frozen_broker_costs_the_time_limit_and_no_more(rabbit_server: RabbitServer, amqp_url: str) -> None:
+    async with opened(quick_broker(amqp_url), "reports") as broker:
+        rabbit_server.pause()
+        try:
+            async with asyncio.timeout(10):
+                outcomes = await asyncio.gather(
+                    *(broker.publish(message(f"t{number}")) for number in range(100)), return_exceptions=True
+                )
+            assert {type(outcome) for outcome in outcomes} == {BrokerUnavailableError}
+            await eventually(lambda: not broker.is_connected)
+        finally:
+            rabbit_server.resume()
+        await connected(broker)
+        await broker.publish(message("later"))
+
+
+async def test_a_memory_alarm_stops_publishing_in_time_and_acknowledging_not_at_all(
+    rabbit_server: RabbitServer, amqp_url: str
+) -> None:
+    from taskframework.brokers.base import ConsumeRequest
+
+    async with opened(quick_broker(amqp_url), "reports") as broker:
+        received = Recorder(holds=True)
+        consumption = broker.consume(ConsumeRequest(["reports"], 10), received)
+        await broker.publish(message("t1"))
+        await received.has("t1")
+        await asyncio.to_thread(rabbit_server.ctl, "set_vm_memory_high_watermark", "absolute", "1MB")
+        try:
+            with pytest.raises(BrokerUnavailableError):
+                await broker.publish(message("t2"))
+            with pytest.raises(BrokerUnavailableError, match="memory or disk alarm"):
+                await broker.publish(message("t3"))
+            assert not broker.is_connected
+            await received.deliveries[0].ack()
+            await consumption.stop()  # its answer comes after the acknowledgement
+        finally:
+            await asyncio.to_thread(rabbit_server.ctl, "set_vm_memory_high_watermark", "0.4")
+        await connected(broker)
+        await broker.publish(message("t4"))
+        again = Recorder()
+        broker.consume(ConsumeRequest(["reports"], 10), again)
+        await again.has("t4")
+        assert "t1" not in again.task_ids

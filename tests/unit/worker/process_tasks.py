@@ -1,0 +1,182 @@
+"""Executables for a process pool, and what they get. A module of their own: child processes import it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+from taskframework.errors import RetryableError
+from taskframework.tasks.context import TaskContext
+from taskframework.tasks.executable import BackgroundTaskExecutable
+from taskframework.tasks.options import TaskOptions
+from taskframework.testing.eventually import eventually
+
+logger = logging.getLogger("taskframework.task.test")
+
+
+class Control:
+    """`AttemptControl` that remembers."""
+
+    def __init__(self) -> None:
+        self.reported: list[Any] = []
+
+    @property
+    def cancel_requested(self) -> bool:
+        return False
+
+    async def report_progress(self, value: object) -> None:
+        self.report_progress_soon(value)
+
+    def report_progress_soon(self, value: object) -> None:
+        self.reported.append(value)
+
+    async def find(self, key: str) -> int:
+        """The value a task reported under this name."""
+        found = await eventually(lambda: [value for value in self.reported if key in value], what=f"reports its {key}")
+        return int(found[0][key])
+
+
+def context_of(parameters: object, control: Control | None = None) -> TaskContext[Any]:
+    return TaskContext(
+        task_id="01K",
+        task_type="some-type",
+        user_id="ada",
+        parameters=parameters,
+        attempt=2,
+        max_attempts=5,
+        fencing_token=7,
+        idempotency_key="key",
+        correlation_id="c",
+        parent_task_id=None,
+        logger=logger,
+        control=control or Control(),
+    )
+
+
+class _InProcess(BackgroundTaskExecutable[Any, Any]):
+    options = TaskOptions(run_in="process")
+
+
+class Echo(_InProcess):
+    """Gives back its parameters and the process it ran in."""
+
+    task_type = "echo"
+
+    def execute(self, context: TaskContext[Any]) -> Any:
+        return {"parameters": context.parameters, "pid": os.getpid(), "attempt": context.attempt}
+
+
+class EchoLater(_InProcess):
+    """`execute` may also return a coroutine."""
+
+    task_type = "echo-later"
+
+    def execute(self, context: TaskContext[Any]) -> Any:
+        async def later() -> Any:
+            await context.update_progress("in a coroutine")
+            return context.parameters
+
+        return later()
+
+
+class QuotaExceededError(LookupError):
+    """Like many exceptions, it does not survive pickling."""
+
+    def __init__(self, used: int, *, limit: int) -> None:
+        super().__init__(f"{used} of {limit} used")
+        self.lock = threading.Lock()
+
+
+class HonestError(QuotaExceededError):
+    """Says itself that it may pass."""
+
+    retryable = True
+
+
+class Fail(_InProcess):
+    """Raises what the parameters name."""
+
+    task_type = "fail"
+    options = TaskOptions(run_in="process", retry_on=(QuotaExceededError,))
+
+    def execute(self, context: TaskContext[Any]) -> Any:
+        match context.parameters:
+            case "value":
+                raise ValueError("not a number")
+            case "later":
+                raise RetryableError("busy", delay=7)
+            case "quota":
+                raise QuotaExceededError(11, limit=10)
+            case "honest":
+                raise HonestError(11, limit=10)
+            case "exit":
+                sys.exit("enough")
+            case "progress":
+                context.update_progress_soon({1, 2})
+            case "result":
+                return threading.Lock()
+            case "large":
+                return "x" * (17 * 1024 * 1024)
+        return None
+
+
+class Report(_InProcess):
+    """Progress and log lines."""
+
+    task_type = "report"
+
+    def execute(self, context: TaskContext[Any]) -> Any:
+        for number in range(context.parameters):
+            context.update_progress_soon({"done": number})
+        context.logger.info("halfway %s", os.getpid())
+        context.logger.debug("below the level")
+
+
+class Hang(_InProcess):
+    """Reports its process id and does not end by itself."""
+
+    task_type = "hang"
+
+    def execute(self, context: TaskContext[Any]) -> Any:
+        context.update_progress_soon({"pid": os.getpid()})
+        match context.parameters:
+            case "until cancelled":
+                while not context.is_cancel_requested:
+                    time.sleep(0.001)
+            case "loop":
+                while True:
+                    pass
+            case "in C":  # never gives up the interpreter lock
+                re.match("(a+)+$", "a" * 60 + "b")
+            case "with a program":
+                with subprocess.Popen(["sleep", "1000"]) as program:
+                    context.update_progress_soon({"program": program.pid})
+
+
+class Die(_InProcess):
+    """Ends its process."""
+
+    task_type = "die"
+
+    def execute(self, context: TaskContext[Any]) -> Any:
+        if context.parameters == "exit":
+            os._exit(3)
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+
+class Interrupted(_InProcess):
+    """Gets the signals that a terminal and a supervisor send to all processes."""
+
+    task_type = "interrupted"
+
+    def execute(self, context: TaskContext[Any]) -> Any:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return {"group": os.getpgrp()}
