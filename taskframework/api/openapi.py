@@ -22,8 +22,8 @@ _MODELS: tuple[type[BaseModel], ...] = (
 )
 _REFERENCE = "#/components/schemas/{model}"
 
-#: Problems any route may answer with.
-_ALWAYS = ("internal_error",)
+#: What any route may answer with. That it is documented also keeps FastAPI from naming its own form of 422.
+_ANY_OTHER = "default"
 
 
 def takes(model: type[BaseModel], *, is_optional: bool = False) -> dict[str, Any]:
@@ -34,15 +34,16 @@ def takes(model: type[BaseModel], *, is_optional: bool = False) -> dict[str, Any
 
 def refuses(*codes: str) -> dict[int | str, dict[str, Any]]:
     """Document the problems of a route by their codes; goes into `responses`."""
-    by_status: dict[int, list[str]] = {}
-    for code in (*codes, *_ALWAYS):
+    by_status: dict[int | str, list[str]] = {}
+    for code in sorted(codes, key=lambda code: CODES[code][0]):
         by_status.setdefault(CODES[code][0], []).append(code)
+    by_status[_ANY_OTHER] = ["internal_error"]
     return {
         status: {
             "description": "; ".join(f"{CODES[code][1]} (`{code}`)" for code in found),
             "content": {PROBLEM_JSON: {"schema": {"$ref": _REFERENCE.format(model=ProblemView.__name__)}}},
         }
-        for status, found in sorted(by_status.items())
+        for status, found in by_status.items()
     }
 
 

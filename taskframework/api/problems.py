@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -222,6 +223,14 @@ async def _answer_invalid(request: Request, error: Exception) -> Response:
     return problem_response(describe(_refused_fields(problems)), request)
 
 
+def _methods_of(request: Request) -> list[str]:
+    """All methods of a path; the router names only those of the first route it came to."""
+    paths: dict[str, dict[str, Any]] = request.app.openapi()["paths"]
+    path = request.scope["path"]
+    fitting = (ways for template, ways in paths.items() if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", template), path))
+    return sorted({method.upper() for ways in fitting for method in ways}) or ["GET"]
+
+
 async def _answer_http(request: Request, error: Exception) -> Response:
     """What the router refuses: no such path, no such method."""
     status = error.status_code if isinstance(error, HTTPException) else 500
@@ -232,7 +241,7 @@ async def _answer_http(request: Request, error: Exception) -> Response:
                 "not_found", "There is nothing at this address.", "See /docs for the addresses there are."
             )
         case 405:
-            allowed = headers.get("Allow", "another one")
+            headers["Allow"] = allowed = ", ".join(_methods_of(request))
             problem = Problem(
                 "method_not_allowed", f"This address does not know {request.method[:20]}.", f"Use {allowed}."
             )

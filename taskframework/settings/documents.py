@@ -28,7 +28,7 @@ def read_document(path: Path, shown: str) -> yaml.Node | None:
             hold passwords.
     """
     try:
-        return parse(path.read_text(encoding="utf-8-sig"))
+        return parse(path.read_text(encoding="utf-8"))
     except OSError as error:
         reason = (error.strerror or type(error).__name__).lower()
         raise ConfigurationError(

@@ -11,7 +11,7 @@ from typing import Any
 import motor.motor_asyncio  # noqa: F401 - see below
 import pytest
 
-# Adapters are imported when they are first needed, which is on the loop; reading a module blocks it, and here that counts.
+# Adapters are imported when first needed, which is on the loop; reading a module blocks it, and here that counts.
 import taskframework.brokers.embedded
 import taskframework.brokers.rabbitmq.broker
 import taskframework.stores.mongo.store
@@ -53,9 +53,11 @@ def run(settings: Callable[..., Settings]) -> Run:
     """Run a framework with every test task: `async with run() as framework`."""
 
     @asynccontextmanager
-    async def running(*, worker: bool = True, **sections: dict[str, Any]) -> AsyncIterator[TaskFramework]:
+    async def running(
+        *, worker: bool = True, lease: str = "30s", **sections: dict[str, Any]
+    ) -> AsyncIterator[TaskFramework]:
         Waits.gate, Waits.started = asyncio.Event(), 0
-        framework = TaskFramework(settings(**sections))
+        framework = TaskFramework(settings(worker={"lease": lease}, **sections))
         for executable in ALL:
             framework.register(executable)
         async with framework.running(worker=worker):

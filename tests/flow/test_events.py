@@ -72,7 +72,8 @@ async def test_a_plain_amqp_client_hears_all_in_sequence(run: Run, urls: dict[st
     last: dict[str, int] = {}
 
     def hear(event: dict[str, Any]) -> None:
-        assert event["specversion"] == "1.0" and event["source"] == "taskframework"
+        assert event["specversion"] == "1.0"
+        assert event["source"] == "taskframework"
         assert event["data"]["task_id"] == event["subject"]
         if "progressrevision" not in event:
             assert event["id"] == f"{event['subject']}-{event['sequence']}"

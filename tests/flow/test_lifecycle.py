@@ -27,7 +27,7 @@ async def running(framework: TaskFramework, task_id: str) -> Task:
         task = await framework.get(task_id)
         return task if task.status is TaskStatus.RUNNING else None
 
-    return await eventually(look)  # type: ignore[return-value]  # truthy means a task
+    return await eventually(look)
 
 
 async def test_a_task_completes_and_its_document_tells_the_story(run: Run) -> None:
@@ -37,7 +37,9 @@ async def test_a_task_completes_and_its_document_tells_the_story(run: Run) -> No
         task = await handle.task()
     assert story(task) == [("submitted", 0), ("started", 1), ("completed", 1)]
     assert (task.user_id, task.attempts, task.fencing_token, task.progress) == ("ada", 1, 1, {"percent": 50})
-    assert task.error is None and task.lease is None and task.next_dispatch_at is None
+    assert task.error is None
+    assert task.lease is None
+    assert task.next_dispatch_at is None
     assert task.created_at <= (task.started_at or task.created_at) <= (task.finished_at or task.created_at)
 
 
@@ -47,9 +49,8 @@ async def test_a_retryable_failure_is_repeated_not_before_its_delay(run: Run) ->
         handle = await framework.submit("flaky", {"succeed_at": 3, "delay": delay.total_seconds()})
         assert await handle.result(timeout=20) == 3
         task = await handle.task()
-    assert story(task) == [
-        ("submitted", 0), ("started", 1), ("retrying", 1), ("started", 2), ("retrying", 2), ("started", 3), ("completed", 3),
-    ]  # fmt: skip
+    attempts = [("started", 1), ("retrying", 1), ("started", 2), ("retrying", 2), ("started", 3), ("completed", 3)]
+    assert story(task) == [("submitted", 0), *attempts]
     times = {(entry.type, entry.attempt): entry.at for entry in task.history}
     for attempt in (1, 2):
         assert times["started", attempt + 1] - times["retrying", attempt] >= delay
@@ -81,7 +82,8 @@ async def test_failures_end_where_they_should(
         task = await handle.task()
         letters = await framework.desk.dead_letters.list_letters(limit=10)
     assert failure.value.status == status
-    assert task.error is not None and task.error.code == code
+    assert task.error is not None
+    assert task.error.code == code
     assert task.attempts == attempts
     assert [letter.id for letter in letters.items] == [task.task_id]
 
@@ -92,7 +94,8 @@ async def test_a_dead_letter_is_replayed_with_a_new_budget_and_a_growing_token(r
         dead = await handle.finished(timeout=20)
         assert dead.status is TaskStatus.DEAD_LETTER
         outcome = await framework.desk.dead_letters.replay([dead.task_id, "missing"], by="operator")
-        assert outcome[0].problem is None and outcome[1].problem is not None
+        assert outcome[0].problem is None
+        assert outcome[1].problem is not None
         again = await handle.finished(timeout=20)
         assert (again.generation, again.attempts, again.fencing_token) == (1, 1, 2)
         with pytest.raises(TransitionRefusedError):
@@ -118,7 +121,8 @@ async def test_a_future_task_waits_for_its_time(run: Run) -> None:
         handle = await framework.submit("count-words", {"text": "a"}, not_before=due)
         assert (await handle.task()).status is TaskStatus.QUEUED
         task = await handle.finished(timeout=20)
-    assert task.started_at is not None and task.started_at >= task.not_before
+    assert task.started_at is not None
+    assert task.started_at >= task.not_before
 
 
 async def test_cancelling(run: Run) -> None:
@@ -129,7 +133,8 @@ async def test_cancelling(run: Run) -> None:
         cancelled = await framework.desk.tasks.cancel(later.task_id, by="ada", reason="changed my mind")
         assert cancelled.status is TaskStatus.CANCELLED
         asked = await framework.desk.tasks.cancel(now.task_id, by="ada")
-        assert asked.status is TaskStatus.RUNNING and asked.cancel is not None
+        assert asked.status is TaskStatus.RUNNING
+        assert asked.cancel is not None
         ended = await now.finished(timeout=20)
         assert ended.status is TaskStatus.CANCELLED
         assert story(ended)[-2:] == [("cancel_requested", 1), ("cancelled", 1)]
@@ -154,7 +159,8 @@ async def test_a_deadline_ends_what_waits_and_what_runs(run: Run) -> None:
         ended = await running_task.finished(timeout=20)
     assert (ended.status, ended.error and ended.error.code) == (TaskStatus.FAILED, "deadline")
     async with run(worker=False) as framework:
-        waiting = await framework.submit("count-words", {"text": ""}, deadline=datetime.now(UTC) + timedelta(seconds=0.3))
+        soon = datetime.now(UTC) + timedelta(seconds=0.3)
+        waiting = await framework.submit("count-words", {"text": ""}, deadline=soon)
         ended = await waiting.finished(timeout=20)
     assert (ended.status, ended.error and ended.error.code) == (TaskStatus.FAILED, "deadline")
 

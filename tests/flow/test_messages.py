@@ -16,6 +16,7 @@ from pymongo import AsyncMongoClient
 
 from taskframework import TaskFramework, TaskStatus
 from taskframework.model.message import TaskMessage
+from taskframework.model.status import Priority
 from tests.flow.conftest import Run
 from tests.support.eventually import eventually
 from tests.support.kitchen_sink import Counts
@@ -156,10 +157,8 @@ async def _collection(urls: dict[str, str]) -> AsyncIterator[Any]:
 async def _document(urls: dict[str, str], task_id: str) -> dict[str, Any]:
     async with _collection(urls) as collection:
         document: dict[str, Any] = await collection.find_one({"_id": task_id})
-        return document
+    return document
 
 
 async def _is_empty(framework: TaskFramework, task_type: str) -> bool:
-    from taskframework.model.status import Priority
-
     return await framework.plant.broker.queue_depth(task_type, Priority.NORMAL) == 0

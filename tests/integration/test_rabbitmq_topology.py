@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 from datetime import timedelta
 
+import aio_pika
 import pytest
+from aio_pika.abc import FieldValue
 
 from taskframework.brokers.rabbitmq import RabbitBroker
 from taskframework.brokers.rabbitmq.connection import Connector
@@ -24,7 +26,7 @@ from taskframework.model.status import LANES, Priority
 from tests.integration.rabbitmq_helpers import message, opened, plain_channel
 from tests.support.eventually import eventually
 
-_QUORUM = {"x-queue-type": "quorum", "x-dead-letter-exchange": "tasks.dlx", "x-delivery-limit": 20}
+_QUORUM: dict[str, FieldValue] = {"x-queue-type": "quorum", "x-dead-letter-exchange": "tasks.dlx", "x-delivery-limit": 20}
 
 
 async def test_declares_quorum_queues_with_explicit_arguments_and_again_changes_nothing(amqp_url: str) -> None:
@@ -42,8 +44,6 @@ async def test_declares_quorum_queues_with_explicit_arguments_and_again_changes_
 async def test_the_plain_type_as_key_reaches_the_normal_lane_only(amqp_url: str) -> None:
     async with opened(RabbitBroker(amqp_url), "reports") as broker, plain_channel(amqp_url) as channel:
         exchange = await channel.get_exchange("tasks.exchange", ensure=False)
-        import aio_pika
-
         await exchange.publish(aio_pika.Message(b"{}"), "reports")
 
         async def depths() -> bool:

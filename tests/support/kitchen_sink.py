@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import BaseModel
 
@@ -130,7 +130,7 @@ class Counts(BackgroundTaskExecutable[None, int]):
     """Counts its executions in this process, by task id."""
 
     task_type = "counts"
-    executions: dict[str, int] = {}
+    executions: ClassVar[dict[str, int]] = {}
 
     async def execute(self, context: TaskContext[None]) -> int:
         self.executions[context.task_id] = self.executions.get(context.task_id, 0) + 1

@@ -29,14 +29,14 @@ def write_report(rows: Sequence[ReportRow], path: Path) -> None:
         OSError: if it cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    # A file name may hold bytes that are no text; they are shown as question marks.
-    path.write_text("\n".join(_lines(rows)) + "\n", encoding="utf-8", errors="replace", newline="\n")
+    path.write_text("\n".join(_lines(rows)) + "\n", encoding="utf-8", newline="\n")
 
 
 def escape(text: str) -> str:
     """The text so that Markdown shows it as it is, on one line and in a table cell too."""
-    shown = "".join(character if character.isprintable() else " " for character in text)
-    plain = _SPECIAL.sub(r"\\\1", " ".join(shown.split()))
+    # Control characters, and the bytes of a file name that are no text, get the sign that stands for them.
+    shown = "".join(character if character.isprintable() else "\ufffd" for character in " ".join(text.split()))
+    plain = _SPECIAL.sub(r"\\\1", shown)
     return _AT_START.sub(lambda start: f"{start[1]}\\{start[2]}" if start[1] else f"\\{start[3]}", plain)
 
 

@@ -20,7 +20,6 @@ _SHORTEST_WORD = 3
 _SHORTEST_SENTENCE = 3
 _MOST_COMPARED = 50
 _CAPITALISING = 0.18  # from this share of capitals inside sentences on, the language capitalises its nouns
-_LEAST_COHESION = 0.25
 _LEAST_COUNT_OF_LONG = 3  # of a gram of more than two characters
 _LEAST_SHARE = 0.04  # of the weight of the best term, to be named beside it
 _CAUTION = 10  # as many sightings with the usual share of ends are added to those that were made
@@ -197,8 +196,6 @@ def _weigh_grams(grams: Mapping[str, _Seen], named: str, *, ends_tell: bool) -> 
         if len(gram) < 2 or freedom < min(2, seen.count) or (len(gram) > 2 and seen.count < _LEAST_COUNT_OF_LONG):
             continue
         cohesion = seen.count / math.sqrt(grams[gram[:-1]].count * grams[gram[1:]].count)
-        if cohesion < _LEAST_COHESION:
-            continue
         weight = (
             seen.count * _cluster_factor(seen) * cohesion * min(1.0, freedom / seen.count**0.6) * math.sqrt(len(gram))
         )

@@ -102,7 +102,7 @@ class Collection:
 
     async def aggregate(self, pipeline: Sequence[Document]) -> list[Document]:
         with _driver_errors():
-            cursor = self._raw.aggregate(pipeline)
+            cursor = self._raw.aggregate(list(pipeline))
             if inspect.iscoroutine(cursor):  # pymongo's; motor gives the cursor itself
                 cursor = await cursor
             return cast("list[Document]", await cursor.to_list(None))

@@ -45,12 +45,13 @@ class TaskWriter:
     """Inserts, transitions and marks on the collection of tasks.
 
     A value that cannot be stored is refused before its request joins a group. An attempt to write gets half of the
-    time-out, so that there is time to look whether a write without a reply was made.
+    time, so that there is time to look whether a write without a reply was made.
     """
 
     def __init__(self, tasks: Collection, timeout: timedelta) -> None:
         self._tasks = tasks
         self._timeout = timeout
+        self._patience = timeout * 0.9  # so that callers hear the reason before their own time is over
         self._inserts = Grouping(self._insert_group, limit=_INSERTS_IN_A_GROUP)
         self._claims = Grouping(self._move_group, key=_task_id)
         self._settlements = Grouping(self._move_group, key=_task_id)
@@ -77,10 +78,10 @@ class TaskWriter:
         await self._in_time(self._marks(_update(mark)))
 
     async def _move_group(self, updates: Sequence[_Update]) -> Sequence[Task | Exception | None]:
-        with time_limit(self._timeout):
+        with time_limit(self._patience):
             if len(updates) == 1:
                 try:
-                    with time_limit(self._timeout / 2):
+                    with time_limit(self._patience / 2):
                         return [_task(await self._tasks.update_one(updates[0].guard, updates[0].stages))]
                 except StoreUnavailableError:
                     pass  # made or not: what follows finds out
@@ -97,7 +98,7 @@ class TaskWriter:
         return [refused.get(at) or _won(update.asked, tasks) for at, update in enumerate(updates)]
 
     async def _mark_group(self, updates: Sequence[_Update]) -> Sequence[Exception | None]:
-        with time_limit(self._timeout):
+        with time_limit(self._patience):
             refused = await self._tasks.update_each([(update.guard, update.stages) for update in updates])
         return [refused.get(at) for at in range(len(updates))]
 
@@ -113,7 +114,7 @@ class TaskWriter:
                 raise
             return await self._inserted(news, refused, unsure)
 
-        with time_limit(self._timeout):
+        with time_limit(self._patience):
             return await self._patiently(insert_together)
 
     async def _inserted(
@@ -147,12 +148,12 @@ class TaskWriter:
         """Try again while MongoDB is away: a server restarts or steps down within seconds."""
 
         async def attempt() -> Value:
-            with time_limit(self._timeout / 2):
+            with time_limit(self._patience / 2):
                 return await write()
 
         retrying = AsyncRetrying(
             retry=retry_if_exception_type(StoreUnavailableError),
-            stop=stop_after_delay(self._timeout),
+            stop=stop_after_delay(self._patience),
             wait=wait_random_exponential(multiplier=0.05, max=1),
             reraise=True,
         )

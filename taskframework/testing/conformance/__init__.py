@@ -1,5 +1,8 @@
 """What every adapter must do, as test suites: subclass one, say how to make the adapter, and pytest runs it."""
 
+import pkgutil
+
 import pytest
 
-pytest.register_assert_rewrite("taskframework.testing.conformance")
+# Before any of them is imported, so that a failing assertion shows its values.
+pytest.register_assert_rewrite(*(f"{__name__}.{module.name}" for module in pkgutil.iter_modules(__path__)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime
 
 import pytest
 
@@ -63,7 +63,12 @@ class ListCases(StoreSuite):
         wanted = await put(
             store, user_id="bob", task_type="other", status=TaskStatus.RETRYING, parent=ParentLink(parent, 0, 0)
         )
-        for other in ({"user_id": "alice"}, {"task_type": "test-task"}, {"status": TaskStatus.QUEUED}, {"parent": None}):
+        for other in (
+            {"user_id": "alice"},
+            {"task_type": "test-task"},
+            {"status": TaskStatus.QUEUED},
+            {"parent": None},
+        ):
             mine = {"user_id": "bob", "task_type": "other", "status": TaskStatus.RETRYING, "parent": wanted.parent}
             await put(store, **(mine | other))
 
@@ -140,16 +145,16 @@ class DeadLetterCases(StoreSuite):
         assert (await store.list_dead_messages(limit=5, cursor=None)).items == (message,)
 
     async def test_a_dead_message_is_kept_once(self, store: TaskStore) -> None:
-        await store.keep_dead_message(_message("m-1", store, reason="first"))
-        await store.keep_dead_message(_message("m-1", store, reason="second"))
+        await store.keep_dead_message(_message("m-1", store.now(), "first"))
+        await store.keep_dead_message(_message("m-1", store.now(), "second"))
         kept = await store.get_dead_message("m-1")
         assert kept is not None
         assert kept.reason == "first"
 
     async def test_dead_messages_are_listed_newest_first(self, store: TaskStore) -> None:
-        messages = [_message(f"m-{n}", store, age=n // 2) for n in (1, 0, 3, 2, 4)]
-        for message in messages:
-            await store.keep_dead_message(message)
+        now = store.now()
+        for n in (1, 4, 3, 0, 2):
+            await store.keep_dead_message(_message(f"m-{n}", now - (n // 2) * SECOND))
         listed: list[str] = []
         cursor = None
         for _ in range(3):
@@ -160,15 +165,11 @@ class DeadLetterCases(StoreSuite):
         assert cursor is None
 
     async def test_a_dead_message_is_forgotten_once(self, store: TaskStore) -> None:
-        await store.keep_dead_message(_message("m-1", store))
+        await store.keep_dead_message(_message("m-1", store.now()))
         assert await store.delete_dead_message("m-1")
         assert not await store.delete_dead_message("m-1")
         assert await store.get_dead_message("m-1") is None
 
 
-def _message(id: str, store: TaskStore, *, age: int = 0, reason: str = "unreadable") -> DeadMessage:
-    return DeadMessage(id, b"\x00\xff", {}, "tasks.dlq", reason, _BASE(store) - timedelta(seconds=age))
-
-
-def _BASE(store: TaskStore):  # noqa
-    return store.now()
+def _message(id: str, at: datetime, reason: str = "unreadable") -> DeadMessage:
+    return DeadMessage(id, b"\x00\xff", {}, "tasks.dlq", reason, at)

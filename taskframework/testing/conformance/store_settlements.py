@@ -65,7 +65,11 @@ class SettlementCases(StoreSuite):
     async def test_a_retryable_failure_is_retried_after_its_delay(self, store: TaskStore) -> None:
         before, fence = await put_running(store, dispatches=4)
         task = await moved(store, Fail(fence, "worker-1", an_error("no answer"), True, MINUTE))
-        assert (task.status, task.dispatch_epoch, task.dispatches) == (TaskStatus.RETRYING, before.dispatch_epoch + 1, 0)
+        assert (task.status, task.dispatch_epoch, task.dispatches) == (
+            TaskStatus.RETRYING,
+            before.dispatch_epoch + 1,
+            0,
+        )
         assert MINUTE - 5 * SECOND < task.not_before - store.now() < MINUTE + 5 * SECOND
         assert task.next_dispatch_at == task.not_before
         assert task.error is not None
@@ -123,9 +127,7 @@ class SettlementCases(StoreSuite):
         assert (task.revision, task.sequence) == (before.revision, before.sequence)
 
     @each_worker_write
-    async def test_a_stale_worker_writes_nothing(
-        self, store: TaskStore, write: Callable[[Fence], Transition]
-    ) -> None:
+    async def test_a_stale_worker_writes_nothing(self, store: TaskStore, write: Callable[[Fence], Transition]) -> None:
         _, fence = await put_running(store)
         await refused(store, write(replace(fence, fencing_token=2)))
         await refused(store, write(replace(fence, fencing_token=0)))

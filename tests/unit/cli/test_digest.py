@@ -117,6 +117,25 @@ def test_a_second_sentence_does_not_repeat_the_first() -> None:
     assert digest(f"{said} {again} {other} {more} It rained a little on the day before.").summary == (said, other, more)
 
 
+def test_the_summary_prefers_the_beginning_and_plain_words() -> None:
+    first = "Whales eat krill in the cold seas."
+    last = "In cold seas whales eat krill."
+    middle = "A ship passes by, and its crew sees nothing of this at all. " * 4
+    assert digest(f"{first} {middle} {last}").summary[0] == first
+    cryptic = "Whales (w1, w2; 3/4) eat krill + fish = 12 in cold seas, and fish."
+    assert cryptic not in digest(f"{middle} {cryptic} {first} {middle} Fish swim in the seas.").summary[:1]
+
+
+def test_what_opens_sentences_or_stands_everywhere_weighs_less() -> None:
+    opening = "However, a coral grows on the coral. " * 4 + "The reef of coral lives, and the reef grows. " * 3
+    found = [key_word.word for key_word in digest(opening).key_words]
+    assert found.index("coral") < found.index("However")
+    spread = "Somebody saw an alpha, and rain fell. Nobody saw it, and rain fell. " * 20
+    dense = "Somebody saw an omega, and rain fell. " * 20
+    found = [key_word.word for key_word in digest(spread + dense).key_words]
+    assert found.index("omega") < found.index("alpha")
+
+
 def test_counts() -> None:
     text = "# Title\n\nOne two three. Four five!\n\n    code here\n"
     found = digest(text)
@@ -157,6 +176,7 @@ def test_the_title(text: str, title: str) -> None:
         ("Dr. Who met J. Doe, e.g. On Monday. Then", ["Dr. Who met J. Doe, e.g. On Monday.", "Then"]),
         ("Am 3. Oktober war es, z. B. im Jahr 1990. Danach", ["Am 3. Oktober war es, z. B. im Jahr 1990.", "Danach"]),
         ("It grew (see fig. A. and B.) a lot. Yes.", ["It grew (see fig. A. and B.) a lot.", "Yes."]),
+        ("It costs approx. ten. Yes. - No! - Well", ["It costs approx. ten.", "Yes.", "No!", "Well"]),
         ('He said "stop." Then he left.', ['He said "stop."', "Then he left."]),
         ("一句。两句！“三句？”四句", ["一句。", "两句！", "“三句？”", "四句"]),
         ("क्या यह है? हाँ। ठीक।", ["क्या यह है?", "हाँ।", "ठीक।"]),
@@ -177,7 +197,8 @@ def test_sentences_are_split_in_any_script(paragraph: str, sentences: list[str] 
 def test_only_prose_gives_sentences() -> None:
     text = (
         "# Heading\n\nProse with **bold**, _italic_, `__init__` and [a link](http://x.y/z).\n"
-        "~~~\nfenced. code.\n```\nstill code.\n~~~\n\n    indented. code.\n\n| table. | cell. |\n\n"
+        "~~~\nfenced. code.\n```\nstill code.\n~~~text\nstill code.\n~~~\n\n"
+        "    indented. code.\n\n| table. | cell. |\n\n"
         "<!-- comment. -->\n> Quoted prose.\n\n* * *\n\n1. First item\n2) - [x] Second item\n"
         "const x = () => { return 1; };\n[target]: http://x.y\nfootnote[^1] mark\n"
     )
@@ -255,6 +276,11 @@ def test_a_huge_text_is_counted_whole_but_ranked_by_its_beginning() -> None:
 def test_no_input_makes_it_slow(unit: str) -> None:
     """A cost that grew with the square of the length would reach the time limit of the suite with this one."""
     assert digest(unit * (400_000 // len(unit)) + "x").characters > 399_000
+
+
+def test_a_text_without_full_stops_is_read_by_its_beginning() -> None:
+    found = digest("comet, tail, " * 500 + "zebra, herd, " * 500)
+    assert {key_word.word for key_word in found.key_words} == {"comet", "tail"}
 
 
 def test_the_same_text_gives_the_same_digest() -> None:

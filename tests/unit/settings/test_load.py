@@ -95,7 +95,7 @@ def test_maps_are_merged_by_name_and_partly_given_groups_keep_their_defaults(loa
 
 
 @pytest.mark.parametrize(
-    "text", ["", "# nothing\n", "broker:\n", "broker:\n  # url: amqp://host\napi:\n", "---\n...\n"]
+    "text", ["", "# nothing\n", "broker:\n", "broker:\n  # url: amqp://host\napi:\n", "\ufeffapi:\n", "---\n...\n"]
 )
 def test_a_file_or_section_without_content_changes_nothing(load: Load, text: str) -> None:
     assert load(text).settings == Settings()

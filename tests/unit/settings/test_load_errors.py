@@ -79,6 +79,10 @@ def test_an_unknown_override_is_named(refusal: Refusal) -> None:
         ("api: {port: null}", "api.port (application.yml:1) is empty; accepted: whole number"),
         ("api: {max_body: 1 byte}", "is '1 byte'; it must be an amount of bytes such as 1MiB"),
         ("retry: {jitter_factor: 1.5}", "is 1.5; accepted: number from 0 to 1"),
+        (
+            "rate_limiter: {default: {rate: .inf}}",
+            "rate_limiter.default.rate (application.yml:1) is inf; accepted: number",
+        ),
         ("retry: {backoff_factor: .nan}", "is nan; accepted: number from 1 to 100"),
         (
             "retry: {initial_delay: 2h}",
@@ -123,6 +127,10 @@ def test_an_unknown_override_is_named(refusal: Refusal) -> None:
 )
 def test_a_wrong_value_is_named_with_what_is_accepted(refusal: Refusal, text: str, message: str) -> None:
     assert message in refusal(text)
+
+
+def test_a_value_that_fits_none_of_several_types_is_one_problem(refusal: Refusal) -> None:
+    assert refusal("worker: {prefetch: 0}").startswith("The configuration is wrong: worker.prefetch")
 
 
 def test_a_wrong_variable_is_named(refusal: Refusal) -> None:

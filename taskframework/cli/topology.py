@@ -1,0 +1,57 @@
+"""`topology`: what exists on the broker for this program's task types."""
+
+from __future__ import annotations
+
+import typer
+
+from taskframework import wiring
+from taskframework.cli.invocation import Invocation
+from taskframework.cli.options import Apps, Config, Json
+from taskframework.cli.output import note, print_json, run, say
+from taskframework.clock import SystemClock
+from taskframework.runtime import TaskFramework
+
+app = typer.Typer(no_args_is_help=True, help="Exchanges and queues on the broker.")
+
+_EMBEDDED = "The embedded broker keeps its queues in memory; there is nothing to declare."
+
+
+@app.command()
+def show(context: typer.Context, config: Config = None, app: Apps = None, as_json: Json = False) -> None:
+    """Print what `apply`, `api` and `worker` declare."""
+    framework = Invocation.of(context, config, app).framework()
+    lines = topology_lines(framework)
+    if as_json:
+        print_json(lines)
+        return
+    for line in lines:
+        say(line)
+    if not lines:
+        note(_EMBEDDED)
+    else:
+        _note_types(framework)
+
+
+@app.command()
+def apply(context: typer.Context, config: Config = None, app: Apps = None) -> None:
+    """Declare it. What exists already stays; what exists with other arguments is an error that names it."""
+    framework = Invocation.of(context, config, app).framework()
+    if framework.settings.broker.scheme == "embedded":
+        note(_EMBEDDED)
+        return
+    run(_apply(framework))
+    say(f"Declared for {', '.join(framework.registry.task_types) or 'no task type'}.")
+    _note_types(framework)
+
+
+async def _apply(framework: TaskFramework) -> None:
+    broker = wiring.build_broker(framework.settings, SystemClock())
+    try:
+        await broker.declare(framework.registry.task_types)
+    finally:
+        await broker.close()
+
+
+def _note_types(framework: TaskFramework) -> None:
+    if not len(framework.registry):
+        note("Without task types there are no task queues: name your module with --app.")

@@ -1,0 +1,48 @@
+"""What every store must do.
+
+Subclass `StoreConformance` in a test module and say how to make a store and how to let its time pass:
+
+    class TestMyStore(StoreConformance):
+        async def make_store(self) -> TaskStore: ...
+        async def pass_time(self, seconds: float) -> None: ...
+
+Above all the suite is differential: after each move the stored document must be what the pure rule of the model makes
+of the one before it.
+"""
+
+from __future__ import annotations
+
+from taskframework.testing.conformance.store_claims import ClaimCases, RenewalCases
+from taskframework.testing.conformance.store_drivers import CountCases, PurgeCases, SweepCases
+from taskframework.testing.conformance.store_groups import GroupCases
+from taskframework.testing.conformance.store_inserts import InsertCases
+from taskframework.testing.conformance.store_interventions import CancelCases, PostponeCases, ReapCases, ReplayCases
+from taskframework.testing.conformance.store_lists import DeadLetterCases, ListCases
+from taskframework.testing.conformance.store_marks import DispatchMarkCases, HistoryCases, RelayCases
+from taskframework.testing.conformance.store_settlements import SettlementCases
+from taskframework.testing.conformance.store_values import ValueCases
+from taskframework.testing.conformance.store_walk import WalkCases
+
+
+class StoreConformance(
+    InsertCases,
+    ClaimCases,
+    RenewalCases,
+    SettlementCases,
+    ReapCases,
+    CancelCases,
+    PostponeCases,
+    ReplayCases,
+    DispatchMarkCases,
+    HistoryCases,
+    RelayCases,
+    SweepCases,
+    CountCases,
+    PurgeCases,
+    ListCases,
+    DeadLetterCases,
+    ValueCases,
+    GroupCases,
+    WalkCases,
+):
+    """The whole suite, for one store."""

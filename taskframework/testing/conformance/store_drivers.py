@@ -1,0 +1,213 @@
+"""Store suite: what the repairs find, what the metrics count, what retention removes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import timedelta
+
+import pytest
+
+from taskframework.model.interventions import Cancel, Expire
+from taskframework.model.marks import MarkPublished
+from taskframework.model.query import DeadMessage
+from taskframework.model.status import AT_REST, CLAIMABLE, FINAL, LIVE, Priority, TaskStatus
+from taskframework.model.transitions import Complete
+from taskframework.stores.base import DueTask, ExpiredLease, TaskStore
+from taskframework.testing.conformance.store_suite import (
+    HOUR,
+    MINUTE,
+    SECOND,
+    StoreSuite,
+    claimed,
+    marked,
+    moved,
+    put,
+    put_final,
+    put_running,
+    refused,
+)
+
+NO_TIME = timedelta(0)
+
+
+class SweepCases(StoreSuite):
+    """What the sweeper and the reaper find."""
+
+    async def test_the_longest_due_is_dispatched_first(self, store: TaskStore) -> None:
+        now = store.now()
+        due = [await put(store, next_dispatch_at=now - n * SECOND, priority=lane) for n, lane in _LANES]
+        await put(store, next_dispatch_at=now + MINUTE)
+        found = await store.due_for_dispatch(10)
+        assert list(found) == [
+            DueTask(task.task_id, "test-task", lane, 1)
+            for task, lane in zip(due, (Priority.LOW, Priority.HIGH, Priority.NORMAL), strict=True)
+        ]
+        assert [task.task_id for task in await store.due_for_dispatch(2)] == [task.task_id for task in due[:2]]
+
+    async def test_a_delayed_task_is_due_at_its_own_time(self, store: TaskStore) -> None:
+        await put(store, next_dispatch_at=store.now() - SECOND, not_before=store.now() + MINUTE)
+        assert list(await store.due_for_dispatch(10)) == []
+
+    async def test_a_task_becomes_due(self, store: TaskStore) -> None:
+        task = await put(store, next_dispatch_at=store.now() + timedelta(seconds=0.2))
+        await self.pass_time(0.3)
+        assert [due.task_id for due in await store.due_for_dispatch(10)] == [task.task_id]
+
+    async def test_what_is_not_waiting_is_not_dispatched(self, store: TaskStore) -> None:
+        for status in set(TaskStatus) - CLAIMABLE:
+            await put(store, status=status, next_dispatch_at=None)
+        await claimed(store, await put(store))
+        assert list(await store.due_for_dispatch(10)) == []
+
+    async def test_the_waiting_tasks_of_a_queue_are_counted(self, store: TaskStore) -> None:
+        await put(store, next_dispatch_at=store.now() + HOUR)
+        await put(store, status=TaskStatus.RETRYING)
+        await put(store, priority="of-a-newer-release")
+        await put(store, priority="high")
+        await put(store, not_before=store.now() + MINUTE)
+        await put(store, task_type="other")
+        await put(store, task_type="test-task.high")
+        await put_running(store)
+        await put_final(store, TaskStatus.FAILED)
+        counts = [await store.count_due("test-task", lane) for lane in Priority]
+        assert dict(zip(Priority, counts, strict=True)) == {Priority.HIGH: 1, Priority.NORMAL: 3, Priority.LOW: 0}
+        assert await store.count_due("unknown", Priority.NORMAL) == 0
+
+    async def test_expired_leases_are_found(self, store: TaskStore) -> None:
+        dead, _ = await put_running(store, lease=-MINUTE, fencing_token=4, crashes=2)
+        older, _ = await put_running(store, lease=-2 * MINUTE)
+        await put_running(store, lease=MINUTE)
+        found = await store.expired_leases(NO_TIME, 10)
+        assert set(found) == {ExpiredLease(dead.task_id, 4, 2), ExpiredLease(older.task_id, 1, 0)}
+        assert [lease.task_id for lease in await store.expired_leases(90 * SECOND, 10)] == [older.task_id]
+        assert len(await store.expired_leases(NO_TIME, 1)) == 1
+
+    async def test_a_settled_task_has_no_lease_to_expire(self, store: TaskStore) -> None:
+        _, fence = await put_running(store, lease=-MINUTE)
+        await moved(store, Complete(fence, "worker-1", None))
+        assert list(await store.expired_leases(NO_TIME, 10)) == []
+
+    async def test_a_renewed_lease_is_not_expired(self, store: TaskStore) -> None:
+        _, fence = await put_running(store, lease=-MINUTE)
+        await store.renew("worker-1", [fence], HOUR)
+        assert list(await store.expired_leases(NO_TIME, 10)) == []
+
+    async def test_passed_deadlines_are_found(self, store: TaskStore) -> None:
+        past = store.now() - MINUTE
+        live = {(await put(store, status=status, deadline=past)).task_id for status in AT_REST}
+        running, _ = await put_running(store, deadline=past)
+        asked, _ = await put_running(store, deadline=past)
+        await moved(store, Cancel(asked.task_id, None, "alice", None))
+        for status in FINAL:
+            await put_final(store, status, deadline=past)
+        await put(store, deadline=store.now() + MINUTE)
+        await put(store)
+
+        assert set(await store.past_deadline(20)) == live | {running.task_id}
+        assert len(await store.past_deadline(2)) == 2
+
+    async def test_an_expired_task_is_found_once(self, store: TaskStore) -> None:
+        for task in [
+            await put(store, deadline=store.now() - MINUTE),
+            (await put_running(store, deadline=store.now()))[0],
+        ]:
+            await self.pass_time(0.05)
+            await moved(store, Expire(task.task_id))
+            await refused(store, Expire(task.task_id))
+        assert list(await store.past_deadline(20)) == []
+
+
+_LANES = ((3, "low"), (2, "high"), (1, "of-a-newer-release"))
+
+
+class CountCases(StoreSuite):
+    """What the metrics count."""
+
+    async def test_tasks_are_counted_by_status(self, store: TaskStore) -> None:
+        assert set((await store.count_by_status()).values()) <= {0}
+        for n, status in enumerate(TaskStatus):
+            for _ in range(n % 3):
+                await put(store, status=status)
+        counts = await store.count_by_status()
+        assert {status: counts.get(status, 0) for status in TaskStatus} == {
+            status: n % 3 for n, status in enumerate(TaskStatus)
+        }
+
+    async def test_every_healthy_task_is_driven(self, store: TaskStore) -> None:
+        task = await put(store)
+        await put(store, status=TaskStatus.RETRYING)
+        await put_running(store)
+        for status in FINAL:
+            await put_final(store, status)
+        await marked(store, MarkPublished(task.task_id, 1))
+        assert await store.count_undriven() == 0
+
+    @pytest.mark.parametrize("status", sorted(CLAIMABLE))
+    async def test_a_waiting_task_without_a_due_time_is_undriven(self, store: TaskStore, status: TaskStatus) -> None:
+        await put(store, status=status, next_dispatch_at=None)
+        assert await store.count_undriven() == 1
+
+    async def test_a_running_task_without_a_lease_is_undriven(self, store: TaskStore) -> None:
+        await put_running(store, lease=HOUR)
+        await put(store, status=TaskStatus.RUNNING, next_dispatch_at=None)
+        assert await store.count_undriven() == 1
+
+    async def test_a_live_task_whose_events_nobody_relays_is_undriven(self, store: TaskStore) -> None:
+        await put(store, publish_at=None)
+        assert await store.count_undriven() == 1
+
+    async def test_a_move_can_drive_a_task_again(self, store: TaskStore) -> None:
+        task = await put(store, next_dispatch_at=None)
+        await moved(store, Cancel(task.task_id, None, "alice", None))
+        assert await store.count_undriven() == 0
+
+
+class PurgeCases(StoreSuite):
+    """What retention removes."""
+
+    async def test_each_kind_is_removed_after_its_time(self, store: TaskStore) -> None:
+        kept = await self._tasks_of_every_status(store, age=SECOND)
+        old = await self._tasks_of_every_status(store, age=HOUR)
+
+        assert await store.purge(finished=MINUTE, dead_letters=None, limit=100) == 3
+        assert Counter(await self._left(store, old)) == Counter(set(LIVE) | {TaskStatus.FAILED, TaskStatus.DEAD_LETTER})
+        assert await store.purge(finished=None, dead_letters=MINUTE, limit=100) == 2
+        assert set(await self._left(store, old)) == LIVE
+        assert len(await self._left(store, kept)) == len(TaskStatus)
+
+    async def test_what_is_kept_for_ever_stays(self, store: TaskStore) -> None:
+        await self._tasks_of_every_status(store, age=HOUR)
+        assert await store.purge(finished=None, dead_letters=None, limit=100) == 0
+
+    async def test_a_task_with_unpublished_events_stays(self, store: TaskStore) -> None:
+        task = await put_final(store, TaskStatus.COMPLETED, finished_at=store.now() - HOUR)
+        assert await store.purge(finished=MINUTE, dead_letters=MINUTE, limit=100) == 0
+        await marked(store, MarkPublished(task.task_id, 1))
+        assert await store.purge(finished=MINUTE, dead_letters=MINUTE, limit=100) == 1
+
+    async def test_the_limit_holds_over_all_kinds(self, store: TaskStore) -> None:
+        await self._tasks_of_every_status(store, age=HOUR)
+        for n in range(3):
+            await store.keep_dead_message(DeadMessage(f"m-{n}", b"", {}, "q", "r", store.now() - HOUR))
+        await store.keep_dead_message(DeadMessage("young", b"", {}, "q", "r", store.now()))
+        removed = [await store.purge(finished=MINUTE, dead_letters=MINUTE, limit=3) for _ in range(4)]
+        assert removed == [3, 3, 2, 0]
+        assert await store.get_dead_message("young") is not None
+
+    async def test_a_key_is_free_again_after_its_task_is_gone(self, store: TaskStore) -> None:
+        ended = {"finished_at": store.now() - HOUR, "publish_at": None, "published_sequence": 1}
+        old = await put_final(store, TaskStatus.COMPLETED, idempotency_key="key", parameters={"old": 1}, **ended)
+        assert await store.purge(finished=MINUTE, dead_letters=None, limit=1) == 1
+        new = await put(store, idempotency_key="key", parameters={"new": 1})
+        assert new.task_id != old.task_id
+        again = await put(store, task_id=old.task_id)
+        assert again.parameters == {"n": 1}
+
+    async def _tasks_of_every_status(self, store: TaskStore, *, age: timedelta) -> list[str]:
+        published = {"publish_at": None, "published_sequence": 1}
+        ended = {"finished_at": store.now() - age}
+        return [(await put(store, status=status, **published, **ended)).task_id for status in TaskStatus]
+
+    async def _left(self, store: TaskStore, task_ids: list[str]) -> list[TaskStatus]:
+        tasks = [await store.get(task_id) for task_id in task_ids]
+        return [task.status for task in tasks if task is not None]

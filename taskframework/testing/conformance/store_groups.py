@@ -1,0 +1,98 @@
+"""Store suite: many callers at once."""
+
+from __future__ import annotations
+
+import asyncio
+
+from taskframework.model.interventions import Cancel
+from taskframework.model.marks import MarkDispatched, MarkPublished
+from taskframework.model.status import TaskStatus
+from taskframework.model.transitions import Complete, Fail, Fence, ReportProgress
+from taskframework.stores.base import TaskStore
+from taskframework.testing.conformance.store_suite import (
+    HOUR,
+    MINUTE,
+    SECOND,
+    StoreSuite,
+    an_error,
+    claim_of,
+    put,
+    put_running,
+    stored,
+)
+from taskframework.testing.factories import new_task
+
+
+class GroupCases(StoreSuite):
+    """Calls that are written together mean what they mean alone."""
+
+    async def test_two_hundred_lives_at_once(self, store: TaskStore) -> None:
+        async def life(n: int) -> str:
+            task = (await store.insert(new_task(now=store.now(), not_before=store.now() - SECOND, parameters=n))).task
+            await store.mark(MarkDispatched(task.task_id, 1, 20 * SECOND, MINUTE))
+            claim = claim_of(task)
+            running = await store.apply(claim)
+            assert running is not None
+            assert running.parameters == n
+            fence = Fence(task.task_id, running.fencing_token, claim.claim_id)
+            await store.apply(ReportProgress(fence, n))
+            assert fence.task_id in await store.renew("worker-1", [fence], HOUR)
+            ended = await store.apply(
+                Complete(fence, "worker-1", n) if n % 2 else Fail(fence, "worker-1", an_error(), n % 4 == 0, HOUR)
+            )
+            assert ended is not None
+            await store.mark(MarkPublished(task.task_id, ended.sequence))
+            return task.task_id
+
+        task_ids = await asyncio.gather(*(life(n) for n in range(200)))
+
+        for n, task_id in enumerate(task_ids):
+            task = await stored(store, task_id)
+            wanted = TaskStatus.COMPLETED if n % 2 else TaskStatus.FAILED if n % 4 else TaskStatus.RETRYING
+            assert (task.status, task.progress, task.parameters) == (wanted, n, n)
+            assert [entry.sequence for entry in task.history] == [1, 2, 3]
+            assert (task.published_sequence, task.publish_at) == (3, None)
+        assert await store.count_undriven() == 0
+
+    async def test_a_caller_that_goes_away_hurts_nobody(self, store: TaskStore) -> None:
+        tasks = [new_task(now=store.now()) for _ in range(30)]
+        calls = [asyncio.create_task(store.insert(task)) for task in tasks]
+        await asyncio.sleep(0)
+        for call in calls[::3]:
+            call.cancel()
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        stayed = [result for result in results if not isinstance(result, BaseException)]
+        assert len(stayed) == 20
+        assert all([await store.get(inserted.task.task_id) for inserted in stayed])
+
+    async def test_moves_and_marks_of_one_task_at_once(self, store: TaskStore) -> None:
+        task, fence = await put_running(store)
+        other = await put(store)
+        await asyncio.gather(
+            *(store.apply(ReportProgress(fence, n)) for n in range(20)),
+            *(store.mark(MarkPublished(task.task_id, 1)) for _ in range(5)),
+            store.apply(Cancel(task.task_id, None, "alice", None)),
+            *(store.apply(claim_of(other)) for _ in range(5)),
+            store.renew("worker-1", [fence], HOUR),
+        )
+        after = await stored(store, task.task_id)
+        assert after.progress_revision == 20
+        assert (after.sequence, after.published_sequence) == (2, 1)
+        assert (await stored(store, other.task_id)).fencing_token == 1
+
+    async def test_each_caller_gets_the_reply_to_its_own_call(self, store: TaskStore) -> None:
+        running = [await put_running(store, parameters=n) for n in range(40)]
+        stale = {task.task_id for task, _ in running[::4]}
+        outcomes = [
+            Complete(Fence(task.task_id, 9 if task.task_id in stale else 1, fence.claim_id), "worker-1", task.task_id)
+            for task, fence in running
+        ]
+
+        replies = await asyncio.gather(*(store.apply(outcome) for outcome in outcomes))
+
+        for (task, _), reply in zip(running, replies, strict=True):
+            if task.task_id in stale:
+                assert reply is None
+            else:
+                assert reply is not None
+                assert (reply.task_id, reply.result, reply.parameters) == (task.task_id, task.task_id, task.parameters)

@@ -1,0 +1,134 @@
+"""Store suite: whatever a user may store comes back as it was."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from taskframework.errors import ValueNotStorableError
+from taskframework.model.interventions import Cancel
+from taskframework.model.transitions import Complete, Fail, ReportProgress, Transition
+from taskframework.stores.base import TaskStore
+from taskframework.testing.conformance.comparison import same_json
+from taskframework.testing.conformance.store_suite import (
+    HOUR,
+    StoreSuite,
+    an_error,
+    moved,
+    put,
+    put_running,
+    stored,
+)
+from taskframework.testing.factories import new_task
+
+
+def _deep(levels: int) -> Any:
+    value: Any = "bottom"
+    for level in range(levels):
+        value = {"in": value} if level % 2 else [value]
+    return value
+
+
+HOSTILE: dict[str, Any] = {
+    "field path": "$lease.owner",
+    "variable": "$$ROOT",
+    "operator": {"$where": 1},
+    "operator inside": [{"a": {"$set": {"status": "COMPLETED"}}}],
+    "literal": {"$literal": {"$literal": 1}},
+    "reference": {"$ref": "x", "$id": 1},
+    "dotted key": {"a.b": 1, "a": {"b": 2}},
+    "empty key": {"": {"": 1}},
+    "own names": {"_id": 1, "status": "RUNNING", "parameters": {"history": []}},
+    "empty text": "",
+    "empties": [[], {}, [[]], None],
+    "null": None,
+    "unicode": {"ключ": "💥 \u202e ﷽ e\u0301", "\ufeff": "\ufffe"},
+    "control": "\x00\x01\x1f\x7f\u2028\r\n\t",
+    "quotes": "'; DROP TABLE tasks; --\"\\",
+    "deep": _deep(60),
+    "integers": [0, -1, 2**31, 2**53 + 1, 2**63 - 1, -(2**63)],
+    "numbers": [1.0, 1, True, 0.1, -0.5, 1e300, 5e-324, 1e15, 123456789.0],
+    "times": ["2026-01-01T00:00:00Z", "2026-01-01T00:00:00.000Z", {"at": "2026-01-01T00:00:00+00:00"}],
+    "long": "x" * 100_000,
+}
+each_value = pytest.mark.parametrize("value", HOSTILE.values(), ids=HOSTILE.keys())
+
+NOT_STORABLE: dict[str, Any] = {
+    "object": object(),
+    "beyond 64 bits": 2**64,
+    "half a surrogate pair": "\ud800",
+    "inside": [{"a": {"b": object()}}],
+}
+each_bad_value = pytest.mark.parametrize("value", NOT_STORABLE.values(), ids=NOT_STORABLE.keys())
+
+
+class ValueCases(StoreSuite):
+    """User values never act as anything but values."""
+
+    @each_value
+    async def test_parameters(self, store: TaskStore, value: Any) -> None:
+        task = await put(store, parameters=value)
+        assert same_json((await stored(store, task.task_id)).parameters, value)
+
+    @each_value
+    async def test_progress_and_result(self, store: TaskStore, value: Any) -> None:
+        _, fence = await put_running(store)
+        assert same_json((await moved(store, ReportProgress(fence, value))).progress, value)
+        assert same_json((await moved(store, Complete(fence, "worker-1", value))).result, value)
+
+    @each_value
+    async def test_texts(self, store: TaskStore, value: Any) -> None:
+        """The texts a user may bring into reasons, errors and names."""
+        text = value if isinstance(value, str) else repr(value)
+        task, fence = await put_running(store)
+        asked = await moved(store, Cancel(task.task_id, None, text, text))
+        assert asked.cancel is not None
+        assert (asked.cancel.by, asked.cancel.reason) == (text, text)
+        assert asked.history[-1].data == {"by": text, "reason": text}
+        failed = await moved(store, Fail(fence, text, an_error(text), True, HOUR))
+        assert failed.history[-1].worker_id == text
+
+    async def test_the_order_of_keys_is_kept(self, store: TaskStore) -> None:
+        value = {"z": 1, "a": {"y": 1, "b": 2}, "m": 3}
+        task = await put(store, parameters=value)
+        assert repr((await stored(store, task.task_id)).parameters) == repr(value)
+
+    async def test_values_survive_later_moves(self, store: TaskStore) -> None:
+        task, fence = await put_running(store, parameters=HOSTILE, progress=HOSTILE)
+        await moved(store, Cancel(task.task_id, None, "alice", None))
+        await moved(store, Fail(fence, "worker-1", an_error(), True, HOUR))
+        after = await stored(store, task.task_id)
+        assert same_json([after.parameters, after.progress], [HOSTILE, HOSTILE])
+
+    @each_bad_value
+    async def test_what_cannot_be_stored_is_refused(self, store: TaskStore, value: Any) -> None:
+        task = new_task(now=store.now()).evolve(parameters=value)
+        with pytest.raises(ValueNotStorableError):
+            await store.insert(task)
+        assert await store.get(task.task_id) is None
+
+    @each_bad_value
+    async def test_a_bad_value_fails_alone(self, store: TaskStore, value: Any) -> None:
+        """Of calls that are written together, one that cannot be stored fails its own caller only."""
+        running = [await put_running(store) for _ in range(10)]
+        bad_task, bad_fence = await put_running(store)
+        inserts = [new_task(now=store.now()) for _ in range(10)]
+        completions: list[Transition] = [Complete(fence, "worker-1", 1) for _, fence in running]
+
+        replies = await asyncio.gather(
+            *(store.insert(task) for task in inserts[:5]),
+            store.insert(new_task(now=store.now()).evolve(parameters=value)),
+            *(store.insert(task) for task in inserts[5:]),
+            *(store.apply(completion) for completion in completions[:5]),
+            store.apply(Complete(bad_fence, "worker-1", value)),
+            *(store.apply(completion) for completion in completions[5:]),
+            return_exceptions=True,
+        )
+
+        failed = [reply for reply in replies if isinstance(reply, BaseException)]
+        assert [type(error) for error in failed] == [ValueNotStorableError] * 2
+        assert None not in replies
+        assert await stored(store, bad_task.task_id) == bad_task
+        await moved(store, Complete(bad_fence, "worker-1", "a good one"))

@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import timedelta
+
+import pytest
+
+from taskframework.brokers import embedded
+from taskframework.brokers.base import Broker, ConsumeRequest, ExternalMessage
+from taskframework.brokers.embedded import EmbeddedBroker
+from taskframework.errors import BrokerUnavailableError
+from taskframework.model.status import Priority
+from taskframework.testing.clock import FakeClock
+from taskframework.testing.conformance.broker import TYPE, BrokerConformance, Inbox, Listener, event, task_message
+from taskframework.testing.eventually import eventually
+
+
+class TestEmbeddedBroker(BrokerConformance):
+    """The queues of an embedded broker live and die with the object, so a test has one."""
+
+    _broker: EmbeddedBroker | None = None
+
+    async def make_broker(self) -> Broker:
+        if self._broker is None:
+            self._broker = EmbeddedBroker()
+        return self._broker
+
+    async def publish_raw(self, broker: Broker, routing_key: str, body: bytes) -> None:
+        assert isinstance(broker, EmbeddedBroker)
+        broker.publish_raw(routing_key, body)
+
+
+@pytest.fixture
+async def broker() -> EmbeddedBroker:
+    broker = EmbeddedBroker()
+    await broker.open()
+    await broker.declare([TYPE])
+    return broker
+
+
+async def test_an_outage_makes_it_unavailable_and_brings_back_what_was_not_acknowledged(
+    broker: EmbeddedBroker,
+) -> None:
+    inbox = Inbox()
+    consumption = broker.consume(ConsumeRequest([TYPE], 10), inbox)
+    messages = [task_message(number) for number in range(4)]
+    for message in messages:
+        await broker.publish(message)
+    deliveries = await inbox.first(4)
+    await deliveries[0].ack()
+    broker.interrupt()
+    assert not broker.is_connected
+    assert not consumption.is_live
+    for refused in (broker.publish(messages[0]), broker.publish_event(event("x")), broker.declare([TYPE])):
+        with pytest.raises(BrokerUnavailableError):
+            await refused
+    with pytest.raises(BrokerUnavailableError):
+        await broker.queue_depth(TYPE, Priority.NORMAL)
+    await deliveries[1].ack()
+    await deliveries[2].reject()
+    broker.restore()
+    assert consumption.is_live
+    await inbox.only(7)
+    assert inbox.bodies[4:] == [message.to_body() for message in messages[1:]]
+    await broker.close()
+
+
+async def test_an_event_that_is_handled_during_an_outage_comes_again(broker: EmbeddedBroker) -> None:
+    started, finish = asyncio.Event(), asyncio.Event()
+    durable, exclusive = [], Listener()
+
+    async def listen(message: ExternalMessage) -> None:
+        durable.append(message.body)
+        started.set()
+        await finish.wait()
+
+    broker.subscribe(listen, durable_name="billing")
+    broker.subscribe(exclusive)
+    await broker.publish_event(event("1"))
+    await started.wait()
+    broker.interrupt()
+    broker.restore()
+    finish.set()
+    await broker.publish_event(event("2"))
+    await eventually(lambda: durable == [b"1", b"1", b"2"], what="the event in hand comes again, in order")
+    await exclusive.hears("1", "2")
+    await broker.close()
+
+
+async def test_delays_follow_the_clock() -> None:
+    clock = FakeClock()
+    broker = EmbeddedBroker(clock=clock)
+    await broker.open()
+    await broker.declare([TYPE])
+    inbox = Inbox()
+    broker.consume(ConsumeRequest([TYPE], 10), inbox)
+    for number, seconds in enumerate((600.1, 0.3, 30)):
+        await broker.publish(task_message(number), delay=timedelta(seconds=seconds))
+    arrived = []
+    for seconds in (0.3, 29.7, 570.1):
+        await eventually(lambda: clock.sleeping == 1, what="the broker waits for the next message")
+        arrived.append(len(inbox.deliveries))
+        clock.advance(seconds)
+        await inbox.first(len(arrived))
+    assert arrived == [0, 1, 2]
+    assert inbox.bodies == [task_message(number).to_body() for number in (1, 2, 0)]
+    await broker.close()
+
+
+async def test_delayed_messages_survive_a_close() -> None:
+    clock = FakeClock()
+    broker = EmbeddedBroker(clock=clock)
+    await broker.open()
+    await broker.declare([TYPE])
+    await broker.publish(task_message(), delay=timedelta(seconds=5))
+    await broker.close()
+    clock.advance(5)
+    await broker.open()
+    inbox = Inbox()
+    broker.consume(ConsumeRequest([TYPE], 10), inbox)
+    await inbox.only(1)
+    await broker.close()
+
+
+async def test_a_durable_queue_loses_the_oldest_events_beyond_its_limit_and_says_so_once(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(embedded, "MAX_KEPT_EVENTS", 3)
+    await broker.subscribe(Listener(), durable_name="away").stop()
+    with caplog.at_level(logging.WARNING):
+        for number in range(10):
+            await broker.publish_event(event(str(number)))
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    listener = Listener()
+    broker.subscribe(listener, durable_name="away")
+    await listener.hears("7", "8", "9")
+    await broker.close()
+
+
+async def test_a_subscriber_that_keeps_failing_is_asked_ever_more_seldom() -> None:
+    clock = FakeClock()
+    broker = EmbeddedBroker(clock=clock)
+    await broker.open()
+    heard_at: list[float] = []
+
+    async def fail(_: ExternalMessage) -> None:
+        heard_at.append(clock.monotonic())
+        raise RuntimeError("never works")
+
+    broker.subscribe(fail)
+    await broker.publish_event(event("1"))
+    for count, pause in enumerate((0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5, 5), start=1):
+        await eventually(lambda: clock.sleeping == 1, what="the subscription pauses")
+        assert len(heard_at) == count
+        clock.advance(pause)
+    await eventually(lambda: len(heard_at) == 9, what="the event comes again")
+    await broker.close()
+
+
+async def test_a_cancellation_inside_a_subscriber_does_not_end_the_subscription(broker: EmbeddedBroker) -> None:
+    heard: list[bytes] = []
+
+    async def listen(message: ExternalMessage) -> None:
+        heard.append(message.body)
+        if len(heard) == 1:
+            raise asyncio.CancelledError
+
+    broker.subscribe(listen)
+    await broker.publish_event(event("1"))
+    await eventually(lambda: heard == [b"1", b"1"], what="the event comes again")
+    await broker.close()
+
+
+async def test_a_subscriber_may_stop_its_subscription_and_close_the_broker(broker: EmbeddedBroker) -> None:
+    closed = asyncio.Event()
+
+    async def listen(_: ExternalMessage) -> None:
+        await subscription.stop()
+        await broker.close()
+        closed.set()
+
+    subscription = broker.subscribe(listen)
+    await broker.publish_event(event("1"))
+    await asyncio.wait_for(closed.wait(), 10)
+
+
+async def test_a_consumer_that_raises_does_not_stop_the_others(
+    broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    inbox = Inbox()
+
+    def broken(_: object) -> None:
+        raise RuntimeError("a bug")
+
+    broker.consume(ConsumeRequest([TYPE], 1), broken)
+    broker.consume(ConsumeRequest([TYPE], 10), inbox)
+    for number in range(3):
+        await broker.publish(task_message(number))
+    await inbox.only(2)
+    assert "stays unacknowledged" in caplog.text
+    await broker.close()

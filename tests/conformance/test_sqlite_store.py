@@ -1,0 +1,29 @@
+"""The SQLite store does what every store must do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from taskframework.stores.base import TaskStore
+from taskframework.stores.sqlite import SqliteStore
+from taskframework.testing.clock import FakeClock
+from taskframework.testing.conformance.store import StoreConformance
+
+
+class TestSqliteStore(StoreConformance):
+    """On a clock that stands still: what is due, is due exactly."""
+
+    @pytest.fixture(autouse=True)
+    def _file(self, tmp_path: Path) -> None:
+        self.clock = FakeClock()
+        self.path = tmp_path / "tasks.db"
+
+    async def make_store(self) -> TaskStore:
+        store = SqliteStore(self.path, clock=self.clock)
+        await store.open()
+        return store
+
+    async def pass_time(self, seconds: float) -> None:
+        self.clock.advance(seconds)

@@ -1,0 +1,106 @@
+"""The broker goes away and comes back; processes die. What was accepted is executed."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from functools import partial
+
+import aio_pika
+import pytest
+
+from taskframework import TaskFramework, TaskStatus
+from taskframework.model.status import Priority
+from taskframework.model.transitions import Claim, Complete, Fence
+from tests.flow.conftest import Run
+from tests.support.eventually import eventually
+from tests.support.kitchen_sink import Counts, Waits
+from tests.support.servers import RabbitServer
+
+
+@pytest.mark.parametrize("urls", ["servers"], indirect=True)
+async def test_submissions_are_accepted_without_a_broker_and_run_when_it_is_back(
+    run: Run, rabbit_server: RabbitServer
+) -> None:
+    async with run(broker={"publish_timeout": "2s"}) as framework:
+        await (await framework.submit("counts")).result(timeout=20)
+        await asyncio.to_thread(rabbit_server.ctl, "stop_app")
+        try:
+            await eventually(lambda: not framework.plant.broker.is_connected)
+            handles = await asyncio.gather(*(framework.submit("counts") for _ in range(50)))
+            ready = await framework.plant.health.readiness()
+            assert ready.ready, "a broker outage alone does not make a process unready"
+            assert ready.checks["broker"] != "ok"
+            dispatches = [(await handle.task()).dispatches for handle in handles]
+            assert dispatches == [0] * 50, "nothing is reserved meanwhile"
+        finally:
+            await asyncio.to_thread(rabbit_server.ctl, "start_app")
+        for handle in handles:
+            assert await handle.result(timeout=30) == 1
+
+
+@pytest.mark.parametrize("urls", ["servers"], indirect=True)
+async def test_a_deleted_queue_is_made_again_and_its_tasks_run(run: Run, urls: dict[str, str]) -> None:
+    recovery = {"redispatch": "300ms", "redispatch_max": "300ms"}
+    async with run(worker=False, recovery=recovery) as framework:
+        handles = [await framework.submit("counts") for _ in range(20)]
+        await eventually(lambda: _depth_is(framework, 20))
+        connection = await aio_pika.connect(urls["broker"])
+        async with connection:
+            await (await connection.channel()).queue_delete("tasks.counts.normal")
+    async with run(recovery=recovery) as framework:
+        for handle in handles:
+            assert await framework.handle(handle.task_id).result(timeout=30) == 1
+
+
+async def test_a_task_whose_worker_died_is_executed_by_another_one(run: Run) -> None:
+    async with run(worker=False) as framework:
+        handle = await framework.submit("counts")
+        claim = Claim(handle.task_id, 1, "claim-of-the-dead", "dead-worker", timedelta(seconds=0.4))
+        assert await framework.desk.store.apply(claim) is not None
+    async with run(lease="400ms") as framework:
+        assert await framework.handle(handle.task_id).result(timeout=20) == 1
+        task = await framework.get(handle.task_id)
+        assert (task.crashes, task.attempts, task.fencing_token) == (1, 2, 2)
+        assert task.errors[0].code == "lease_expired"
+        zombie = Complete(Fence(task.task_id, 1, "claim-of-the-dead"), "dead-worker", "too late")
+        assert await framework.desk.store.apply(zombie) is None
+        assert (await framework.get(task.task_id)).result == 1
+
+
+async def test_a_worker_that_lost_its_lease_discards_its_result_and_counts_it(run: Run) -> None:
+    async with run(lease="600ms") as framework:
+        handle = await framework.submit("waits")
+        await eventually(lambda: Waits.started == 1)
+        store = framework.desk.store
+        task = await handle.task()
+        assert task.lease is not None
+        thief = Complete(Fence(task.task_id, task.fencing_token, task.lease.claim_id), "thief", "stolen")
+        assert await store.apply(thief) is not None
+        await eventually(lambda: 'tasks_stale_writes_total{task_type="waits"} 1.0' in _metrics(framework))
+        assert (await handle.task()).result == "stolen"
+
+
+async def test_a_poison_task_is_a_dead_letter_after_its_crashes(run: Run) -> None:
+    async with run(worker=False, lease="400ms") as framework:
+        handle = await framework.submit("counts")
+        for crash in range(3):
+            epoch = await eventually(lambda: _claimable(framework, handle.task_id))
+            claim = Claim(handle.task_id, epoch, f"claim-{crash}", "dead-worker", timedelta(seconds=0.1))
+            await eventually(partial(framework.desk.store.apply, claim))
+        ended = await handle.finished(timeout=20)
+    assert (ended.status, ended.crashes) == (TaskStatus.DEAD_LETTER, 3)
+    assert ended.task_id not in Counts.executions
+
+
+def _metrics(framework: TaskFramework) -> str:
+    return framework.plant.metrics.exposition().decode()
+
+
+async def _claimable(framework: TaskFramework, task_id: str) -> int:
+    task = await framework.get(task_id)
+    return task.dispatch_epoch if task.status in (TaskStatus.QUEUED, TaskStatus.RETRYING) else 0
+
+
+async def _depth_is(framework: TaskFramework, depth: int) -> bool:
+    return await framework.plant.broker.queue_depth("counts", Priority.NORMAL) == depth

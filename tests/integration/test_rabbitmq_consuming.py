@@ -1,0 +1,235 @@
+"""Consuming from a real RabbitMQ: consumers come back by themselves, and an answer never fails its caller."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+
+import pytest
+
+from taskframework.brokers.base import ConsumeRequest, Delivery
+from taskframework.brokers.rabbitmq import RabbitBroker
+from taskframework.errors import BrokerError
+from taskframework.model.status import LANES, Priority
+from tests.integration.rabbitmq_helpers import Recorder, connected, message, opened, plain_channel, quick_broker
+from tests.support.eventually import eventually
+from tests.support.servers import RabbitServer
+
+_REPORTS = ConsumeRequest(["reports"], 10)
+
+
+async def test_twenty_types_in_three_lanes(amqp_url: str) -> None:
+    types = [f"type-{number}" for number in range(20)]
+    async with opened(RabbitBroker(amqp_url), *types) as broker:
+        received = Recorder()
+        consumption = broker.consume(ConsumeRequest(types, 10), received)
+        wanted = {f"{name}.{lane}": (name, lane) for name in types for lane in LANES}
+        await asyncio.gather(*(broker.publish(message(key, name, lane)) for key, (name, lane) in wanted.items()))
+        await received.has(*wanted)
+        assert len(received.deliveries) == len(wanted)
+        for delivery in received.deliveries:
+            assert delivery.queue == f"tasks.{delivery.headers['task_id']}"
+            assert delivery.lane == wanted[delivery.headers["task_id"]][1]
+        await eventually(lambda: consumption.is_live)
+
+
+async def test_prefetch_counts_for_each_queue(amqp_url: str) -> None:
+    async with opened(RabbitBroker(amqp_url), "reports") as broker:
+        for number in range(6):
+            await broker.publish(message(f"n{number}"))
+            await broker.publish(message(f"h{number}", lane=Priority.HIGH))
+        received = Recorder(holds=True)
+        broker.consume(ConsumeRequest(["reports"], 2), received)
+        await received.has("n0", "n1", "h0", "h1")
+
+        async def the_rest_waits() -> bool:
+            return [await broker.queue_depth("reports", lane) for lane in LANES] == [4, 4, 0]
+
+        await eventually(the_rest_waits)
+        assert Counter(delivery.lane for delivery in received.deliveries) == {Priority.NORMAL: 2, Priority.HIGH: 2}
+
+
+async def test_after_stop_nothing_new_comes_and_what_is_in_hand_is_answered(amqp_url: str) -> None:
+    async with opened(RabbitBroker(amqp_url), "reports") as broker:
+        await broker.publish(message("t1"))
+        first = Recorder(holds=True)
+        consumption = broker.consume(_REPORTS, first)
+        await first.has("t1")
+        await consumption.stop()
+        assert not consumption.is_live
+        await broker.publish(message("t2"))
+        await first.deliveries[0].ack()
+        second = Recorder()
+        broker.consume(_REPORTS, second)
+        await second.has("t2")
+        assert first.task_ids == ["t1"]
+        assert second.task_ids == ["t2"]
+
+
+async def test_stopping_under_load_loses_nothing(amqp_url: str) -> None:
+    names = {f"t{number}" for number in range(500)}
+    async with opened(RabbitBroker(amqp_url), "reports") as broker:
+        await asyncio.gather(*(broker.publish(message(name)) for name in names))
+        received = Recorder()
+        while len(set(received.task_ids)) < len(names):
+            so_far = len(received.deliveries)
+            consumption = broker.consume(ConsumeRequest(["reports"], 50), received)
+            await eventually(lambda so_far=so_far: len(received.deliveries) > so_far)
+            await consumption.stop()
+            at_stop = len(received.deliveries)
+            await asyncio.sleep(0)
+            assert len(received.deliveries) == at_stop
+        assert set(received.task_ids) == names
+        assert max(Counter(received.task_ids).values()) == 1, "a delivery handed over was delivered again"
+
+
+async def test_rejected_messages_reach_the_dead_letters_with_their_history(amqp_url: str) -> None:
+    async with opened(RabbitBroker(amqp_url), "reports") as broker:
+        work, dead = Recorder(holds=True), Recorder()
+        broker.consume(_REPORTS, work)
+        broker.consume_dead_letters(dead)
+        await broker.publish(message("t1"))
+        await work.has("t1")
+        await work.deliveries[0].reject()
+        await dead.has("t1")
+        [delivery] = dead.deliveries
+        assert delivery.queue == "tasks.dlq"
+        assert delivery.body == work.deliveries[0].body
+        [death] = json.loads(delivery.headers["x-death"])
+        assert (death["queue"], death["reason"]) == ("tasks.reports.normal", "rejected")
+
+
+async def test_a_queue_deleted_under_its_consumer_is_declared_and_consumed_again(amqp_url: str) -> None:
+    async with opened(RabbitBroker(amqp_url), "reports", "others") as broker, plain_channel(amqp_url) as channel:
+        received = Recorder()
+        consumption = broker.consume(ConsumeRequest(["reports", "others"], 10), received)
+        await eventually(lambda: consumption.is_live)
+        await channel.queue_delete("tasks.reports.normal")
+        await eventually(lambda: not consumption.is_live)
+        await eventually(lambda: consumption.is_live)
+        await broker.publish(message("t1"))
+        await broker.publish(message("t2", "others"))
+        await received.has("t1", "t2")
+
+
+async def test_queues_nobody_declared_are_declared_by_their_consumer(amqp_url: str) -> None:
+    async with opened(RabbitBroker(amqp_url)) as broker:
+        received, dead = Recorder(), Recorder()
+        consumptions = [broker.consume(_REPORTS, received), broker.consume_dead_letters(dead)]
+        await eventually(lambda: all(consumption.is_live for consumption in consumptions))
+        await broker.publish(message("t1"))
+        await received.has("t1")
+
+
+async def test_a_queue_that_cannot_be_declared_leaves_the_others_alone(amqp_url: str) -> None:
+    async with plain_channel(amqp_url) as channel:
+        await channel.declare_exchange("tasks.exchange", "direct", durable=True)
+        await channel.declare_queue("tasks.bad.high", durable=True, arguments={"x-queue-type": "classic"})
+    async with opened(RabbitBroker(amqp_url), "good") as broker:
+        received = Recorder()
+        broker.consume(ConsumeRequest(["bad", "good"], 10), received)
+        await broker.publish(message("t1", "good"))
+        await received.has("t1")
+
+
+async def test_a_second_answer_and_an_answer_after_the_end_do_nothing(amqp_url: str) -> None:
+    received = Recorder(holds=True)
+    async with opened(RabbitBroker(amqp_url), "reports") as broker:
+        broker.consume(_REPORTS, received)
+        await broker.publish(message("t1"))
+        await broker.publish(message("t2"))
+        await received.has("t1", "t2")
+        await received.deliveries[0].ack()
+        await received.deliveries[0].ack()
+        await received.deliveries[0].reject()
+        await broker.publish(message("t3"))
+        await received.has("t3")
+    for delivery in received.deliveries:
+        await delivery.ack()
+
+
+async def test_acknowledgements_given_just_before_close_reach_the_broker(amqp_url: str) -> None:
+    names = [f"t{number}" for number in range(200)]
+    async with opened(RabbitBroker(amqp_url), "reports") as broker:
+        await asyncio.gather(*(broker.publish(message(name)) for name in names))
+        received = Recorder(holds=True)
+        broker.consume(ConsumeRequest(["reports"], 500), received)
+        await received.has(*names)
+        await asyncio.gather(*(delivery.ack() for delivery in received.deliveries))
+    async with opened(RabbitBroker(amqp_url), "reports") as broker:
+        assert await broker.queue_depth("reports", Priority.NORMAL) == 0
+
+
+async def test_closing_leaves_no_tasks(amqp_url: str) -> None:
+    before = asyncio.all_tasks()
+    async with opened(RabbitBroker(amqp_url), "reports") as broker:
+        received = Recorder(holds=True)
+        broker.consume(_REPORTS, received)
+        broker.consume_dead_letters(received)
+        await broker.queue_depth("reports", Priority.HIGH)
+        await broker.publish(message("t1"))
+        await received.has("t1")
+    await eventually(lambda: asyncio.all_tasks() == before)
+
+
+async def test_lost_connections_are_replaced_and_the_work_in_hand_is_not_disturbed(
+    rabbit_server: RabbitServer, amqp_url: str
+) -> None:
+    async with opened(quick_broker(amqp_url), "reports") as broker:
+        finished: list[str] = []
+        release = asyncio.Event()
+        running: set[asyncio.Task[None]] = set()
+
+        def take(delivery: Delivery) -> None:
+            running.add(asyncio.create_task(work(delivery)))
+
+        async def work(delivery: Delivery) -> None:
+            await release.wait()
+            await delivery.ack()
+            finished.append(delivery.headers["task_id"])
+
+        consumption = broker.consume(_REPORTS, take)
+        await asyncio.gather(*(broker.publish(message(f"t{number}")) for number in range(5)))
+        await eventually(lambda: len(running) == 5)
+        await asyncio.to_thread(rabbit_server.ctl, "close_all_connections", "test")
+        await eventually(lambda: len(running) >= 10, what=f"all five were delivered again")
+        release.set()
+        await asyncio.gather(*running)
+        assert Counter(finished) == Counter({f"t{number}": 2 for number in range(5)})
+        await eventually(lambda: consumption.is_live)
+        await connected(broker)
+
+
+@pytest.mark.parametrize("how", ["stop_app", "kill"])
+@pytest.mark.timeout(120)
+async def test_a_broker_that_restarts_is_used_again_by_itself(
+    rabbit_server: RabbitServer, amqp_url: str, how: str
+) -> None:
+    async with opened(quick_broker(amqp_url), "reports") as broker:
+        received = Recorder()
+        consumption = broker.consume(_REPORTS, received)
+        await broker.publish(message("before"))
+        await received.has("before")
+        await asyncio.to_thread(_go_down, rabbit_server, how)
+        await eventually(lambda: not broker.is_connected and not consumption.is_live)
+        with pytest.raises(BrokerError):
+            await broker.publish(message("meanwhile"))
+        await asyncio.to_thread(_come_up, rabbit_server, how)
+        await eventually(lambda: broker.is_connected and consumption.is_live, timeout=15)
+        await broker.publish(message("after"))
+        await received.has("after")
+
+
+def _go_down(server: RabbitServer, how: str) -> None:
+    if how == "stop_app":
+        server.ctl("stop_app")
+    else:
+        server.kill()
+
+
+def _come_up(server: RabbitServer, how: str) -> None:
+    if how == "stop_app":
+        server.ctl("start_app")
+    else:
+        server.start()

@@ -1,0 +1,122 @@
+"""Subscribers of the events exchange on a real RabbitMQ: in order, at least once, without a hot loop."""
+
+from __future__ import annotations
+
+import asyncio
+
+import aio_pika
+import aio_pika.exceptions
+
+from taskframework.brokers.base import ExternalMessage
+from taskframework.brokers.rabbitmq import RabbitBroker
+from tests.integration.rabbitmq_helpers import opened, plain_channel
+from tests.support.eventually import eventually
+from tests.support.servers import RabbitServer
+
+
+def event(number: int) -> ExternalMessage:
+    return ExternalMessage(str(number).encode(), "application/cloudevents+json", {"h": str(number)})
+
+
+class Ear:
+    """Remembers what it heard; fails as often as asked."""
+
+    def __init__(self, *, failures: int = 0) -> None:
+        self.heard: list[int] = []
+        self.calls = 0
+        self._failures = failures
+
+    async def __call__(self, message: ExternalMessage) -> None:
+        self.calls += 1
+        if self.calls <= self._failures:
+            raise RuntimeError("not now")
+        assert message.content_type == "application/cloudevents+json"
+        assert message.headers["h"].encode() == message.body
+        self.heard.append(int(message.body))
+
+
+async def test_every_subscriber_hears_every_event_in_order(amqp_url: str) -> None:
+    async with opened(RabbitBroker(amqp_url), "reports") as broker:
+        ears = [Ear(), Ear()]
+        subscriptions = [broker.subscribe(ears[0]), broker.subscribe(ears[1], durable_name="audit")]
+        await eventually(lambda: all(subscription.is_live for subscription in subscriptions))
+        for number in range(50):
+            await broker.publish_event(event(number))
+        await eventually(lambda: [ear.heard for ear in ears] == [list(range(50))] * 2)
+
+
+async def test_an_event_that_could_not_be_handled_is_handed_over_again_before_the_next(amqp_url: str) -> None:
+    async with opened(RabbitBroker(amqp_url), "reports") as broker:
+        ear = Ear(failures=3)
+        subscription = broker.subscribe(ear)
+        await eventually(lambda: subscription.is_live)
+        for number in range(3):
+            await broker.publish_event(event(number))
+        await eventually(lambda: ear.heard == [0, 1, 2])
+        assert ear.calls == 6
+
+
+async def test_a_durable_name_collects_while_nobody_listens(amqp_url: str) -> None:
+    async with opened(RabbitBroker(amqp_url), "reports") as broker:
+        first = Ear()
+        subscription = broker.subscribe(first, durable_name="audit")
+        await eventually(lambda: subscription.is_live)
+        await subscription.stop()
+        for number in range(5):
+            await broker.publish_event(event(number))
+        assert first.heard == []
+        second = Ear()
+        broker.subscribe(second, durable_name="audit")
+        await eventually(lambda: second.heard == list(range(5)))
+
+
+async def test_stop_gives_back_what_was_not_heard_to_the_end(amqp_url: str) -> None:
+    async with opened(RabbitBroker(amqp_url), "reports") as broker:
+        begun: asyncio.Queue[bytes] = asyncio.Queue()
+
+        async def never(message: ExternalMessage) -> None:
+            await begun.put(message.body)
+            await asyncio.Event().wait()
+
+        subscription = broker.subscribe(never, durable_name="audit")
+        await eventually(lambda: subscription.is_live)
+        for number in range(5):
+            await broker.publish_event(event(number))
+        assert await begun.get() == b"0"
+        await subscription.stop()
+        assert begun.empty()
+        ear = Ear()
+        broker.subscribe(ear, durable_name="audit")
+        await eventually(lambda: ear.heard == list(range(5)))
+
+
+async def test_an_exclusive_queue_goes_with_its_subscriber(amqp_url: str) -> None:
+    async with opened(RabbitBroker(amqp_url), "reports") as broker:
+        subscription = broker.subscribe(Ear())
+        await eventually(lambda: subscription.is_live)
+        await subscription.stop()
+        # Unroutable now: nothing is bound to the exchange any more.
+        async with plain_channel(amqp_url) as channel:
+            exchange = await channel.get_exchange("tasks.events", ensure=False)
+
+            async def nobody_listens() -> bool:
+                try:
+                    await exchange.publish(aio_pika.Message(b""), "")
+                except aio_pika.exceptions.PublishError:
+                    return True
+                return False
+
+            await eventually(nobody_listens)
+
+
+async def test_a_subscriber_survives_a_lost_connection(rabbit_server: RabbitServer, amqp_url: str) -> None:
+    async with opened(RabbitBroker(amqp_url), "reports") as broker:
+        ear = Ear()
+        subscription = broker.subscribe(ear, durable_name="audit")
+        await eventually(lambda: subscription.is_live)
+        await broker.publish_event(event(0))
+        await eventually(lambda: ear.heard == [0])
+        await asyncio.to_thread(rabbit_server.ctl, "close_all_connections", "test")
+        await eventually(lambda: subscription.is_live and broker.is_connected)
+        await broker.publish_event(event(1))
+        await eventually(lambda: ear.heard[-1] == 1)
