@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 
 PROBLEM_JSON = "application/problem+json"
 RETRY_AFTER_SECONDS = 5
+#: Characters of what a caller sent that are sent back.
+_SHOWN = 100
 
 #: Every code a problem can have, with its status and its title. `type` points to the code's entry on /docs.
 CODES: dict[str, tuple[int, str]] = {
@@ -181,7 +183,9 @@ def invalid_fields(error: ValidationError) -> RequestRefusedError:
     return _refused_fields(problems_of(error))
 
 
-def _refused_fields(problems: Sequence[Mapping[str, str]]) -> RequestRefusedError:
+def _refused_fields(found: Sequence[Mapping[str, str]]) -> RequestRefusedError:
+    # A field nobody knows has whatever name the caller gave it.
+    problems = [{"field": problem["field"][:_SHOWN], "message": problem["message"]} for problem in found]
     first = problems[0]
     return RequestRefusedError(
         f"{first['field']}: {first['message']}.",

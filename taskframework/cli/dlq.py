@@ -11,7 +11,7 @@ from taskframework.cli.desk import open_desk, operator
 from taskframework.cli.invocation import Invocation
 from taskframework.cli.options import Config, Cursor, Json, Limit
 from taskframework.cli.output import as_json_text, facts, note, out, print_json, run, say
-from taskframework.cli.render import TimelinePrinter, letter_table, next_step, task_facts
+from taskframework.cli.render import letter_table, print_next_step, print_timeline, task_facts
 from taskframework.model.message import rfc3339
 from taskframework.model.query import DeadMessage
 from taskframework.operations.dead_letters import DeadLetter, ReplayOutcome
@@ -77,8 +77,8 @@ async def _show(invocation: Invocation, letter_id: str, as_json: bool) -> None:
         return
     out().print(task_facts(letter.entry))
     out().print()
-    TimelinePrinter().print_new(letter.entry)
-    note(next_step(letter.entry))
+    print_timeline(letter.entry)
+    print_next_step(letter.entry)
 
 
 async def _replay(invocation: Invocation, ids: list[str]) -> list[ReplayOutcome]:

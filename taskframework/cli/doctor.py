@@ -4,48 +4,148 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
 import typer
 from rich.text import Text
 
 from taskframework import wiring
-from taskframework.brokers.base import BrokerReport
 from taskframework.cli.invocation import Invocation
 from taskframework.cli.options import Apps, Config, Json
-from taskframework.cli.output import facts, out, print_json, run, say
+from taskframework.cli.output import facts, out, print_json, printable, run
 from taskframework.clock import SystemClock
 from taskframework.errors import TaskframeworkError
-from taskframework.runtime import TaskFramework
-from taskframework.settings import Settings, redacted
+from taskframework.settings import LoadedSettings, Settings, redacted
 from taskframework.settings.load import FILE_NAME, PROFILE_VARIABLE
-from taskframework.stores.base import StoreReport
+from taskframework.stores.base import TaskStore
 
-_PACKAGES = ("aio-pika", "motor", "pymongo", "aiosqlite", "fastapi", "uvicorn", "uvloop", "pydantic")
-_NOT_THERE_YET = "state"
+_PACKAGES = ("aio-pika", "motor", "pymongo", "aiosqlite", "pydantic", "fastapi", "uvicorn", "uvloop")
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One part: what is known about it, and what is wrong, each with its remedy."""
+    """One part: what is known about it, and what is wrong with it, each problem with its remedy."""
 
-    name: str
+    part: str
     facts: Mapping[str, str] = field(default_factory=dict)
     problems: Sequence[str] = ()
 
 
 def doctor(context: typer.Context, config: Config = None, app: Apps = None, as_json: Json = False) -> None:
-    """Check versions, settings, program, store and broker; exit code 1 if anything is wrong."""
-    findings = run(_examine(Invocation.of(context, config, app)))
-    problems = [problem for finding in findings for problem in finding.problems]
+    """Check versions, settings, program, store and broker. Exit code 1 if something is wrong."""
+    findings = _examine(Invocation.of(context, config, app))
+    problems = sum(len(finding.problems) for finding in findings)
     if as_json:
         print_json({"ok": not problems, "findings": [asdict(finding) for finding in findings]})
     else:
         for finding in findings:
             _print(finding)
-        say("No problem found." if not problems else "", style="green")
+        counted = f"{problems} problem{'' if problems == 1 else 's'} found"
+        out().print(Text(counted if problems else "No problem found", style="bold red" if problems else "bold green"))
     if problems:
         raise typer.Exit(1)
+
+
+def _examine(invocation: Invocation) -> list[Finding]:
+    findings = [_versions()]
+    try:
+        loaded = invocation.load()
+    except TaskframeworkError as error:
+        return [*findings, Finding("settings", problems=[str(error)])]
+    findings.append(_settings(invocation, loaded))
+    program, settings = _program(invocation, loaded.settings)
+    return [*findings, program, *run(_servers(settings))]
+
+
+def _versions() -> Finding:
+    found = {"taskframework": _version("taskframework"), "python": f"{platform.python_version()}, {platform.platform()}"}
+    return Finding("versions", found | {name: _version(name) for name in _PACKAGES})
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _settings(invocation: Invocation, loaded: LoadedSettings) -> Finding:
+    file = str(invocation.config or "") or (FILE_NAME if os.path.exists(FILE_NAME) else "none, only defaults")
+    changed = {key: origin for key, origin in loaded.origins.items() if origin != "default"}
+    found = {"file": file, "given by it or the environment": ", ".join(changed) or "nothing"}
+    if profile := os.environ.get(PROFILE_VARIABLE):
+        found["profile"] = profile
+    return Finding("settings", found)
+
+
+def _program(invocation: Invocation, settings: Settings) -> tuple[Finding, Settings]:
+    """The user's program, and the settings in force: it may bring its own."""
+    named = ", ".join([*settings.app.modules, *invocation.apps])
+    try:
+        framework = invocation.framework()
+    except TaskframeworkError as error:
+        return Finding("program", {"modules": named}, [str(error)]), settings
+    types = ", ".join(framework.registry.task_types)
+    found = {"modules": named or "none named; --app names them", "task types": types or "none"}
+    return Finding("program", found), framework.settings
+
+
+async def _servers(settings: Settings) -> list[Finding]:
+    store = wiring.build_store(settings, SystemClock())
+    found = await _store(store, settings)
+    findings = [found, await _broker(settings)]
+    if not found.problems and "state" not in found.facts:
+        findings.insert(1, await _tasks(store))
+    return findings
+
+
+async def _store(store: TaskStore, settings: Settings) -> Finding:
+    where = {"url": redacted(settings.store.url)}
+    try:
+        report = await store.inspect()
+    except TaskframeworkError as error:
+        return Finding("store", where, [str(error)])
+    return Finding("store", where | report.facts, report.problems)
+
+
+async def _broker(settings: Settings) -> Finding:
+    where = {"url": redacted(settings.broker.url), "delays": settings.broker.delay}
+    broker = wiring.build_broker(settings, SystemClock())
+    try:
+        report = await broker.inspect()
+    except TaskframeworkError as error:
+        return Finding("broker", where, [str(error)])
+    finally:
+        await broker.close()
+    return Finding("broker", where | report.facts, report.problems)
+
+
+async def _tasks(store: TaskStore) -> Finding:
+    try:
+        await store.open()
+        try:
+            counts = await store.count_by_status()
+            undriven = await store.count_undriven()
+        finally:
+            await store.close()
+    except TaskframeworkError as error:
+        return Finding("tasks", problems=[str(error)])
+    found = {status.value: f"{count:,}" for status, count in counts.items() if count} or {"tasks": "none"}
+    if not undriven:
+        return Finding("tasks", found)
+    problem = (
+        f"{undriven:,} live tasks have no due time, lease or children, so nothing will ever move them. This is a "
+        "defect: keep their documents for a report, then cancel them and submit them again."
+    )
+    return Finding("tasks", found, [problem])
+
+
+def _print(finding: Finding) -> None:
+    console = out()
+    console.print(Text(finding.part, style="bold"))
+    console.print(facts({f"  {name}": value for name, value in finding.facts.items()}))
+    for problem in finding.problems:
+        console.print(Text("  problem: ", style="bold red").append(printable(problem), style="not bold red"))
+    console.print()

@@ -63,6 +63,11 @@ def show_error(error: TaskframeworkError) -> None:
         console.print(Text(f"  {error.hint}"), soft_wrap=True)
 
 
+def printable(text: str) -> str:
+    """The text without control characters: what tasks and files are called must not steer a terminal."""
+    return "".join(sign if sign.isprintable() or sign == "\n" else "\N{REPLACEMENT CHARACTER}" for sign in text)
+
+
 def print_json(value: object) -> None:
     """A whole JSON document."""
     sys.stdout.write(orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode())
@@ -94,7 +99,7 @@ def facts(rows: Mapping[str, str | Text] | Sequence[tuple[str, str | Text]]) -> 
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
     for name, value in rows.items() if isinstance(rows, Mapping) else rows:
-        grid.add_row(name, value if isinstance(value, Text) else Text(value))
+        grid.add_row(name, value if isinstance(value, Text) else Text(printable(value)))
     return grid
 
 

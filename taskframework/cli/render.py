@@ -1,34 +1,43 @@
-"""How tasks and dead letters look to a person."""
+"""How tasks, dead letters and events look to a person."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from datetime import datetime, timedelta
+from collections.abc import Iterable, Iterator
+from datetime import datetime
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
-from taskframework.cli.output import ago, as_json_text, duration, facts, table
+from taskframework.cli.output import ago, as_json_text, duration, facts, note, out, printable, table
 from taskframework.model.message import rfc3339
-from taskframework.model.status import REPLAYABLE, TaskStatus
-from taskframework.model.task import HistoryEntry, Task
+from taskframework.model.status import CLAIMABLE, REPLAYABLE, TaskStatus
+from taskframework.model.task import HistoryEntry, Task, TaskError
 from taskframework.operations.dead_letters import DeadLetter
 
 _COLOURS = {
-    TaskStatus.RUNNING: "cyan",
-    TaskStatus.RETRYING: "yellow",
-    TaskStatus.COMPLETED: "green",
-    TaskStatus.COMPLETED_WITH_ERRORS: "yellow",
-    TaskStatus.FAILED: "red",
-    TaskStatus.DEAD_LETTER: "red",
-    TaskStatus.CANCELLED: "magenta",
+    "RUNNING": "cyan",
+    "STARTED": "cyan",
+    "RETRYING": "yellow",
+    "RELEASED": "yellow",
+    "COMPLETED": "green",
+    "COMPLETED_WITH_ERRORS": "yellow",
+    "FAILED": "red",
+    "DEAD_LETTER": "red",
+    "CANCELLED": "magenta",
+    "CANCEL_REQUESTED": "magenta",
 }
 _LONGEST_CELL = 100
 
 
-def status_text(status: TaskStatus) -> Text:
-    return Text(status.value, style=_COLOURS.get(status, ""))
+def status_text(status: str) -> Text:
+    """A status, or the type of an event, in its colour."""
+    return Text(status, style=_COLOURS.get(status.strip().upper(), ""))
+
+
+def error_text(error: TaskError) -> str:
+    """Kind and message, without the module of the kind."""
+    return printable(f"{error.type.rpartition('.')[2]}: {error.message}")
 
 
 def progress_text(progress: object) -> str:
@@ -41,115 +50,142 @@ def progress_text(progress: object) -> str:
 
 def task_table(tasks: Iterable[Task], now: datetime) -> Table:
     """Tasks below each other, one line each."""
-    made = table("Task", "Type", "Status", "Attempt", "Submitted", "")
-    made.columns[0].no_wrap = made.columns[2].no_wrap = made.columns[4].no_wrap = True
-    made.columns[5].overflow = "ellipsis"
-    made.columns[5].no_wrap = True
+    made = table("Task", "Type", "Status", "Attempt", "Submitted", "Remark")
+    _let_only_last_shrink(made)
     for task in tasks:
         attempt = f"{task.attempts}/{task.max_attempts}"
-        remark = Text(_remark(task, now))
-        made.add_row(
-            task.task_id, task.task_type, status_text(task.status), attempt, ago(task.created_at, now), remark
-        )
+        age = ago(task.created_at, now)
+        made.add_row(task.task_id, task.task_type, status_text(task.status), attempt, age, Text(_remark(task, now)))
+    return made
+
+
+def letter_table(letters: Iterable[DeadLetter], now: datetime) -> Table:
+    """Dead letters below each other, one line each."""
+    made = table("Dead letter", "Type", "Status", "Ended", "Reason")
+    _let_only_last_shrink(made)
+    for letter in letters:
+        view = letter.view()
+        status = status_text(view["status"]) if view["status"] else Text("message", style="yellow")
+        reason = Text(_shortened(_reason(letter)))
+        made.add_row(letter.id, view["task_type"] or "", status, ago(letter.at, now), reason)
     return made
 
 
 def task_facts(task: Task) -> Table:
     """Everything about one task but its history."""
-    rows: list[tuple[str, str | Text]] = [
-        ("Task", Text(task.task_id, style="bold")),
-        ("Type", task.task_type),
-        ("Status", status_text(task.status)),
-        ("Attempt", f"{task.attempts} of {task.max_attempts}"),
-        ("User", task.user_id),
-        ("Priority", str(task.priority)),
-        ("Submitted", rfc3339(task.created_at)),
-    ]
-    if task.generation:
-        rows.append(("Generation", f"{task.generation} (queued anew so often)"))
-    if task.started_at and task.finished_at:
-        rows.append(("Finished", f"{rfc3339(task.finished_at)}, after {duration(task.finished_at - task.started_at)}"))
-    elif task.status in (TaskStatus.QUEUED, TaskStatus.RETRYING) and task.not_before > task.created_at:
-        rows.append(("Not before", rfc3339(task.not_before)))
-    if task.deadline:
-        rows.append(("Deadline", rfc3339(task.deadline)))
-    if task.lease:
-        rows.append(("Worker", task.lease.worker_id))
-    if task.cancel:
-        rows.append(("Cancel asked", f"by {task.cancel.by}" + (f": {task.cancel.reason}" if task.cancel.reason else "")))
-    rows.append(("Parameters", as_json_text(task.parameters)))
-    if task.progress is not None and not task.status.is_final:
-        rows.append(("Progress", progress_text(task.progress)))
-    if task.status is TaskStatus.COMPLETED:
-        rows.append(("Result", as_json_text(task.result)))
-    if task.error:
-        rows.append(("Error", Text(f"{task.error.type}: {task.error.message}", style="red")))
-    return facts(rows)
+    return facts([*_state_facts(task), *_content_facts(task)])
 
 
-def timeline(task: Task) -> Table:
-    """The history, from the submission on."""
-    made = Table.grid(padding=(0, 2, 0, 0))
+def print_timeline(task: Task, after: int = 0) -> int:
+    """Print the history above a sequence; returns the last sequence printed."""
     for entry in task.history:
-        made.add_row(*timeline_row(entry, task.created_at))
-    return made
+        if entry.sequence > after:
+            out().print(_timeline_line(entry, task.created_at), soft_wrap=True)
+    return task.sequence
 
 
-def timeline_row(entry: HistoryEntry, since: datetime) -> tuple[Text, Text, Text, Text]:
-    """One entry: when, after how long, what, and what there is to say about it."""
-    after = entry.at - since
-    name = "COMPLETED" if entry.type == "completed" else entry.type.upper()
-    colour = _COLOURS.get(TaskStatus(name), "") if name in TaskStatus.__members__ else ""
+def print_outcome(task: Task) -> None:
+    """Print how a final task ended."""
+    console = out()
+    line = status_text(task.status)
+    if task.started_at and task.finished_at:
+        line.append(f" after {duration(task.finished_at - task.started_at)}", style="default")
+    if task.attempts > 1:
+        line.append(f", attempt {task.attempts}", style="default")
+    console.print(line)
+    if task.status is TaskStatus.COMPLETED:
+        console.print(Text(as_json_text(task.result)), soft_wrap=True)
+    elif task.error is not None:
+        console.print(Text(error_text(task.error), style="red"), soft_wrap=True)
+    print_next_step(task)
+
+
+def print_next_step(task: Task) -> None:
+    """Say what a person may do about the task now, if there is anything."""
+    if task.status in REPLAYABLE:
+        note(f"Queue it anew: taskframework tasks retry {task.task_id}")
+    elif not task.status.is_final:
+        note(f"Follow it: taskframework tasks watch {task.task_id}")
+
+
+def event_line(event: dict[str, Any]) -> Text:
+    """An external event on one line."""
+    name, data = str(event["type"]).removeprefix("task."), event["data"]
+    line = Text(f"{event['time']}  ", style="dim")
+    line.append_text(status_text(f"{name:<16}")).append(f"  {data['task_type']}  {event['subject']}", style="default")
+    if (error := data.get("error")) is not None and name != "completed":
+        line.append(_shortened(f"  {error['type'].rpartition('.')[2]}: {error['message']}"), style="red")
+    elif name == "progress":
+        line.append(f"  {progress_text(data['progress'])}", style="default")
+    elif data["attempt"] > 1:
+        line.append(f"  attempt {data['attempt']}", style="dim")
+    return line
+
+
+def _state_facts(task: Task) -> Iterator[tuple[str, str | Text]]:
+    yield "Task", Text(task.task_id, style="bold")
+    yield "Type", task.task_type
+    yield "Status", status_text(task.status)
+    yield "Attempt", f"{task.attempts} of {task.max_attempts}"
+    if task.generation:
+        yield "Generation", f"{task.generation} (how often it was queued anew)"
+    yield "User", task.user_id
+    yield "Priority", str(task.priority)
+    yield "Submitted", rfc3339(task.created_at)
+    if task.started_at and task.finished_at:
+        yield "Finished", f"{rfc3339(task.finished_at)}, after {duration(task.finished_at - task.started_at)}"
+    if task.status in CLAIMABLE and task.not_before > task.created_at:
+        yield "Not before", rfc3339(task.not_before)
+    if task.deadline:
+        yield "Deadline", rfc3339(task.deadline)
+    if task.lease:
+        yield "Worker", task.lease.worker_id
+    if task.cancel:
+        yield "Cancel asked", f"by {task.cancel.by}" + (f": {task.cancel.reason}" if task.cancel.reason else "")
+
+
+def _content_facts(task: Task) -> Iterator[tuple[str, str | Text]]:
+    yield "Parameters", as_json_text(task.parameters)
+    if task.progress is not None and not task.status.is_final:
+        yield "Progress", progress_text(task.progress)
+    if task.status is TaskStatus.COMPLETED:
+        yield "Result", as_json_text(task.result)
+    if task.error:
+        yield "Error", Text(error_text(task.error), style="red")
+        if task.error.traceback:
+            yield "", Text(printable(task.error.traceback.rstrip()), style="dim")
+
+
+def _timeline_line(entry: HistoryEntry, since: datetime) -> Text:
+    line = Text(f"{rfc3339(entry.at)}  {'+' + duration(entry.at - since):>10}  ", style="dim")
+    line.append_text(status_text(f"{entry.type:<16}"))
     said = [f"attempt {entry.attempt}"] if entry.attempt else []
-    if entry.worker_id:
-        said.append(entry.worker_id)
     if isinstance(entry.data, dict):
         said += [f"{key} {value}" for key, value in entry.data.items() if value is not None]
-    return (
-        Text(rfc3339(entry.at), style="dim"),
-        Text(f"+{duration(max(after, timedelta(0)))}", style="dim", justify="right"),
-        Text(entry.type, style=colour),
-        Text(", ".join(said), style="dim"),
-    )
+    return line.append(printable("  " + ", ".join(said)).rstrip(), style="dim")
 
 
-def next_step(task: Task) -> str:
-    """What a person may do about the task now; empty when there is nothing."""
-    if task.status in REPLAYABLE:
-        return f"Queue it anew: taskframework tasks retry {task.task_id}"
-    return "" if task.status.is_final else f"Follow it: taskframework tasks watch {task.task_id}"
-
-
-def letter_table(letters: Iterable[DeadLetter], now: datetime) -> Table:
-    """Dead letters below each other, one line each."""
-    made = table("Dead letter", "Kind", "Type", "Status", "When", "Reason")
-    made.columns[0].no_wrap = made.columns[4].no_wrap = True
-    made.columns[5].overflow = "ellipsis"
-    made.columns[5].no_wrap = True
-    for letter in letters:
-        view = letter.view()
-        status = status_text(TaskStatus(view["status"])) if view["status"] else Text("")
-        made.add_row(
-            letter.id, view["kind"], view["task_type"] or "", status, ago(letter.at, now), Text(_reason(view))
-        )
-    return made
-
-
-def _reason(view: dict[str, Any]) -> str:
-    error = view["error"]
-    return _shortened(f"{error['type']}: {error['message']}" if error else view["reason"])
+def _let_only_last_shrink(made: Table) -> None:
+    for column in made.columns:
+        column.no_wrap = True
+    made.columns[-1].overflow = "ellipsis"
 
 
 def _remark(task: Task, now: datetime) -> str:
-    if task.error is not None:
-        return _shortened(f"{task.error.type}: {task.error.message}")
+    if task.error is not None and task.status is not TaskStatus.COMPLETED:
+        return _shortened(error_text(task.error))
     if task.progress is not None and not task.status.is_final:
         return progress_text(task.progress)
-    if task.status is TaskStatus.QUEUED and task.not_before > now:
-        return f"starts {ago(task.not_before, now)}"
-    return ""
+    return f"starts {ago(task.not_before, now)}" if task.status in CLAIMABLE and task.not_before > now else ""
+
+
+def _reason(letter: DeadLetter) -> str:
+    entry = letter.entry
+    if isinstance(entry, Task):
+        return error_text(entry.error) if entry.error else entry.status.value
+    return entry.reason
 
 
 def _shortened(text: str) -> str:
-    line = " ".join(text.split())
+    line = " ".join(printable(text).split())
     return line if len(line) <= _LONGEST_CELL else line[: _LONGEST_CELL - 1] + "…"

@@ -10,7 +10,7 @@ from taskframework.cli.desk import open_desk, operator
 from taskframework.cli.invocation import Invocation
 from taskframework.cli.options import Config, Cursor, Json, Limit, TaskId
 from taskframework.cli.output import note, out, print_json, print_json_line, run, say
-from taskframework.cli.render import TimelinePrinter, next_step, print_outcome, task_facts, task_table
+from taskframework.cli.render import print_next_step, print_outcome, print_timeline, task_facts, task_table
 from taskframework.cli.watching import follow
 from taskframework.model.query import TaskFilter
 from taskframework.model.status import TaskStatus
@@ -93,9 +93,8 @@ async def _show(invocation: Invocation, task_id: str, as_json: bool) -> None:
     console = out()
     console.print(task_facts(task))
     console.print()
-    TimelinePrinter().print_new(task)
-    if step := next_step(task):
-        note(step)
+    print_timeline(task)
+    print_next_step(task)
 
 
 async def _cancel(invocation: Invocation, task_id: str, reason: str | None, as_json: bool) -> None:
@@ -121,10 +120,17 @@ async def _retry(invocation: Invocation, task_id: str, as_json: bool) -> None:
 
 
 async def _watch(invocation: Invocation, task_id: str, as_json: bool) -> Task:
-    async with open_desk(invocation) as framework:
-        printer = TimelinePrinter()
+    printed = 0
+
+    def tell(task: Task) -> None:
+        nonlocal printed
         if as_json:
-            return await follow(framework.handle(task_id), None, lambda task: print_json_line(public_view(task)))
-        task = await follow(framework.handle(task_id), None, printer.print_new)
-    print_outcome(task)
+            print_json_line(public_view(task))
+        else:
+            printed = print_timeline(task, printed)
+
+    async with open_desk(invocation) as framework:
+        task = await follow(framework.handle(task_id), None, tell)
+    if not as_json:
+        print_outcome(task)
     return task

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 import typer
 
 from taskframework import wiring
@@ -50,6 +52,24 @@ async def _apply(framework: TaskFramework) -> None:
         await broker.declare(framework.registry.task_types)
     finally:
         await broker.close()
+
+
+def topology_lines(framework: TaskFramework) -> list[str]:
+    """One line for each exchange, queue and binding; none for the embedded broker."""
+    settings = framework.settings.broker
+    if settings.scheme == "embedded":
+        return []
+    # By name: only the wiring may import an adapter.
+    adapter = importlib.import_module("taskframework.brokers.rabbitmq.topology")
+
+    def lines(with_plugin: bool) -> list[str]:
+        types, limit = framework.registry.task_types, settings.delivery_limit
+        return list(adapter.whole_topology(settings.prefix, types, delivery_limit=limit, with_plugin=with_plugin).lines())
+
+    if settings.delay != "auto":
+        return lines(settings.delay == "plugin")
+    always = lines(False)
+    return always + [f"{line} (if the broker has the plugin)" for line in lines(True) if line not in always]
 
 
 def _note_types(framework: TaskFramework) -> None:

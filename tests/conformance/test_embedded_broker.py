@@ -9,7 +9,7 @@ import pytest
 from taskframework.brokers import embedded
 from taskframework.brokers.base import Broker, ConsumeRequest, ExternalMessage
 from taskframework.brokers.embedded import EmbeddedBroker
-from taskframework.errors import BrokerUnavailableError
+from taskframework.errors import BrokerUnavailableError, PublishRefusedError
 from taskframework.model.status import Priority
 from taskframework.testing.clock import FakeClock
 from taskframework.testing.conformance.broker import TYPE, BrokerConformance, Inbox, Listener, event, task_message
@@ -97,6 +97,7 @@ async def test_delays_follow_the_clock() -> None:
     broker.consume(ConsumeRequest([TYPE], 10), inbox)
     for number, seconds in enumerate((600.1, 0.3, 30)):
         await broker.publish(task_message(number), delay=timedelta(seconds=seconds))
+        await eventually(lambda: clock.sleeping == 1, what="the broker waits for the first message")
     arrived = []
     for seconds in (0.3, 29.7, 570.1):
         await eventually(lambda: clock.sleeping == 1, what="the broker waits for the next message")
@@ -135,6 +136,68 @@ async def test_a_durable_queue_loses_the_oldest_events_beyond_its_limit_and_says
     listener = Listener()
     broker.subscribe(listener, durable_name="away")
     await listener.hears("7", "8", "9")
+    await broker.close()
+
+
+async def test_an_exclusive_queue_does_not_collect_after_its_subscription(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(embedded, "MAX_KEPT_EVENTS", 1)
+    await broker.subscribe(Listener()).stop()
+    broker.subscribe(Listener())
+    broker.interrupt()
+    broker.restore()
+    await broker.close()
+    await broker.open()
+    for number in range(3):
+        await broker.publish_event(event(str(number)))
+    assert caplog.records == []
+    await broker.close()
+
+
+async def test_what_a_stopped_subscriber_did_not_handle_goes_to_the_next_of_its_durable_queue(
+    broker: EmbeddedBroker,
+) -> None:
+    started, finish = asyncio.Event(), asyncio.Event()
+
+    async def fail_later(_: ExternalMessage) -> None:
+        started.set()
+        await finish.wait()
+        raise RuntimeError("too late")
+
+    subscription = broker.subscribe(fail_later, durable_name="billing")
+    await broker.publish_event(event("1"))
+    await broker.publish_event(event("2"))
+    await started.wait()
+    await subscription.stop()
+    finish.set()
+    listener = Listener()
+    broker.subscribe(listener, durable_name="billing")
+    await eventually(lambda: sorted(listener.heard) == ["1", "2"], what="both events are heard")
+    await broker.close()
+
+
+async def test_a_subscriber_that_is_stopped_while_it_pauses_gives_its_event_back() -> None:
+    clock = FakeClock()
+    broker = EmbeddedBroker(clock=clock)
+    await broker.open()
+    failing, listener = Listener("1"), Listener()
+    subscription = broker.subscribe(failing, durable_name="billing")
+    await broker.publish_event(event("1"))
+    await broker.publish_event(event("2"))
+    await eventually(lambda: clock.sleeping == 1, what="the subscription pauses")
+    await subscription.stop()
+    broker.subscribe(listener, durable_name="billing")
+    await listener.hears("1", "2")
+    await broker.close()
+
+
+async def test_a_consumer_alone_makes_no_queue(broker: EmbeddedBroker) -> None:
+    consumption = broker.consume(ConsumeRequest(["later"], 10), Inbox())
+    assert not consumption.is_live
+    assert await broker.queue_depth("later", Priority.NORMAL) is None
+    with pytest.raises(PublishRefusedError):
+        await broker.publish(task_message(task_type="later"))
     await broker.close()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import taskframework.brokers.embedded
 import taskframework.brokers.rabbitmq.broker
 import taskframework.stores.mongo.store
 import taskframework.stores.sqlite  # noqa: F401
-from taskframework import Settings, TaskFramework
+from taskframework import BackgroundTaskExecutable, Settings, TaskFramework
 from tests.support.kitchen_sink import ALL, Waits
 
 Run = Callable[..., AbstractAsyncContextManager[TaskFramework]]
@@ -54,11 +54,15 @@ def run(settings: Callable[..., Settings]) -> Run:
 
     @asynccontextmanager
     async def running(
-        *, worker: bool = True, lease: str = "30s", **sections: dict[str, Any]
+        *,
+        worker: bool = True,
+        lease: str = "30s",
+        extra: Sequence[type[BackgroundTaskExecutable[Any, Any]]] = (),
+        **sections: dict[str, Any],
     ) -> AsyncIterator[TaskFramework]:
         Waits.gate, Waits.started = asyncio.Event(), 0
         framework = TaskFramework(settings(worker={"lease": lease}, **sections))
-        for executable in ALL:
+        for executable in (*ALL, *extra):
             framework.register(executable)
         async with framework.running(worker=worker):
             yield framework

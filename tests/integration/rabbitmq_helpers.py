@@ -52,11 +52,13 @@ class Recorder:
 
     def __init__(self, *, holds: bool = False) -> None:
         self.deliveries: list[Delivery] = []
+        self.arrived = asyncio.Event()
         self._holds = holds
         self._answers: set[asyncio.Task[None]] = set()
 
     def __call__(self, delivery: Delivery) -> None:
         self.deliveries.append(delivery)
+        self.arrived.set()
         if not self._holds:
             answer = asyncio.create_task(delivery.ack())
             self._answers.add(answer)

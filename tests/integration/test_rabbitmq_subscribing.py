@@ -116,7 +116,7 @@ async def test_a_subscriber_survives_a_lost_connection(rabbit_server: RabbitServ
         await eventually(lambda: subscription.is_live)
         await broker.publish_event(event(0))
         await eventually(lambda: ear.heard == [0])
-        await asyncio.to_thread(rabbit_server.ctl, "close_all_connections", "test")
+        await asyncio.to_thread(rabbit_server.ctl, "close_all_connections", "--global", "test")
         await eventually(lambda: subscription.is_live and broker.is_connected)
         await broker.publish_event(event(1))
         await eventually(lambda: ear.heard[-1] == 1)

@@ -1,0 +1,109 @@
+"""One trace from the submission to the attempt and the external event; log lines that name the task; metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import structlog
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from taskframework import EventSubscriber, ExternalEvent, TaskContext
+from taskframework.tasks.executable import BackgroundTaskExecutable
+from tests.flow.conftest import Run
+from tests.support.eventually import eventually
+
+
+class Logs(BackgroundTaskExecutable[None, None]):
+    """Writes a log line, and remembers what a line of its own would carry."""
+
+    task_type = "logs"
+    seen: dict[str, object] = {}  # noqa: RUF012 - shared with the test on purpose
+
+    async def execute(self, context: TaskContext[None]) -> None:
+        type(self).seen = dict(structlog.contextvars.get_contextvars())
+        context.logger.info("working")
+
+
+@pytest.fixture(scope="module")
+def exporter() -> InMemorySpanExporter:
+    """The process's tracer provider can be set once; every test here shares it."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    trace.set_tracer_provider(provider)
+    return exporter
+
+
+@pytest.fixture
+def spans(exporter: InMemorySpanExporter) -> Iterator[InMemorySpanExporter]:
+    exporter.clear()
+    yield exporter
+    exporter.clear()
+
+
+async def test_one_trace_from_submission_to_external_event(run: Run, spans: InMemorySpanExporter) -> None:
+    heard: list[ExternalEvent] = []
+    async with run() as framework, EventSubscriber(framework.plant.broker) as subscriber:
+        subscriber.on("completed")(heard.append)
+        await subscriber.listening()
+        with trace.get_tracer("test").start_as_current_span("request") as request:
+            handle = await framework.submit("count-words", {"text": "a b"})
+        await handle.finished(timeout=20)
+        await eventually(lambda: heard)
+    found: dict[str, ReadableSpan] = {span.name: span for span in spans.get_finished_spans()}
+    publish, process = found["publish count-words"], found["process count-words"]
+    root = request.get_span_context()
+    assert publish.parent is not None
+    assert publish.parent.span_id == root.span_id
+    assert process.parent is not None
+    assert process.parent.span_id == publish.context.span_id, "joined through the message header"
+    assert {publish.context.trace_id, process.context.trace_id} == {root.trace_id}
+    assert process.attributes is not None
+    assert process.attributes["messaging.system"] == "rabbitmq"
+    assert process.attributes["messaging.operation.type"] == "process"
+    assert heard[0].traceparent is not None
+    assert f"{root.trace_id:032x}" in heard[0].traceparent
+
+
+async def test_log_lines_of_a_task_name_it(run: Run, spans: InMemorySpanExporter) -> None:
+    async with run(extra=[Logs]) as framework:
+        handle = await framework.submit("logs", user_id="ada", correlation_id="order-7")
+        await handle.finished(timeout=20)
+    (process,) = [span for span in spans.get_finished_spans() if span.name == "process logs"]
+    assert Logs.seen == {
+        "task_id": handle.task_id,
+        "correlation_id": "order-7",
+        "user_id": "ada",
+        "trace_id": f"{process.context.trace_id:032x}",
+    }
+
+
+async def test_the_contract_metrics_are_there_and_count(run: Run) -> None:
+    async with run() as framework:
+        for task_type, parameters in (
+            ("count-words", {"text": "a"}),
+            ("flaky", {"succeed_at": 2, "delay": 0}),
+            ("broken", None),
+        ):
+            await (await framework.submit(task_type, parameters)).finished(timeout=20)
+        await framework.plant.bridge.drain()
+        await framework.plant.metrics.refresh(framework.desk.store)
+        lines = set(framework.plant.metrics.exposition().decode().splitlines())
+    for line in (
+        'tasks_submitted_total{task_type="count-words"} 1.0',
+        'tasks_execution_seconds_count{status="COMPLETED",task_type="count-words"} 1.0',
+        'tasks_execution_seconds_count{status="RETRYING",task_type="flaky"} 1.0',
+        'tasks_queue_wait_seconds_count{task_type="flaky"} 2.0',
+        'tasks_retries_total{task_type="flaky"} 1.0',
+        'tasks_dlq_entered_total{task_type="broken"} 1.0',
+        'tasks_events_published_total{event_type="task.failed"} 1.0',
+        'tasks_events_processed_total{event_type="AttemptFinished",listener="state_aggregator"} 4.0',
+        'tasks_state_db_updates_total{operation="retrying"} 1.0',
+        'tasks_by_status{status="COMPLETED"} 2.0',
+        "tasks_undriven 0.0",
+    ):
+        assert line in lines
