@@ -51,14 +51,7 @@ class EventBus:
         self._routes: dict[type[Event], tuple[tuple[Listener, ...], tuple[Listener, ...]]] = {}
         self._running: set[asyncio.Task[None]] = set()
 
-    def listen(
-        self,
-        event_type: type[E],
-        handle: Handler[E],
-        *,
-        name: str,
-        must_succeed: bool = False,
-    ) -> None:
+    def listen(self, event_type: type[E], handle: Handler[E], *, name: str, must_succeed: bool = False) -> None:
         """Add a listener for a type of event and its subtypes, after those that are there."""
         self.listeners.append(Listener(name, event_type, handle, must_succeed))
         self._routes.clear()
@@ -142,12 +135,7 @@ class EventBus:
             self._handled(listener, event, None)
 
     def _isolate(self, listener: Listener, event: Event, error: Exception) -> None:
-        logger.error(
-            "listener %s failed on %s",
-            listener.name,
-            type(event).__name__,
-            exc_info=error,
-        )
+        logger.error("listener %s failed on %s", listener.name, type(event).__name__, exc_info=error)
         self._handled(listener, event, error)
 
     def _handled(self, listener: Listener, event: Event, error: Exception | None) -> None:

@@ -62,13 +62,7 @@ class NonRetryableError(TaskframeworkError):
 class ConfigurationError(TaskframeworkError):
     """The configuration cannot be used."""
 
-    def __init__(
-        self,
-        message: str | None = None,
-        *,
-        key: str | None = None,
-        hint: str | None = None,
-    ) -> None:
+    def __init__(self, message: str | None = None, *, key: str | None = None, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.key = key
 
@@ -119,8 +113,7 @@ class ValueNotStorableError(SubmissionError):
 
     def __init__(self, what: str, reason: str) -> None:
         super().__init__(
-            f"The {what} cannot be stored: {reason}.",
-            hint="Use plain JSON values within the documented limits.",
+            f"The {what} cannot be stored: {reason}.", hint="Use plain JSON values within the documented limits."
         )
         self.what = what
         self.reason = reason

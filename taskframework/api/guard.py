@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from taskframework.api.problems import describe, problem_response
+from taskframework.api.problems import RequestRefusedError, describe, problem_response
 
 #: A browser must not guess a type: results are the users' own texts.
 _SAFETY = (b"x-content-type-options", b"nosniff")
+_STOPPED = RequestRefusedError(
+    "The process stopped before the request was done; it is not known whether it took effect.",
+    hint="Repeat it in a moment; give a submission an idempotency key, then it happens once.",
+    code="stopping",
+)
 
 
 class Guard:
@@ -34,6 +41,10 @@ class Guard:
             await self._app(scope, receive, send_guarded)
         except ClientDisconnect:
             return  # nobody is left to be answered
+        except asyncio.CancelledError:
+            # The server stops and the time it gives requests is over; a cut-off stream needs no word about it.
+            if not is_started:
+                await problem_response(describe(_STOPPED), Request(scope))(scope, receive, send_guarded)
         except Exception as error:
             problem = describe(error)
             if is_started:

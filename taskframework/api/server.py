@@ -19,6 +19,8 @@ logger = logging.getLogger(__name__)
 
 #: Time requests have to finish at a stop. What is stored is stored, answered or not.
 _GRACE_SECONDS = 5
+#: Time those that did not finish have to say so.
+_FAREWELL_SECONDS = 1
 #: Longer than proxies keep an idle connection, so that it is never we who close under a request.
 _KEEP_ALIVE_SECONDS = 75
 
@@ -76,6 +78,8 @@ class ApiServer(uvicorn.Server):
         self.should_exit = True
         if self._serving is not None:
             await asyncio.wait([self._serving])
+            if cancelled := set(self.server_state.tasks):  # the server does not wait for what it gave up on
+                await asyncio.wait(cancelled, timeout=_FAREWELL_SECONDS)
             for connection in list(self.server_state.connections):
                 connection.transport.abort()
             await self._serving

@@ -145,9 +145,7 @@ def _place(error: BaseException) -> str:
     """The line of the user's code that failed: the last one that is not the import machinery's."""
     if isinstance(error, SyntaxError):
         return ""  # says it itself
-    frames = [
-        frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen")
-    ]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen")]
     own = [frame for frame in frames if frame.filename not in (__file__, importlib.__file__)]
     if not own:
         return ""

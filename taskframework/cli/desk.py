@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import getpass
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 from taskframework.cli.invocation import Invocation
 from taskframework.cli.output import note
@@ -12,15 +10,17 @@ from taskframework.runtime import TaskFramework
 from taskframework.settings import sqlite_file
 
 
-@asynccontextmanager
-async def open_desk(invocation: Invocation) -> AsyncIterator[TaskFramework]:
-    """A framework with its store open and no task types: to look and to operate."""
+def desk_framework(invocation: Invocation) -> TaskFramework:
+    """A framework without task types, to look at tasks and operate on them with `desk_only`.
+
+    Raises:
+        ConfigurationError: if the settings cannot be used.
+    """
     framework = invocation.framework(registers=False)
     store = framework.settings.store
     if store.scheme == "sqlite" and not sqlite_file(store.url).exists():
-        note(f"{sqlite_file(store.url)} was not there: no task was ever submitted in this folder. See store.url.")
-    async with framework.desk_only():
-        yield framework
+        note(f"{sqlite_file(store.url)} was not there: nothing was ever submitted to it. store.url names the file.")
+    return framework
 
 
 def operator() -> str:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from taskframework.cli.desk import open_desk, operator
+from taskframework.cli.desk import desk_framework, operator
 from taskframework.cli.invocation import Invocation
 from taskframework.cli.options import Config, Cursor, Json, Limit
 from taskframework.cli.output import as_json_text, facts, note, out, print_json, run, say
@@ -15,6 +15,7 @@ from taskframework.cli.render import letter_table, print_next_step, print_timeli
 from taskframework.model.message import rfc3339
 from taskframework.model.query import DeadMessage
 from taskframework.operations.dead_letters import DeadLetter, ReplayOutcome
+from taskframework.runtime import TaskFramework
 
 app = typer.Typer(no_args_is_help=True, help="Dead letters: list, show, replay.")
 
@@ -27,19 +28,19 @@ def list_letters(
     context: typer.Context, limit: Limit = 20, cursor: Cursor = None, config: Config = None, as_json: Json = False
 ) -> None:
     """List dead letters, the newest first."""
-    run(_list(Invocation.of(context, config), limit, cursor, as_json))
+    run(_list(desk_framework(Invocation.of(context, config)), limit, cursor, as_json))
 
 
 @app.command()
 def show(context: typer.Context, letter_id: LetterId, config: Config = None, as_json: Json = False) -> None:
     """Show one dead letter: a task with its history, a message with its bytes."""
-    run(_show(Invocation.of(context, config), letter_id, as_json))
+    run(_show(desk_framework(Invocation.of(context, config)), letter_id, as_json))
 
 
 @app.command()
 def replay(context: typer.Context, letter_ids: LetterIds, config: Config = None, as_json: Json = False) -> None:
     """Queue dead tasks anew; exit code 0 if all were."""
-    outcomes = run(_replay(Invocation.of(context, config), letter_ids))
+    outcomes = run(_replay(desk_framework(Invocation.of(context, config)), letter_ids))
     if as_json:
         print_json([_outcome_view(outcome) for outcome in outcomes])
     else:
@@ -49,8 +50,8 @@ def replay(context: typer.Context, letter_ids: LetterIds, config: Config = None,
         raise typer.Exit(1)
 
 
-async def _list(invocation: Invocation, limit: int, cursor: str | None, as_json: bool) -> None:
-    async with open_desk(invocation) as framework:
+async def _list(framework: TaskFramework, limit: int, cursor: str | None, as_json: bool) -> None:
+    async with framework.desk_only():
         page = await framework.desk.dead_letters.list_letters(limit=limit, cursor=cursor)
         now = framework.desk.store.now()
     if as_json:
@@ -65,8 +66,8 @@ async def _list(invocation: Invocation, limit: int, cursor: str | None, as_json:
         note(f"More: --cursor {page.next_cursor}")
 
 
-async def _show(invocation: Invocation, letter_id: str, as_json: bool) -> None:
-    async with open_desk(invocation) as framework:
+async def _show(framework: TaskFramework, letter_id: str, as_json: bool) -> None:
+    async with framework.desk_only():
         letter = await framework.desk.dead_letters.get(letter_id)
     if as_json:
         print_json(letter.view(whole=True))
@@ -81,8 +82,8 @@ async def _show(invocation: Invocation, letter_id: str, as_json: bool) -> None:
     print_next_step(letter.entry)
 
 
-async def _replay(invocation: Invocation, ids: list[str]) -> list[ReplayOutcome]:
-    async with open_desk(invocation) as framework:
+async def _replay(framework: TaskFramework, ids: list[str]) -> list[ReplayOutcome]:
+    async with framework.desk_only():
         return await framework.desk.dead_letters.replay(ids, by=operator())
 
 

@@ -14,7 +14,7 @@ from rich.text import Text
 from taskframework import wiring
 from taskframework.cli.invocation import Invocation
 from taskframework.cli.options import Apps, Config, Json
-from taskframework.cli.output import facts, out, print_json, printable, run
+from taskframework.cli.output import counted, facts, out, print_json, printable, run
 from taskframework.clock import SystemClock
 from taskframework.errors import TaskframeworkError
 from taskframework.settings import LoadedSettings, Settings, redacted
@@ -42,8 +42,8 @@ def doctor(context: typer.Context, config: Config = None, app: Apps = None, as_j
     else:
         for finding in findings:
             _print(finding)
-        counted = f"{problems} problem{'' if problems == 1 else 's'} found"
-        out().print(Text(counted if problems else "No problem found", style="bold red" if problems else "bold green"))
+        verdict = f"{counted(problems, 'problem')} found" if problems else "No problem found"
+        out().print(Text(verdict, style="bold red" if problems else "bold green"))
     if problems:
         raise typer.Exit(1)
 
@@ -60,7 +60,10 @@ def _examine(invocation: Invocation) -> list[Finding]:
 
 
 def _versions() -> Finding:
-    found = {"taskframework": _version("taskframework"), "python": f"{platform.python_version()}, {platform.platform()}"}
+    found = {
+        "taskframework": _version("taskframework"),
+        "python": f"{platform.python_version()}, {platform.platform()}",
+    }
     return Finding("versions", found | {name: _version(name) for name in _PACKAGES})
 
 

@@ -67,7 +67,8 @@ async def _from_broker(settings: Settings) -> Events:
             await subscriber.listening()
         except TimeoutError as error:
             raise EventsUnavailableError(
-                "The broker does not answer.", hint="`taskframework doctor` tells more; --url listens to an API instead."
+                "The broker does not answer.",
+                hint="`taskframework doctor` tells more; --url listens to an API instead.",
             ) from error
         note("Listening to the broker. Ctrl-C ends.")
         async for event in subscriber:

@@ -36,9 +36,7 @@ class Invocation:
         """
         return load_settings(self.config, overrides=overrides)
 
-    def framework(
-        self, overrides: Mapping[str, object] | None = None, *, registers: bool = True
-    ) -> TaskFramework:
+    def framework(self, overrides: Mapping[str, object] | None = None, *, registers: bool = True) -> TaskFramework:
         """The user's framework if --app names one, else a new one.
 
         Args:

@@ -58,7 +58,9 @@ def warn(text: str) -> None:
 def show_error(error: TaskframeworkError) -> None:
     """The error in red, and what to do next."""
     console = err()
-    console.print(Text("error: ", style="bold red").append(error.message.rstrip(), style="not bold red"), soft_wrap=True)
+    console.print(
+        Text("error: ", style="bold red").append(error.message.rstrip(), style="not bold red"), soft_wrap=True
+    )
     if error.hint:
         console.print(Text(f"  {error.hint}"), soft_wrap=True)
 
@@ -103,6 +105,11 @@ def facts(rows: Mapping[str, str | Text] | Sequence[tuple[str, str | Text]]) -> 
     return grid
 
 
+def counted(number: int, what: str) -> str:
+    """`1 task`, `1,000 tasks`."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 def duration(length: timedelta) -> str:
     """A length of time in the two units that matter."""
     seconds = length.total_seconds()
@@ -123,7 +130,9 @@ def ago(moment: datetime, now: datetime) -> str:
     seconds = (now - moment).total_seconds()
     for name, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if abs(seconds) >= 2 * size:
-            return f"{int(abs(seconds) // size)} {name} ago" if seconds > 0 else f"in {int(abs(seconds) // size)} {name}"
+            return (
+                f"{int(abs(seconds) // size)} {name} ago" if seconds > 0 else f"in {int(abs(seconds) // size)} {name}"
+            )
     return f"{max(0, int(seconds))} s ago" if seconds > -1 else f"in {int(-seconds)} s"
 
 

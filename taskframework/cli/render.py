@@ -88,8 +88,8 @@ def print_outcome(task: Task) -> None:
     """Print how a final task ended."""
     console = out()
     line = status_text(task.status)
-    if task.started_at and task.finished_at:
-        line.append(f" after {duration(task.finished_at - task.started_at)}", style="default")
+    if task.finished_at:
+        line.append(f" after {duration(task.finished_at - _queued_at(task))}", style="default")
     if task.attempts > 1:
         line.append(f", attempt {task.attempts}", style="default")
     console.print(line)
@@ -169,6 +169,12 @@ def _let_only_last_shrink(made: Table) -> None:
     for column in made.columns:
         column.no_wrap = True
     made.columns[-1].overflow = "ellipsis"
+
+
+def _queued_at(task: Task) -> datetime:
+    """When it was submitted, or queued anew."""
+    beginnings = [entry.at for entry in task.history if entry.type in ("submitted", "replayed")]
+    return beginnings[-1] if beginnings else task.created_at
 
 
 def _remark(task: Task, now: datetime) -> str:

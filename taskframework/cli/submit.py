@@ -62,13 +62,13 @@ def submit(
     parameters: Annotated[
         str, typer.Argument(metavar="JSON", help=f"Its parameters, such as {_EXAMPLE}; - reads them, @FILE too.")
     ] = "null",
-    wait: Annotated[bool, typer.Option("--wait", help="Wait for its end; exit code 0 only if it is COMPLETED.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait for its end; exit code 0 only if it is COMPLETED.")
+    ] = False,
     timeout: Annotated[
         timedelta | None, typer.Option("--timeout", parser=Length, metavar="TIME", help="Longest wait, such as 30s.")
     ] = None,
-    priority: Annotated[
-        str | None, typer.Option("--priority", metavar="high|normal|low", help="Its lane.")
-    ] = None,
+    priority: Annotated[str | None, typer.Option("--priority", metavar="high|normal|low", help="Its lane.")] = None,
     not_before: Annotated[
         datetime | None,
         typer.Option("--not-before", parser=Moment, metavar="TIME", help="Earliest start: a time, or 10m from now."),

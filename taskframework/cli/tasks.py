@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from taskframework.cli.desk import open_desk, operator
+from taskframework.cli.desk import desk_framework, operator
 from taskframework.cli.invocation import Invocation
 from taskframework.cli.options import Config, Cursor, Json, Limit, TaskId
 from taskframework.cli.output import note, out, print_json, print_json_line, run, say
@@ -16,12 +16,11 @@ from taskframework.model.query import TaskFilter
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task
 from taskframework.model.view import public_view
+from taskframework.runtime import TaskFramework
 
 app = typer.Typer(no_args_is_help=True, help="Look at tasks; follow, cancel and retry one.")
 
-Status = Annotated[
-    TaskStatus | None, typer.Option("--status", case_sensitive=False, help="Only tasks in this status.")
-]
+Status = Annotated[TaskStatus | None, typer.Option("--status", case_sensitive=False, help="Only tasks in this status.")]
 TypeName = Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Only tasks of this type.")]
 Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; kept in the task's history.")]
 
@@ -38,13 +37,13 @@ def list_tasks(
 ) -> None:
     """List tasks, the newest first."""
     wanted = TaskFilter(status=status, task_type=task_type)
-    run(_list(Invocation.of(context, config), wanted, limit, cursor, as_json))
+    run(_list(desk_framework(Invocation.of(context, config)), wanted, limit, cursor, as_json))
 
 
 @app.command()
 def show(context: typer.Context, task_id: TaskId, config: Config = None, as_json: Json = False) -> None:
     """Show everything about one task, with its history."""
-    run(_show(Invocation.of(context, config), task_id, as_json))
+    run(_show(desk_framework(Invocation.of(context, config)), task_id, as_json))
 
 
 @app.command()
@@ -52,25 +51,25 @@ def cancel(
     context: typer.Context, task_id: TaskId, reason: Reason = None, config: Config = None, as_json: Json = False
 ) -> None:
     """Cancel a task: at once if it waits; a running one is asked to stop."""
-    run(_cancel(Invocation.of(context, config), task_id, reason, as_json))
+    run(_cancel(desk_framework(Invocation.of(context, config)), task_id, reason, as_json))
 
 
 @app.command()
 def retry(context: typer.Context, task_id: TaskId, config: Config = None, as_json: Json = False) -> None:
     """Queue a failed, dead or cancelled task anew."""
-    run(_retry(Invocation.of(context, config), task_id, as_json))
+    run(_retry(desk_framework(Invocation.of(context, config)), task_id, as_json))
 
 
 @app.command()
 def watch(context: typer.Context, task_id: TaskId, config: Config = None, as_json: Json = False) -> None:
     """Follow a task until it is final; exit code 0 if it is COMPLETED."""
-    task = run(_watch(Invocation.of(context, config), task_id, as_json))
+    task = run(_watch(desk_framework(Invocation.of(context, config)), task_id, as_json))
     if task.status is not TaskStatus.COMPLETED:
         raise typer.Exit(1)
 
 
-async def _list(invocation: Invocation, wanted: TaskFilter, limit: int, cursor: str | None, as_json: bool) -> None:
-    async with open_desk(invocation) as framework:
+async def _list(framework: TaskFramework, wanted: TaskFilter, limit: int, cursor: str | None, as_json: bool) -> None:
+    async with framework.desk_only():
         page = await framework.desk.tasks.list_tasks(wanted, limit=limit, cursor=cursor)
         now = framework.desk.store.now()
     if as_json:
@@ -84,8 +83,8 @@ async def _list(invocation: Invocation, wanted: TaskFilter, limit: int, cursor: 
         note(f"More: --cursor {page.next_cursor}")
 
 
-async def _show(invocation: Invocation, task_id: str, as_json: bool) -> None:
-    async with open_desk(invocation) as framework:
+async def _show(framework: TaskFramework, task_id: str, as_json: bool) -> None:
+    async with framework.desk_only():
         task = await framework.get(task_id)
     if as_json:
         print_json(public_view(task))
@@ -97,8 +96,8 @@ async def _show(invocation: Invocation, task_id: str, as_json: bool) -> None:
     print_next_step(task)
 
 
-async def _cancel(invocation: Invocation, task_id: str, reason: str | None, as_json: bool) -> None:
-    async with open_desk(invocation) as framework:
+async def _cancel(framework: TaskFramework, task_id: str, reason: str | None, as_json: bool) -> None:
+    async with framework.desk_only():
         task = await framework.desk.tasks.cancel(task_id, by=operator(), reason=reason)
     if as_json:
         print_json(public_view(task))
@@ -109,8 +108,8 @@ async def _cancel(invocation: Invocation, task_id: str, reason: str | None, as_j
         note(f"Follow it: taskframework tasks watch {task_id}")
 
 
-async def _retry(invocation: Invocation, task_id: str, as_json: bool) -> None:
-    async with open_desk(invocation) as framework:
+async def _retry(framework: TaskFramework, task_id: str, as_json: bool) -> None:
+    async with framework.desk_only():
         task = await framework.desk.tasks.retry(task_id, by=operator())
     if as_json:
         print_json(public_view(task))
@@ -119,7 +118,7 @@ async def _retry(invocation: Invocation, task_id: str, as_json: bool) -> None:
         note(f"Follow it: taskframework tasks watch {task_id}")
 
 
-async def _watch(invocation: Invocation, task_id: str, as_json: bool) -> Task:
+async def _watch(framework: TaskFramework, task_id: str, as_json: bool) -> Task:
     printed = 0
 
     def tell(task: Task) -> None:
@@ -129,7 +128,7 @@ async def _watch(invocation: Invocation, task_id: str, as_json: bool) -> Task:
         else:
             printed = print_timeline(task, printed)
 
-    async with open_desk(invocation) as framework:
+    async with framework.desk_only():
         task = await follow(framework.handle(task_id), None, tell)
     if not as_json:
         print_outcome(task)

@@ -64,7 +64,9 @@ def topology_lines(framework: TaskFramework) -> list[str]:
 
     def lines(with_plugin: bool) -> list[str]:
         types, limit = framework.registry.task_types, settings.delivery_limit
-        return list(adapter.whole_topology(settings.prefix, types, delivery_limit=limit, with_plugin=with_plugin).lines())
+        return list(
+            adapter.whole_topology(settings.prefix, types, delivery_limit=limit, with_plugin=with_plugin).lines()
+        )
 
     if settings.delay != "auto":
         return lines(settings.delay == "plugin")

@@ -38,16 +38,17 @@ async def follow(handle: TaskHandle, timeout: timedelta | None, hear: Callable[[
         ResultTimeoutError: if it is not final in time.
         TaskNotFoundError: if there is no such task.
     """
-    task = await handle.task()
-    line = _LiveLine(task)
+    newest = await handle.task()
+    line = _LiveLine(newest)
     try:
-        async for task in _states(handle, task, timeout):
+        async for task in _states(handle, newest, timeout):
+            newest = task
             line.update(task)
             if hear is not None:
                 hear(task)
     finally:
         line.close()
-    return task
+    return newest
 
 
 async def _states(handle: TaskHandle, task: Task, timeout: timedelta | None) -> AsyncIterator[Task]:

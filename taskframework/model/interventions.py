@@ -8,24 +8,12 @@ from typing import ClassVar
 
 from taskframework.model.status import CLAIMABLE, LIVE, REPLAYABLE, TaskStatus
 from taskframework.model.task import CancelRequest, Task, TaskError
-from taskframework.model.transitions import (
-    DEADLINE,
-    Group,
-    at_rest,
-    claimable_at,
-    with_error,
-    with_event,
-)
+from taskframework.model.transitions import DEADLINE, Group, at_rest, claimable_at, with_error, with_event
 from taskframework.model.values import fingerprint
 
 
 def framework_error(
-    code: str,
-    message: str,
-    *,
-    retryable: bool,
-    attempt: int = 0,
-    at: datetime | None = None,
+    code: str, message: str, *, retryable: bool, attempt: int = 0, at: datetime | None = None
 ) -> TaskError:
     """An error that did not come out of task code."""
     return TaskError(code, "taskframework", message, retryable, fingerprint(code), None, attempt, at)
@@ -57,13 +45,7 @@ class Reap:
         worker_id = task.lease.worker_id
         reaped = with_error(
             task.evolve(crashes=crashes),
-            framework_error(
-                "lease_expired",
-                LEASE_EXPIRED,
-                retryable=True,
-                attempt=task.attempts,
-                at=now,
-            ),
+            framework_error("lease_expired", LEASE_EXPIRED, retryable=True, attempt=task.attempts, at=now),
         )
         status = self._status(reaped)
         if status is TaskStatus.RETRYING:
@@ -121,19 +103,8 @@ class Expire:
             return None
         asked = task.evolve(cancel=CancelRequest(DEADLINE, now, "the deadline passed"))
         if task.status is TaskStatus.RUNNING:
-            return with_event(
-                asked,
-                "cancel_requested",
-                now,
-                data={"by": DEADLINE, "reason": "the deadline passed"},
-            )
-        error = framework_error(
-            "deadline",
-            "The deadline passed.",
-            retryable=False,
-            attempt=task.attempts,
-            at=now,
-        )
+            return with_event(asked, "cancel_requested", now, data={"by": DEADLINE, "reason": "the deadline passed"})
+        error = framework_error("deadline", "The deadline passed.", retryable=False, attempt=task.attempts, at=now)
         return with_event(at_rest(with_error(asked, error), TaskStatus.FAILED, now), "failed", now)
 
     def won(self, task: Task) -> bool:

@@ -41,10 +41,7 @@ class MarkDispatched:
         if task.status not in CLAIMABLE or task.dispatch_epoch != self.dispatch_epoch:
             return None
         wait = redispatch_delay(task.dispatches, self.first, self.longest)
-        return task.evolve(
-            next_dispatch_at=max(now, task.not_before) + wait,
-            dispatches=task.dispatches + 1,
-        )
+        return task.evolve(next_dispatch_at=max(now, task.not_before) + wait, dispatches=task.dispatches + 1)
 
 
 @dataclass(frozen=True, slots=True)

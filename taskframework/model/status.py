@@ -55,21 +55,9 @@ AT_REST = LIVE - {TaskStatus.RUNNING}
 
 #: The only moves there are. Every transition is tested against this table.
 MOVES: dict[TaskStatus, frozenset[TaskStatus]] = {
-    TaskStatus.QUEUED: frozenset(
-        {
-            TaskStatus.RUNNING,
-            TaskStatus.CANCELLED,
-            TaskStatus.FAILED,
-            TaskStatus.DEAD_LETTER,
-        }
-    ),
+    TaskStatus.QUEUED: frozenset({TaskStatus.RUNNING, TaskStatus.CANCELLED, TaskStatus.FAILED, TaskStatus.DEAD_LETTER}),
     TaskStatus.RETRYING: frozenset(
-        {
-            TaskStatus.RUNNING,
-            TaskStatus.CANCELLED,
-            TaskStatus.FAILED,
-            TaskStatus.DEAD_LETTER,
-        }
+        {TaskStatus.RUNNING, TaskStatus.CANCELLED, TaskStatus.FAILED, TaskStatus.DEAD_LETTER}
     ),
     TaskStatus.RUNNING: frozenset(TaskStatus) - {TaskStatus.RUNNING, TaskStatus.BLOCKED},
     TaskStatus.WAITING: FINAL | {TaskStatus.QUEUED},

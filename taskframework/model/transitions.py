@@ -12,15 +12,7 @@ from datetime import datetime, timedelta
 from typing import ClassVar, Literal, Protocol
 
 from taskframework.model.status import CLAIMABLE, TaskStatus
-from taskframework.model.task import (
-    ERRORS_KEPT,
-    HISTORY_LENGTH,
-    SCHEMA_VERSION,
-    HistoryEntry,
-    Lease,
-    Task,
-    TaskError,
-)
+from taskframework.model.task import ERRORS_KEPT, HISTORY_LENGTH, SCHEMA_VERSION, HistoryEntry, Lease, Task, TaskError
 from taskframework.model.values import Json
 
 #: Which transitions a store may write together: all of a group are of the same kind.
@@ -68,14 +60,7 @@ class Fence:
         )
 
 
-def with_event(
-    task: Task,
-    event: str,
-    now: datetime,
-    *,
-    worker_id: str | None = None,
-    data: Json = None,
-) -> Task:
+def with_event(task: Task, event: str, now: datetime, *, worker_id: str | None = None, data: Json = None) -> Task:
     """The task with one more event at the end of its history, due for publication.
 
     Trimming never drops an event that may be unpublished.
@@ -104,12 +89,7 @@ def at_rest(task: Task, status: TaskStatus, now: datetime) -> Task:
     )
 
 
-def claimable_at(
-    task: Task,
-    status: TaskStatus,
-    due: datetime,
-    dispatch_after: timedelta = timedelta(0),
-) -> Task:
+def claimable_at(task: Task, status: TaskStatus, due: datetime, dispatch_after: timedelta = timedelta(0)) -> Task:
     """The task waiting to be claimed from `due` on; every older message about it is stale from here."""
     return task.evolve(
         status=status,
@@ -176,11 +156,7 @@ class ReportProgress:
     def apply(self, task: Task, now: datetime) -> Task | None:
         if not self.fence.holds(task):
             return None
-        return task.evolve(
-            progress=self.progress,
-            progress_revision=task.progress_revision + 1,
-            updated_at=now,
-        )
+        return task.evolve(progress=self.progress, progress_revision=task.progress_revision + 1, updated_at=now)
 
     def won(self, task: Task) -> bool:
         return self.fence.holds(task)
@@ -278,12 +254,7 @@ class Release:
         released = task.evolve(last_claim_id=self.fence.claim_id, releases=task.releases + 1)
         if task.cancel is not None:  # QUEUED with a cancel that no claim accepts would be stuck for ever
             status = TaskStatus.FAILED if task.cancel.by == DEADLINE else TaskStatus.CANCELLED
-            return with_event(
-                at_rest(released, status, now),
-                status.lower(),
-                now,
-                worker_id=self.worker_id,
-            )
+            return with_event(at_rest(released, status, now), status.lower(), now, worker_id=self.worker_id)
         queued = with_event(claimable_at(released, TaskStatus.QUEUED, now), "released", now, worker_id=self.worker_id)
         return queued.evolve(attempts=task.attempts - 1)  # after the event, which tells of the attempt it was
 

@@ -65,12 +65,7 @@ def subtasks_view(task: Task) -> dict[str, int] | None:
     counts = task.subtasks
     if counts is None:
         return None
-    return {
-        "planned": counts.planned,
-        "done": counts.done,
-        "succeeded": counts.succeeded,
-        "failed": counts.failed,
-    }
+    return {"planned": counts.planned, "done": counts.done, "succeeded": counts.succeeded, "failed": counts.failed}
 
 
 def entry_view(entry: HistoryEntry) -> dict[str, Any]:

@@ -57,8 +57,4 @@ def format_duration(value: timedelta) -> str:
     return "".join(parts) or "0s"
 
 
-Duration = Annotated[
-    timedelta,
-    BeforeValidator(parse_duration),
-    PlainSerializer(format_duration, return_type=str),
-]
+Duration = Annotated[timedelta, BeforeValidator(parse_duration), PlainSerializer(format_duration, return_type=str)]

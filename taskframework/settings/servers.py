@@ -40,9 +40,7 @@ class BrokerSettings(Section):
         description="The broker's own consumer_timeout; a task that runs longer than half of it is acknowledged early",
     )
     delivery_limit: int = Field(
-        default=20,
-        ge=1,
-        description="Deliveries of one message before the broker dead-letters it (x-delivery-limit)",
+        default=20, ge=1, description="Deliveries of one message before the broker dead-letters it (x-delivery-limit)"
     )
     heartbeat: Duration = Field(
         default=timedelta(seconds=10),
@@ -50,9 +48,7 @@ class BrokerSettings(Section):
         description="AMQP heartbeat; a silent connection is given up after about two of them",
     )
     connect_timeout: Duration = Field(
-        default=timedelta(seconds=10),
-        gt=ZERO,
-        description="Longest wait for one attempt to connect",
+        default=timedelta(seconds=10), gt=ZERO, description="Longest wait for one attempt to connect"
     )
     publish_timeout: Duration = Field(
         default=timedelta(seconds=5),
@@ -60,9 +56,7 @@ class BrokerSettings(Section):
         description="Longest wait for the broker's confirmation of one message; the sweeper sends it again later",
     )
     max_unconfirmed: int = Field(
-        default=512,
-        ge=1,
-        description="Messages one process may have under way without confirmation",
+        default=512, ge=1, description="Messages one process may have under way without confirmation"
     )
     dead_letter_collector: bool = Field(
         default=True,
@@ -83,13 +77,10 @@ class StoreSettings(Section):
         description="Where the store is: sqlite:///file or mongodb://host:27017/database?replicaSet=name",
     )
     driver: Literal["motor", "pymongo"] = Field(
-        default="motor",
-        description="Driver for MongoDB: motor, or pymongo's own asynchronous client",
+        default="motor", description="Driver for MongoDB: motor, or pymongo's own asynchronous client"
     )
     timeout: Duration = Field(
-        default=timedelta(seconds=10),
-        gt=ZERO,
-        description="Longest wait for one operation of the store",
+        default=timedelta(seconds=10), gt=ZERO, description="Longest wait for one operation of the store"
     )
     pool_size: int = Field(default=100, ge=1, description="Most connections one process opens to MongoDB")
 

@@ -24,7 +24,7 @@ class AttemptControl(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: a generic class with them cannot be made as TaskContext[P](...) on Python 3.11
 class TaskContext(Generic[P]):
     """One attempt of one task.
 

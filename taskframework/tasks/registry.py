@@ -13,11 +13,8 @@ from typing import Any, get_args, get_origin
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUndefinedAnnotation
 
-from taskframework.errors import (
-    InvalidParametersError,
-    RegistrationError,
-    UnknownTaskTypeError,
-)
+from taskframework.errors import InvalidParametersError, RegistrationError, UnknownTaskTypeError
+from taskframework.model.status import LANES
 from taskframework.tasks.executable import BackgroundTaskExecutable, P, R
 
 TASK_TYPE = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
@@ -55,8 +52,7 @@ class TaskRegistry:
         self._registrations: dict[str, Registration] = {}
 
     def register(
-        self,
-        executable: BackgroundTaskExecutable[Any, Any] | type[BackgroundTaskExecutable[Any, Any]],
+        self, executable: BackgroundTaskExecutable[Any, Any] | type[BackgroundTaskExecutable[Any, Any]]
     ) -> Registration:
         """Add an executable, or a class that needs no arguments to make one.
 
@@ -80,8 +76,7 @@ class TaskRegistry:
         )
         if registration.is_async and instance.options.run_in == "process":
             raise RegistrationError(
-                f"{_name(instance)} has run_in='process' and an async execute.",
-                hint="Make it a plain def.",
+                f"{_name(instance)} has run_in='process' and an async execute.", hint="Make it a plain def."
             )
         self._registrations[task_type] = registration
         return registration
@@ -132,10 +127,7 @@ class TaskRegistry:
 def problems_of(error: ValidationError) -> list[dict[str, Any]]:
     """A pydantic error as field and message pairs, without the input (it may be a secret)."""
     return [
-        {
-            "field": ".".join(str(part) for part in problem["loc"]) or "(whole)",
-            "message": problem["msg"],
-        }
+        {"field": ".".join(str(part) for part in problem["loc"]) or "(whole)", "message": problem["msg"]}
         for problem in error.errors(include_url=False, include_input=False, include_context=False)[:50]
     ]
 
@@ -171,6 +163,11 @@ def _checked_type(instance: BackgroundTaskExecutable[Any, Any]) -> str:
         raise RegistrationError(
             f"{_name(instance)} has task_type {task_type!r}.",
             hint="Use lower-case letters, digits, '.', '_' and '-', starting with a letter or digit, at most 100.",
+        )
+    if "." in task_type and task_type.rpartition(".")[2] in LANES:
+        raise RegistrationError(
+            f"{_name(instance)} has task_type {task_type!r}, which ends like a lane.",
+            hint="Queues are named by type and lane, so a type cannot end in .high, .normal or .low.",
         )
     return task_type
 

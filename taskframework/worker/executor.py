@@ -22,7 +22,7 @@ from taskframework.stores.base import TaskStore
 from taskframework.tasks.context import AttemptControl, TaskContext
 from taskframework.tasks.registry import Registration
 from taskframework.worker.attempt import STOP_PATIENCE, ProgressReporter, RunningAttempt, StopReason
-from taskframework.worker.processes import ProcessPool
+from taskframework.worker.processes import ExecutionFailedError, ProcessPool
 
 logger = logging.getLogger(__name__)
 _task_logger = logging.getLogger("taskframework.task")
@@ -107,6 +107,8 @@ class TaskExecutorService:
             return _stopped(attempt)
         except BadResultError as error:
             return Failed(describe(error, False, "bad_result"), False)
+        except ExecutionFailedError as error:
+            return error.outcome
         except BaseException as error:
             if isinstance(error, (KeyboardInterrupt, SystemExit)):
                 error = RuntimeError(f"the task code raised {type(error).__name__}")

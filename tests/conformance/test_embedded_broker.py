@@ -12,7 +12,8 @@ from taskframework.brokers.embedded import EmbeddedBroker
 from taskframework.errors import BrokerUnavailableError, PublishRefusedError
 from taskframework.model.status import Priority
 from taskframework.testing.clock import FakeClock
-from taskframework.testing.conformance.broker import TYPE, BrokerConformance, Inbox, Listener, event, task_message
+from taskframework.testing.conformance.broker import BrokerConformance
+from taskframework.testing.conformance.broker_suite import TYPE, Inbox, Listener, event, task_message
 from taskframework.testing.eventually import eventually
 
 
@@ -263,3 +264,19 @@ async def test_a_consumer_that_raises_does_not_stop_the_others(
     await inbox.only(2)
     assert "stays unacknowledged" in caplog.text
     await broker.close()
+
+
+def test_a_program_may_end_while_a_subscriber_works() -> None:
+    async def program() -> None:
+        broker, started = EmbeddedBroker(), asyncio.Event()
+        await broker.open()
+
+        async def hang(_: ExternalMessage) -> None:
+            started.set()
+            await asyncio.Event().wait()
+
+        broker.subscribe(hang)
+        await broker.publish_event(event("1"))
+        await started.wait()
+
+    asyncio.run(program())

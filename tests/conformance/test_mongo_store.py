@@ -3,23 +3,46 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
+from pymongo import MongoClient
 
 from taskframework.stores.base import TaskStore
 from taskframework.stores.mongo.client import Driver
 from taskframework.stores.mongo.store import MongoStore
 from taskframework.testing.conformance.store import StoreConformance
 
+Client = MongoClient[dict[str, Any]]
+
+_DATABASE = f"conformance_{secrets.token_hex(6)}"
+
+
+@pytest.fixture(scope="module")
+def clients() -> Iterator[dict[str, Client]]:
+    """The test's own look at the server, by URL."""
+    clients: dict[str, Client] = {}
+    yield clients
+    for client in clients.values():
+        client.drop_database(_DATABASE)
+        client.close()
+
 
 class OnMongo(StoreConformance):
-    """On the server's own clock."""
+    """On the server's own clock, in a database that is emptied: its indexes take longer to build than most tests."""
 
     driver: Driver
 
     @pytest.fixture(autouse=True)
-    def _url(self, mongo_url: str) -> None:
-        self.url = mongo_url
+    def _empty_database(self, mongo_url: str, clients: dict[str, Client]) -> None:
+        self.url = urlsplit(mongo_url)._replace(path=f"/{_DATABASE}").geturl()
+        if self.url not in clients:
+            clients[self.url] = MongoClient(self.url)
+        for collection in ("tasks", "dead_messages"):
+            clients[self.url][_DATABASE][collection].delete_many({})
 
     async def make_store(self) -> TaskStore:
         store = MongoStore(self.url, driver=self.driver)

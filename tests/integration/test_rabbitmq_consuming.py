@@ -225,6 +225,9 @@ def _go_down(server: RabbitServer, how: str) -> None:
     if how == "stop_app":
         server.ctl("stop_app")
     else:
+        # RabbitMQ 3.10 keeps the address of a new quorum queue in memory for a moment before it is on disk; killed in
+        # that moment, it cannot start the queue ever again.
+        server.ctl("eval", "[dets:sync(Table) || Table <- dets:all()].")
         server.kill()
 
 

@@ -70,24 +70,58 @@ async def test_a_durable_name_collects_while_nobody_listens(amqp_url: str) -> No
         await eventually(lambda: second.heard == list(range(5)))
 
 
-async def test_stop_gives_back_what_was_not_heard_to_the_end(amqp_url: str) -> None:
+async def test_stop_gives_back_what_was_not_begun_and_lets_the_handler_end(amqp_url: str) -> None:
     async with opened(RabbitBroker(amqp_url), "reports") as broker:
         begun: asyncio.Queue[bytes] = asyncio.Queue()
+        finish = asyncio.Event()
 
-        async def never(message: ExternalMessage) -> None:
+        async def slow(message: ExternalMessage) -> None:
             await begun.put(message.body)
-            await asyncio.Event().wait()
+            await finish.wait()
 
-        subscription = broker.subscribe(never, durable_name="audit")
+        subscription = broker.subscribe(slow, durable_name="audit")
         await eventually(lambda: subscription.is_live)
         for number in range(5):
             await broker.publish_event(event(number))
         assert await begun.get() == b"0"
         await subscription.stop()
-        assert begun.empty()
         ear = Ear()
         broker.subscribe(ear, durable_name="audit")
-        await eventually(lambda: ear.heard == list(range(5)))
+        await eventually(lambda: ear.heard == [1, 2, 3, 4])
+        finish.set()
+        await broker.publish_event(event(5))
+        await eventually(lambda: ear.heard == [1, 2, 3, 4, 5])
+        assert begun.empty()
+
+
+async def test_a_handler_may_stop_its_subscription_and_close_the_broker(amqp_url: str) -> None:
+    closed = asyncio.Event()
+    async with opened(RabbitBroker(amqp_url), "reports") as broker:
+
+        async def handle(_: ExternalMessage) -> None:
+            await subscription.stop()
+            await broker.close()
+            closed.set()
+
+        subscription = broker.subscribe(handle)
+        await eventually(lambda: subscription.is_live)
+        await broker.publish_event(event(1))
+        await closed.wait()
+
+
+async def test_a_cancellation_inside_a_handler_does_not_end_the_subscription(amqp_url: str) -> None:
+    async with opened(RabbitBroker(amqp_url), "reports") as broker:
+        heard: list[bytes] = []
+
+        async def handle(message: ExternalMessage) -> None:
+            heard.append(message.body)
+            if len(heard) == 1:
+                raise asyncio.CancelledError
+
+        subscription = broker.subscribe(handle)
+        await eventually(lambda: subscription.is_live)
+        await broker.publish_event(event(1))
+        await eventually(lambda: heard == [b"1", b"1"])
 
 
 async def test_an_exclusive_queue_goes_with_its_subscriber(amqp_url: str) -> None:

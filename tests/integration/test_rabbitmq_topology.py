@@ -26,7 +26,11 @@ from taskframework.model.status import LANES, Priority
 from tests.integration.rabbitmq_helpers import message, opened, plain_channel
 from tests.support.eventually import eventually
 
-_QUORUM: dict[str, FieldValue] = {"x-queue-type": "quorum", "x-dead-letter-exchange": "tasks.dlx", "x-delivery-limit": 20}
+_QUORUM: dict[str, FieldValue] = {
+    "x-queue-type": "quorum",
+    "x-dead-letter-exchange": "tasks.dlx",
+    "x-delivery-limit": 20,
+}
 
 
 async def test_declares_quorum_queues_with_explicit_arguments_and_again_changes_nothing(amqp_url: str) -> None:

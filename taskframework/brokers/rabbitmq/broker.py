@@ -95,7 +95,8 @@ class RabbitBroker:
         self._publisher.open()
 
     async def close(self) -> None:
-        await asyncio.gather(*(consumption.stop() for consumption in self._consumptions))
+        for consumption in self._consumptions:
+            await consumption.close()
         self._consumptions.clear()
         if (line := await self._lines.stop()) is not None:
             await line.flush()
@@ -108,12 +109,12 @@ class RabbitBroker:
         return self._publisher.is_connected
 
     @property
-    def outlives_process(self) -> bool:
-        return True
-
-    @property
     def holds_delays(self) -> bool:
         return self._plugin.is_used
+
+    @property
+    def outlives_process(self) -> bool:
+        return True
 
     async def declare(self, task_types: Sequence[str]) -> None:
         await self._keeper.declare(task_types)

@@ -111,3 +111,7 @@ class Consumers:
     async def stop(self) -> None:
         """No new deliveries after this returns."""
         await asyncio.gather(*(consumer.stop() for consumer in self._consumers))
+
+    async def close(self) -> None:
+        """The same: what is in hand is not ours to end."""
+        await self.stop()

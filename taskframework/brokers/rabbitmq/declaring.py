@@ -11,6 +11,7 @@ from aio_pika.abc import AbstractChannel
 from taskframework.brokers.rabbitmq.connection import ANSWER_SECONDS, Connector, Line
 from taskframework.brokers.rabbitmq.delay_plugin import DelayPlugin
 from taskframework.brokers.rabbitmq.faults import driver_errors
+from taskframework.brokers.rabbitmq.supervision import end
 from taskframework.brokers.rabbitmq.topology import Names, Topology, base_topology, task_topology
 from taskframework.errors import BrokerError, BrokerUnavailableError, TaskframeworkError
 
@@ -76,8 +77,7 @@ class TopologyKeeper:
 
     async def close(self) -> None:
         if self._repairing is not None:
-            self._repairing.cancel()
-            await asyncio.wait([self._repairing])
+            await end(self._repairing)
 
     async def _repair(self) -> None:
         while True:
@@ -116,20 +116,20 @@ async def _declared(line: Line, part: Topology) -> BrokerError | None:
 
 
 async def declare_part(channel: AbstractChannel, part: Topology) -> None:
+    """Declare it all on one channel.
+
+    Raises:
+        The driver's errors.
+    """
     for exchange in part.exchanges:
-        await channel.declare_exchange(
-            exchange.name,
-            exchange.type,
-            durable=True,
-            arguments={**exchange.arguments},
-            timeout=ANSWER_SECONDS,
-        )
+        async with asyncio.timeout(ANSWER_SECONDS):
+            await channel.declare_exchange(exchange.name, exchange.type, durable=True, arguments={**exchange.arguments})
     for queue in part.queues:
-        await channel.declare_queue(queue.name, durable=True, arguments={**queue.arguments}, timeout=ANSWER_SECONDS)
+        async with asyncio.timeout(ANSWER_SECONDS):
+            await channel.declare_queue(queue.name, durable=True, arguments={**queue.arguments})
     for binding in part.bindings:
-        if binding.to_exchange:
-            target = await channel.get_exchange(binding.target, ensure=False)
-            await target.bind(binding.source, binding.key, timeout=ANSWER_SECONDS)
-        else:
-            queue_target = await channel.get_queue(binding.target, ensure=False)
-            await queue_target.bind(binding.source, binding.key, timeout=ANSWER_SECONDS)
+        async with asyncio.timeout(ANSWER_SECONDS):
+            target = await (channel.get_exchange if binding.to_exchange else channel.get_queue)(
+                binding.target, ensure=False
+            )
+            await target.bind(binding.source, binding.key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Literal
 
@@ -54,13 +55,13 @@ class DelayPlugin:
             channel = await line.channel()
             with driver_errors(f"declaring {self._exchange.name}"):
                 try:
-                    await channel.declare_exchange(
-                        self._exchange.name,
-                        self._exchange.type,
-                        durable=True,
-                        arguments={**self._exchange.arguments},
-                        timeout=ANSWER_SECONDS,
-                    )
+                    async with asyncio.timeout(ANSWER_SECONDS):
+                        await channel.declare_exchange(
+                            self._exchange.name,
+                            self._exchange.type,
+                            durable=True,
+                            arguments={**self._exchange.arguments},
+                        )
                 except (ConnectionCommandInvalid, ChannelPreconditionFailed) as error:
                     if "exchange type" not in str(error):
                         raise

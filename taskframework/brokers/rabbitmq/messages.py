@@ -74,8 +74,10 @@ def _properties(body: bytes, content_type: str, headers: dict[str, str | int]) -
         raise PublishRefusedError(f"The headers have {size:,} bytes; the limit is {MAX_HEADER_BYTES:,}.")
     if len(body) > MAX_BODY_BYTES:
         raise PublishRefusedError(f"The body has {len(body):,} bytes; the limit is {MAX_BODY_BYTES:,}.")
+    correlation_id = headers.get("correlation_id")
     return spec.Basic.Properties(
         content_type=content_type,
+        correlation_id=None if correlation_id is None else str(correlation_id),
         headers={**headers},
         delivery_mode=_PERSISTENT,
         # The driver matches returned messages to publications by this id, so two attempts must never share one.

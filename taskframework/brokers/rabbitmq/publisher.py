@@ -40,6 +40,10 @@ class PublishChannel:
     def is_blocked(self) -> bool:
         return self._line.is_blocked
 
+    @property
+    def was_cut_off(self) -> bool:
+        return self._line.lost.is_set()
+
     async def send(self, publication: Publication) -> None:
         """Publish and wait for the confirm, without a time limit of its own.
 
@@ -110,7 +114,7 @@ class Publisher:
 
         Args:
             connector: opens the connection.
-            prepare: run after each connect, before the first publication.
+            prepare: run before the first connection and after each lost one, before anything is published.
             timeout: longest wait for a confirm, the wait for a free place included.
             max_unconfirmed: publications under way at once.
         """
@@ -119,7 +123,8 @@ class Publisher:
         self._timeout = timeout.total_seconds()
         self._places = asyncio.Semaphore(max_unconfirmed)
         self._closing = Background()
-        self._kept = Kept("publisher", self._establish, lambda channel: self._closing.start(channel.close()))
+        self._is_prepared = False
+        self._kept = Kept("publisher", self._establish, self._forget)
 
     def open(self) -> None:
         self._kept.start()
@@ -161,7 +166,9 @@ class Publisher:
         return channel
 
     async def _establish(self) -> PublishChannel:
-        await self._prepare()
+        if not self._is_prepared:
+            await self._prepare()
+            self._is_prepared = True
         line = await self._connector.open("publisher")
         try:
             channel = await line.channel(confirms=True)
@@ -173,6 +180,11 @@ class Publisher:
             await line.close()
             raise
         return PublishChannel(line, channel, inner)
+
+    def _forget(self, channel: PublishChannel) -> None:
+        # One that was only retired leaves a broker that is as it was; after a lost connection it may be another one.
+        self._is_prepared = not channel.was_cut_off
+        self._closing.start(channel.close())
 
 
 def is_about_topology(error: BrokerError) -> bool:

@@ -12,7 +12,7 @@ from taskframework.brokers.base import ExternalMessage, OnExternalMessage
 from taskframework.brokers.rabbitmq.connection import Line
 from taskframework.brokers.rabbitmq.consumer import QueueConsumer, Source
 from taskframework.brokers.rabbitmq.delivery import RabbitDelivery
-from taskframework.brokers.rabbitmq.supervision import Background, Kept
+from taskframework.brokers.rabbitmq.supervision import Background, Kept, end
 from taskframework.brokers.rabbitmq.topology import NO_DELIVERY_LIMIT, QUORUM, Names
 
 logger = logging.getLogger(__name__)
@@ -65,47 +65,69 @@ class Subscription:
             self._arrived.put_nowait,
             background,
         )
+        self._is_handling = False
         self._worker = asyncio.create_task(self._work())
 
     @property
     def is_live(self) -> bool:
-        return self._consumer.is_live and not self._worker.done()
+        return self._consumer.is_live
 
     @property
     def is_stopped(self) -> bool:
         return self._consumer.is_stopped
 
     async def stop(self) -> None:
-        """No message is handed over after this returns; what was not heard to the end goes back to the queue."""
+        """Nothing more is handed over after this returns; what is being handled may end and is acknowledged."""
         await self._consumer.stop()
-        self._worker.cancel()
-        await asyncio.wait([self._worker])
+        if not self._is_handling:
+            await end(self._worker)
         while not self._arrived.empty():
             await self._arrived.get_nowait().put_back()
 
+    async def close(self) -> None:
+        """Stop, and end what is being handled, unless it is the handler that asks for it."""
+        await self.stop()
+        if asyncio.current_task() is not self._worker:
+            await end(self._worker)
+
     async def _work(self) -> None:
-        while True:
+        while not self.is_stopped:
             delivery = await self._arrived.get()
             try:
                 await self._hand_over(delivery)
-            except asyncio.CancelledError:
-                await delivery.put_back()
-                raise
-            except Exception as error:
-                logger.debug("an event was lost with its channel and comes again: %r", error)
+            except BaseException as error:
+                await delivery.put_back()  # no effect if its channel is gone: then it comes by itself
+                if not _is_failure(error):
+                    raise
 
     async def _hand_over(self, delivery: RabbitDelivery) -> None:
-        """Repeat until it is heard. Here and not through the broker, which would put others before it."""
+        """Repeat until it is handled. Here and not through the broker, which would put others before it."""
+        if delivery.is_void:
+            return
         message = ExternalMessage(delivery.body, delivery.content_type, delivery.headers)
         patience = AsyncRetrying(
             wait=wait_random_exponential(multiplier=0.1, max=_LONGEST_PAUSE),
-            retry=retry_if_exception(lambda error: isinstance(error, Exception) and not delivery.is_void),
+            retry=retry_if_exception(lambda error: _is_failure(error) and not self.is_stopped and not delivery.is_void),
             before_sleep=_log_failure,
             reraise=True,
         )
-        if not delivery.is_void:
-            await patience(self._on_message, message)
-            await delivery.ack()
+        await patience(self._handle, message)
+        await delivery.ack()
+
+    async def _handle(self, message: ExternalMessage) -> None:
+        self._is_handling = True
+        try:
+            await self._on_message(message)
+        finally:
+            self._is_handling = False
+
+
+def _is_failure(error: BaseException) -> bool:
+    """Whether a handler failed. A cancellation inside it is a failure like any other; only our own ends the work."""
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        return task is not None and not task.cancelling()
+    return isinstance(error, Exception)
 
 
 def _log_failure(state: RetryCallState) -> None:

@@ -21,6 +21,7 @@ _LONGEST_PAUSE = 3.0
 _PAUSE_AFTER_LOSS = (0.02, 0.2)
 #: One line a minute or so about a broker that stays away.
 _LOG_EVERY = 30
+_CANCEL_AGAIN = 0.5
 
 
 class Losable(Protocol):
@@ -48,6 +49,15 @@ class Background:
         """Wait for all of them. Each must bound its own time."""
         while self._tasks:
             await asyncio.wait(self._tasks)
+
+
+async def end(task: asyncio.Task[None]) -> None:
+    """Cancel a task until it has ended."""
+    # Once is not enough: on Python 3.11 `asyncio.wait_for`, which the driver uses, loses a cancellation that comes in
+    # the same moment as the result.
+    while not task.done():
+        task.cancel()
+        await asyncio.wait([task], timeout=_CANCEL_AGAIN)
 
 
 class Kept(Generic[T]):
@@ -79,6 +89,7 @@ class Kept(Generic[T]):
     def start(self) -> None:
         """Begin; again changes nothing."""
         if self._task is None:
+            self._decided.clear()
             self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> T | None:
@@ -88,8 +99,8 @@ class Kept(Generic[T]):
             What was there, not cleaned up.
         """
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+            await end(self._task)
+            self._task = None
         value, self._value = self._value, None
         self._problem = f"{self._what}: closed."
         self._up.clear()

@@ -68,7 +68,8 @@ def digest(text: str) -> Digest:
     prose = read_prose(text)
     spaced, unspaced = count_words(text)
     ranked = [sentence[:_MOST_READ] for sentence in prose.sentences[:_MOST_RANKED]]
-    lexicon = build_lexicon(ranked, prose.headings)
+    cells = [cell[:_MOST_READ] for cell in prose.cells[: _MOST_RANKED - len(ranked)]]
+    lexicon = build_lexicon([*ranked, *cells], prose.headings)
     return Digest(
         title=prose.title,
         characters=len(text),

@@ -8,8 +8,17 @@ from collections.abc import Iterator, Sequence
 from importlib.resources import files as package_files
 from pathlib import Path
 
+from taskframework.errors import TaskframeworkError
+
+#: Where `--keep` leaves the tasks.
+KEPT = Path("demo.db")
+
 _SKIPPED = ("__pycache__", "node_modules")
 _OWN_SUFFIXES = (".md", ".py")
+
+
+class DemoError(TaskframeworkError):
+    """The demo could not do its job."""
 
 
 def collect(paths: Sequence[Path]) -> list[Path]:

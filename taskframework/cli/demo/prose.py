@@ -19,9 +19,14 @@ _RULE = re.compile(r"\s*([-*_=/~])(\s*\1){2,}\s*$")
 _ITEM = re.compile(r"(?:\s*(?:[-*+•·▪◦]|\(?\d{1,3}[.)、])\s+(?:\[[ xX]\]\s+)?)+")
 _QUOTE = re.compile(r"\s*(>\s?)+")
 _TABLE = re.compile(r"\s*[|+]")
+_CELL_BORDER = re.compile(r"(?<!\\)\|")
 _LINK_TARGET = re.compile(r"\s{0,3}\[[^\]]+\]:\s")
 #: What lines of program code have and sentences do not, outside of back-quotes.
-_CODE = re.compile(r"[{}]|=>|==|&&|\);|-->|::")
+_CODE = re.compile(
+    r"[{}]|=>|==|&&|\);|-->|::|^\s*[\w.\[\]\"']+(?:: [\w\[\], |.]+)? [-+|]?= |^\s*@\w+(?:\(.*)?$|"
+    r"^\s*(?:from [\w.]+ import |import [\w.]+$|(?:async )?def \w+\(|class \w+[(:]|"
+    r"(?:return|yield|raise)\b.*[()\[\]]|[\w.]+\(.*\)$)"
+)
 _LONGEST_CODE_LINE = 300  # a longer one is a whole text without line breaks
 _FRONT_TITLE = re.compile(r"title:\s*(.+)", re.IGNORECASE)
 
@@ -36,7 +41,7 @@ _INLINE = (
     (re.compile(r"<!--.{0,200}?-->|</?[a-zA-Z][^<>]{0,200}>"), ""),
     (re.compile(r"<(https?://[^<>]{0,500})>"), r"\1"),
     (re.compile(r"\\([!-/:-@\[-`{-~])"), r"\1"),  # escaped punctuation
-    (re.compile(r"\*\*|~~|`"), ""),
+    (re.compile(r"\*\*|~~|`|\"\"\""), ""),
     (re.compile(r"(?<![\w*_])([*_]{1,3})(?=\S)([^*_]{1,500}?)(?<=\S)\1(?![\w*_])"), r"\2"),
 )
 _CODE_SPAN = re.compile(r"``?([^`]+)``?")
@@ -61,6 +66,7 @@ class Prose:
     title: str
     headings: tuple[str, ...]
     sentences: tuple[str, ...]
+    cells: tuple[str, ...]  # of tables
 
 
 @dataclass(slots=True)
@@ -70,7 +76,14 @@ class _Blocks:
     front_title: str = ""
     headings: list[str] = field(default_factory=list)
     paragraphs: list[str] = field(default_factory=list)
+    cells: list[str] = field(default_factory=list)
     open: list[str] = field(default_factory=list)
+    before_heading: int = 0  # paragraphs before the first heading
+
+    def add_heading(self, text: str) -> None:
+        if not self.headings:
+            self.before_heading = len(self.paragraphs)
+        self.headings.append(text)
 
     def close(self) -> None:
         if self.open:
@@ -87,12 +100,16 @@ def read_prose(text: str) -> Prose:
     blocks.close()
     sentences = tuple(sentence for paragraph in blocks.paragraphs for sentence in split_sentences(paragraph))
     headings = tuple(plain for heading in blocks.headings if (plain := strip_markup(heading)))
-    title = next(filter(None, (*headings[:1], blocks.front_title, _first_line(blocks))), "")
-    return Prose(_shortened(title, _LONGEST_TITLE), headings, sentences)
+    cells = tuple(plain for cell in blocks.cells if (plain := strip_markup(cell)))
+    return Prose(_shortened(_title(blocks, headings), _LONGEST_TITLE), headings, sentences, cells)
 
 
-def _first_line(blocks: _Blocks) -> str:
-    return strip_markup(blocks.paragraphs[0].split("\n")[0]).rstrip(":：") if blocks.paragraphs else ""
+def _title(blocks: _Blocks, headings: tuple[str, ...]) -> str:
+    above = "\n".join(blocks.paragraphs[: blocks.before_heading])
+    first_line = strip_markup(blocks.paragraphs[0].split("\n")[0]).rstrip(":：") if blocks.paragraphs else ""
+    # Below whole sentences a heading is that of a section; a logo or a line of badges may well stand above the title.
+    first_heading = () if _END.search(above + "\n") else headings[:1]
+    return next(filter(None, (*first_heading, blocks.front_title, first_line, *headings[:1])), "")
 
 
 def split_sentences(paragraph: str) -> Iterator[str]:
@@ -155,11 +172,13 @@ def _without_code(lines: list[str]) -> Iterator[str]:
 def _add_line(line: str, blocks: _Blocks) -> None:
     if match := _HEADING.match(line):
         blocks.close()
-        blocks.headings.append(match[1].rstrip("# \t"))
+        blocks.add_heading(match[1].rstrip("# \t"))
     elif _UNDERLINE.match(line) and len(blocks.open) == 1:
-        blocks.headings.append(blocks.open.pop())
+        blocks.add_heading(blocks.open.pop())
     elif _is_no_prose(line):
         blocks.close()
+        if _TABLE.match(line):
+            blocks.cells.extend(cell for cell in _CELL_BORDER.split(line) if any(map(str.isalpha, cell)))
     elif match := _ITEM.match(line):
         blocks.close()
         blocks.open.append(line[match.end() :])

@@ -17,11 +17,13 @@ from taskframework.cli.demo.scripts import AFTER_CLAUSE, TOKEN, Script, script_o
 _PARTS = 20  # the text is cut into so many to see whether a word comes in clusters
 _LONGEST_GRAM = 4
 _SHORTEST_WORD = 3
+_LONGEST_CONNECTING = 5  # such as where, which; connecting words that are longer are seldom
+_SURPRISING = 2.0  # expected clause ends of which none was seen
 _SHORTEST_SENTENCE = 3
 _MOST_COMPARED = 50
 _CAPITALISING = 0.18  # from this share of capitals inside sentences on, the language capitalises its nouns
 _LEAST_COUNT_OF_LONG = 3  # of a gram of more than two characters
-_LEAST_SHARE = 0.04  # of the weight of the best term, to be named beside it
+_LEAST_SHARE = 0.06  # of the weight of the best term, to be named beside it
 _CAUTION = 10  # as many sightings with the usual share of ends are added to those that were made
 _LENGTH_OF_ABBREVIATION = 6
 
@@ -86,14 +88,14 @@ def build_lexicon(sentences: Sequence[str], headings: Iterable[str]) -> Lexicon:
     """Weigh every term that occurs twice; if none does, those that occur once.
 
     Args:
-        sentences: the text.
+        sentences: the text, sentence by sentence; cells of tables will do too.
         headings: what they name counts double.
     """
     words, grams = _observe(sentences)
-    named = "\n".join(headings).casefold()
+    named = {token[0].casefold() for heading in headings for token in TOKEN.finditer(heading)}
     script = script_of(sentences)
     forms = dict(_weigh_words(_group_forms(words), named, ends_tell=script is Script.SPACED))
-    forms.update(_weigh_grams(grams, named, ends_tell=script is not Script.JAPANESE))
+    forms.update(_weigh_grams(grams, "\n".join(named), ends_tell=script is not Script.JAPANESE))
     repeated = {form: term for form, term in forms.items() if term.count > 1}
     return Lexicon(repeated or forms)
 
@@ -169,13 +171,15 @@ def _are_forms(one: str, other: str) -> bool:
     return shared >= _SHORTEST_WORD + 1 and shared >= 0.75 * max(len(one), len(other)) and "_" not in one + other
 
 
-def _weigh_words(groups: list[tuple[list[str], _Seen]], named: str, *, ends_tell: bool) -> Iterator[tuple[str, Term]]:
+def _weigh_words(
+    groups: list[tuple[list[str], _Seen]], named: set[str], *, ends_tell: bool
+) -> Iterator[tuple[str, Term]]:
     usual = _usual_ends(seen for _, seen in groups)
     inside = sum(seen.inside for _, seen in groups) or 1
     capitalising = sum(seen.capitals for _, seen in groups) / inside > _CAPITALISING
     for forms, seen in groups:
         word = seen.surfaces.most_common(1)[0][0]
-        if len(word) < _SHORTEST_WORD or word[0].isdigit():
+        if len(word) < _SHORTEST_WORD or word[0].isdigit() or (ends_tell and _may_connect(word, seen, usual, named)):
             continue
         weight = seen.count * _cluster_factor(seen) * _length_factor(word)
         weight *= 0.4 + 0.6 * seen.inside / seen.count  # what mostly opens sentences links them or is a label
@@ -185,7 +189,7 @@ def _weigh_words(groups: list[tuple[list[str], _Seen]], named: str, *, ends_tell
             weight /= 10
         if "_" in word or any(character.isdigit() for character in word):
             weight /= 3
-        term = Term(word, seen.count, weight * 2 if any(form in named for form in forms) else weight)
+        term = Term(word, seen.count, weight if named.isdisjoint(forms) else weight * 2)
         yield from ((form, term) for form in forms)
 
 
@@ -215,6 +219,13 @@ def _usual_ends(observed: Iterable[_Seen]) -> float:
 def _end_factor(seen: _Seen, usual: float) -> float:
     """How often the term ends a clause, against the usual; cautious while it was seen seldom."""
     return min(1.3, (seen.ends + _CAUTION * usual) / ((seen.count + _CAUTION) * usual)) ** 2
+
+
+def _may_connect(word: str, seen: _Seen, usual: float, named: set[str]) -> bool:
+    """Whether a short word must be taken for a connecting one, since nothing speaks for it."""
+    in_heading = word.casefold() in named and len(word) > _SHORTEST_WORD and seen.count * usual < _SURPRISING
+    is_name = seen.capitals * 2 > seen.inside
+    return not (seen.ends or is_name or in_heading or len(word) > _LONGEST_CONNECTING)
 
 
 def _length_factor(word: str) -> float:

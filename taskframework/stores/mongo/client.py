@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol, cast
 
 import bson
 import pymongo
-from bson.codec_options import CodecOptions
+from bson.codec_options import CodecOptions, TypeDecoder, TypeRegistry
 from bson.errors import BSONError
 from bson.raw_bson import RawBSONDocument
 from motor.motor_asyncio import AsyncIOMotorClient
@@ -33,8 +33,19 @@ _DUPLICATE_KEY = 11_000
 #: Not primary any more, shutting down, interrupted, out of time, or no majority: the write may be there all the same.
 _AWAY = frozenset({6, 7, 50, 64, 89, 91, 100, 189, 262, 9001, 10_107, 11_600, 11_602, 13_435, 13_436})
 _NOT_ALLOWED = frozenset({13, 18})
-_CODEC: CodecOptions[Document] = CodecOptions(tz_aware=True, tzinfo=UTC)
 _UNENCODABLE = (BSONError, OverflowError, RecursionError, UnicodeEncodeError)
+
+
+class _PlainInteger(TypeDecoder):
+    """Integers of 64 bits come back as `int`, not as the driver's own class."""
+
+    bson_type = bson.Int64
+
+    def transform_bson(self, value: int) -> int:
+        return int(value)
+
+
+_CODEC: CodecOptions[Document] = CodecOptions(tz_aware=True, tzinfo=UTC, type_registry=TypeRegistry([_PlainInteger()]))
 
 
 class DuplicateDocumentError(StoreError):
@@ -145,9 +156,9 @@ class Collection:
         with _driver_errors():
             return await self._raw.index_information()
 
-    async def create_index(self, keys: Mapping[str, int], **options: Any) -> None:
+    async def create_indexes(self, definitions: Sequence[Mapping[str, Any]]) -> None:
         with _driver_errors():
-            await self._raw.create_indexes([pymongo.IndexModel(list(keys.items()), **options)])
+            await self._raw.create_indexes([pymongo.IndexModel(**definition) for definition in definitions])
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ A changed definition gets a new name, so that an older release beside this one f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -40,9 +40,10 @@ class Index:
             if found.get(name) != wanted.get(name)
         ]
 
-    async def create(self, collection: Collection) -> None:
+    def definition(self) -> dict[str, Any]:
+        """The index as `Collection.create_indexes` wants it."""
         partial = {} if self.only is None else {"partialFilterExpression": self.only}
-        await collection.create_index(self.keys, name=self.name, **partial, **self.options)
+        return {"keys": list(self.keys.items()), "name": self.name, **partial, **self.options}
 
 
 def _status(statuses: Iterable[TaskStatus]) -> Document:
@@ -86,7 +87,7 @@ async def drift(collection: Collection, indexes: Iterable[Index]) -> list[str]:
     return problems
 
 
-async def ensure(collection: Collection, indexes: Iterable[Index]) -> None:
+async def ensure(collection: Collection, indexes: Sequence[Index]) -> None:
     """Create what is missing.
 
     Raises:
@@ -94,10 +95,10 @@ async def ensure(collection: Collection, indexes: Iterable[Index]) -> None:
     """
     found = await collection.indexes()
     for index in indexes:
-        if index.name not in found:
-            await index.create(collection)
-        elif differences := index.differences(found[index.name]):
+        if index.name in found and (differences := index.differences(found[index.name])):
             raise StoreMisconfiguredError(
                 f"Index {index.name!r} in MongoDB has another definition: {' and '.join(differences)}.",
                 hint=f"Drop it (dropIndex({index.name!r})); it is created again at the next start.",
             )
+    if missing := [index.definition() for index in indexes if index.name not in found]:
+        await collection.create_indexes(missing)

@@ -59,7 +59,8 @@ def past_deadline() -> Document:
 
 def dispatched() -> Document:
     """Claimable tasks that wait longer than their own time because a message was sent."""
-    return {"status": in_status(*CLAIMABLE), "$expr": {"$gt": ["$next_dispatch_at", "$not_before"]}}
+    later = {"$expr": {"$gt": ["$next_dispatch_at", "$not_before"]}}
+    return {"status": in_status(*CLAIMABLE), "next_dispatch_at": {"$type": "date"}, **later}
 
 
 def ended(statuses: Iterable[TaskStatus], kept: timedelta) -> Document:

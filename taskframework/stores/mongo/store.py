@@ -24,13 +24,15 @@ from taskframework.stores.mongo.client import (
     time_limit,
 )
 from taskframework.stores.mongo.documents import Document, dead_message_document, dead_message_of, task_of
-from taskframework.stores.mongo.expressions import later
+from taskframework.stores.mongo.expressions import later, passed
 from taskframework.stores.mongo.server_clock import ServerClock
 from taskframework.stores.mongo.writer import TaskWriter
 
 Entry = TypeVar("Entry", Task, DeadMessage)
 
 _PING = timedelta(seconds=2)
+#: For the one write that goes over all waiting tasks.
+_ALL_TASKS = timedelta(hours=1)
 #: Heartbeats have connections of their own: no slow list and no crowd of writes makes them late.
 _HEARTBEAT_CONNECTIONS = 4
 
@@ -163,9 +165,10 @@ class MongoStore:
         return await self._tasks.count(queries.undriven())
 
     async def forget_dispatches(self) -> None:
-        await self._tasks.update_many(
-            queries.dispatched(), [{"$set": {"next_dispatch_at": "$not_before", "dispatches": 0}}]
-        )
+        with time_limit(_ALL_TASKS):
+            await self._tasks.update_many(
+                queries.dispatched(), [{"$set": {"next_dispatch_at": "$not_before", "dispatches": 0}}]
+            )
 
     async def purge(self, *, finished: timedelta | None, dead_letters: timedelta | None, limit: int) -> int:
         removed = 0
@@ -174,7 +177,7 @@ class MongoStore:
                 over = queries.ended(statuses, kept)
                 removed += await self._tasks.delete_some(over, "finished_at", limit - removed)
         if dead_letters is not None and removed < limit:
-            over = {"at": {"$lte": self.now() - dead_letters}}
+            over = passed("at", by=dead_letters)
             removed += await self._dead_messages.delete_some(over, "at", limit - removed)
         return removed
 

@@ -84,17 +84,27 @@ class TaskWriter:
                     with time_limit(self._patience / 2):
                         return [_task(await self._tasks.update_one(updates[0].guard, updates[0].stages))]
                 except StoreUnavailableError:
-                    pass  # made or not: what follows finds out
-            return await self._patiently(lambda: self._move_together(updates))
+                    over = set[str]()  # made or not: what follows finds out
+            else:
+                over = await self._patiently(lambda: self._settled_before(updates))
+            return await self._patiently(lambda: self._move_together(updates, over))
 
-    async def _move_together(self, updates: Sequence[_Update]) -> Sequence[Task | Exception | None]:
+    async def _settled_before(self, updates: Sequence[_Update]) -> set[str]:
+        """Tasks whose claim is over already: it would show as won whatever became of this second settlement."""
+        claims = [update.asked.fence.claim_id for update in updates if update.asked.group == "settle"]
+        if not claims:
+            return set()
+        settled = {"_id": {"$in": _ids(updates)}, "last_claim_id": {"$in": claims}}
+        return {document["_id"] for document in await self._tasks.find(settled, fields=("_id",))}
+
+    async def _move_together(self, updates: Sequence[_Update], over: set[str]) -> Sequence[Task | Exception | None]:
         """Write all, then read all: the totals of a bulk write do not say which guards held.
 
         Made a second time, a move that was made finds its guard closed by itself, and the reading shows it as won.
         """
         refused = await self._tasks.update_each([(update.guard, update.stages) for update in updates])
-        found = await self._tasks.find({"_id": {"$in": [update.asked.task_id for update in updates]}})
-        tasks = {document["_id"]: task_of(document) for document in found}
+        found = [task_of(document) for document in await self._tasks.find({"_id": {"$in": _ids(updates)}})]
+        tasks = {task.task_id: task for task in found if task.task_id not in over}
         return [refused.get(at) or _won(update.asked, tasks) for at, update in enumerate(updates)]
 
     async def _mark_group(self, updates: Sequence[_Update]) -> Sequence[Exception | None]:
@@ -177,6 +187,10 @@ def _update(asked: Transition | Mark) -> _Update:
 
 def _task_id(update: _Update) -> str:
     return str(update.asked.task_id)
+
+
+def _ids(updates: Sequence[_Update]) -> list[str]:
+    return [_task_id(update) for update in updates]
 
 
 def _task(document: Document | None) -> Task | None:

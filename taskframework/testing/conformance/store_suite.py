@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest_asyncio
@@ -86,26 +86,27 @@ async def move(store: TaskStore, transition: Transition) -> Task | None:
     reply = await store.apply(transition)
     after = await stored(store, transition.task_id)
     if expected is None:
-        assert reply is None, f"the rule refuses {transition}, the store made it"
+        assert reply is None, f"{before.status}: the rule refuses {transition}, the store made it"
         assert differences(after, before, timedelta(0)) == []
     else:
-        assert reply is not None, f"the store refused {transition}"
+        assert reply is not None, f"{before.status}: the store refused {transition}"
         assert differences(after, expected) == []
         assert differences(reply, after, timedelta(0)) == []
-        assert all(moment.microsecond % 1000 == 0 for moment in _times(after))
+        assert all(moment.microsecond % 1000 == 0 and not moment.utcoffset() for moment in _times(after))
     return reply
 
 
 async def moved(store: TaskStore, transition: Transition) -> Task:
     """`move`, for a transition that must not be refused."""
     task = await move(store, transition)
-    assert task is not None, f"refused: {transition}"
+    assert task is not None, f"refused: {transition} on {await store.get(transition.task_id)}"
     return task
 
 
 async def refused(store: TaskStore, transition: Transition) -> None:
     """`move`, for a transition that must be refused."""
-    assert await move(store, transition) is None, f"not refused: {transition}"
+    task = await move(store, transition)
+    assert task is None, f"not refused: {transition}; now {task}"
 
 
 async def marked(store: TaskStore, mark: Mark) -> Task:
@@ -139,6 +140,7 @@ def an_error(message: str = "it broke") -> TaskError:
     return describe(ValueError(message), retryable=True)
 
 
-def _times(task: Task) -> list[Any]:
-    times = [task.not_before, task.next_dispatch_at, task.publish_at, task.updated_at, task.finished_at]
-    return [moment for moment in (*times, task.lease and task.lease.expires_at) if moment is not None]
+def _times(task: Task) -> list[datetime]:
+    ends = task.lease.expires_at if task.lease else None
+    times = (task.not_before, task.next_dispatch_at, task.publish_at, task.updated_at, task.finished_at, ends)
+    return [moment for moment in times if moment is not None]

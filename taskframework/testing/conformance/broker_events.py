@@ -1,0 +1,111 @@
+"""Broker suite: the events exchange."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from taskframework.brokers.base import Broker, ExternalMessage
+from taskframework.testing.conformance.broker_suite import BrokerSuite, Listener, event, is_live
+from taskframework.testing.eventually import eventually
+
+
+class EventCases(BrokerSuite):
+    """Every subscriber hears every event, in order, until it handled it."""
+
+    async def test_every_subscriber_hears_every_event_in_order(self, broker: Broker) -> None:
+        one, other = Listener(), Listener()
+        await is_live(broker.subscribe(one), broker.subscribe(other, durable_name="other"))
+        texts = [str(number) for number in range(50)]
+        for text in texts:
+            await broker.publish_event(event(text))
+        await one.hears(*texts)
+        await other.hears(*texts)
+        message = one.messages[0]
+        assert message.content_type == "application/cloudevents+json"
+        assert message.headers["for"] == "tests"
+
+    async def test_nobody_needs_to_listen(self, broker: Broker) -> None:
+        await broker.publish_event(event("unheard"))
+        listener = Listener()
+        await is_live(broker.subscribe(listener))
+        await broker.publish_event(event("heard"))
+        await listener.hears("heard")
+
+    async def test_a_durable_queue_collects_while_nobody_listens(self, broker: Broker) -> None:
+        before, after = Listener(), Listener()
+        subscription = broker.subscribe(before, durable_name="billing")
+        await is_live(subscription)
+        await subscription.stop()
+        assert not subscription.is_live
+        await broker.publish_event(event("1"))
+        await broker.publish_event(event("2"))
+        broker.subscribe(after, durable_name="billing")
+        await after.hears("1", "2")
+        assert before.heard == []
+
+    async def test_an_exclusive_queue_goes_with_its_subscription(self, broker: Broker) -> None:
+        before, after = Listener(), Listener()
+        subscription = broker.subscribe(before)
+        await is_live(subscription)
+        await subscription.stop()
+        await broker.publish_event(event("missed"))
+        await is_live(broker.subscribe(after))
+        await broker.publish_event(event("heard"))
+        await after.hears("heard")
+        assert before.heard == []
+
+    async def test_subscribers_of_one_durable_queue_share_its_events(self, broker: Broker) -> None:
+        one, other = Listener(), Listener()
+        await is_live(broker.subscribe(one, durable_name="both"), broker.subscribe(other, durable_name="both"))
+        texts = [str(number) for number in range(20)]
+        for text in texts:
+            await broker.publish_event(event(text))
+        await eventually(lambda: len(one.heard) + len(other.heard) >= 20, what="all events are heard")
+        assert sorted(one.heard + other.heard) == sorted(texts)
+
+    @pytest.mark.parametrize("durable_name", [None, "careful"])
+    async def test_an_event_that_failed_comes_again_before_the_next(
+        self, broker: Broker, durable_name: str | None
+    ) -> None:
+        listener = Listener("1", "3")
+        await is_live(broker.subscribe(listener, durable_name=durable_name))
+        for text in ("0", "1", "2", "3", "4"):
+            await broker.publish_event(event(text))
+        await listener.hears("0", "1", "1", "2", "3", "3", "4")
+
+    async def test_the_next_event_waits_until_the_last_is_handled(self, broker: Broker) -> None:
+        started, finish = asyncio.Event(), asyncio.Event()
+        heard: list[bytes] = []
+
+        async def listen(message: ExternalMessage) -> None:
+            heard.append(message.body)
+            started.set()
+            await finish.wait()
+
+        watching = Listener()
+        await is_live(broker.subscribe(listen), broker.subscribe(watching))
+        await broker.publish_event(event("1"))
+        await broker.publish_event(event("2"))
+        await started.wait()
+        await watching.hears("1", "2")
+        assert heard == [b"1"]
+        finish.set()
+        await eventually(lambda: heard == [b"1", b"2"], what="the second event is handled")
+
+    async def test_an_event_in_hand_at_the_close_comes_again_to_a_durable_queue(self, broker: Broker) -> None:
+        started = asyncio.Event()
+
+        async def hang(_: ExternalMessage) -> None:
+            started.set()
+            await asyncio.Event().wait()
+
+        await is_live(broker.subscribe(hang, durable_name="billing"))
+        await broker.publish_event(event("1"))
+        await started.wait()
+        await broker.close()
+        again, listener = await self.opened(), Listener()
+        again.subscribe(listener, durable_name="billing")
+        await listener.hears("1")
+        await again.close()

@@ -1,0 +1,116 @@
+"""`taskframework demo` on real files."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import Folder
+
+_TIDES = "# Tides\n\nThe moon pulls the water of the sea towards itself. The sea follows, and a tide comes.\n"
+
+
+@pytest.fixture
+def texts(folder: Folder) -> Path:
+    """A folder with two texts, and with every kind of file that cannot be digested."""
+    texts = folder.path / "texts"
+    (texts / "more").mkdir(parents=True)
+    (texts / ".hidden").mkdir()
+    (texts / "__pycache__").mkdir()
+    (texts / "tides.md").write_text(_TIDES)
+    (texts / "more" / "empty.txt").touch()
+    (texts / "noise.bin").write_bytes(bytes(range(256)))
+    (texts / "latin.txt").write_bytes("Größe und Güte".encode("latin-1"))
+    (texts / "loop").symlink_to("loop")
+    (texts / "gone.md").symlink_to("nowhere.md")
+    (texts / ".hidden" / "secret.md").write_text("not this")
+    (texts / "__pycache__" / "x.pyc").write_bytes(b"\0")
+    os.mkfifo(texts / "pipe")
+    return texts
+
+
+def test_files_that_cannot_be_digested_fail_with_their_reason_and_the_others_go_on(folder: Folder, texts: Path) -> None:
+    done = folder.run("demo", "texts", "--output", "out/report.md")
+    rows = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines() if line.startswith("texts/")}
+    assert rows["texts/tides.md"][:3] == ["COMPLETED", "18", "2"]
+    assert rows["texts/more/empty.txt"][:3] == ["COMPLETED", "0", "0"]
+    reasons = {name: " ".join(cells[1:]) for name, cells in rows.items() if cells[0] == "FAILED"}
+    assert reasons == {
+        "texts/noise.bin": "not text: a NUL byte at position 0",
+        "texts/latin.txt": "not UTF-8 text: byte 2 cannot be decoded",
+        "texts/loop": "cannot be read: too many levels of symbolic links",
+        "texts/gone.md": "cannot be read: no such file or directory",
+    }
+    assert "2 completed, 4 failed" in done.stdout
+    assert set(rows) == {"texts/tides.md", "texts/more/empty.txt", *reasons}, "hidden files and caches are left out"
+    report = (folder.path / "out" / "report.md").read_text()
+    assert "The moon pulls the water of the sea towards itself." in report
+    assert "not text: a NUL byte" in report
+
+
+def test_one_file_more_than_once_is_one_task(folder: Folder, texts: Path) -> None:
+    done = folder.run("demo", "texts/tides.md", "./texts/tides.md", str(texts / "tides.md"))
+    assert "1 task in" in done.stdout
+    assert (folder.path / "demo-report.md").exists()
+
+
+def test_nothing_is_left_behind_but_the_report(folder: Folder, texts: Path) -> None:
+    before = set(folder.path.iterdir())
+    folder.run("demo", "texts", TMPDIR=str(folder.path))
+    assert {path.name for path in set(folder.path.iterdir()) - before} == {"demo-report.md"}
+
+
+def test_the_tasks_can_be_kept_and_looked_at(folder: Folder, texts: Path) -> None:
+    folder.run("demo", "texts", "--keep")
+    store = {"TASKFRAMEWORK_STORE__URL": "sqlite:///demo.db"}
+    tasks = folder.json("tasks", "list", **store)["items"]
+    assert len(tasks) == 6
+    assert {task["error"]["type"] for task in tasks if task["status"] == "FAILED"} == {
+        "taskframework.errors.NonRetryableError"
+    }
+    assert len(folder.json("dlq", "list", **store)["items"]) == 4
+
+
+def test_without_paths_the_docs_of_the_folder_are_digested(folder: Folder) -> None:
+    (folder.path / "docs").mkdir()
+    (folder.path / "docs" / "one.md").write_text("One sentence stands here for all the others.")
+    (folder.path / "README.md").write_text("Not this one.")
+    assert "docs/one.md" in folder.run("demo").stdout
+
+
+def test_without_paths_and_docs_the_package_digests_itself(folder: Folder) -> None:
+    done = folder.run("demo")
+    assert "errors.py" in done.stdout
+    assert " 0 failed" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["missing.md"], 2, "missing.md does not exist"),
+        (["texts/.hidden/secret.md", "nix"], 2, "nix does not exist"),
+        (["empty"], 1, "There is no file to digest in empty."),
+        (["texts", "--output", "texts"], 1, "texts is a folder."),
+        (["texts", "--output", "texts/tides.md/report.md"], 1, "cannot be written"),
+    ],
+)
+def test_what_cannot_be_done_is_said_before_the_work(
+    folder: Folder, texts: Path, arguments: list[str], code: int, said: str
+) -> None:
+    (folder.path / "empty").mkdir()
+    done = folder.run("demo", *arguments, code=code)
+    assert said in done.stderr
+    assert done.stdout == ""
+
+
+def test_ctrl_c_ends_it_without_a_trace(folder: Folder) -> None:
+    (folder.path / "long.txt").write_text("Many a long sentence about nothing but sentences stands here. " * 100_000)
+    before = set(folder.path.iterdir())
+    demo = folder.start("demo", "long.txt", TMPDIR=str(folder.path))
+    demo.line("1 file, a task each")
+    assert demo.end(signal.SIGINT) == 130
+    assert "Traceback" not in "".join(demo.err)
+    assert set(folder.path.iterdir()) == before

@@ -1,0 +1,184 @@
+"""`taskframework dev`: everything in one process, which may die at any moment."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.command import Folder, Started
+from tests.support.process import wait_until
+
+DEV = ("dev", "--app", "program", "--port", "0")
+
+
+@pytest.fixture
+def dev(folder: Folder) -> Started:
+    started = folder.start(*DEV)
+    started.event("ready")
+    return started
+
+
+class Api(httpx.Client):
+    """A client of a running process."""
+
+    def __init__(self, started: Started) -> None:
+        ready = started.event("ready")
+        super().__init__(base_url=f"http://{ready['host']}:{ready['port']}/api/v1", trust_env=False, timeout=20)
+
+    def submit_many(self, task_type: str, parameters: Any, count: int) -> None:
+        task = {"task_type": task_type, "parameters": parameters}
+        assert self.post("/tasks/bulk", json={"tasks": [task] * count}).status_code == 200
+
+    def count(self, status: str) -> int:
+        return len(self.get("/tasks", params={"status": status, "limit": 500}).json()["items"])
+
+
+def count_words(folder: Folder, text: str, *options: str) -> subprocess.CompletedProcess[str]:
+    return folder.run("submit", "count-words", json.dumps({"text": text}), "--app", "program", *options)
+
+
+def test_a_task_of_another_process_is_taken_and_waited_for(folder: Folder, dev: Started) -> None:
+    done = count_words(folder, "one two three", "--wait")
+    assert "COMPLETED" in done.stdout
+    assert done.stdout.splitlines()[-1] == "3"
+    task = json.loads(count_words(folder, "one two", "--wait", "--json").stdout)
+    assert (task["status"], task["result"]) == ("COMPLETED", 2)
+    with Api(dev) as api:
+        assert api.get(f"/tasks/{task['task_id']}").json() == task, "the same through either door"
+
+
+def test_a_task_that_fails_gives_exit_code_1_and_its_reason(folder: Folder, dev: Started) -> None:
+    done = folder.run("submit", "broken", "--app", "program", "--wait", code=1)
+    assert "FAILED" in done.stdout
+    assert "ValueError: a \N{REPLACEMENT CHARACTER}[31mbug" in done.stdout, "what a task says does not steer a terminal"
+    assert "taskframework tasks retry" in done.stderr
+
+
+def test_a_retried_task_is_followed_to_its_end(folder: Folder, dev: Started) -> None:
+    task_id = folder.json("submit", "flaky", "--app", "program")["task_id"]
+    done = folder.run("tasks", "watch", task_id)
+    history = [line.split() for line in done.stdout.splitlines() if "Z  " in line]
+    assert [words[3] for words in history] == ["submitted", "started", "retrying", "started", "completed"]
+    assert "COMPLETED" in done.stdout
+
+
+def test_waiting_ends_with_its_time(folder: Folder, dev: Started) -> None:
+    done = folder.run("submit", "waits", "60", "--app", "program", "--wait", "--timeout", "1s", code=1)
+    assert "is still RUNNING" in done.stderr
+    assert "Wait again" in done.stderr
+
+
+def test_a_running_task_is_cancelled(folder: Folder, dev: Started) -> None:
+    task_id = folder.json("submit", "waits", "60", "--app", "program")["task_id"]
+    wait_until(lambda: folder.json("tasks", "show", task_id)["status"] == "RUNNING", "it runs", timeout=20)
+    assert folder.json("tasks", "cancel", task_id, "--reason", "not needed")["status"] == "RUNNING"
+    folder.run("tasks", "watch", task_id, code=1)
+    shown = folder.run("tasks", "show", task_id).stdout
+    assert "CANCELLED" in shown
+    assert "reason not needed" in shown
+
+
+def test_dead_letters_are_listed_shown_and_replayed(folder: Folder, dev: Started) -> None:
+    folder.run("submit", "broken", "--app", "program", "--wait", code=1)
+    [letter] = folder.json("dlq", "list")["items"]
+    assert letter["reason"] == "a \x1b[31mbug"
+    assert "ValueError" in folder.run("dlq", "list").stdout
+    assert "Traceback" in folder.run("dlq", "show", letter["id"]).stdout
+    outcomes = folder.json("dlq", "replay", letter["id"], "nope", code=1)
+    assert [outcome["replayed"] for outcome in outcomes] == [True, False]
+    folder.run("tasks", "watch", letter["id"], code=1)
+    assert folder.json("tasks", "show", letter["id"])["generation"] == 1
+
+
+def test_events_are_heard_from_another_process(folder: Folder, dev: Started) -> None:
+    ready = dev.event("ready")
+    tail = folder.start("events", "tail", "--json", "--url", f"http://{ready['host']}:{ready['port']}")
+    tail.line("Listening")
+    count_words(folder, "one two", "--wait")
+    tail.line("task.completed")
+    types = [json.loads(line)["type"] for line in tail.out]
+    assert types == ["task.submitted", "task.started", "task.completed"]
+    assert tail.end(signal.SIGINT) == 130
+    assert "Traceback" not in "".join(tail.err)
+
+
+def test_events_are_heard_again_when_the_process_is_back(folder: Folder) -> None:
+    first = folder.start(*DEV)
+    port = str(first.event("ready")["port"])
+    tail = folder.start("events", "tail", "--url", f"http://127.0.0.1:{port}")
+    tail.line("Listening")
+    assert first.end() == 0
+    tail.line("trying again")
+    folder.start("dev", "--app", "program", "--port", port).event("ready")
+    wait_until(lambda: sum("Listening" in line for line in tail.err) == 2, "it listens again", timeout=20)
+    count_words(folder, "one two", "--wait")
+    tail.line("count-words")
+
+
+def test_nothing_is_lost_when_it_is_killed_with_500_tasks_queued(folder: Folder) -> None:
+    few = {"TASKFRAMEWORK_WORKER__LEASE": "1s", "TASKFRAMEWORK_WORKER__CONCURRENCY": "4"}
+    first = folder.start(*DEV, **few)
+    with Api(first) as api:
+        api.submit_many("waits", 0.02, 500)
+        wait_until(lambda: api.count("COMPLETED") > 0, "the first is done", timeout=20)
+    assert first.end(signal.SIGKILL) == -signal.SIGKILL
+    assert folder.json("tasks", "list", "--status", "queued")["items"], "it died in the middle"
+    second = folder.start(*DEV, **few)
+    with Api(second) as api:
+        wait_until(lambda: api.count("COMPLETED") == 500, "all are done", timeout=40)
+        assert api.get("/tasks", params={"limit": 500}).json()["next_cursor"] is None
+
+
+def test_a_second_process_on_the_same_file_refuses_and_names_the_first(folder: Folder, dev: Started) -> None:
+    for command in (DEV, ("worker", "--app", "program"), ("api", "--port", "0")):
+        done = folder.run(*command, code=1)
+        assert f"process {dev.pid} " in done.stderr
+        assert "Stop that process first" in done.stderr
+    assert count_words(folder, "one", "--wait").returncode == 0, "the first goes on"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_stops_in_order(folder: Folder, dev: Started, number: signal.Signals) -> None:
+    task_id = folder.json("submit", "waits", "1", "--app", "program")["task_id"]
+    wait_until(lambda: folder.json("tasks", "show", task_id)["status"] == "RUNNING", "it runs", timeout=20)
+    assert dev.end(number) == 0
+    assert [line["event"] for line in dev.log if line["logger"] == "taskframework.cli.process"] == [
+        "starting",
+        "stopping",
+        "stopped",
+    ]
+    assert folder.json("tasks", "show", task_id)["status"] == "COMPLETED", "what runs may finish"
+
+
+def test_a_second_signal_ends_it_at_once_and_the_task_is_taken_up_again(folder: Folder) -> None:
+    dev = folder.start(*DEV, TASKFRAMEWORK_WORKER__LEASE="1s")
+    dev.event("ready")
+    task_id = folder.json("submit", "waits", "60", "--app", "program")["task_id"]
+    wait_until(lambda: folder.json("tasks", "show", task_id)["status"] == "RUNNING", "it runs", timeout=20)
+    dev.send(signal.SIGTERM)
+    dev.event("stopping")
+    assert dev.end(signal.SIGTERM) == 128 + signal.SIGTERM
+    assert folder.json("tasks", "show", task_id)["status"] == "RUNNING"
+    folder.start(*DEV, TASKFRAMEWORK_WORKER__LEASE="1s").event("ready")
+    wait_until(lambda: folder.json("tasks", "show", task_id)["attempt"] == 2, "it runs again", timeout=20)
+
+
+def test_task_code_that_does_not_stop_does_not_hold_the_process(folder: Folder) -> None:
+    dev = folder.start(*DEV, TASKFRAMEWORK_SHUTDOWN__AWAIT_TERMINATION_TIMEOUT="0s")
+    dev.event("ready")
+    folder.run("submit", "naps", "600", "--app", "program")
+    wait_until((folder.path / "napping").exists, "it naps", timeout=20)
+    assert dev.end() == 0
+    assert "ending without waiting for thread" in "".join(dev.err)
+
+
+def test_it_says_what_is_missing_without_a_program(folder: Folder) -> None:
+    dev = folder.start("dev", "--port", "0")
+    dev.event("ready")
+    assert "--app" in dev.line("No task types are registered")
+    assert dev.end() == 0

@@ -1,0 +1,100 @@
+"""Dead letters: list, show, replay by id."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from taskframework.brokers.embedded import EmbeddedBroker
+from tests.support.eventually import eventually
+from tests.unit.api.conftest import DEAD_LETTERS, TASKS, Api, OpenApi, problem_of
+
+
+@pytest.fixture
+async def working(open_api: OpenApi) -> AsyncIterator[Api]:
+    async with open_api(worker=True) as api:
+        yield api
+
+
+async def dead_task(api: Api) -> dict[str, Any]:
+    return await api.finished(await api.submit(task_type="refuses", parameters=None))
+
+
+async def dead_message(api: Api, body: bytes) -> dict[str, Any]:
+    """The entry of a message that nobody can read."""
+    broker = api.framework.plant.broker
+    assert isinstance(broker, EmbeddedBroker)
+    broker.publish_raw("count-words", body, {"from": "elsewhere"})
+
+    async def entry() -> dict[str, Any] | None:
+        items: list[dict[str, Any]] = (await api.get(DEAD_LETTERS)).json()["items"]
+        return next((item for item in items if item["kind"] == "message"), None)
+
+    found: dict[str, Any] = await eventually(entry)
+    return found
+
+
+async def test_a_failed_task_is_listed_and_shown(working: Api) -> None:
+    task = await dead_task(working)
+    await working.finished(await working.submit())
+    page = (await working.get(DEAD_LETTERS)).json()
+    assert page["next_cursor"] is None
+    [letter] = page["items"]
+    assert (letter["id"], letter["kind"], letter["task_type"]) == (task["task_id"], "task", "refuses")
+    assert (letter["status"], letter["reason"], letter["at"]) == ("FAILED", "never", task["finished_at"])
+    assert letter["error"] == task["error"]
+    assert (await working.get(f"{DEAD_LETTERS}/{letter['id']}")).json() == letter
+
+
+async def test_a_message_that_nobody_can_read_is_shown_with_all_its_bytes(working: Api) -> None:
+    body = b"\x00\xff garbage"
+    listed = await dead_message(working, body)
+    shown = (await working.get(f"{DEAD_LETTERS}/{listed['id']}")).json()
+    assert base64.b64decode(shown["body_base64"]) == body
+    assert shown["headers"]["from"] == "elsewhere"
+    assert "JSON" in shown["reason"]
+    assert shown["task_id"] is None
+
+
+async def test_pages_go_on_after_the_cursor(working: Api) -> None:
+    ids = {(await dead_task(working))["task_id"] for _ in range(3)}
+    first = (await working.get(f"{DEAD_LETTERS}?limit=2")).json()
+    second = (await working.get(f"{DEAD_LETTERS}?limit=2&cursor={first['next_cursor']}")).json()
+    assert (len(first["items"]), len(second["items"]), second["next_cursor"]) == (2, 1, None)
+    assert {letter["id"] for letter in first["items"] + second["items"]} == ids
+
+
+async def test_a_task_that_is_not_dead_is_no_dead_letter(api: Api) -> None:
+    task = await api.submit()
+    problem_of(await api.get(f"{DEAD_LETTERS}/{task['task_id']}"), 404, "task_not_found")
+
+
+async def test_each_id_of_a_replay_has_its_own_outcome(working: Api) -> None:
+    task = await dead_task(working)
+    alive = await working.finished(await working.submit())
+    message = await dead_message(working, b"{")
+    ids = [task["task_id"], "missing", alive["task_id"], message["id"], "%00\x00", task["task_id"]]
+    wanted = [202, 404, 404, 409, 404]
+
+    rehearsed = await working.post(f"{DEAD_LETTERS}/replay", json={"ids": ids, "dry_run": True})
+    assert rehearsed.status_code == 200
+    assert [outcome["status"] for outcome in rehearsed.json()["items"]] == [200, *wanted[1:]]
+    assert (await working.get(f"{TASKS}/{task['task_id']}")).json() == task, "a dry run changes nothing"
+
+    outcomes = (await working.post(f"{DEAD_LETTERS}/replay", json={"ids": ids})).json()["items"]
+    assert [outcome["id"] for outcome in outcomes] == ids[:-1]
+    assert [outcome["status"] for outcome in outcomes] == wanted
+    assert [outcome["error"] is None for outcome in outcomes] == [True, False, False, False, False]
+    replayed = await working.finished(task)
+    assert (replayed["generation"], replayed["status"]) == (1, "FAILED")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{}, {"ids": []}, {"ids": ["x"] * 501}, {"ids": "x"}, {"ids": [5]}, {"ids": ["x"], "dry_run": 1}, {"filter": {}}],
+)
+async def test_a_wrong_replay_is_refused(api: Api, body: object) -> None:
+    problem_of(await api.post(f"{DEAD_LETTERS}/replay", json=body), 422, "invalid_request")

@@ -1,0 +1,163 @@
+"""The live feed: one subscription for all who watch, and nobody's slowness is anybody else's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from taskframework.api import feed as feed_module
+from taskframework.api.feed import Feed, event_frame
+from taskframework.api.problems import RequestRefusedError
+from taskframework.brokers.base import Consumption, OnExternalMessage
+from taskframework.brokers.embedded import EmbeddedBroker
+from taskframework.events.external import ExternalEvent, to_message
+from tests.support.eventually import eventually
+
+
+class CountingBroker(EmbeddedBroker):
+    """Tells how many subscriptions it was asked for."""
+
+    subscriptions = 0
+
+    def subscribe(self, on_message: OnExternalMessage, *, durable_name: str | None = None) -> Consumption:
+        assert durable_name is None, "what nobody watches is not collected"
+        self.subscriptions += 1
+        return super().subscribe(on_message, durable_name=durable_name)
+
+
+def event(sequence: int, task_id: str = "t", **changes: Any) -> ExternalEvent:
+    fields: dict[str, Any] = {"id": f"{task_id}-{sequence}", "type": "task.started", "data": {}} | changes
+    return ExternalEvent(
+        source="here", task_id=task_id, sequence=sequence, time=datetime(2027, 1, 31, tzinfo=UTC), **fields
+    )
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[CountingBroker]:
+    broker = CountingBroker()
+    await broker.open()
+    yield broker
+    await broker.close()
+
+
+@pytest.fixture
+async def feed(broker: CountingBroker) -> AsyncIterator[Feed]:
+    feed = Feed(lambda: broker)
+    yield feed
+    await feed.close()
+
+
+async def publish(broker: EmbeddedBroker, *events: ExternalEvent) -> None:
+    for one in events:
+        await broker.publish_event(to_message([one]))
+
+
+async def test_each_watcher_hears_its_task_and_those_of_all_everything(feed: Feed, broker: CountingBroker) -> None:
+    everything, mine, other = await feed.join(), await feed.join("a"), await feed.join("c")
+    assert broker.subscriptions == 1
+    await publish(broker, event(1, "a"), event(1, "b"))
+    heard = await everything.take(5) + await everything.take(0.01)
+    assert [one.event.task_id for one in heard] == ["a", "b"]
+    assert [one.event.task_id for one in await mine.take(5)] == ["a"]
+    assert await other.take(0.01) == []
+
+
+async def test_the_subscription_lasts_as_long_as_somebody_watches(feed: Feed, broker: CountingBroker) -> None:
+    first, second = await feed.join("a"), await feed.join()
+    await feed.leave(first)
+    assert broker._running
+    await feed.leave(second)
+    assert not broker._running
+    assert feed.watchers == 0
+    third = await feed.join("a")
+    await publish(broker, event(1, "a"))
+    assert len(await third.take(5)) == 1
+    assert broker.subscriptions == 2
+
+
+async def test_who_is_too_slow_is_cut_off_and_the_others_go_on(
+    feed: Feed, broker: CountingBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed_module, "MAX_WAITING_BYTES", 2 * len(event_frame(event(1))))
+    slow, quick = await feed.join("t"), await feed.join("t")
+    for sequence in range(1, 6):
+        await publish(broker, event(sequence))
+        assert [one.event.sequence for one in await quick.take(5)] == [sequence]
+    assert slow.is_over
+    assert slow.is_behind
+    assert [one.event.sequence for one in await slow.take(5)] == [1, 2], "in order, as far as it goes"
+    assert await slow.take(5) == []
+    assert not quick.is_over
+
+
+async def test_one_event_larger_than_the_limit_still_fits(
+    feed: Feed, broker: CountingBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed_module, "MAX_WAITING_BYTES", 10)
+    watcher = await feed.join()
+    await publish(broker, event(1))
+    assert len(await watcher.take(5)) == 1
+    assert not watcher.is_behind
+
+
+async def test_closing_ends_all_and_lets_nobody_in(feed: Feed, broker: CountingBroker) -> None:
+    watcher = await feed.join()
+    waiting = asyncio.create_task(watcher.take(60))
+    await publish(broker, event(1))
+    await eventually(waiting.done)
+    await feed.close()
+    assert watcher.is_over
+    assert not watcher.is_behind
+    assert await watcher.take(60) == []
+    with pytest.raises(RequestRefusedError) as refused:
+        await feed.join()
+    assert refused.value.code == "stopping"
+    await feed.leave(watcher)
+
+
+async def test_there_is_a_limit_of_watchers(feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed_module, "MAX_WATCHERS", 2)
+    first, _ = await feed.join(), await feed.join("a")
+    with pytest.raises(RequestRefusedError) as refused:
+        await feed.join()
+    assert refused.value.code == "too_many_streams"
+    await feed.leave(first)
+    await feed.join()
+
+
+async def test_without_the_broker_one_may_watch_and_hears_when_it_is_back(
+    feed: Feed, broker: CountingBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed_module, "_LISTEN_SECONDS", 0.01)
+    broker.interrupt()
+    watcher = await feed.join()
+    broker.restore()
+    await publish(broker, event(1))
+    assert len(await watcher.take(5)) == 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"id": "x\nevent: task.completed"},
+        {"type": "task.started\ndata: {}"},
+        {"id": "\r"},
+        {"type": ""},
+        {"id": "x" * 301},
+    ],
+)
+async def test_an_event_cannot_forge_fields(feed: Feed, broker: CountingBroker, changes: dict[str, str]) -> None:
+    watcher = await feed.join()
+    await publish(broker, event(1, **changes), event(2))
+    assert [one.event.sequence for one in await watcher.take(5)] == [2]
+
+
+def test_a_frame_is_one_event_whatever_the_data() -> None:
+    text = "line\nevent: forged\r\ndata: x\u2028"
+    frame = event_frame(event(1, data={"result": text}))
+    lines = frame.decode().split("\n")
+    assert [line.partition(":")[0] for line in lines] == ["id", "event", "data", "", ""]

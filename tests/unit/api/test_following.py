@@ -1,0 +1,196 @@
+"""Following one task: each event once and in order, whatever was missed on the way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from taskframework.api import following
+from taskframework.api.feed import Heard, Watcher, event_frame
+from taskframework.api.following import Follower
+from taskframework.errors import StoreUnavailableError
+from taskframework.events.external import ExternalEvent, lifecycle_event, progress_event
+from taskframework.model.status import TaskStatus
+from taskframework.model.task import HistoryEntry, Task
+from taskframework.testing.factories import new_task
+
+TYPES = ("submitted", "started", "retrying", "started", "completed")
+
+
+def task_at(sequence: int, types: tuple[str, ...] = TYPES, *, forgotten: int = 0, **changes: Any) -> Task:
+    """The task as it was after so many events; the oldest may be forgotten."""
+    task = new_task(task_id="t")
+    history = [HistoryEntry(n + 1, types[n], task.created_at, 0, None, None) for n in range(sequence)]
+    final = TaskStatus.COMPLETED if types[sequence - 1] == "completed" else TaskStatus.RUNNING
+    return task.evolve(sequence=sequence, history=tuple(history[forgotten:]), **({"status": final} | changes))
+
+
+@dataclass
+class Store:
+    """What a follower knows of a store."""
+
+    task: Task | None
+    reads: int = 0
+
+    async def get(self, task_id: str) -> Task | None:
+        self.reads += 1
+        return self.task
+
+
+def put(watcher: Watcher, *events: ExternalEvent) -> None:
+    for event in events:
+        watcher.put(Heard(event, event_frame(event)))
+
+
+def event_of(sequence: int, types: tuple[str, ...] = TYPES) -> ExternalEvent:
+    task = task_at(sequence, types)
+    return lifecycle_event(task, task.history[-1], "here")
+
+
+def follower(task: Task, watcher: Watcher, store: Any = None, after: int | None = None) -> Follower:
+    known: Any = store or Store(task)
+    return Follower(task, watcher, known, "here", after)
+
+
+async def told(frames: AsyncIterator[bytes]) -> list[str]:
+    """What a client gets: `event id` for each event, comments as they are."""
+    text = b"".join([frame async for frame in frames]).decode()
+    return [_told(part) for part in text.split("\n\n") if part]
+
+
+def _told(part: str) -> str:
+    if part.startswith(":"):
+        return part
+    fields = dict(line.split(": ", 1) for line in part.split("\n"))
+    json.loads(fields["data"])
+    return f"{fields['event']} {fields.get('id', '')}".strip()
+
+
+@pytest.fixture
+def watcher() -> Watcher:
+    return Watcher("t")
+
+
+async def test_first_the_whole_task_then_what_happens_until_the_end(watcher: Watcher) -> None:
+    put(watcher, *map(event_of, range(1, 6)))
+    store = Store(None)
+    assert await told(follower(task_at(2), watcher, store).frames()) == [
+        "snapshot t-2", "task.retrying t-3", "task.started t-4", "task.completed t-5",
+    ]  # fmt: skip
+    assert store.reads == 0
+
+
+async def test_a_final_task_is_shown_and_that_is_all(watcher: Watcher) -> None:
+    assert await told(follower(task_at(5), watcher).frames()) == ["snapshot t-5"]
+
+
+async def test_who_has_a_part_gets_the_rest(watcher: Watcher) -> None:
+    put(watcher, event_of(3), event_of(5))
+    frames = follower(task_at(4), watcher, after=2).frames()
+    assert await told(frames) == ["task.retrying t-3", "task.started t-4", "task.completed t-5"]
+
+
+async def test_who_has_all_there_is_waits_for_more(watcher: Watcher) -> None:
+    put(watcher, event_of(5))
+    assert await told(follower(task_at(4), watcher, after=4).frames()) == [": heartbeat", "task.completed t-5"]
+
+
+@pytest.mark.parametrize(("sequence", "after", "nothing"), [(5, 5, True), (5, 9, True), (5, 4, False), (4, 4, False)])
+async def test_nothing_is_left_of_a_final_task_that_is_known(
+    watcher: Watcher, sequence: int, after: int, nothing: bool
+) -> None:
+    assert follower(task_at(sequence), watcher, after=after).has_nothing is nothing
+
+
+async def test_who_was_away_too_long_gets_the_whole_task(watcher: Watcher) -> None:
+    task = task_at(5, forgotten=3)
+    assert await told(follower(task, watcher, after=2).frames()) == ["snapshot t-5"]
+    assert await told(follower(task, watcher, after=3).frames()) == ["task.started t-4", "task.completed t-5"]
+
+
+async def test_what_was_missed_comes_from_the_store(watcher: Watcher) -> None:
+    store = Store(task_at(4))
+    put(watcher, event_of(4), event_of(3), event_of(5))
+    assert await told(follower(task_at(2), watcher, store).frames()) == [
+        "snapshot t-2", "task.retrying t-3", "task.started t-4", "task.completed t-5",
+    ]  # fmt: skip
+    assert store.reads == 1
+
+
+async def test_duplicates_are_told_once(watcher: Watcher) -> None:
+    put(watcher, event_of(3), event_of(3), event_of(2), event_of(4), event_of(3), event_of(5), event_of(5))
+    events = await told(follower(task_at(2), watcher).frames())
+    assert events == ["snapshot t-2", "task.retrying t-3", "task.started t-4", "task.completed t-5"]
+
+
+async def test_progress_is_told_and_moves_no_mark(watcher: Watcher) -> None:
+    def progress(sequence: int, revision: int) -> ExternalEvent:
+        return progress_event(task_at(sequence, progress_revision=revision), "here")
+
+    put(watcher, progress(2, 3), progress(2, 4), progress(2, 4), event_of(3), event_of(4), progress(4, 1), event_of(5))
+    assert await told(follower(task_at(2, progress_revision=3), watcher).frames()) == [
+        "snapshot t-2", "task.progress t-2-p4", "task.retrying t-3", "task.started t-4", "task.progress t-4-p1",
+        "task.completed t-5",
+    ]  # fmt: skip
+
+
+async def test_a_replayed_task_goes_on(watcher: Watcher) -> None:
+    types = ("submitted", "started", "failed", "replayed", "started", "completed")
+    put(watcher, event_of(6, types))
+    frames = follower(task_at(5, types), watcher, after=2).frames()
+    events = ["task.failed t-3", "task.replayed t-4", "task.started t-5", "task.completed t-6"]
+    assert await told(frames) == events
+
+
+async def test_silence_is_when_the_store_is_asked(watcher: Watcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "HEARTBEAT_SECONDS", 0.001)
+    store = Store(task_at(2))
+    frames = follower(task_at(2), watcher, store).frames()
+    assert _told((await anext(frames)).decode().strip()) == "snapshot t-2"
+    assert await anext(frames) == following.HEARTBEAT
+    store.task = task_at(5)
+    assert await told(frames) == ["task.retrying t-3", "task.started t-4", "task.completed t-5"]
+
+
+async def test_a_store_that_is_away_ends_no_stream(watcher: Watcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Away:
+        async def get(self, task_id: str) -> Task:
+            raise StoreUnavailableError("away")
+
+    monkeypatch.setattr(following, "HEARTBEAT_SECONDS", 0.001)
+    frames = follower(task_at(2), watcher, Away()).frames()
+    await anext(frames)
+    assert await anext(frames) == following.HEARTBEAT
+    put(watcher, event_of(3))
+    assert _told((await anext(frames)).decode().strip()) == "task.retrying t-3"
+
+
+async def test_a_task_that_was_removed_ends_the_stream(watcher: Watcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "HEARTBEAT_SECONDS", 0.001)
+    assert await told(follower(task_at(2), watcher, Store(None)).frames()) == ["snapshot t-2", "resync"]
+
+
+async def test_a_stopping_process_ends_the_stream_after_what_waits(watcher: Watcher) -> None:
+    put(watcher, event_of(3))
+    watcher.end()
+    assert await told(follower(task_at(2), watcher).frames()) == ["snapshot t-2", "task.retrying t-3"]
+
+
+async def test_a_slow_reader_is_told_to_look_again(watcher: Watcher) -> None:
+    put(watcher, event_of(3))
+    watcher.is_behind = True
+    watcher.end()
+    assert await told(follower(task_at(2), watcher).frames()) == ["snapshot t-2", "task.retrying t-3", "resync"]
+
+
+async def test_the_snapshot_is_the_task_as_everywhere(watcher: Watcher) -> None:
+    from taskframework.model.view import public_view
+
+    task = task_at(5, finished_at=new_task().created_at + timedelta(seconds=1))
+    [frame] = [frame async for frame in follower(task, watcher).frames()]
+    assert json.loads(frame.decode().split("data: ")[1]) == public_view(task)

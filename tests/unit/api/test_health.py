@@ -1,0 +1,104 @@
+"""Health, readiness and metrics."""
+
+from __future__ import annotations
+
+import asyncio
+
+import httpx
+import pytest
+
+from taskframework.api import health
+from taskframework.api.app import create_health_app
+from taskframework.brokers.embedded import EmbeddedBroker
+from taskframework.errors import StoreUnavailableError
+from tests.support.eventually import eventually
+from tests.support.kitchen_sink import Waits
+from tests.unit.api.conftest import TASKS, Api, OpenApi, problem_of
+
+
+async def away(*_: object, **__: object) -> None:
+    raise StoreUnavailableError("away")
+
+
+def values(exposition: str) -> dict[str, float]:
+    lines = [line for line in exposition.splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
+
+
+async def test_a_process_that_can_work_is_ready(api: Api) -> None:
+    assert (await api.get("/healthz")).json() == {"status": "ok"}
+    answer = await api.get("/readyz")
+    assert (answer.status_code, answer.json()["status"], answer.json()["checks"]["store"]) == (200, "ready", "ok")
+
+
+async def test_without_the_store_it_lives_but_is_not_ready(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api.framework.desk.store, "ping", away)
+    answer = await api.get("/readyz")
+    assert (answer.status_code, answer.json()["status"]) == (503, "not ready")
+    assert answer.json()["checks"]["store"] != "ok"
+    assert (await api.get("/healthz")).status_code == 200
+
+
+async def test_without_the_broker_it_is_ready_and_accepts(api: Api) -> None:
+    broker = api.framework.plant.broker
+    assert isinstance(broker, EmbeddedBroker)
+    broker.interrupt()
+    answer = await api.get("/readyz")
+    assert answer.status_code == 200
+    assert answer.json()["checks"]["broker"] != "ok"
+    await api.submit()
+
+
+async def test_a_stopping_process_is_not_ready(api: Api) -> None:
+    api.framework.plant.health.stopping = True
+    assert (await api.get("/readyz")).status_code == 503
+
+
+async def test_metrics_show_what_store_broker_and_worker_hold(open_api: OpenApi) -> None:
+    async with open_api(worker=True) as api:
+        task = await api.submit(task_type="waits", parameters=None)
+        await eventually(lambda: Waits.started)
+        found = values((await api.get("/metrics")).text)
+        Waits.gate.set()
+        await api.finished(task)
+    assert found['tasks_submitted_total{task_type="waits"}'] == 1
+    assert found['tasks_by_status{status="RUNNING"}'] == 1
+    assert found["tasks_in_flight"] == 1
+    assert found['tasks_queue_depth{lane="normal",task_type="waits"}'] == 0
+
+
+async def test_a_scrape_does_not_ask_the_store_each_time(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    queued, depth = 'tasks_by_status{status="QUEUED"}', 'tasks_queue_depth{lane="normal",task_type="counts"}'
+    before = values((await api.get("/metrics")).text)
+    assert (before[queued], before[depth]) == (0, 0)
+
+    await api.submit()
+    broker = api.framework.plant.broker
+    assert isinstance(broker, EmbeddedBroker)
+    broker.publish_raw("counts", b"{}")
+    again = values((await api.get("/metrics")).text)
+    assert (again[queued], again[depth]) == (0, 0)
+
+    monkeypatch.setattr(health, "_FRESH_SECONDS", 0)
+    later = values((await api.get("/metrics")).text)
+    assert (later[queued], later[depth]) == (1, 1)
+
+
+@pytest.mark.parametrize("answer", [away, asyncio.Event().wait], ids=["away", "hangs"])
+async def test_metrics_do_without_the_store(api: Api, monkeypatch: pytest.MonkeyPatch, answer: object) -> None:
+    monkeypatch.setattr(health, "_PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(api.framework.desk.store, "count_by_status", answer)
+    await api.submit()
+    found = await api.get("/metrics")
+    assert found.status_code == 200
+    assert found.headers["content-type"].startswith("text/plain; version=")
+    assert values(found.text)['tasks_submitted_total{task_type="count-words"}'] == 1
+
+
+async def test_a_worker_serves_health_and_nothing_else(api: Api) -> None:
+    transport = httpx.ASGITransport(create_health_app(api.framework))
+    async with httpx.AsyncClient(transport=transport, base_url="http://worker") as worker:
+        for path in ("/healthz", "/readyz", "/metrics"):
+            assert (await worker.get(path)).status_code == 200
+        problem_of(await worker.get(TASKS), 404, "not_found")
+        problem_of(await worker.post(TASKS, json={}), 404, "not_found")

@@ -1,0 +1,114 @@
+"""The OpenAPI document says all that the interface does, and /docs needs nothing from elsewhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fastapi.routing import APIRoute
+
+from taskframework import Settings, TaskFramework
+from taskframework.api import dead_letters, docs, health, stream, tasks
+from taskframework.api.app import create_app
+from taskframework.api.problems import CODES
+from taskframework.api.views import DeadLetterView, HistoryEntryView, TaskErrorView, TaskView
+from taskframework.model.task import HistoryEntry, TaskError
+from taskframework.model.view import entry_view, error_view, public_view
+from taskframework.operations.dead_letters import DeadLetter
+from taskframework.testing.factories import new_task
+from tests.unit.api.conftest import Api
+
+
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    return create_app(TaskFramework(Settings())).openapi()
+
+
+def operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            yield path, method, operation
+
+
+def references(part: Any) -> Iterator[str]:
+    if isinstance(part, dict):
+        if isinstance(reference := part.get("$ref"), str):
+            yield reference
+        for value in part.values():
+            yield from references(value)
+    elif isinstance(part, list):
+        for value in part:
+            yield from references(value)
+
+
+def test_every_route_is_documented(document: dict[str, Any]) -> None:
+    documented = {(path, method.upper()) for path, method, _ in operations(document)}
+    routers = (tasks.router, stream.router, dead_letters.router, health.router, docs.router)
+    routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
+    assert documented == {(route.path, method) for route in routes for method in route.methods or ()} - {
+        ("/docs", "GET")
+    }
+
+
+def test_every_operation_is_explained_and_named(document: dict[str, Any]) -> None:
+    names = [operation["operationId"] for _, _, operation in operations(document)]
+    assert len(set(names)) == len(names)
+    assert all(re.fullmatch(r"[a-z]+(_[a-z]+)+", name) for name in names), names
+    assert [path for path, _, operation in operations(document) if not operation["description"]] == []
+
+
+def test_every_operation_documents_its_errors_as_problems(document: dict[str, Any]) -> None:
+    for path, method, operation in operations(document):
+        answers = operation["responses"]
+        wanted = {"default"}
+        if path.startswith("/api"):
+            wanted |= {"503"}
+        if "{" in path:
+            wanted |= {"404"}
+        if "requestBody" in operation:
+            wanted |= {"400", "413", "415", "422"}
+        assert wanted <= answers.keys(), (method, path)
+        for status, answer in answers.items():
+            if (status == "default" or int(status) >= 400) and path != "/readyz":
+                assert list(answer["content"]) == ["application/problem+json"], (method, path, status)
+
+
+def test_the_document_is_whole(document: dict[str, Any]) -> None:
+    schemas = document["components"]["schemas"]
+    assert [name for name in references(document) if name.rpartition("/")[2] not in schemas] == []
+    assert "HTTPValidationError" not in schemas, "FastAPI's own form of 422 is never sent"
+    for name in ("SubmitTask", "SubmitTasks", "CancelTask", "RetryTask", "ReplayDeadLetters"):
+        assert schemas[name]["additionalProperties"] is False
+    assert schemas["SubmitTask"]["examples"]
+
+
+def test_the_models_have_the_fields_that_are_sent() -> None:
+    task = new_task()
+    entry = HistoryEntry(1, "submitted", task.created_at, 0, None, None)
+    error = TaskError("code", "type", "message", True, "fingerprint")
+    assert TaskView.model_fields.keys() == public_view(task).keys()
+    assert HistoryEntryView.model_fields.keys() == entry_view(entry).keys()
+    assert TaskErrorView.model_fields.keys() == (error_view(error) or {}).keys()
+    letter = DeadLetter("id", task.created_at, task).view(whole=True)
+    assert letter.keys() <= DeadLetterView.model_fields.keys()
+    assert TaskView.model_validate(public_view(task)).task_id == task.task_id
+
+
+async def test_the_page_shows_everything_and_loads_nothing(api: Api) -> None:
+    answer = await api.get("/docs")
+    text = answer.text
+    assert answer.headers["content-type"].startswith("text/html")
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert not re.search(r"""(?:src|href|action)=["'](?:https?:)?//|<script|@import|url\(""", text)
+    document = (await api.get("/openapi.json")).json()
+    for path, method, _ in operations(document):
+        assert f"<code>{method.upper()} {path}</code>" in text
+    for code in CODES:
+        assert f'id="{code}"' in text
+    for name in document["components"]["schemas"]:
+        assert f'id="model-{name}"' in text
+    links = re.findall(r'href="#([^"]+)"', text)
+    assert links
+    assert all(f'id="{link}"' in text for link in links)

@@ -1,0 +1,94 @@
+"""Every error is a problem document that says what to do and gives nothing away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from taskframework.api.problems import CODES
+from taskframework.errors import StoreMisconfiguredError, StoreUnavailableError, SubmissionError
+from tests.unit.api.conftest import COUNT_WORDS, DEAD_LETTERS, TASKS, Api, problem_of
+
+SECRET = "mongodb://user:secret@host/db"
+
+
+@pytest.mark.parametrize("path", ["/", "/api", "/api/v1/", "/api/v1/tasks/", "/api/v2/tasks", "/healthz/", "/x%00"])
+async def test_unknown_addresses(api: Api, path: str) -> None:
+    problem = problem_of(await api.get(path), 404, "not_found")
+    assert problem["instance"] == path
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("PUT", TASKS, "GET, POST"),
+        ("DELETE", f"{TASKS}/x", "GET"),
+        ("OPTIONS", TASKS, "GET, POST"),
+        ("GET", f"{TASKS}/x/cancel", "POST"),
+        ("POST", "/healthz", "GET"),
+        ("XYZZY", DEAD_LETTERS, "GET"),
+    ],
+)
+async def test_unknown_methods(api: Api, method: str, path: str, allowed: str) -> None:
+    answer = await api.request(method, path)
+    problem_of(answer, 405, "method_not_allowed")
+    assert answer.headers["allow"] == allowed
+
+
+async def test_other_origins_get_no_permission(api: Api) -> None:
+    answer = await api.get(TASKS, headers={"Origin": "https://example.org"})
+    assert not [name for name in answer.headers if name.startswith("access-control")]
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+async def test_the_store_away_is_503_with_a_time_to_come_back(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def away(*_: object, **__: object) -> None:
+        raise StoreUnavailableError(SECRET)
+
+    for name in ("insert", "get", "list_tasks", "list_dead_tasks", "apply"):
+        monkeypatch.setattr(api.framework.desk.store, name, away)
+    for answer in [
+        await api.post(TASKS, json=COUNT_WORDS),
+        await api.get(f"{TASKS}/x"),
+        await api.get(f"{TASKS}/x/events"),
+        await api.get(TASKS),
+        await api.post(f"{TASKS}/x/cancel"),
+        await api.post(f"{TASKS}/x/retry"),
+        await api.get(DEAD_LETTERS),
+        await api.get(f"{DEAD_LETTERS}/x"),
+        await api.post(f"{DEAD_LETTERS}/replay", json={"ids": ["x"]}),
+    ]:
+        problem_of(answer, 503, "store_unavailable")
+        assert answer.headers["retry-after"] == "5"
+        assert SECRET not in answer.text
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError(SECRET), StoreMisconfiguredError(SECRET), RecursionError(), KeyError("x")]
+)
+async def test_an_error_of_ours_gives_nothing_away(
+    api: Api, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    async def broken(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(api.framework.desk.tasks, "get", broken)
+    answer: httpx.Response = await api.get(f"{TASKS}/x")
+    problem_of(answer, 500, "internal_error")
+    assert SECRET not in answer.text
+    assert any(record.exc_info and record.exc_info[1] is error for record in caplog.records), "the log has it all"
+
+
+def test_every_refused_submission_has_a_code_of_its_own() -> None:
+    kinds = list(_all_of(SubmissionError))
+    assert len(kinds) > 5
+    for kind in kinds:
+        assert CODES[kind.code][0] in (409, 422), f"{kind.__name__} needs an entry in CODES"
+
+
+def _all_of(kind: type[SubmissionError]) -> Iterator[type[SubmissionError]]:
+    yield kind
+    for child in kind.__subclasses__():
+        yield from _all_of(child)

@@ -1,0 +1,89 @@
+"""From the driver's exceptions to ours."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from aiormq.exceptions import (
+    AMQPConnectionError,
+    ChannelAccessRefused,
+    ChannelInvalidStateError,
+    ChannelPreconditionFailed,
+    InvalidFrameError,
+    ProbableAuthenticationError,
+)
+
+from taskframework.brokers.rabbitmq.faults import driver_errors, translated
+from taskframework.errors import BrokerError, BrokerUnavailableError, TaskframeworkError, TopologyMismatchError
+
+_QUEUE = (
+    "PRECONDITION_FAILED - inequivalent arg 'x-max-length' for queue 'tasks.it's.normal' in vhost '/': "
+    "received none but current is the value '5' of type 'signedint'"
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "text"),
+    [
+        (AMQPConnectionError(111, "refused"), BrokerUnavailableError, "refused"),
+        (ConnectionResetError("reset"), BrokerUnavailableError, "reset"),
+        (TimeoutError(), BrokerUnavailableError, "no answer in time"),
+        (ChannelInvalidStateError("closed"), BrokerUnavailableError, "closed"),
+        (
+            ProbableAuthenticationError("ACCESS_REFUSED"),
+            BrokerUnavailableError,
+            "password is wrong. Correct broker.url",
+        ),
+        (
+            InvalidFrameError("Expected one of ['Connection.OpenOk'], got <Connection.Close object at 0x1>"),
+            BrokerUnavailableError,
+            "virtual host does not exist",
+        ),
+        (ChannelAccessRefused("ACCESS_REFUSED - configure access"), BrokerError, "topology apply"),
+        (ChannelPreconditionFailed("PRECONDITION_FAILED - unknown delivery tag 1"), BrokerUnavailableError, "unknown"),
+        (Exception(), BrokerUnavailableError, "channel was closed"),
+    ],
+)
+def test_each_fault_has_its_kind_and_its_words(error: Exception, kind: type[BrokerError], text: str) -> None:
+    with pytest.raises(kind, match=r"RabbitMQ: testing:") as caught, driver_errors("testing"):
+        raise error
+    assert type(caught.value) is kind
+    assert text in str(caught.value)
+    assert caught.value.__cause__ is error
+
+
+def test_a_mismatch_names_the_queue_and_the_argument() -> None:
+    error = translated(ChannelPreconditionFailed(_QUEUE), "declaring")
+    assert isinstance(error, TopologyMismatchError)
+    assert error.name == "tasks.it's.normal"
+    assert error.detail == ("argument x-max-length: received none but current is the value '5' of type 'signedint'")
+
+
+@pytest.mark.parametrize("error", [KeyError("a bug"), TypeError("a bug"), TaskframeworkError("ours")])
+def test_bugs_and_our_own_errors_pass(error: Exception) -> None:
+    with pytest.raises(type(error)) as caught, driver_errors("testing"):
+        raise error
+    assert caught.value is error
+
+
+async def test_a_cancellation_by_the_driver_is_a_closed_channel() -> None:
+    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    waiter.set_exception(asyncio.CancelledError())
+    with pytest.raises(BrokerUnavailableError, match="channel was closed"), driver_errors("testing"):
+        await waiter
+
+
+async def test_a_cancellation_by_the_caller_stays_one() -> None:
+    begun = asyncio.Event()
+
+    async def wait() -> None:
+        with driver_errors("testing"):
+            begun.set()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(wait())
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task

@@ -1,0 +1,138 @@
+"""Things that come back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from taskframework.brokers.rabbitmq.supervision import Background, Kept, end
+from taskframework.errors import BrokerUnavailableError
+from taskframework.testing.eventually import eventually
+
+
+class Thing:
+    """Something that can be lost."""
+
+    def __init__(self) -> None:
+        self.lost = asyncio.Event()
+
+
+class Workshop:
+    """Makes things when it is open; each attempt waits for `go`."""
+
+    def __init__(self) -> None:
+        self.is_open = True
+        self.go = asyncio.Event()
+        self.go.set()
+        self.attempts = 0
+        self.made: list[Thing] = []
+        self.forgotten: list[Thing] = []
+        self.kept = Kept("thing", self._make, self.forgotten.append)
+
+    async def _make(self) -> Thing:
+        self.attempts += 1
+        await self.go.wait()
+        if not self.is_open:
+            raise BrokerUnavailableError("closed today")
+        self.made.append(Thing())
+        return self.made[-1]
+
+
+async def test_what_was_lost_is_made_again_and_forgotten_once() -> None:
+    workshop = Workshop()
+    workshop.kept.start()
+    workshop.kept.start()
+    first = await workshop.kept.get()
+    first.lost.set()
+    assert workshop.kept.value is None
+    second = await workshop.kept.get()
+    assert second is not first
+    assert workshop.forgotten == [first]
+    assert await workshop.kept.stop() is second
+    assert workshop.forgotten == [first]
+
+
+async def test_get_waits_for_the_attempt_under_way_and_not_for_a_thing_known_to_be_away() -> None:
+    workshop = Workshop()
+    workshop.go.clear()
+    workshop.is_open = False
+    workshop.kept.start()
+    getting = asyncio.create_task(workshop.kept.get())
+    await eventually(lambda: workshop.attempts == 1)
+    assert not getting.done()
+    workshop.go.set()
+    with pytest.raises(BrokerUnavailableError, match="closed today"):
+        await getting
+    with pytest.raises(BrokerUnavailableError, match="closed today"):
+        await workshop.kept.get()
+    waiting = asyncio.create_task(workshop.kept.wait())
+    workshop.is_open = True
+    assert await waiting is await workshop.kept.get()
+    await workshop.kept.stop()
+
+
+async def test_before_start_and_after_stop_there_is_nothing_and_it_can_start_again() -> None:
+    workshop = Workshop()
+    with pytest.raises(BrokerUnavailableError, match="not open"):
+        await workshop.kept.get()
+    workshop.kept.start()
+    first = await workshop.kept.get()
+    await workshop.kept.stop()
+    with pytest.raises(BrokerUnavailableError, match="closed"):
+        await workshop.kept.get()
+    assert await workshop.kept.stop() is None
+    workshop.kept.start()
+    assert await workshop.kept.get() is not first
+    await workshop.kept.stop()
+
+
+async def test_an_unexpected_error_is_logged_whole_and_does_not_end_it(caplog: pytest.LogCaptureFixture) -> None:
+    errors = [KeyError("a bug"), BrokerUnavailableError("away")]
+
+    async def make() -> Thing:
+        if errors:
+            raise errors.pop(0)
+        return Thing()
+
+    kept = Kept("thing", make, lambda _: None)
+    kept.start()
+    await kept.wait()
+    await kept.stop()
+    assert [(record.levelno, bool(record.exc_info)) for record in caplog.records] == [(logging.ERROR, True)]
+
+
+async def test_stopping_in_the_middle_of_an_attempt() -> None:
+    workshop = Workshop()
+    workshop.go.clear()
+    workshop.kept.start()
+    await eventually(lambda: workshop.attempts == 1)
+    assert await workshop.kept.stop() is None
+
+
+async def test_end_ends_a_task_that_loses_a_cancellation() -> None:
+    async def deaf_once() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(deaf_once())
+    await asyncio.sleep(0)
+    await end(task)
+    assert task.cancelled()
+
+
+async def test_background_work_can_be_awaited() -> None:
+    background, done = Background(), []
+
+    async def work(number: int) -> None:
+        await asyncio.sleep(0)
+        done.append(number)
+        if number:
+            background.start(work(number - 1))
+
+    background.start(work(2))
+    await background.finished()
+    assert done == [2, 1, 0]
