@@ -23,7 +23,7 @@ from taskframework.telemetry import is_tracing, span
 #: Callers are not identified: they share one user and see every task. That is why the server keeps to loopback.
 CALLER = ANONYMOUS
 
-_ID = re.compile(r"[\w.:-]{1,100}", re.ASCII)
+_ID = re.compile(r"[0-9A-Za-z][\w.:-]{0,99}", re.ASCII)
 
 
 def framework_of(request: Request) -> TaskFramework:

@@ -125,6 +125,8 @@ class Feed:
             self._watchers[watcher.task_id].discard(watcher)
             if not self._watchers[watcher.task_id]:
                 del self._watchers[watcher.task_id]
+            if not self._watchers:
+                await self._unsubscribe()
 
     async def close(self) -> None:
         """End all streams; no new ones begin."""

@@ -114,7 +114,7 @@ async def _store(store: TaskStore, settings: Settings) -> Finding:
 
 
 async def _broker(settings: Settings) -> Finding:
-    where = {"url": redacted(settings.broker.url), "delays": settings.broker.delay}
+    where = {"url": redacted(settings.broker.url), "delay strategy": settings.broker.delay}
     broker = wiring.build_broker(settings, SystemClock())
     try:
         report = await broker.inspect()
@@ -146,9 +146,11 @@ async def _tasks(store: TaskStore) -> Finding:
 
 
 def _print(finding: Finding) -> None:
+    rows: list[tuple[str, str | Text]] = [(f"  {name}", value) for name, value in finding.facts.items()]
+    # That doctor tells more is said everywhere else.
+    problems = [problem.replace("; `taskframework doctor` tells more", "") for problem in finding.problems]
+    rows += [("  problem", Text(printable(problem), style="red")) for problem in problems]
     console = out()
-    console.print(Text(finding.part, style="bold"))
-    console.print(facts({f"  {name}": value for name, value in finding.facts.items()}))
-    for problem in finding.problems:
-        console.print(Text("  problem: ", style="bold red").append(printable(problem), style="not bold red"))
+    console.print(Text(finding.part, style="bold red" if problems else "bold"))
+    console.print(facts(rows))
     console.print()

@@ -9,7 +9,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -25,7 +24,7 @@ from taskframework.worker.worker import Worker
 logger = logging.getLogger(__name__)
 
 #: Seconds that threads have to end by themselves before the process ends without them.
-_THREAD_PATIENCE = 0.5
+_THREAD_PATIENCE = 1.0
 
 
 def serve(framework: TaskFramework, *, worker: bool, api: bool, remarks: Sequence[str] = ()) -> None:
@@ -53,14 +52,10 @@ def serve(framework: TaskFramework, *, worker: bool, api: bool, remarks: Sequenc
 
 
 def leave(code: int) -> NoReturn:
-    """End the process with this code, also when task code still holds a thread that Python would wait for."""
-    end = time.monotonic() + _THREAD_PATIENCE
-    for thread in threading.enumerate():
-        if thread is not threading.main_thread() and not thread.daemon:
-            thread.join(max(0.0, end - time.monotonic()))
-            if thread.is_alive():
-                logger.warning("ending without waiting for thread %s", thread.name)
-                _end_now(code)
+    """End the process with this code, also when task code holds a thread that Python would wait for."""
+    overtime = threading.Timer(_THREAD_PATIENCE, _end_without_threads, [code])
+    overtime.daemon = True
+    overtime.start()
     sys.exit(code)
 
 
@@ -86,7 +81,7 @@ async def _until_live(worker: Worker, stop: asyncio.Event) -> None:
     while not worker.is_live and not stop.is_set():  # noqa: ASYNC110 - the port tells a state
         await asyncio.sleep(0.02)
     if not stop.is_set():
-        logger.info("ready", extra={"worker_id": worker.worker_id, "pid": os.getpid()})
+        logger.info("ready", extra={"role": "worker", "worker_id": worker.worker_id})
 
 
 class _Stop:
@@ -158,6 +153,13 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     import uvloop
 
     return uvloop.new_event_loop
+
+
+def _end_without_threads(code: int) -> None:
+    main = threading.main_thread()
+    names = [thread.name for thread in threading.enumerate() if not thread.daemon and thread is not main]
+    logger.warning("ending without waiting for threads that hang: %s", ", ".join(names))
+    _end_now(code)
 
 
 def _end_now(code: int) -> NoReturn:

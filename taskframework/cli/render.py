@@ -114,7 +114,7 @@ def event_line(event: dict[str, Any]) -> Text:
     line = Text(f"{event['time']}  ", style="dim")
     line.append_text(status_text(f"{name:<16}")).append(f"  {data['task_type']}  {event['subject']}", style="default")
     if (error := data.get("error")) is not None and name != "completed":
-        line.append(_shortened(f"  {error['type'].rpartition('.')[2]}: {error['message']}"), style="red")
+        line.append("  ").append(_shortened(f"{error['type'].rpartition('.')[2]}: {error['message']}"), style="red")
     elif name == "progress":
         line.append(f"  {progress_text(data['progress'])}", style="default")
     elif data["attempt"] > 1:

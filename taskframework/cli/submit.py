@@ -82,7 +82,7 @@ def submit(
         typer.Option("--idempotency-key", metavar="KEY", help="A second submission with it gives the first task."),
     ] = None,
     max_attempts: Annotated[
-        int | None, typer.Option("--max-attempts", metavar="N", help="Attempts before it is a dead letter.")
+        int | None, typer.Option("--max-attempts", metavar="N", min=1, help="Attempts before it is a dead letter.")
     ] = None,
     user: Annotated[str | None, typer.Option("--user", metavar="NAME", help="Whose task it is.")] = None,
     config: Config = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import Any, Self
 
@@ -82,7 +82,7 @@ class SubtaskCounts:
     failed: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Task:
     """One task. Immutable: a transition makes a new one."""
 
@@ -142,8 +142,18 @@ class Task:
         return tuple(entry for entry in self.history if entry.sequence > self.published_sequence)
 
     def evolve(self, **changes: Any) -> Self:
-        """This task with some fields changed."""
-        return replace(self, **changes)
+        """This task with some fields changed.
+
+        Raises:
+            TypeError: for a field that does not exist.
+        """
+        if not changes.keys() <= _NAMES:
+            raise TypeError(f"a task has no field {', '.join(sorted(changes.keys() - _NAMES))}")
+        # Ten times per task, and `dataclasses.replace` takes thirty times as long for a record of fifty fields.
+        evolved = object.__new__(type(self))
+        evolved.__dict__.update(self.__dict__)
+        evolved.__dict__.update(changes)
+        return evolved
 
     def to_document(self) -> dict[str, Any]:
         """The stored form: the fields of this record, the id as `_id`, times as `datetime`."""
@@ -181,6 +191,7 @@ _NESTED: dict[str, type[Any]] = {
 _PLAIN = tuple(
     field.name for field in fields(Task) if field.name not in {*_NESTED, "task_id", "status", "errors", "history"}
 )
+_NAMES = frozenset(field.name for field in fields(Task))
 _FIELDS: dict[type[Any], tuple[str, ...]] = {
     record: tuple(field.name for field in fields(record)) for record in (*_NESTED.values(), HistoryEntry)
 }

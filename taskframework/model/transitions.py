@@ -189,7 +189,7 @@ class Complete:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """RUNNING → RETRYING, FAILED, DEAD_LETTER or CANCELLED; decided in the write, so that no cancel slips in between."""
+    """RUNNING → RETRYING, FAILED, DEAD_LETTER or CANCELLED, decided in the write: no cancel slips in between."""
 
     group: ClassVar[Group] = "settle"
     fence: Fence

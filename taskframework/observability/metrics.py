@@ -76,6 +76,8 @@ class Metrics:
             "tasks_loop_lag_seconds", "How late the event loop was at its last look", registry=registry
         )
 
+        self._children: dict[tuple[Counter, str, type[Event]], Counter] = {}
+
     def listen(self, bus: EventBus) -> None:
         """Count what the bus carries."""
         bus.listen(TaskEvent, self._count, name="metrics")
@@ -125,7 +127,11 @@ class Metrics:
 
     def _handled(self, listener: Listener, event: Event, error: Exception | None) -> None:
         counter = self.processed if error is None else self.failed_listeners
-        counter.labels(listener.name, type(event).__name__).inc()
+        key = (counter, listener.name, type(event))
+        child = self._children.get(key)
+        if child is None:  # a look into Prometheus' own table takes a lock and checks the labels
+            child = self._children[key] = counter.labels(listener.name, type(event).__name__)
+        child.inc()
 
 
 _ENDS = (TaskCompletedEvent, TaskFailedEvent, TaskRetryingEvent, TaskCancelledEvent, TaskReleasedEvent)

@@ -7,11 +7,10 @@ import logging
 from datetime import timedelta
 
 from opentelemetry.trace import SpanKind
-from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponential
 
 from taskframework import failpoint
 from taskframework.brokers.base import Delivery
-from taskframework.errors import MessageUnreadableError, StoreUnavailableError
+from taskframework.errors import MessageUnreadableError
 from taskframework.model.message import TaskMessage, read_message
 from taskframework.model.status import Priority
 from taskframework.tasks.registry import Registration, TaskRegistry
@@ -22,6 +21,7 @@ from taskframework.worker.executor import LeaseLostError, TaskExecutorService
 from taskframework.worker.heartbeat import Heartbeat
 from taskframework.worker.held import HeldDelivery
 from taskframework.worker.lanes import Lanes
+from taskframework.worker.patience import until_available
 from taskframework.worker.settle import SettleStation
 
 logger = logging.getLogger(__name__)
@@ -95,12 +95,10 @@ class TaskConsumer:
 
     async def _claim(self, message: TaskMessage, registration: Registration | None) -> RunningAttempt | Refusal:
         """Claim; while the store is away the delivery is held, neither acknowledged nor sent back."""
-        patience = AsyncRetrying(
-            retry=retry_if_exception_type(StoreUnavailableError), wait=wait_random_exponential(multiplier=0.2, max=3)
-        )
         if registration is None:
-            return await patience(self._claims.postpone, message)
-        return await patience(self._claims.claim, self._claims.request(message))
+            return await until_available(lambda: self._claims.postpone(message))
+        claim = self._claims.request(message)
+        return await until_available(lambda: self._claims.claim(claim))
 
     async def _run(self, registration: Registration, attempt: RunningAttempt, delivery: Delivery) -> None:
         task = attempt.task

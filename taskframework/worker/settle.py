@@ -6,8 +6,6 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
-from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponential
-
 from taskframework import failpoint
 from taskframework.bus import EventBus
 from taskframework.clock import Clock
@@ -19,6 +17,7 @@ from taskframework.model.status import DEAD
 from taskframework.tasks.registry import Registration
 from taskframework.worker.attempt import RunningAttempt
 from taskframework.worker.held import HeldDelivery
+from taskframework.worker.patience import until_available
 
 logger = logging.getLogger(__name__)
 
@@ -74,14 +73,10 @@ class SettleStation:
         )
 
     async def _store_outcome(self, request: AttemptFinished, attempt: RunningAttempt) -> Settlement | Stale:
-        patience = AsyncRetrying(
-            retry=retry_if_exception_type(StoreUnavailableError),
-            wait=wait_random_exponential(multiplier=0.2, max=3),
-            stop=lambda _: self._clock.monotonic() > attempt.lease_ends,
-            reraise=True,
-        )
         try:
-            reply: Settlement | Stale = await patience(self._bus.ask, request)
+            reply: Settlement | Stale = await until_available(
+                lambda: self._bus.ask(request), lambda: self._clock.monotonic() > attempt.lease_ends
+            )
         except StoreUnavailableError:
             return Stale(request.task.task_id, request.fence.fencing_token)
         return reply

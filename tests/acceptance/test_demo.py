@@ -59,19 +59,19 @@ def test_one_file_more_than_once_is_one_task(folder: Folder, texts: Path) -> Non
 
 def test_nothing_is_left_behind_but_the_report(folder: Folder, texts: Path) -> None:
     before = set(folder.path.iterdir())
-    folder.run("demo", "texts", TMPDIR=str(folder.path))
+    folder.run("demo", "texts", env={"TMPDIR": str(folder.path)})
     assert {path.name for path in set(folder.path.iterdir()) - before} == {"demo-report.md"}
 
 
 def test_the_tasks_can_be_kept_and_looked_at(folder: Folder, texts: Path) -> None:
     folder.run("demo", "texts", "--keep")
     store = {"TASKFRAMEWORK_STORE__URL": "sqlite:///demo.db"}
-    tasks = folder.json("tasks", "list", **store)["items"]
+    tasks = folder.json("tasks", "list", env=store)["items"]
     assert len(tasks) == 6
     assert {task["error"]["type"] for task in tasks if task["status"] == "FAILED"} == {
         "taskframework.errors.NonRetryableError"
     }
-    assert len(folder.json("dlq", "list", **store)["items"]) == 4
+    assert len(folder.json("dlq", "list", env=store)["items"]) == 4
 
 
 def test_without_paths_the_docs_of_the_folder_are_digested(folder: Folder) -> None:
@@ -109,7 +109,7 @@ def test_what_cannot_be_done_is_said_before_the_work(
 def test_ctrl_c_ends_it_without_a_trace(folder: Folder) -> None:
     (folder.path / "long.txt").write_text("Many a long sentence about nothing but sentences stands here. " * 100_000)
     before = set(folder.path.iterdir())
-    demo = folder.start("demo", "long.txt", TMPDIR=str(folder.path))
+    demo = folder.start("demo", "long.txt", env={"TMPDIR": str(folder.path)})
     demo.line("1 file, a task each")
     assert demo.end(signal.SIGINT) == 130
     assert "Traceback" not in "".join(demo.err)

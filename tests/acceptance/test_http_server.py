@@ -41,6 +41,7 @@ class Api(httpx.AsyncClient):
     def __init__(self, framework: TaskFramework, server: ApiServer) -> None:
         super().__init__(base_url=server.url, trust_env=False, timeout=20)
         self.framework = framework
+        self.server = server
         app: Any = server.config.app
         self.feed: feed.Feed = app.state.feed
 
@@ -281,12 +282,16 @@ async def test_a_reader_that_stopped_reading_does_not_hold_up_the_stop(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_module, "_GRACE_SECONDS", 1)
-    async with serve() as api:
+    async with AsyncExitStack() as running:
+        api = await running.enter_async_context(serve())
         with closing(await stuck_reader(api)):
             [watcher] = api.feed._watchers[None]
             # Only what does not fit into the buffers of both sides is left waiting.
             while not watcher._heard:
                 await api.post(f"{TASKS}/bulk", json={"tasks": [LARGE] * 50})
+            await running.aclose()
+            await eventually(lambda: not api.server.server_state.connections, what="the connection is given up")
+            assert api.feed.watchers == 0
 
 
 async def test_a_request_under_way_is_answered_before_the_stop(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,7 +86,7 @@ class Folder:
         (path / "program.py").write_text(PROGRAM)
 
     def run(
-        self, *arguments: str, code: int | None = 0, given: str | None = None, **environment: str
+        self, *arguments: str, code: int | None = 0, given: str = "", env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Run a command to its end.
 
@@ -94,13 +94,13 @@ class Folder:
             arguments: after `taskframework`.
             code: the exit code it must have; None for any.
             given: its standard input.
-            environment: variables on top of the usual ones.
+            env: variables on top of the usual ones.
         """
         done = subprocess.run(
             [*COMMAND, *arguments],
             cwd=self.path,
-            env=environment_with(environment),
-            input=given or "",
+            env=environment_with(env or {}),
+            input=given,
             capture_output=True,
             text=True,
             timeout=50,
@@ -110,13 +110,13 @@ class Folder:
         assert "Traceback" not in done.stderr, done.stderr
         return done
 
-    def json(self, *arguments: str, code: int | None = 0, **environment: str) -> Any:
+    def json(self, *arguments: str, code: int | None = 0, env: Mapping[str, str] | None = None) -> Any:
         """Run a command with `--json` and read what it prints."""
-        return json.loads(self.run(*arguments, "--json", code=code, **environment).stdout)
+        return json.loads(self.run(*arguments, "--json", code=code, env=env).stdout)
 
-    def start(self, *arguments: str, **environment: str) -> Started:
+    def start(self, *arguments: str, env: Mapping[str, str] | None = None) -> Started:
         """Start a command that runs until it is stopped."""
-        started = Started([*COMMAND, *arguments], self.path, environment_with(environment))
+        started = Started([*COMMAND, *arguments], self.path, environment_with(env or {}))
         self._started.append(started)
         return started
 

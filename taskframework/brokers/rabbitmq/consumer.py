@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from aio_pika.abc import AbstractChannel
 from aiormq.exceptions import ChannelNotFoundEntity
 
-from taskframework.brokers.rabbitmq.connection import ANSWER_SECONDS, Line
+from taskframework.brokers.rabbitmq.connection import Line
 from taskframework.brokers.rabbitmq.delivery import ConsumerChannel, RabbitDelivery
 from taskframework.brokers.rabbitmq.faults import driver_errors
 from taskframework.brokers.rabbitmq.supervision import Background, Kept
@@ -69,28 +68,33 @@ class QueueConsumer:
     async def _establish(self) -> ConsumerChannel:
         line = await self._lines.wait()
         channel = await line.channel()
+        consumer = ConsumerChannel(channel, await channel.get_underlay_channel(), self._source.lane)
+        registering = asyncio.create_task(self._register(channel, consumer))
         try:
-            with driver_errors(f"consuming {self._source.name}"):
-                async with asyncio.timeout(_REGISTER_SECONDS):
-                    return await self._register(channel)
-        except BaseException as error:
-            self._background.start(_closed(channel))
+            # Shielded, since a request that is cancelled costs the channel, and deliveries may already have come on it.
+            await asyncio.shield(registering)
+        except asyncio.CancelledError:
+            consumer.take_no_more()
+            self._background.start(_retire(registering, consumer))
+            raise
+        except BrokerError as error:
+            self._forget(consumer)
             if self._source.repair is not None and isinstance(error.__cause__, ChannelNotFoundEntity):
                 await self._source.repair()
             raise
-
-    async def _register(self, channel: AbstractChannel) -> ConsumerChannel:
-        queue = await self._source.queue(channel)
-        inner = await channel.get_underlay_channel()
-        consumer = ConsumerChannel(channel, inner, queue, self._source.lane)
-        await consumer.consume(self._source.prefetch, self._on_delivery)
         return consumer
 
+    async def _register(self, channel: AbstractChannel, consumer: ConsumerChannel) -> None:
+        with driver_errors(f"consuming {self._source.name}"):
+            async with asyncio.timeout(_REGISTER_SECONDS):
+                queue = await self._source.queue(channel)
+                await consumer.consume(queue, self._source.prefetch, self._on_delivery)
 
-async def _closed(channel: AbstractChannel) -> None:
-    with contextlib.suppress(BrokerError), driver_errors("closing a channel"):
-        async with asyncio.timeout(ANSWER_SECONDS):
-            await channel.close()
+
+async def _retire(registering: asyncio.Task[None], consumer: ConsumerChannel) -> None:
+    await asyncio.gather(registering, return_exceptions=True)
+    await consumer.cancel()
+    await consumer.close_when_answered()
 
 
 class Consumers:

@@ -25,14 +25,14 @@ class ConsumerChannel:
     An answer on a closed channel number would cost the whole connection, so only a channel that owes none is closed.
     """
 
-    def __init__(self, channel: AbstractChannel, inner: aiormq.abc.AbstractChannel, queue: str, lane: Priority) -> None:
+    def __init__(self, channel: AbstractChannel, inner: aiormq.abc.AbstractChannel, lane: Priority) -> None:
         self._channel = channel  # held: the driver drops the inner one with it
         self._inner = inner
         self._tag: str | None = None
         self._open_deliveries = 0
         self._takes_no_more = False
         self._nothing_owed = asyncio.Event()
-        self.queue = queue
+        self.queue = ""
         self.lane = lane
         #: The consumer is gone: the channel was closed, or the broker cancelled it because the queue was deleted.
         self.lost = asyncio.Event()
@@ -42,8 +42,8 @@ class ConsumerChannel:
     def is_closed(self) -> bool:
         return self._inner.is_closed
 
-    async def consume(self, prefetch: int, on_delivery: Callable[[RabbitDelivery], None]) -> None:
-        """Register the consumer.
+    async def consume(self, queue: str, prefetch: int, on_delivery: Callable[[RabbitDelivery], None]) -> None:
+        """Register the consumer of a queue.
 
         Raises:
             The driver's errors.
@@ -59,19 +59,24 @@ class ConsumerChannel:
             else:
                 on_delivery(delivery)
 
+        self.queue = queue
         self._inner.on_consumer_cancel_callbacks.add(lambda _: self.lost.set())
         await self._channel.set_qos(prefetch, global_=False)
         self._tag = (await self._inner.basic_consume(self.queue, take)).consumer_tag
 
     async def cancel(self) -> None:
         """No new deliveries after this returns. Never fails."""
-        if self._tag is not None and not self.lost.is_set():
+        if self._tag is not None and not self.is_closed:
             try:
                 with driver_errors(f"cancelling the consumer of {self.queue}"):
                     async with asyncio.timeout(ANSWER_SECONDS):
                         await self._inner.basic_cancel(self._tag)
             except BrokerError as error:
                 logger.debug("%s", error)
+        self.take_no_more()
+
+    def take_no_more(self) -> None:
+        """Put back whatever arrives from now on."""
         self._takes_no_more = True
         self.lost.set()
 

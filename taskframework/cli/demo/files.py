@@ -26,8 +26,11 @@ def collect(paths: Sequence[Path]) -> list[Path]:
 
     Hidden files, caches and virtual environments are left out unless they are given themselves.
     """
-    found = [file for path in paths for file in (_walk(path) if path.is_dir() else [path])]
-    return list({os.path.abspath(file): file for file in found}.values())
+    found: dict[str, Path] = {}
+    for path in paths:
+        for file in _walk(path) if path.is_dir() else [path]:
+            found.setdefault(os.path.abspath(file), file)
+    return list(found.values())
 
 
 def default_paths() -> list[Path]:

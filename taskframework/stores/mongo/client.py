@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, timedelta
-from importlib import metadata
 from typing import Any, Literal, Protocol, cast
 
 import bson
@@ -16,6 +15,7 @@ import pymongo
 from bson.codec_options import CodecOptions, TypeDecoder, TypeRegistry
 from bson.errors import BSONError
 from bson.raw_bson import RawBSONDocument
+from motor._version import version as motor_version
 from motor.motor_asyncio import AsyncIOMotorClient
 from pymongo.errors import BulkWriteError, ConnectionFailure, OperationFailure, PyMongoError, WriteConcernError
 
@@ -220,8 +220,7 @@ def connect(url: str, driver: Driver, timeout: timedelta, pool_size: int) -> Con
 
 
 def driver_version(driver: Driver) -> str:
-    names = ("motor", "pymongo") if driver == "motor" else ("pymongo",)
-    return ", ".join(f"{name} {metadata.version(name)}" for name in names)
+    return f"motor {motor_version} on pymongo {pymongo.version}" if driver == "motor" else f"pymongo {pymongo.version}"
 
 
 def time_limit(limit: timedelta) -> AbstractContextManager[None]:

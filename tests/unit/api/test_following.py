@@ -128,6 +128,13 @@ async def test_duplicates_are_told_once(watcher: Watcher) -> None:
     assert events == ["snapshot t-2", "task.retrying t-3", "task.started t-4", "task.completed t-5"]
 
 
+async def test_nothing_comes_after_the_end(watcher: Watcher) -> None:
+    types = (*TYPES, "replayed")
+    late = progress_event(task_at(5, progress_revision=9), "here")
+    put(watcher, event_of(5), late, event_of(6, types))
+    assert await told(follower(task_at(4), watcher).frames()) == ["snapshot t-4", "task.completed t-5"]
+
+
 async def test_progress_is_told_and_moves_no_mark(watcher: Watcher) -> None:
     def progress(sequence: int, revision: int) -> ExternalEvent:
         return progress_event(task_at(sequence, progress_revision=revision), "here")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from taskframework.brokers.rabbitmq.topology import Binding, Exchange, Queue, whole_topology
+from taskframework.brokers.rabbitmq.topology import Arguments, Binding, Exchange, Queue, whole_topology
 
 
 def test_everything_an_installation_has() -> None:
@@ -12,7 +12,7 @@ def test_everything_an_installation_has() -> None:
         Exchange("tasks.dlx", "fanout"),
         Exchange("tasks.events", "fanout"),
     )
-    work = {"x-queue-type": "quorum", "x-dead-letter-exchange": "tasks.dlx", "x-delivery-limit": 20}
+    work: Arguments = {"x-queue-type": "quorum", "x-dead-letter-exchange": "tasks.dlx", "x-delivery-limit": 20}
     assert topology.queues == (
         Queue("tasks.dlq", {"x-queue-type": "quorum", "x-delivery-limit": 2**31 - 1}),
         *(Queue(f"tasks.{name}.{lane}", work) for name in ("a", "b") for lane in ("high", "normal", "low")),

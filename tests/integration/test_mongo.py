@@ -1,0 +1,367 @@
+"""The MongoDB store on a real server: what it refuses, lost replies, outages, crashes, and how it asks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+
+from taskframework.errors import StoreError, StoreMisconfiguredError, StoreUnavailableError
+from taskframework.model.interventions import Cancel
+from taskframework.model.marks import MarkDispatched, MarkPublished
+from taskframework.model.query import DeadMessage, TaskFilter
+from taskframework.model.status import Priority, TaskStatus
+from taskframework.model.task import ParentLink, Task, new_claim_id
+from taskframework.model.transitions import Claim, Complete, Fence
+from taskframework.stores.mongo import queries
+from taskframework.stores.mongo.client import Driver
+from taskframework.stores.mongo.store import MongoStore
+from taskframework.stores.mongo.transitions import write_of
+from taskframework.testing.factories import new_task
+from tests.support.servers import MongoServer
+
+SECOND = timedelta(seconds=1)
+MINUTE = timedelta(minutes=1)
+both_drivers = pytest.mark.parametrize("driver", ["motor", "pymongo"])
+#: The command runs, and its reply says that nobody knows whether a majority has it.
+APPLIED_BUT_UNSURE = {"writeConcernError": {"code": 64, "errmsg": "waiting for replication timed out"}}
+#: The command does not run, and the driver is not told that it may try again.
+NOT_APPLIED = {"errorCode": 11602, "errorLabels": []}
+LOST = pytest.mark.parametrize("fault", [APPLIED_BUT_UNSURE, NOT_APPLIED, {"closeConnection": True}])
+
+
+@asynccontextmanager
+async def opened(url: str, driver: Driver = "motor", **options: Any) -> AsyncIterator[MongoStore]:
+    store = MongoStore(url, driver=driver, **options)
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@contextmanager
+def failing(server: MongoServer, *commands: str, times: int = 1, **fault: Any) -> Iterator[None]:
+    """The store's next `times` calls of these commands fail like that; each of them must come."""
+    with server.client() as client:
+        data = {"failCommands": commands, "appName": "taskframework", **fault}
+        on = {"configureFailPoint": "failCommand", "mode": {"times": times}, "data": data}
+        before = client.admin.command(on)["count"]
+        try:
+            yield
+        finally:
+            after = client.admin.command({"configureFailPoint": "failCommand", "mode": "off"})["count"]
+        assert after - before == times, "the fault did not happen"
+
+
+def claim_of(task: Task) -> Claim:
+    return Claim(task.task_id, task.dispatch_epoch, new_claim_id(), "worker-1", MINUTE)
+
+
+async def claimed(store: MongoStore, count: int) -> list[Fence]:
+    tasks = [new_task(now=store.now() - SECOND) for _ in range(count)]
+    await asyncio.gather(*(store.insert(task) for task in tasks))
+    running = await asyncio.gather(*(store.apply(claim_of(task)) for task in tasks))
+    return [Fence(task.task_id, task.fencing_token, task.lease.claim_id) for task in running if task and task.lease]
+
+
+@both_drivers
+async def test_a_standalone_is_refused_with_the_remedy(driver: Driver, mongo_server: MongoServer) -> None:
+    server = MongoServer(replica_set=None)
+    try:
+        await asyncio.to_thread(server.start)
+        store = MongoStore(server.url, driver=driver)
+        with pytest.raises(StoreMisconfiguredError, match=r"standalone.*--replSet"):
+            await store.open()
+        report = await store.inspect()
+        assert any("standalone" in problem for problem in report.problems)
+    finally:
+        await asyncio.to_thread(server.close)
+
+
+@pytest.mark.parametrize("url", ["mongodb://127.0.0.1:1", "mongodb://user:se?cret@host/x", "mongodb://h/x?w=1&bad%"])
+async def test_an_unusable_address_is_refused_without_showing_its_password(url: str) -> None:
+    with pytest.raises(StoreMisconfiguredError, match=r"store\.url") as refused:
+        await MongoStore(url).open()
+    assert "cret" not in str(refused.value)
+
+
+@both_drivers
+async def test_drift_of_indexes_is_named(driver: Driver, mongo_url: str) -> None:
+    async with opened(mongo_url, driver) as store, client(mongo_url) as tasks:
+        assert (await store.inspect()).problems == ()
+        await asyncio.to_thread(tasks.drop_index, "due")
+        await asyncio.to_thread(tasks.drop_index, "lease")
+        await asyncio.to_thread(tasks.create_index, "lease.worker_id", name="lease")
+        missing, different = (await store.inspect()).problems
+        assert missing == "index 'due' is missing"
+        assert different.startswith(
+            "index 'lease': key is [('lease.worker_id', 1)] instead of [('lease.expires_at', 1)]"
+        )
+
+        with pytest.raises(StoreMisconfiguredError, match=r"'lease'.*Drop it"):
+            await MongoStore(mongo_url, driver=driver).open()
+        await asyncio.to_thread(tasks.drop_index, "lease")
+        async with opened(mongo_url, driver) as repaired:
+            assert (await repaired.inspect()).problems == ()
+
+
+@both_drivers
+async def test_a_store_that_is_closed_says_so(driver: Driver, mongo_url: str) -> None:
+    async with opened(mongo_url, driver) as store:
+        pass
+    with pytest.raises(StoreError, match="not open"):
+        await store.get("t")
+
+
+@both_drivers
+@LOST
+@pytest.mark.parametrize("together", [1, 5])
+async def test_a_claim_without_a_reply_is_won_once(
+    driver: Driver, fault: dict[str, Any], together: int, mongo_server: MongoServer, mongo_url: str
+) -> None:
+    async with opened(mongo_url, driver) as store:
+        tasks = [new_task(now=store.now() - SECOND) for _ in range(together)]
+        await asyncio.gather(*(store.insert(task) for task in tasks))
+        with failing(mongo_server, "findAndModify", "update", **fault):
+            running = await asyncio.gather(*(store.apply(claim_of(task)) for task in tasks))
+        assert [(task.fencing_token, task.attempts, task.sequence) for task in running if task] == [
+            (1, 1, 2)
+        ] * together
+
+
+@both_drivers
+@LOST
+@pytest.mark.parametrize("together", [1, 5])
+async def test_a_completion_without_a_reply_is_made_once(
+    driver: Driver, fault: dict[str, Any], together: int, mongo_server: MongoServer, mongo_url: str
+) -> None:
+    async with opened(mongo_url, driver) as store:
+        completions = [Complete(fence, "worker-1", "done") for fence in await claimed(store, together)]
+        with failing(mongo_server, "findAndModify", "update", **fault):
+            done = await asyncio.gather(*(store.apply(completion) for completion in completions))
+        assert [(task.status, task.result, task.sequence) for task in done if task] == [
+            (TaskStatus.COMPLETED, "done", 3)
+        ] * together
+        again = await asyncio.gather(*(store.apply(completion) for completion in completions))
+        assert again == [None] * together
+
+
+@both_drivers
+async def test_a_reply_lost_while_reading_back_is_asked_for_again(
+    driver: Driver, mongo_server: MongoServer, mongo_url: str
+) -> None:
+    async with opened(mongo_url, driver) as store:
+        fences = await claimed(store, 3)
+        with failing(mongo_server, "update", "find", times=4, **NOT_APPLIED):
+            done = await asyncio.gather(*(store.apply(Complete(fence, "worker-1", 1)) for fence in fences))
+        assert [task.sequence for task in done if task] == [3, 3, 3]
+
+
+@both_drivers
+@LOST
+async def test_an_insert_without_a_reply_is_new(
+    driver: Driver, fault: dict[str, Any], mongo_server: MongoServer, mongo_url: str
+) -> None:
+    async with opened(mongo_url, driver) as store:
+        tasks = [new_task(now=store.now(), idempotency_key=f"key-{n}") for n in range(3)]
+        old = await store.insert(new_task(now=store.now(), idempotency_key="old"))
+        with failing(mongo_server, "insert", **fault):
+            answers = await asyncio.gather(
+                *(store.insert(task) for task in tasks),
+                store.insert(new_task(now=store.now(), idempotency_key="old")),
+            )
+        assert [answer.is_new for answer in answers] == [True, True, True, False]
+        assert [answer.task.task_id for answer in answers] == [*(task.task_id for task in tasks), old.task.task_id]
+
+
+@both_drivers
+async def test_a_server_that_is_away_is_an_error_in_time(
+    driver: Driver, mongo_server: MongoServer, mongo_url: str
+) -> None:
+    async with opened(mongo_url, driver, timeout=2 * SECOND) as store:
+        (fence,) = await claimed(store, 1)
+        task = (await store.insert(new_task(now=store.now()))).task
+        await asyncio.to_thread(mongo_server.kill)
+        calls = [
+            store.insert(new_task()),
+            store.apply(claim_of(task)),
+            store.apply(Complete(fence, "worker-1", 1)),
+            store.apply(Cancel(task.task_id, None, "alice", None)),
+            store.mark(MarkPublished(task.task_id, 1)),
+            store.renew("worker-1", [fence], MINUTE),
+            store.get(task.task_id),
+            store.list_tasks(TaskFilter(), limit=1),
+            store.count_by_status(),
+            store.ping(),
+        ]
+        async with asyncio.timeout(20):  # far above the store's time-out, far below waiting for ever
+            answers = await asyncio.gather(*calls, return_exceptions=True)
+        assert [type(answer) for answer in answers] == [StoreUnavailableError] * len(calls)
+        report = await store.inspect()
+        assert len(report.problems) == 1
+
+        await asyncio.to_thread(mongo_server.start)
+        assert await store.apply(Complete(fence, "worker-1", 1)) is not None
+        await store.ping()
+
+
+async def test_a_reason_reaches_the_caller_without_the_topology(unused_tcp_port: int) -> None:
+    store = MongoStore(f"mongodb://user:secret@127.0.0.1:{unused_tcp_port}/x", timeout=SECOND)
+    with pytest.raises(StoreUnavailableError, match="Connection refused") as away:
+        await store.open()
+    assert "secret" not in str(away.value)
+    assert "Topology" not in str(away.value)
+
+
+@both_drivers
+async def test_what_was_acknowledged_survives_kill_9(driver: Driver, mongo_server: MongoServer, mongo_url: str) -> None:
+    acknowledged: dict[str, TaskStatus] = {}
+    enough = asyncio.Event()
+
+    async def live(store: MongoStore) -> None:
+        while True:
+            task = (await store.insert(new_task(now=store.now() - SECOND))).task
+            acknowledged[task.task_id] = TaskStatus.QUEUED
+            running = await store.apply(claim_of(task))
+            assert running is not None
+            assert running.lease is not None
+            acknowledged[task.task_id] = TaskStatus.RUNNING
+            fence = Fence(task.task_id, running.fencing_token, running.lease.claim_id)
+            assert await store.apply(Complete(fence, "worker-1", 1)) is not None
+            acknowledged[task.task_id] = TaskStatus.COMPLETED
+            if list(acknowledged.values()).count(TaskStatus.COMPLETED) > 200:
+                enough.set()
+
+    async with opened(mongo_url, driver, timeout=2 * SECOND) as store:
+        lives = [asyncio.create_task(live(store)) for _ in range(30)]
+        await enough.wait()
+        await asyncio.to_thread(mongo_server.kill)
+        ends = await asyncio.gather(*lives, return_exceptions=True)
+        assert {type(end) for end in ends} == {StoreUnavailableError}
+        await asyncio.to_thread(mongo_server.start)
+        order = list(TaskStatus)  # in the order of a life: QUEUED, RUNNING, …, COMPLETED
+        for task_id, status in acknowledged.items():
+            found = await store.get(task_id)
+            assert found is not None
+            assert order.index(found.status) >= order.index(status)
+
+
+@both_drivers
+async def test_a_step_down_is_survived(driver: Driver, mongo_server: MongoServer, mongo_url: str) -> None:
+    async with opened(mongo_url, driver) as store:
+        fences = await claimed(store, 20)
+        stepping = asyncio.create_task(asyncio.to_thread(mongo_server.step_down))
+        done = await asyncio.gather(*(store.apply(Complete(fence, "worker-1", 1)) for fence in fences))
+        await stepping
+        assert [task.sequence for task in done if task] == [3] * 20
+
+
+@both_drivers
+async def test_the_store_tells_the_time_of_the_server(driver: Driver, mongo_url: str) -> None:
+    async with opened(mongo_url, driver) as store:
+        task = (await store.insert(new_task(now=store.now() - SECOND))).task
+        before = store.now()
+        running = await store.apply(claim_of(task))
+        assert running is not None
+        assert before - SECOND < running.updated_at < store.now() + SECOND
+        assert store.now().microsecond % 1000 == 0
+
+
+def test_a_request_without_a_rule_is_a_clear_error() -> None:
+    with pytest.raises(TypeError, match=r"str has no rule for MongoDB; add it to .*transitions"):
+        write_of("no transition")
+
+
+@both_drivers
+async def test_every_query_uses_an_index(driver: Driver, mongo_url: str) -> None:
+    async with opened(mongo_url, driver) as store, client(mongo_url) as tasks:
+        await _fill(store)
+        await asyncio.to_thread(tasks.database.command, "profile", 2)
+        await _ask_everything(store)
+        await store.count_undriven()
+        await asyncio.to_thread(tasks.database.command, "profile", 0)
+        operations = await asyncio.to_thread(_profiled, tasks)
+
+    assert len(operations) >= 25
+    assert [operation["command"] for operation in operations if "COLLSCAN" in operation["planSummary"]] == []
+    wasteful = [operation for operation in operations if operation.get("docsExamined", 0) > 25]
+    # That question goes over all live tasks, and nobody waits for its answer.
+    assert [operation["command"]["pipeline"][0] for operation in wasteful] == [{"$match": queries.undriven()}]
+
+
+def _profiled(tasks: Any) -> list[dict[str, Any]]:
+    """What the server did on the store's collections while its profiler was on."""
+    spaces = [f"{tasks.database.name}.{name}" for name in ("tasks", "dead_messages")]
+    return list(tasks.database["system.profile"].find({"ns": {"$in": spaces}, "planSummary": {"$exists": True}}))
+
+
+async def _fill(store: MongoStore) -> None:
+    """A few hundred tasks, of which only some concern each question."""
+    now = store.now()
+    statuses = [*TaskStatus] * 20
+    tasks = [
+        new_task(
+            now=now - n * SECOND,
+            status=status,
+            user_id=f"user-{n % 20}",
+            task_type=f"type-{n % 20}",
+            deadline=now - MINUTE if n < 10 else None,
+            parent=ParentLink("parent", 0, n) if n % 20 == 0 else None,
+            finished_at=now if status.is_final else None,
+            publish_at=now - MINUTE if n < 5 else None,
+            published_sequence=1,
+            next_dispatch_at=now - MINUTE if n < 5 else now + MINUTE,
+        )
+        for n, status in enumerate(statuses)
+    ]
+    await asyncio.gather(*(store.insert(task) for task in tasks))
+
+
+async def _ask_everything(store: MongoStore) -> None:
+    (fence,) = await claimed(store, 1)
+    await store.mark(MarkDispatched(fence.task_id, 1, SECOND, MINUTE))
+    await store.renew("worker-1", [fence], MINUTE)
+    await store.apply(Complete(fence, "worker-1", 1))
+    await store.get(fence.task_id, owner="alice")
+    filters = [
+        TaskFilter(),
+        TaskFilter(owner="user-1"),
+        TaskFilter(status=TaskStatus.QUEUED),
+        TaskFilter(owner="user-1", status=TaskStatus.RUNNING),
+        TaskFilter(task_type="type-3"),
+        TaskFilter(parent_task_id="parent"),
+        TaskFilter(owner="user-1", parent_task_id="parent"),
+    ]
+    for filter in filters:
+        page = await store.list_tasks(filter, limit=5)
+        if page.next_cursor:
+            await store.list_tasks(filter, limit=5, cursor=page.next_cursor)
+    await store.due_for_dispatch(10)
+    await store.count_due("type-3", Priority.NORMAL)
+    await store.expired_leases(SECOND, 10)
+    await store.past_deadline(10)
+    await store.unpublished(10)
+    page = await store.list_dead_tasks(owner=None, limit=5, cursor=None)
+    await store.list_dead_tasks(owner=None, limit=5, cursor=page.next_cursor)
+    await store.purge(finished=MINUTE, dead_letters=MINUTE, limit=10)
+    await store.keep_dead_message(DeadMessage("m", b"{", {"$x": "1", "a.b": "2"}, "q", "broken", store.now()))
+    assert (await store.list_dead_messages(limit=5, cursor=None)).items[0].headers == {"$x": "1", "a.b": "2"}
+    await store.get_dead_message("m")
+    await store.delete_dead_message("m")
+    await store.count_by_status()
+
+
+@asynccontextmanager
+async def client(url: str) -> AsyncIterator[Any]:
+    """The test's own look at the tasks."""
+    opened: MongoClient[dict[str, Any]] = MongoClient(url)
+    try:
+        yield opened.get_default_database()["tasks"]
+    finally:
+        opened.close()

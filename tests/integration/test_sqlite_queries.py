@@ -1,0 +1,74 @@
+"""Every query of the SQLite store is answered by an index, whatever the file holds."""
+
+from __future__ import annotations
+
+import itertools
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+
+import pytest
+
+from taskframework.model.query import Cursor, TaskFilter
+from taskframework.model.status import TaskStatus
+from taskframework.stores.sqlite import queries
+from taskframework.stores.sqlite.migrate import migrations
+
+CURSOR = Cursor(datetime(2026, 1, 1, tzinfo=UTC), "id").encode()
+
+#: Statements of one text, by name.
+STATEMENTS = {
+    name: text for name, text in vars(queries).items() if name.isupper() and name[0] != "_" and isinstance(text, str)
+}
+#: They look at every entry of an index, which is what they are for.
+COUNTS = {"COUNT_BY_STATUS"}
+
+
+@pytest.fixture
+def database() -> Iterator[sqlite3.Connection]:
+    with closing(sqlite3.connect(":memory:")) as database:
+        for script in migrations():
+            database.executescript(script)
+        yield database
+
+
+def plan(database: sqlite3.Connection, text: str) -> list[str]:
+    return [row[3] for row in database.execute(f"EXPLAIN QUERY PLAN {text}", [None] * text.count("?"))]
+
+
+def test_there_are_statements_to_look_at() -> None:
+    assert len(STATEMENTS) > 12
+
+
+@pytest.mark.parametrize("name", sorted(STATEMENTS.keys() - COUNTS))
+def test_no_statement_reads_a_whole_table(database: sqlite3.Connection, name: str) -> None:
+    steps = plan(database, STATEMENTS[name])
+    assert [step for step in steps if step.startswith("SCAN") and "json_each" not in step] == []
+    assert [step for step in steps if "TEMP B-TREE" in step] == []
+
+
+def test_statuses_are_counted_in_an_index_alone(database: sqlite3.Connection) -> None:
+    assert plan(database, queries.COUNT_BY_STATUS) == ["SCAN tasks USING COVERING INDEX tasks_of_status"]
+
+
+@pytest.mark.parametrize("cursor", [None, CURSOR], ids=["first page", "next page"])
+def test_no_list_sorts_or_reads_more_than_it_must(database: sqlite3.Connection, cursor: str | None) -> None:
+    choices = itertools.product([None, "alice"], [None, TaskStatus.FAILED], [None, "type"], [None, "parent"])
+    lists = {str(filter): queries.list_tasks(filter, 10, cursor) for filter in itertools.starmap(TaskFilter, choices)}
+    lists |= {f"dead of {owner}": queries.list_dead_tasks(owner, 10, cursor) for owner in (None, "alice")}
+    lists["messages"] = queries.list_dead_messages(10, cursor)
+    for name, (text, values) in lists.items():
+        assert text.count("?") == len(values)
+        steps = plan(database, text)
+        assert [step for step in steps if "TEMP B-TREE" in step] == [], name
+        # In the order of an index: a scan that stops after one page.
+        assert [step for step in steps if step.startswith("SCAN") and "USING" not in step] == [], name
+        if cursor is not None:
+            assert [step for step in steps if step.startswith("SCAN")] == [], name
+
+
+def test_idempotency_keys_are_looked_up(database: sqlite3.Connection) -> None:
+    text, values = queries.tasks_by_key([("alice", "1"), ("bob", "2")])
+    assert values == ["alice", "1", "bob", "2"]
+    assert "SEARCH t USING INDEX tasks_idempotency (user_id=? AND idempotency_key=?)" in plan(database, text)

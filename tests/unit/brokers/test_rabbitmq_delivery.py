@@ -1,0 +1,178 @@
+"""Answers to deliveries: each is given once, none fails its caller, and no channel is closed that still owes one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import aiormq.abc
+import pytest
+from aio_pika.abc import AbstractChannel
+from aiormq import spec
+from aiormq.exceptions import ChannelInvalidStateError
+from pamqp.header import ContentHeader
+
+from taskframework.brokers.rabbitmq.delivery import ConsumerChannel, RabbitDelivery, header_text
+from taskframework.model.status import Priority
+
+Take = Callable[[aiormq.abc.DeliveredMessage], Awaitable[None]]
+
+
+class FakeChannel:
+    """Stands in for both the driver's channel and the one inside it."""
+
+    def __init__(self) -> None:
+        self.close_callbacks: set[Callable[..., None]] = set()
+        self.on_consumer_cancel_callbacks: set[Callable[..., None]] = set()
+        self.is_closed = False
+        self.answers: list[tuple[str, int, bool | None]] = []
+        self.error: BaseException | None = None
+        self.take: Take | None = None
+        self.prefetch: tuple[int, bool] | None = None
+
+    async def set_qos(self, prefetch_count: int, *, global_: bool) -> None:
+        self.prefetch = (prefetch_count, global_)
+
+    async def basic_consume(self, queue: str, take: Take) -> spec.Basic.ConsumeOk:
+        self.take = take
+        return spec.Basic.ConsumeOk(consumer_tag="tag")
+
+    async def basic_cancel(self, consumer_tag: str) -> None:
+        assert consumer_tag == "tag"
+
+    async def basic_ack(self, delivery_tag: int, *, wait: bool) -> None:
+        self._answer("ack", delivery_tag, None)
+
+    async def basic_reject(self, delivery_tag: int, *, requeue: bool, wait: bool) -> None:
+        self._answer("reject", delivery_tag, requeue)
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+    def _answer(self, verb: str, tag: int, requeue: bool | None) -> None:
+        if self.error is not None:
+            raise self.error
+        self.answers.append((verb, tag, requeue))
+
+    async def deliver(self, tag: int) -> None:
+        assert self.take is not None
+        header = ContentHeader(properties=spec.Basic.Properties(headers={"task_id": f"t{tag}"}))
+        frame = spec.Basic.Deliver(consumer_tag="tag", delivery_tag=tag, exchange="e", routing_key="k")
+        channel = cast(aiormq.abc.AbstractChannel, self)
+        await self.take(aiormq.abc.DeliveredMessage(frame, header, b"body", channel))
+
+
+class Bench:
+    """A consumer on a fake channel."""
+
+    def __init__(self) -> None:
+        self.fake = FakeChannel()
+        self.deliveries: list[RabbitDelivery] = []
+        self.channel = ConsumerChannel(
+            cast(AbstractChannel, self.fake), cast(aiormq.abc.AbstractChannel, self.fake), Priority.LOW
+        )
+
+    async def consume(self, *tags: int) -> None:
+        await self.channel.consume("tasks.a.low", 5, self.deliveries.append)
+        for tag in tags:
+            await self.fake.deliver(tag)
+
+
+async def test_a_delivery_tells_what_it_is_and_prefetch_is_never_global() -> None:
+    bench = Bench()
+    await bench.consume(1)
+    [delivery] = bench.deliveries
+    assert (delivery.body, delivery.queue, delivery.lane) == (b"body", "tasks.a.low", Priority.LOW)
+    assert delivery.headers == {"task_id": "t1"}
+    assert bench.fake.prefetch == (5, False)
+
+
+async def test_each_delivery_is_answered_once() -> None:
+    bench = Bench()
+    await bench.consume(1, 2, 3)
+    for delivery in bench.deliveries:
+        await (delivery.ack() if delivery is not bench.deliveries[1] else delivery.reject())
+        await delivery.ack()
+        await delivery.reject()
+    assert bench.fake.answers == [("ack", 1, None), ("reject", 2, False), ("ack", 3, None)]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ChannelInvalidStateError("closed"), ConnectionResetError(), asyncio.CancelledError(), Exception()],
+    ids=lambda error: type(error).__name__,
+)
+async def test_an_answer_on_a_dead_channel_is_no_error(error: BaseException) -> None:
+    bench = Bench()
+    await bench.consume(1, 2)
+    bench.fake.error = error
+    await bench.deliveries[0].ack()
+    await bench.deliveries[1].reject()
+    await bench.channel.close_when_answered()
+
+
+async def test_a_retired_channel_stays_open_until_the_last_answer() -> None:
+    bench = Bench()
+    await bench.consume(1, 2)
+    await bench.channel.cancel()
+    assert bench.channel.lost.is_set()
+    closing = asyncio.create_task(bench.channel.close_when_answered())
+    await bench.deliveries[0].ack()
+    await asyncio.sleep(0)
+    assert not bench.fake.is_closed
+    await bench.deliveries[1].ack()
+    await closing
+    assert bench.fake.is_closed
+
+
+async def test_a_closed_channel_waits_for_no_answers() -> None:
+    bench = Bench()
+    await bench.consume(1)
+    closing = asyncio.create_task(bench.channel.close_when_answered())
+    await asyncio.sleep(0)
+    for callback in bench.fake.close_callbacks:
+        callback(None, None)
+    await closing
+    assert bench.channel.lost.is_set()
+
+
+async def test_what_arrives_after_the_cancel_goes_back_to_the_queue() -> None:
+    bench = Bench()
+    await bench.consume(1)
+    await bench.channel.cancel()
+    await bench.fake.deliver(2)
+    assert len(bench.deliveries) == 1
+    assert bench.fake.answers == [("reject", 2, True)]
+
+
+async def test_a_cancel_by_the_broker_ends_the_consumer() -> None:
+    bench = Bench()
+    await bench.consume()
+    assert not bench.channel.lost.is_set()
+    for callback in bench.fake.on_consumer_cancel_callbacks:
+        callback(spec.Basic.Cancel(consumer_tag="tag"))
+    assert bench.channel.lost.is_set()
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("plain", "plain"),
+        (b"\xff\x41", "�A"),
+        (3, "3"),
+        (True, "true"),
+        (None, "null"),
+        (
+            [{"queue": "q", "time": datetime(2026, 1, 1, tzinfo=UTC)}],
+            '[{"queue":"q","time":"2026-01-01T00:00:00+00:00"}]',
+        ),
+    ],
+)
+def test_headers_are_text(value: Any, text: str) -> None:
+    assert header_text(value) == text
+
+
+def test_a_header_of_bytes_inside_a_table_is_text_too() -> None:
+    assert header_text({"reason": bytearray(b"x")}) == '{"reason":"bytearray(b\'x\')"}'

@@ -1,0 +1,86 @@
+"""`--app`: which programs are found, and what is said about those that are not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.conftest import PROGRAM, Cli
+
+FRAMEWORK = """
+from taskframework import Settings, TaskFramework
+from greeting import Greets
+
+framework = TaskFramework(Settings.model_validate({"store": {"url": "sqlite:///own.db"}, "api": {"port": 9}}))
+framework.register(Greets)
+number = 1
+"""
+
+
+@pytest.fixture(autouse=True)
+def programs(folder: Path) -> None:
+    (folder / "application.yml").write_text("app: {modules: []}\n")
+    (folder / "built.py").write_text(FRAMEWORK)
+    (folder / "second.py").write_text(PROGRAM.format(task_type="greets-too"))
+    (folder / "same.py").write_text(PROGRAM.format(task_type="greets"))
+    (folder / "broken.py").write_text("x = 1\nraise ZeroDivisionError('so it is')\n")
+    (folder / "unfinished.py").write_text("def (:\n")
+    (folder / "needy.py").write_text("import no_such_package\n")
+    (folder / "quits.py").write_text("raise SystemExit(3)\n")
+
+
+@pytest.mark.parametrize(
+    ("app", "message", "hint"),
+    [
+        ("nowhere", "There is no module 'nowhere' in ", "holds nowhere.py or nowhere/"),
+        ("greeting.tasks", "There is no module 'greeting.tasks'", "holds greeting/tasks.py"),
+        ("no.where", "There is no module 'no.where': 'no' is not in ", "holds no/where.py"),
+        ("greeting.py", "this is a file, not a module", "Write --app greeting,"),
+        ("./sub/greeting.py:framework", "this is a file", "Write --app sub.greeting:framework,"),
+        ("greeting:", "names no module", "package.module[:name]"),
+        ("broken", "'broken' cannot be imported: ZeroDivisionError: so it is (broken.py, line 2)", "Correct it"),
+        ("unfinished", "'unfinished' cannot be imported: SyntaxError", "Correct it"),
+        ("needy", "'needy' cannot be imported: ModuleNotFoundError: No module named 'no_such_package'", "Correct it"),
+        ("quits", "'quits' cannot be imported: SystemExit: 3", "Correct it"),
+        ("json", "Module json defines no concrete BackgroundTaskExecutable", "Define a subclass"),
+        ("built", "Module built defines no concrete BackgroundTaskExecutable", "write --app built:framework"),
+        ("built:number", "it is a int in built", "Did you mean --app built:framework?"),
+        ("built:nothing", "there is no such name in built", "Did you mean --app built:framework?"),
+        ("greeting:nothing", "there is no such name in greeting", "Write --app greeting to register"),
+    ],
+)
+def test_what_cannot_be_used_is_an_error_with_the_next_step(cli: Cli, app: str, message: str, hint: str) -> None:
+    done = cli("submit", "greets", '"you"', "--app", app)
+    assert done.code == 1
+    first, second = done.err.splitlines()[:2]
+    assert message in first
+    assert hint in second
+    assert done.out == ""
+
+
+def test_two_programs_with_the_same_task_type_are_refused(cli: Cli) -> None:
+    done = cli("submit", "greets", '"you"', "--app", "greeting", "--app", "same")
+    assert done.code == 1
+    assert "registered twice: by greeting.Greets and same.Greets" in done.err
+
+
+def test_programs_add_up_and_one_named_twice_is_one(cli: Cli, folder: Path) -> None:
+    (folder / "application.yml").write_text("app: {modules: [greeting]}\n")
+    assert cli("submit", "greets", '"you"').code == 0
+    assert cli("--app", "greeting", "submit", "greets-too", '"you"', "--app", "second", "--app", "greeting").code == 0
+
+
+def test_a_framework_of_the_program_brings_its_settings(cli: Cli, folder: Path) -> None:
+    assert cli("submit", "greets", '"you"', "--app", "built:framework").code == 0
+    assert (folder / "own.db").exists()
+    assert "greets" in cli("--app", "built:framework", "tasks", "list").out
+    assert not (folder / "taskframework.db").exists()
+
+
+def test_a_framework_of_the_program_takes_other_modules_but_no_other_settings(cli: Cli, folder: Path) -> None:
+    assert cli("submit", "greets-too", '"you"', "--app", "built:framework", "--app", "second").code == 0
+    done = cli("submit", "greets", '"you"', "--app", "built:framework", "--config", "application.yml")
+    assert (done.code, "Leave one of them out" in done.err) == (1, True)
+    done = cli("submit", "greets", '"you"', "--app", "built:framework", "--app", "built:number")
+    assert (done.code, "names two frameworks" in done.err) == (1, True)

@@ -1,0 +1,68 @@
+"""How times, progress and foreign text are shown."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from taskframework.cli.output import ago, as_json_text, counted, duration, printable
+from taskframework.cli.render import event_line, progress_text
+
+NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (0, "0.000 s"),
+        (0.25, "0.250 s"),
+        (59.94, "59.9 s"),
+        (60, "1 min"),
+        (90, "1 min 30 s"),
+        (3_600, "1 h"),
+        (3_660, "1 h 1 min"),
+        (90_000, "1 d 1 h"),
+    ],
+)
+def test_lengths_of_time(seconds: float, shown: str) -> None:
+    assert duration(timedelta(seconds=seconds)) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (0, "0 s ago"),
+        (-0.5, "0 s ago"),
+        (119, "119 s ago"),
+        (120, "2 min ago"),
+        (7_300, "2 h ago"),
+        (200_000, "2 d ago"),
+        (-30, "in 30 s"),
+        (-7_300, "in 2 h"),
+    ],
+)
+def test_points_in_time(seconds: float, shown: str) -> None:
+    assert ago(NOW - timedelta(seconds=seconds), NOW) == shown
+
+
+def test_counts() -> None:
+    assert (counted(1, "task"), counted(0, "task"), counted(1_000, "task")) == ("1 task", "0 tasks", "1,000 tasks")
+
+
+def test_progress_in_percent_reads_as_such_and_anything_else_is_shown_as_it_is() -> None:
+    assert progress_text({"percent": 12.5, "step": "reading"}) == "12.5 %, step reading"
+    assert progress_text({"done": 3}) == '{"done":3}'
+    assert progress_text("x" * 500).endswith("…")
+
+
+def test_foreign_text_cannot_steer_the_terminal() -> None:
+    assert printable("a\x1b[2Jb\nc\x07\x9b") == "a\ufffd[2Jb\nc\ufffd\ufffd"
+    assert "\x1b" not in as_json_text({"a": "\x1b[2J"})
+    event = {
+        "type": "task.failed",
+        "subject": "1",
+        "time": "2026-11-20T12:00:00.000Z",
+        "data": {"task_type": "t", "error": {"type": "x.Error", "message": "\x1b[2J"}, "attempt": 1, "progress": None},
+    }
+    assert event_line(event).plain.endswith("t  1  Error: \ufffd[2J")

@@ -1,0 +1,86 @@
+"""Wrong usage ends with exit code 2, a wrong request with 1; both say what to do, on standard error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.conftest import Cli
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nix"], "No such command 'nix'"),
+        (["tasks", "show"], "Missing argument"),
+        (["tasks", "list", "--status", "done"], "'completed'"),
+        (["tasks", "list", "--limit", "501"], "--limit"),
+        (["dev", "--port", "x"], "--port"),
+        (["submit", "greets", "{not json"], "Quote it for the shell"),
+        (["submit", "greets", "@missing.json"], "missing.json cannot be read"),
+        (["submit", "greets", "null", "--not-before", "tomorrow"], "2027-01-31T12:00:00Z"),
+        (["submit", "greets", "null", "--deadline", "2027-01-31T12:00:00"], "has no time zone"),
+        (["submit", "greets", "null", "--timeout", "soon"], "must be a duration"),
+        (["submit", "greets", "null", "--max-attempts", "0"], "--max-attempts"),
+        (["dlq", "replay"], "Missing argument"),
+    ],
+)
+def test_wrong_usage(cli: Cli, arguments: list[str], said: str) -> None:
+    done = cli(*arguments)
+    assert done.code == 2
+    assert said in " ".join(done.err.replace("│", " ").split())
+    assert done.out == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "hint"),
+    [
+        (["submit", "greets", '"you"'], "no program was named", "--app package.module"),
+        (["submit", "greet", '"you"', "--app", "greeting"], "task type 'greet'", "Did you mean 'greets'?"),
+        (["submit", "greets", "1", "--app", "greeting"], "Input should be a valid string", "submit again"),
+        (["submit", "greets", '"x"', "--app", "greeting", "--priority", "urgent"], "'urgent'", "high, normal or low"),
+        (["submit", "greets", '"x"', "--app", "greeting", "--max-attempts", "1001"], "max_attempts", "Use 1 to"),
+        (
+            ["submit", "greets", '"x"', "--app", "greeting", "--deadline", "1s", "--not-before", "1m"],
+            "deadline",
+            "Give",
+        ),
+        (["worker"], "nothing to execute", "--app package.module"),
+        (["dev", "--port", "70000"], "api.port (command line) is 70000", "lists every setting"),
+        (["--config", "none.yml", "config", "show"], "none.yml cannot be read", "Check the path"),
+        (["tasks", "show", "nope"], "There is no task 'nope'", "Check the id"),
+        (["tasks", "watch", "nope"], "There is no task 'nope'", "Check the id"),
+        (["tasks", "cancel", "nope"], "There is no task 'nope'", "Check the id"),
+        (["tasks", "retry", "nope"], "There is no task 'nope'", "Check the id"),
+        (["tasks", "list", "--cursor", "%%"], "cursor", "Leave it out"),
+        (["dlq", "show", "nope"], "There is no task 'nope'", "Check the id"),
+        (["events", "tail", "--url", "http://127.0.0.1:1"], "No events at http://127.0.0.1:1", "taskframework dev"),
+        (["events", "tail", "--url", "nonsense"], "No events at nonsense", "taskframework dev"),
+    ],
+)
+def test_wrong_requests(cli: Cli, arguments: list[str], message: str, hint: str) -> None:
+    done = cli(*arguments)
+    assert done.code == 1
+    said = done.err[done.err.index("error: ") :].splitlines()
+    assert message in said[0]
+    assert hint in said[1]
+    assert done.out == ""
+
+
+def test_an_empty_installation_is_said_to_be_empty(cli: Cli) -> None:
+    done = cli("tasks", "list")
+    assert (done.code, done.out) == (0, "")
+    assert "taskframework.db was not there" in done.err
+    assert "No dead letters" in cli("dlq", "list").err
+    assert '"next_cursor": null' in cli("tasks", "list", "--json").out
+
+
+def test_json_and_errors_do_not_mix(cli: Cli, folder: Path) -> None:
+    done = cli("tasks", "show", "nope", "--json")
+    assert (done.code, done.out) == (1, "")
+
+
+def test_the_embedded_broker_has_no_topology(cli: Cli) -> None:
+    assert cli("topology", "show", "--json").out == "[]\n"
+    assert "nothing to declare" in cli("topology", "apply").err

@@ -1,0 +1,176 @@
+"""Every transition, from every status, against the table of moves."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from taskframework.model.events import EVENT_OF
+from taskframework.model.interventions import Cancel, Expire, Postpone, Reap, Replay
+from taskframework.model.marks import MarkDispatched, MarkPublished, PostponeRelay, ReserveDispatch
+from taskframework.model.status import (
+    AT_REST,
+    CLAIMABLE,
+    DEAD,
+    FINAL,
+    LANES,
+    LIVE,
+    MOVES,
+    REPLAYABLE,
+    TaskStatus,
+    lane_of,
+)
+from taskframework.model.task import Task
+from taskframework.model.transitions import DEADLINE, Claim, Complete, Fail, Release, ReportProgress
+from tests.unit.model.scenes import FENCE, MINUTE, NOW, SECOND, TASK_ID, ZERO, an_error, in_status, wish_to_stop
+
+TRANSITIONS: dict[str, Any] = {
+    "claim": Claim(TASK_ID, 1, "a-claim", "worker-2", MINUTE),
+    "progress": ReportProgress(FENCE, 1),
+    "complete": Complete(FENCE, "worker-1", None),
+    "fail": Fail(FENCE, "worker-1", an_error(), True, MINUTE),
+    "fail for good": Fail(FENCE, "worker-1", an_error(), False, MINUTE),
+    "release": Release(FENCE, "worker-1"),
+    "reap": Reap(TASK_ID, 3, ZERO, 3, MINUTE),
+    "cancel": Cancel(TASK_ID, None, "alice", None),
+    "expire": Expire(TASK_ID),
+    "postpone": Postpone(TASK_ID, 1, MINUTE, 5),
+    "postpone too often": Postpone(TASK_ID, 1, MINUTE, 0),
+    "replay": Replay(TASK_ID, None, "operator", ZERO),
+    "reserve": ReserveDispatch(TASK_ID, 1, SECOND, MINUTE),
+    "dispatched": MarkDispatched(TASK_ID, 1, SECOND, MINUTE),
+    "published": MarkPublished(TASK_ID, 1),
+    "postpone relay": PostponeRelay(TASK_ID, MINUTE),
+}
+
+#: Moves of the table that come with sub-tasks and ordered streams; nothing here makes them yet.
+LATER = {
+    (TaskStatus.RUNNING, TaskStatus.WAITING),
+    (TaskStatus.RUNNING, TaskStatus.COMPLETED_WITH_ERRORS),
+    (TaskStatus.WAITING, TaskStatus.QUEUED),
+    (TaskStatus.WAITING, TaskStatus.COMPLETED),
+    (TaskStatus.WAITING, TaskStatus.COMPLETED_WITH_ERRORS),
+    (TaskStatus.WAITING, TaskStatus.DEAD_LETTER),
+    (TaskStatus.BLOCKED, TaskStatus.QUEUED),
+}
+
+
+def situations(status: TaskStatus) -> Iterator[Task]:
+    """The status with every combination of what the guards and choices look at."""
+    wishes = (None, wish_to_stop("alice"), wish_to_stop(DEADLINE))
+    for cancel, is_spent, is_late, is_due in itertools.product(wishes, *[(False, True)] * 3):
+        changes: dict[str, Any] = {"max_attempts": 3 if is_spent else 9, "deadline": NOW if is_late else None}
+        changes["cancel"] = cancel
+        if is_due and status in CLAIMABLE:
+            changes["next_dispatch_at"] = NOW
+        yield in_status(status, **changes)
+
+
+def outcomes() -> Iterator[tuple[str, Task, Task]]:
+    for name, transition in TRANSITIONS.items():
+        for status in TaskStatus:
+            for before in situations(status):
+                if (after := transition.apply(before, NOW)) is not None:
+                    yield name, before, after
+
+
+def test_every_move_is_in_the_table() -> None:
+    strange = {
+        (name, before.status, after.status)
+        for name, before, after in outcomes()
+        if after.status is not before.status and after.status not in MOVES[before.status]
+    }
+    assert strange == set()
+
+
+def test_every_move_of_the_table_is_made() -> None:
+    table = {(source, target) for source, targets in MOVES.items() for target in targets}
+    made = {(before.status, after.status) for _, before, after in outcomes() if after.status is not before.status}
+    assert table - made == LATER
+
+
+def test_every_transition_applies_somewhere() -> None:
+    assert {name for name, _, _ in outcomes()} == TRANSITIONS.keys()
+
+
+def test_only_a_replay_leads_out_of_a_final_status() -> None:
+    leaving = {name for name, before, after in outcomes() if before.status in FINAL and after.status not in FINAL}
+    assert leaving == {"replay"}
+
+
+def test_a_final_task_changes_only_its_outbox_marks_or_by_a_replay() -> None:
+    for name, before, after in outcomes():
+        if before.status in FINAL and name not in ("replay", "published", "postpone relay"):
+            pytest.fail(f"{name} changed a {before.status} task into {after}")
+
+
+def test_every_live_task_has_a_driver_after_every_move() -> None:
+    for name, before, after in outcomes():
+        if after.status in CLAIMABLE:
+            assert after.next_dispatch_at is not None, (name, before)
+        if after.status is TaskStatus.RUNNING:
+            assert after.lease is not None, (name, before)
+            assert after.next_dispatch_at is None, (name, before)
+        if after.status in FINAL:
+            assert (after.lease, after.next_dispatch_at) == (None, None), (name, before)
+            assert after.finished_at is not None, (name, before)
+        if after.sequence > after.published_sequence:
+            assert after.publish_at is not None, (name, before)
+
+
+def test_every_change_of_status_is_exactly_one_event() -> None:
+    for name, before, after in outcomes():
+        events = after.history[len(before.history) :]
+        assert after.sequence - before.sequence == after.revision - before.revision == len(events), name
+        if after.status is not before.status:
+            assert len(events) == 1, name
+            assert (events[0].sequence, events[0].at) == (after.sequence, NOW), name
+
+
+def test_every_event_has_its_class() -> None:
+    assert {entry.type for _, _, after in outcomes() for entry in after.history} <= EVENT_OF.keys()
+
+
+def test_tokens_and_epochs_only_grow() -> None:
+    for name, before, after in outcomes():
+        assert after.fencing_token - before.fencing_token == (name == "claim"), name
+        became_claimable = after.status in CLAIMABLE and before.status not in CLAIMABLE
+        assert after.dispatch_epoch - before.dispatch_epoch == became_claimable, name
+        assert after.generation - before.generation == (name == "replay"), name
+
+
+def test_a_cancelled_task_never_completes_in_that_generation() -> None:
+    for name, before, after in outcomes():
+        if before.status is TaskStatus.CANCELLED and name != "replay":
+            assert after.status is TaskStatus.CANCELLED, name
+
+
+def test_no_rule_changes_what_only_the_submitter_decides() -> None:
+    fixed = (
+        "task_id",
+        "task_type",
+        "user_id",
+        "priority",
+        "correlation_id",
+        "parameters",
+        "created_at",
+        "max_attempts",
+    )
+    for name, before, after in outcomes():
+        assert [getattr(after, field) for field in fixed] == [getattr(before, field) for field in fixed], name
+
+
+def test_the_named_sets_of_statuses_fit_together() -> None:
+    assert set(TaskStatus) == FINAL | LIVE
+    assert FINAL.isdisjoint(LIVE)
+    assert CLAIMABLE < AT_REST < LIVE
+    assert DEAD < REPLAYABLE < FINAL
+    assert {status for status in TaskStatus if status.is_final} == FINAL
+    assert MOVES.keys() == set(TaskStatus)
+
+
+def test_an_unknown_priority_travels_as_normal() -> None:
+    assert [lane_of(priority) for priority in ("high", "normal", "low", "urgent", "")] == [*LANES, LANES[1], LANES[1]]

@@ -1,0 +1,161 @@
+"""Which exceptions deserve another attempt, and how they become data."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from taskframework.errors import NonRetryableError, RetryableError
+from taskframework.model.outcome import MAX_MESSAGE, MAX_OWN_DELAY, MAX_TRACEBACK, classify, describe
+
+
+class ApiError(Exception):
+    """An exception of a client library that knows about itself."""
+
+    def __init__(self, retryable: object) -> None:
+        super().__init__("api")
+        self.retryable = retryable
+
+
+class OldApiError(Exception):
+    def __init__(self, is_retryable: object) -> None:
+        super().__init__("api")
+        self.is_retryable = is_retryable
+
+
+class HostileError(Exception):
+    """An exception whose every attribute raises."""
+
+    @property
+    def retryable(self) -> bool:
+        raise RuntimeError("no attribute for you")
+
+    is_retryable = retryable
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text for you")
+
+
+class CarelessError(RetryableError):
+    """A subclass that never called `super().__init__`."""
+
+    def __init__(self) -> None:
+        pass
+
+
+def _invalid() -> ValidationError:
+    class Model(BaseModel):
+        n: int
+
+    try:
+        Model.model_validate({"n": "x"})
+    except ValidationError as error:
+        return error
+    raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("error", "retryable"),
+    [
+        (RetryableError("again"), True),
+        (NonRetryableError("never"), False),
+        (ApiError(True), True),
+        (ApiError(False), False),
+        (OldApiError(True), True),
+        (OldApiError(False), False),
+        (ApiError("yes"), False),
+        (OSError("disk"), True),
+        (FileNotFoundError("file"), True),
+        (ConnectionResetError(), True),
+        (TimeoutError(), True),
+        (ValueError("bad"), False),
+        (TypeError("bad"), False),
+        (_invalid(), False),
+        (KeyError("bug"), False),
+        (Exception("unknown"), False),
+        (HostileError(), False),
+        (CarelessError(), True),
+        (MemoryError(), False),
+    ],
+)
+def test_classification(error: Exception, retryable: bool) -> None:
+    failed = classify(error)
+    assert (failed.retryable, failed.error.retryable) == (retryable, retryable)
+
+
+def test_options_name_more_retryable_types() -> None:
+    assert classify(KeyError("x"), (LookupError,)).retryable
+    assert not classify(KeyError("x"), (ArithmeticError,)).retryable
+    assert not classify(NonRetryableError(), (Exception,)).retryable, "the code itself knows best"
+    assert not classify(ApiError(False), (Exception,)).retryable
+
+
+def test_a_given_delay_is_kept() -> None:
+    assert classify(RetryableError(delay=2.5)).delay == timedelta(seconds=2.5)
+    assert classify(RetryableError(delay=timedelta(minutes=1))).delay == timedelta(minutes=1)
+    assert classify(RetryableError(delay=0)).delay == timedelta(0)
+    assert classify(RetryableError()).delay is None
+    assert classify(ValueError()).delay is None
+    assert classify(CarelessError()).delay is None
+
+
+def test_a_delay_that_no_calendar_holds_is_bounded() -> None:
+    assert classify(RetryableError(delay=timedelta.max)).delay == MAX_OWN_DELAY
+
+
+def test_a_description_is_what_a_person_needs() -> None:
+    error = describe(_raised(ValueError("the file is empty")), retryable=False)
+    assert (error.code, error.type, error.message) == ("execution_error", "ValueError", "the file is empty")
+    assert error.traceback is not None
+    assert "_raised" in error.traceback
+    assert describe(ApiError(True), retryable=True).type.endswith("test_outcome.ApiError")
+
+
+def test_a_message_without_text_of_its_own() -> None:
+    assert describe(RetryableError(), retryable=True).message == "The attempt failed and another one may succeed."
+    assert describe(NonRetryableError(ValueError("why")), retryable=False).message == "why"  # type: ignore[arg-type] # seen in the wild
+
+
+def test_a_description_never_raises() -> None:
+    assert describe(HostileError(), retryable=False).message == "<HostileError whose text raised RuntimeError>"
+    assert "CarelessError" in describe(CarelessError(), retryable=True).message
+
+
+def test_a_description_is_bounded_and_valid_text() -> None:
+    error = describe(_raised(ValueError("x\0\ud800" + "y" * 1_000_000)), retryable=False)
+    assert len(error.message) == MAX_MESSAGE + 1
+    assert error.message.startswith("x\ufffd?")
+    assert error.message.encode()
+    deep = describe(_deep(400), retryable=False)
+    assert deep.traceback is not None
+    assert len(deep.traceback) <= MAX_TRACEBACK + 1
+
+
+def test_errors_of_one_cause_have_one_fingerprint() -> None:
+    fingerprints = {describe(_raised(ValueError(str(n))), retryable=False).fingerprint for n in range(3)}
+    assert len(fingerprints) == 1
+    assert describe(_raised(TypeError("0")), retryable=False).fingerprint not in fingerprints
+    assert describe(_deep(1), retryable=False).fingerprint not in fingerprints
+    assert describe(_raised(ValueError("0")), False, "bad_result").fingerprint not in fingerprints
+
+
+def _raised(error: Exception) -> Exception:
+    try:
+        raise error
+    except Exception as caught:
+        return caught
+
+
+def _deep(levels: int) -> Exception:
+    def descend(left: int) -> None:
+        if left == 0:
+            raise ValueError("0")
+        descend(left - 1)
+
+    try:
+        descend(levels)
+    except ValueError as caught:
+        return caught
+    raise AssertionError

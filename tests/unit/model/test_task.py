@@ -1,0 +1,93 @@
+"""The record and its stored form."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from taskframework.model.events import EVENT_OF, TaskCompletedEvent, TaskSubmittedEvent, event_for
+from taskframework.model.status import Priority, TaskStatus
+from taskframework.model.task import (
+    CancelRequest,
+    HistoryEntry,
+    ParentLink,
+    SubtaskCounts,
+    Task,
+    new_claim_id,
+    new_task_id,
+)
+from taskframework.model.view import public_view
+from tests.unit.model.scenes import NOW, an_error, in_status, queued, running
+
+FULL = running(
+    cancel=CancelRequest("alice", NOW, "why"),
+    parent=ParentLink("parent", 1, 2),
+    subtasks=SubtaskCounts(3, {"a": 1}, 1, 1, 0),
+    error=an_error(),
+    errors=(an_error(), an_error("again")),
+    priority=Priority.LOW,
+    progress={"percent": 5},
+)
+
+
+@pytest.mark.parametrize("task", [FULL, *[in_status(status) for status in TaskStatus]])
+def test_a_task_is_read_as_it_was_stored(task: Task) -> None:
+    assert Task.from_document(task.to_document()) == task
+
+
+def test_every_field_is_in_the_document() -> None:
+    document = FULL.to_document()
+    fields = {field.name for field in dataclasses.fields(Task)}
+    assert document.keys() == (fields - {"task_id"}) | {"_id"}
+    assert type(document["status"]) is type(document["priority"]) is str
+
+
+def test_the_document_holds_plain_values_only() -> None:
+    def plain(value: object) -> bool:
+        if isinstance(value, dict):
+            return all(plain(item) for item in value.values())
+        if isinstance(value, list):
+            return all(plain(item) for item in value)
+        return not dataclasses.is_dataclass(value)
+
+    assert plain(FULL.to_document())
+
+
+def test_fields_of_a_newer_release_are_passed_over() -> None:
+    document = FULL.to_document() | {"novel": 1}
+    for nested in (document["lease"], document["history"][0], document["errors"][0]):
+        nested["novel"] = 1
+    assert Task.from_document(document) == FULL
+
+
+def test_a_task_never_changes() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        FULL.attempts = 7  # type: ignore[misc] # that is the test
+    assert FULL.evolve(attempts=7).attempts == 7
+    assert FULL.attempts == 3
+
+
+def test_ids_sort_by_time_and_claim_ids_are_random() -> None:
+    ids = [new_task_id() for _ in range(100)]
+    assert ids == sorted(ids)
+    assert len({new_claim_id() for _ in range(100)}) == 100
+
+
+def test_the_event_of_a_task_is_its_newest() -> None:
+    assert isinstance(event_for(queued()), TaskSubmittedEvent)
+    done = queued().evolve(history=(*queued().history, HistoryEntry(2, "completed", NOW, 1, None, None)))
+    assert isinstance(event_for(done), TaskCompletedEvent)
+    assert all(event.__doc__ for event in EVENT_OF.values())
+
+
+def test_the_public_view_keeps_what_is_internal_to_itself() -> None:
+    view = public_view(FULL)
+    assert view.keys().isdisjoint({"lease", "fencing_token", "dispatch_epoch", "next_dispatch_at", "cancel"})
+    assert "traceback" not in view["error"]
+    assert view["attempt"] == 3
+    assert view["parent_task_id"] == "parent"
+    assert view["subtasks"] == {"planned": 3, "done": 1, "succeeded": 1, "failed": 0}
+    assert view["history"][0]["at"] == "2026-01-02T03:03:05.000Z"
+    brief = public_view(FULL, whole=False)
+    assert view.keys() - brief.keys() == {"parameters", "history"}

@@ -1,0 +1,158 @@
+"""Group commit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from taskframework.grouping import Grouping
+
+
+class Writer:
+    """Writes groups of numbers; each write waits until the test lets it through."""
+
+    def __init__(self, *, waits: bool = False) -> None:
+        self.groups: list[list[Any]] = []
+        self.may_write = asyncio.Semaphore(0 if waits else 1_000_000)
+
+    async def __call__(self, requests: Sequence[Any]) -> Sequence[Any]:
+        self.groups.append(list(requests))
+        await self.may_write.acquire()
+        return [ValueError(request) if request == "bad" else f"reply to {request}" for request in requests]
+
+
+async def _settle() -> None:
+    """Let everything that can run, run."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_a_call_that_is_alone_is_written_at_once_and_alone() -> None:
+    writer = Writer()
+    grouping: Grouping[int, str] = Grouping(writer)
+    assert await grouping(1) == "reply to 1"
+    assert await grouping(2) == "reply to 2"
+    assert writer.groups == [[1], [2]]
+
+
+async def test_calls_during_a_write_share_the_next_one() -> None:
+    writer = Writer(waits=True)
+    grouping: Grouping[int, str] = Grouping(writer)
+    first = asyncio.create_task(grouping(0))
+    await _settle()
+    others = [asyncio.create_task(grouping(n)) for n in range(1, 6)]
+    await _settle()
+    assert writer.groups == [[0]]
+
+    writer.may_write.release()
+    writer.may_write.release()
+
+    assert await asyncio.gather(first, *others) == [f"reply to {n}" for n in range(6)]
+    assert writer.groups == [[0], [1, 2, 3, 4, 5]]
+
+
+async def test_a_group_has_a_limit_and_the_order_is_kept() -> None:
+    writer = Writer()
+    grouping: Grouping[int, str] = Grouping(writer, limit=3)
+    replies = await asyncio.gather(*(grouping(n) for n in range(8)))
+    assert replies == [f"reply to {n}" for n in range(8)]
+    assert writer.groups == [[0, 1, 2], [3, 4, 5], [6, 7]]
+
+
+async def test_an_error_of_the_write_goes_to_every_caller_and_the_next_group_is_written() -> None:
+    failures = [OSError("away")]
+
+    async def write(requests: Sequence[int]) -> Sequence[int | Exception]:
+        if failures:
+            raise failures.pop()
+        return list(requests)
+
+    grouping: Grouping[int, int] = Grouping(write, limit=2)
+    replies = await asyncio.gather(*(grouping(n) for n in range(4)), return_exceptions=True)
+    assert [str(reply) for reply in replies] == ["away", "away", "2", "3"]
+
+
+async def test_an_error_among_the_replies_goes_to_its_own_caller() -> None:
+    grouping: Grouping[str, str] = Grouping(Writer())
+    replies = await asyncio.gather(grouping("a"), grouping("bad"), grouping("b"), return_exceptions=True)
+    assert [type(reply) for reply in replies] == [str, ValueError, str]
+
+
+async def test_two_requests_of_one_key_never_share_a_group() -> None:
+    writer = Writer()
+    grouping: Grouping[str, str] = Grouping(writer, key=lambda request: request[0])
+    requests = ["a1", "a2", "b1", "a3", "c1", "b2"]
+    replies = await asyncio.gather(*(grouping(request) for request in requests))
+    assert replies == [f"reply to {request}" for request in requests]
+    assert writer.groups == [["a1", "b1", "c1"], ["a2", "b2"], ["a3"]]
+
+
+async def test_keys_and_limit_together_lose_nobody() -> None:
+    writer = Writer()
+    grouping: Grouping[str, str] = Grouping(writer, limit=2, key=lambda request: request[0])
+    requests = [f"{key}{n}" for n in range(5) for key in "abc"]
+    await asyncio.gather(*(grouping(request) for request in requests))
+    written = [request for group in writer.groups for request in group]
+    assert sorted(written) == sorted(requests)
+    for key in "abc":
+        assert [request for request in written if request[0] == key] == [f"{key}{n}" for n in range(5)]
+
+
+async def test_a_caller_that_is_cancelled_does_not_stop_the_write() -> None:
+    writer = Writer(waits=True)
+    grouping: Grouping[int, str] = Grouping(writer)
+    calls = [asyncio.create_task(grouping(n)) for n in range(3)]
+    await _settle()
+    calls[1].cancel()
+    writer.may_write.release()
+    replies = await asyncio.gather(*calls, return_exceptions=True)
+    assert replies[0] == "reply to 0"
+    assert isinstance(replies[1], asyncio.CancelledError)
+    assert replies[2] == "reply to 2"
+    assert writer.groups == [[0, 1, 2]]
+
+
+async def test_draining_waits_until_nothing_waits() -> None:
+    writer = Writer(waits=True)
+    grouping: Grouping[int, str] = Grouping(writer, limit=1)
+    calls = [asyncio.create_task(grouping(n)) for n in range(3)]
+    await _settle()
+    drained = asyncio.create_task(grouping.drain())
+    for _ in range(3):
+        await _settle()
+        assert not drained.done()
+        writer.may_write.release()
+    await drained
+    assert all(call.done() for call in calls) or await asyncio.gather(*calls)
+    await grouping.drain()
+
+
+async def test_an_idle_group_has_no_task() -> None:
+    grouping: Grouping[int, str] = Grouping(Writer())
+    before = asyncio.all_tasks()
+    await grouping(1)
+    await _settle()
+    assert asyncio.all_tasks() == before
+
+
+async def test_a_request_out_of_a_reply_is_written_too() -> None:
+    writer = Writer()
+    grouping: Grouping[int, str] = Grouping(writer)
+
+    async def chain(n: int) -> str:
+        reply = await grouping(n)
+        return await chain(n - 1) if n else reply
+
+    assert await asyncio.wait_for(chain(5), 5) == "reply to 0"
+    assert [request for group in writer.groups for request in group] == [5, 4, 3, 2, 1, 0]
+
+
+@pytest.mark.parametrize("size", [1, 7, 100, 101])
+async def test_every_caller_gets_one_reply(size: int) -> None:
+    writer = Writer()
+    grouping: Grouping[int, str] = Grouping(writer, limit=10)
+    assert len(await asyncio.gather(*(grouping(n) for n in range(size)))) == size
+    assert sum(len(group) for group in writer.groups) == size
