@@ -65,7 +65,7 @@ class TaskFramework:
     def register(
         self, executable: BackgroundTaskExecutable[Any, Any] | type[BackgroundTaskExecutable[Any, Any]]
     ) -> Registration:
-        """Register an executable, as an instance or as a class that needs no arguments; also good as a decorator's body.
+        """Register an executable: an instance, or a class that needs no arguments.
 
         Raises:
             RegistrationError: with what is wrong about it.

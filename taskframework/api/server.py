@@ -80,6 +80,8 @@ class ApiServer(uvicorn.Server):
             await asyncio.wait([self._serving])
             if cancelled := set(self.server_state.tasks):  # the server does not wait for what it gave up on
                 await asyncio.wait(cancelled, timeout=_FAREWELL_SECONDS)
+            for connection in list(self.server_state.connections):
+                connection.transport.abort()
             await self._serving
 
 

@@ -30,6 +30,8 @@ class RepairLoop:
         self._repair = repair
         self._interval = interval.total_seconds()
         self._clock = clock
+        #: How often it looked successfully.
+        self.looks = 0
         self._last_success: float | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -67,4 +69,5 @@ class RepairLoop:
             logger.exception("%s failed and goes on", self.name)
             return False
         self._last_success = self._clock.monotonic()
+        self.looks += 1
         return more

@@ -72,7 +72,9 @@ def test_doctor_is_content_with_the_embedded_default_and_changes_nothing(folder:
 
 
 def test_doctor_gives_a_remedy_for_each_problem(folder: Folder) -> None:
-    done = folder.run("doctor", "--app", "nothere", code=1, env={"TASKFRAMEWORK_STORE__URL": "sqlite:///no/folder/x.db"})
+    done = folder.run(
+        "doctor", "--app", "nothere", code=1, env={"TASKFRAMEWORK_STORE__URL": "sqlite:///no/folder/x.db"}
+    )
     assert "There is no module 'nothere'" in done.stdout
     assert "Run the command in the folder that holds nothere.py" in done.stdout
     assert "Create it, or name another file in store.url." in done.stdout

@@ -21,7 +21,9 @@ def servers(amqp_url: str, mongo_url: str) -> dict[str, str]:
 def test_api_and_workers_share_the_work(folder: Folder, servers: dict[str, str]) -> None:
     [health_port] = free_ports(1)
     api = folder.start("api", "--app", "program", "--port", "0", env=servers)
-    first = folder.start("worker", "--app", "program", **servers, TASKFRAMEWORK_WORKER__HTTP_PORT=str(health_port))
+    first = folder.start(
+        "worker", "--app", "program", env={**servers, "TASKFRAMEWORK_WORKER__HTTP_PORT": str(health_port)}
+    )
     second = folder.start("--app", "program", "worker", "--concurrency", "7", env=servers)
     ready = [process.event("ready") for process in (api, first, second)]
     assert [line["role"] for line in ready] == ["api", "worker", "worker"]
@@ -86,7 +88,7 @@ def test_doctor_finds_what_is_missing_and_then_nothing(folder: Folder, servers: 
 def test_a_worker_is_ready_when_the_broker_is_there(folder: Folder, mongo_url: str) -> None:
     nowhere = f"amqp://127.0.0.1:{free_ports(1)[0]}/"
     worker = folder.start(
-        "worker", "--app", "program", TASKFRAMEWORK_BROKER__URL=nowhere, TASKFRAMEWORK_STORE__URL=mongo_url
+        "worker", "--app", "program", env={"TASKFRAMEWORK_BROKER__URL": nowhere, "TASKFRAMEWORK_STORE__URL": mongo_url}
     )
     worker.line("Trying again")
     assert worker.end() == 0

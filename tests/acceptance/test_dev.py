@@ -36,8 +36,19 @@ class Api(httpx.Client):
         task = {"task_type": task_type, "parameters": parameters}
         assert self.post("/tasks/bulk", json={"tasks": [task] * count}).status_code == 200
 
+    def started(self, task_id: str) -> bool:
+        return int(self.get(f"/tasks/{task_id}").json()["attempt"]) > 0
+
     def count(self, status: str) -> int:
         return len(self.get("/tasks", params={"status": status, "limit": 500}).json()["items"])
+
+
+def running_task(folder: Folder, started: Started, seconds: float) -> str:
+    """The id of a task that has begun to wait."""
+    task_id: str = folder.json("submit", "waits", str(seconds), "--app", "program")["task_id"]
+    with Api(started) as api:
+        wait_until(lambda: api.started(task_id), "it runs", timeout=20)
+    return task_id
 
 
 def count_words(folder: Folder, text: str, *options: str) -> subprocess.CompletedProcess[str]:
@@ -76,8 +87,7 @@ def test_waiting_ends_with_its_time(folder: Folder, dev: Started) -> None:
 
 
 def test_a_running_task_is_cancelled(folder: Folder, dev: Started) -> None:
-    task_id = folder.json("submit", "waits", "60", "--app", "program")["task_id"]
-    wait_until(lambda: folder.json("tasks", "show", task_id)["status"] == "RUNNING", "it runs", timeout=20)
+    task_id = running_task(folder, dev, 60)
     assert folder.json("tasks", "cancel", task_id, "--reason", "not needed")["status"] == "RUNNING"
     folder.run("tasks", "watch", task_id, code=1)
     shown = folder.run("tasks", "show", task_id).stdout
@@ -146,8 +156,7 @@ def test_a_second_process_on_the_same_file_refuses_and_names_the_first(folder: F
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_stops_in_order(folder: Folder, dev: Started, number: signal.Signals) -> None:
-    task_id = folder.json("submit", "waits", "1", "--app", "program")["task_id"]
-    wait_until(lambda: folder.json("tasks", "show", task_id)["status"] == "RUNNING", "it runs", timeout=20)
+    task_id = running_task(folder, dev, 2)
     assert dev.end(number) == 0
     assert [line["event"] for line in dev.log if line["logger"] == "taskframework.cli.process"] == [
         "starting",
@@ -160,8 +169,7 @@ def test_it_stops_in_order(folder: Folder, dev: Started, number: signal.Signals)
 def test_a_second_signal_ends_it_at_once_and_the_task_is_taken_up_again(folder: Folder) -> None:
     dev = folder.start(*DEV, env=SHORT_LEASE)
     dev.event("ready")
-    task_id = folder.json("submit", "waits", "60", "--app", "program")["task_id"]
-    wait_until(lambda: folder.json("tasks", "show", task_id)["status"] == "RUNNING", "it runs", timeout=20)
+    task_id = running_task(folder, dev, 60)
     dev.send(signal.SIGTERM)
     dev.event("stopping")
     assert dev.end(signal.SIGTERM) == 128 + signal.SIGTERM

@@ -62,7 +62,7 @@ def run(settings: Callable[..., Settings]) -> Run:
     ) -> AsyncIterator[TaskFramework]:
         Waits.gate, Waits.started = asyncio.Event(), 0
         framework = TaskFramework(settings(worker={"lease": lease}, **sections))
-        for executable in (*ALL, *extra):
+        for executable in [*ALL, *extra]:
             framework.register(executable)
         async with framework.running(worker=worker):
             yield framework

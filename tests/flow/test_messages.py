@@ -156,8 +156,8 @@ async def _collection(urls: dict[str, str]) -> AsyncIterator[Any]:
 
 async def _document(urls: dict[str, str], task_id: str) -> dict[str, Any]:
     async with _collection(urls) as collection:
-        document: dict[str, Any] = await collection.find_one({"_id": task_id})
-    return document
+        found: dict[str, Any] = await collection.find_one({"_id": task_id})
+    return found
 
 
 async def _is_empty(framework: TaskFramework, task_type: str) -> bool:

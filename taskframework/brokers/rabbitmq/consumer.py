@@ -74,8 +74,13 @@ class QueueConsumer:
             # Shielded, since a request that is cancelled costs the channel, and deliveries may already have come on it.
             await asyncio.shield(registering)
         except asyncio.CancelledError:
-            consumer.take_no_more()
             self._background.start(_retire(registering, consumer))
+            try:
+                # What has come is handed over rather than put back, which would count as a failed delivery. With a
+                # broker that does not answer, the next cancellation ends the wait.
+                await consumer.lost.wait()
+            finally:
+                consumer.take_no_more()
             raise
         except BrokerError as error:
             self._forget(consumer)

@@ -16,12 +16,14 @@ ZERO = timedelta(0)
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
 TASK_ID = "the-task"
-FENCE = Fence(TASK_ID, 3, "the-claim")
+#: Differs from the attempt, as it does after a replay.
+TOKEN = 7
+FENCE = Fence(TASK_ID, TOKEN, "the-claim")
 
 
 def in_status(status: TaskStatus, **overrides: Any) -> Task:
     """A healthy task in this status, in its third attempt if it runs; its lease ended a second ago."""
-    fields: dict[str, Any] = {"task_id": TASK_ID, "status": status, "fencing_token": 3, "attempts": 3}
+    fields: dict[str, Any] = {"task_id": TASK_ID, "status": status, "fencing_token": TOKEN, "attempts": 3}
     if status is TaskStatus.RUNNING:
         fields["lease"] = Lease("worker-1", "the-claim", NOW - SECOND)
     if status not in CLAIMABLE:

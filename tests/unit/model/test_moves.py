@@ -25,7 +25,7 @@ from taskframework.model.status import (
 )
 from taskframework.model.task import Task
 from taskframework.model.transitions import DEADLINE, Claim, Complete, Fail, Release, ReportProgress
-from tests.unit.model.scenes import FENCE, MINUTE, NOW, SECOND, TASK_ID, ZERO, an_error, in_status, wish_to_stop
+from tests.unit.model.scenes import FENCE, MINUTE, NOW, SECOND, TASK_ID, TOKEN, ZERO, an_error, in_status, wish_to_stop
 
 TRANSITIONS: dict[str, Any] = {
     "claim": Claim(TASK_ID, 1, "a-claim", "worker-2", MINUTE),
@@ -34,7 +34,7 @@ TRANSITIONS: dict[str, Any] = {
     "fail": Fail(FENCE, "worker-1", an_error(), True, MINUTE),
     "fail for good": Fail(FENCE, "worker-1", an_error(), False, MINUTE),
     "release": Release(FENCE, "worker-1"),
-    "reap": Reap(TASK_ID, 3, ZERO, 3, MINUTE),
+    "reap": Reap(TASK_ID, TOKEN, ZERO, 3, MINUTE),
     "cancel": Cancel(TASK_ID, None, "alice", None),
     "expire": Expire(TASK_ID),
     "postpone": Postpone(TASK_ID, 1, MINUTE, 5),

@@ -36,6 +36,7 @@ from tests.unit.model.scenes import (
     NOW,
     SECOND,
     TASK_ID,
+    TOKEN,
     ZERO,
     an_error,
     in_status,
@@ -46,7 +47,7 @@ from tests.unit.model.scenes import (
 
 CLAIM = Claim(TASK_ID, 1, "a-claim", "worker-2", MINUTE)
 FAIL = Fail(FENCE, "worker-1", an_error(), True, MINUTE)
-REAP = Reap(TASK_ID, 3, SECOND, 3, MINUTE)
+REAP = Reap(TASK_ID, TOKEN, SECOND, 3, MINUTE)
 
 
 def applied(transition: Any, task: Task) -> Task:
@@ -59,7 +60,8 @@ def applied(transition: Any, task: Task) -> Task:
 
 
 def test_a_task_that_may_start_is_left_to_the_live_path_for_a_while() -> None:
-    task = submitted(queued(not_before=NOW - MINUTE), NOW, 5 * SECOND)
+    assert submitted(queued(not_before=NOW - MINUTE), NOW, 5 * SECOND).next_dispatch_at == NOW + 5 * SECOND
+    task = submitted(queued(not_before=NOW), NOW, 5 * SECOND)
     assert (task.next_dispatch_at, task.publish_at) == (NOW + 5 * SECOND, NOW + 5 * SECOND)
     assert (task.sequence, [entry.type for entry in task.history]) == (1, ["submitted"])
 
@@ -73,7 +75,7 @@ def test_a_task_for_later_is_due_at_its_time() -> None:
 
 def test_a_claim() -> None:
     task = applied(CLAIM, queued(no_handler=2))
-    assert (task.status, task.fencing_token, task.attempts, task.no_handler) == (TaskStatus.RUNNING, 4, 4, 0)
+    assert (task.status, task.fencing_token, task.attempts, task.no_handler) == (TaskStatus.RUNNING, TOKEN + 1, 4, 0)
     assert task.lease == Lease("worker-2", "a-claim", NOW + MINUTE)
     assert (task.started_at, task.updated_at, task.next_dispatch_at) == (NOW, NOW, None)
     assert task.history[-1] == HistoryEntry(2, "started", NOW, 4, "worker-2", None)
@@ -114,7 +116,11 @@ def test_a_claim_that_was_won_is_recognised() -> None:
 )
 def test_a_worker_writes_only_under_its_own_claim(write: Any) -> None:
     assert write.apply(running(), NOW) is not None
-    for stale in (replace(FENCE, fencing_token=2), replace(FENCE, fencing_token=4), replace(FENCE, claim_id="other")):
+    for stale in (
+        replace(FENCE, fencing_token=TOKEN - 1),
+        replace(FENCE, fencing_token=TOKEN + 1),
+        replace(FENCE, claim_id="other"),
+    ):
         assert replace(write, fence=stale).apply(running(), NOW) is None
     for status in set(TaskStatus) - {TaskStatus.RUNNING}:
         assert write.apply(in_status(status), NOW) is None
@@ -211,7 +217,7 @@ def test_a_lease_is_reaped_when_its_grace_is_over() -> None:
 
 
 def test_a_reaper_that_comes_late_does_nothing() -> None:
-    assert replace(REAP, fencing_token=2).apply(running(), NOW) is None
+    assert replace(REAP, fencing_token=TOKEN - 1).apply(running(), NOW) is None
     assert REAP.apply(queued(), NOW) is None
     assert not REAP.won(running())
 
@@ -273,7 +279,7 @@ def test_a_replay_is_a_new_generation_with_the_old_token() -> None:
     spent: dict[str, Any] = {"crashes": 2, "releases": 1, "no_handler": 1, "cancel": wish_to_stop(), "progress": 5}
     before = in_status(TaskStatus.DEAD_LETTER, error=an_error(), deadline=NOW, purge_at=NOW, **spent)
     task = applied(Replay(TASK_ID, None, "operator", 5 * SECOND), before)
-    assert (task.status, task.generation, task.fencing_token) == (TaskStatus.QUEUED, 1, 3)
+    assert (task.status, task.generation, task.fencing_token) == (TaskStatus.QUEUED, 1, TOKEN)
     assert (task.attempts, task.crashes, task.releases, task.no_handler) == (0, 0, 0, 0)
     assert (task.cancel, task.error, task.deadline, task.progress, task.purge_at) == (None, None, None, None, None)
     assert (task.not_before, task.next_dispatch_at) == (NOW, NOW + 5 * SECOND)

@@ -1,0 +1,107 @@
+"""A server on a real socket in this process, its client, and the ways to read an event stream."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+from httpx_sse import EventSource, ServerSentEvent, aconnect_sse
+
+# Read before a loop runs: an adapter is imported when it is first needed, and reading a module blocks.
+import taskframework.brokers.embedded
+import taskframework.stores.sqlite  # noqa: F401
+from taskframework import Settings, TaskFramework
+from taskframework.api import feed
+from taskframework.api.server import ApiServer, serving
+from taskframework.events.external import lifecycle_event, to_message
+from taskframework.testing.factories import new_task
+from tests.support.eventually import eventually
+from tests.support.kitchen_sink import ALL, Waits
+
+TASKS = "/api/v1/tasks"
+COUNT_WORDS = {"task_type": "count-words", "parameters": {"text": "one two three"}}
+WAITS = {"task_type": "waits"}
+
+
+class Api(httpx.AsyncClient):
+    """A client of a server in this process."""
+
+    def __init__(self, framework: TaskFramework, server: ApiServer) -> None:
+        super().__init__(base_url=server.url, trust_env=False, timeout=20)
+        self.framework = framework
+        self.server = server
+        app: Any = server.config.app
+        self.feed: feed.Feed = app.state.feed
+
+    async def submit(self, body: dict[str, Any]) -> dict[str, Any]:
+        answer = await self.post(TASKS, json=body)
+        assert answer.status_code == 202, answer.text
+        task: dict[str, Any] = answer.json()
+        return task
+
+    def events_of(self, task: dict[str, Any], **headers: str) -> AbstractAsyncContextManager[EventSource]:
+        return aconnect_sse(self, "GET", f"{TASKS}/{task['task_id']}/events", headers=headers)
+
+
+def settings(tmp_path: Path, **sections: dict[str, Any]) -> Settings:
+    return Settings.model_validate(
+        {
+            "store": {"url": f"sqlite:///{tmp_path / 'tasks.db'}"},
+            "shutdown": {"await_termination_timeout": "200ms"},
+            "api": {"port": 0} | sections.pop("api", {}),
+            **sections,
+        }
+    )
+
+
+@asynccontextmanager
+async def serve(folder: Path, *, worker: bool = True, **sections: dict[str, Any]) -> AsyncIterator[Api]:
+    """Run a framework with the test tasks and its store in the folder, and serve it on a free port."""
+    Waits.gate, Waits.started = asyncio.Event(), 0
+    framework = TaskFramework(settings(folder, **sections))
+    for executable in ALL:
+        framework.register(executable)
+    async with (
+        framework.running(worker=worker),
+        serving(framework) as server,
+        Api(framework, server) as api,
+    ):
+        yield api
+
+
+def independent_client(api: Api) -> httpx.AsyncClient:
+    """A client that outlives the server."""
+    return httpx.AsyncClient(base_url=api.base_url, trust_env=False, timeout=20)
+
+
+async def stuck_reader(api: Api) -> socket.socket:
+    """A client that follows all events and reads none."""
+    reader, loop = socket.socket(), asyncio.get_running_loop()
+    reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    reader.setblocking(False)
+    await loop.sock_connect(reader, (api.base_url.host, api.base_url.port))
+    await loop.sock_sendall(reader, b"GET /api/v1/events HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    await eventually(lambda: api.feed.watchers)
+    return reader
+
+
+async def tell_much(api: Api) -> None:
+    """Publish an event that fills the buffers of a connection soon."""
+    task = new_task(result="x" * 500_000)
+    message = to_message([lifecycle_event(task, task.history[0], "here")])
+    await api.framework.plant.broker.publish_event(message)
+    await asyncio.sleep(0)
+
+
+async def names_until_end(source: EventSource) -> list[str]:
+    return [event.event async for event in source.aiter_sse()]
+
+
+async def one(source: AsyncIterator[ServerSentEvent]) -> ServerSentEvent:
+    async with asyncio.timeout(20):
+        return await anext(source)

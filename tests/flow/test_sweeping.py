@@ -1,0 +1,59 @@
+"""The sweeper repairs and never floods; messages that come early are not lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from taskframework import Settings, TaskFramework
+from taskframework.model.message import TaskMessage
+from taskframework.model.status import Priority
+from tests.flow.conftest import Run
+from tests.support.eventually import eventually
+from tests.support.kitchen_sink import ALL
+
+IMPATIENT = {"redispatch": "50ms", "redispatch_max": "50ms", "sweep_interval": "20ms"}
+
+
+async def depth(framework: TaskFramework) -> int:
+    return await framework.plant.broker.queue_depth("counts", Priority.NORMAL) or 0
+
+
+@pytest.mark.parametrize("urls", ["servers"], indirect=True)
+async def test_a_queue_that_holds_its_due_tasks_is_left_alone(run: Run) -> None:
+    async with run(worker=False, recovery=IMPATIENT) as framework:
+        for _ in range(20):
+            await framework.submit("counts")
+        await eventually(lambda: all_due_with_a_message(framework, 20))
+        sweep = next(loop for loop in framework.plant.repairs if loop.name == "sweep")
+        messages, looks = await depth(framework), sweep.looks
+        await eventually(lambda: sweep.looks > looks + 20)
+        assert await depth(framework) == messages
+
+
+async def test_what_was_only_stored_is_swept(run: Run, settings: Callable[..., Settings]) -> None:
+    """A command line that submits opens the store and nothing else."""
+    desk = TaskFramework(settings())
+    for executable in ALL:
+        desk.register(executable)
+    async with desk.desk_only():
+        handle = await desk.submit("counts")
+    async with run() as framework:
+        assert await framework.handle(handle.task_id).result(timeout=20) == 1
+
+
+async def test_a_message_that_comes_a_little_early_waits_for_its_time(run: Run) -> None:
+    async with run(broker={"delay_limit": "0s"}, recovery={"sweep_interval": "1h"}) as framework:
+        handle = await framework.submit("counts", not_before=datetime.now(UTC) + timedelta(milliseconds=500))
+        await framework.plant.broker.publish(TaskMessage.for_task(await handle.task()))
+        assert await handle.result(timeout=20) == 1
+        task = await handle.task()
+    assert task.started_at is not None
+    assert task.started_at >= task.not_before
+
+
+async def all_due_with_a_message(framework: TaskFramework, number: int) -> bool:
+    due = await framework.desk.store.due_for_dispatch(100)
+    return len(due) == number <= await depth(framework)
