@@ -20,6 +20,9 @@ from taskframework.errors import TaskframeworkError
 
 Value = TypeVar("Value")
 
+#: The usual exit code after Ctrl-C.
+INTERRUPTED = 130
+
 #: Width of tables in a pipe or a file, where nobody's window cuts anything off.
 _WIDE = 200
 
@@ -145,4 +148,4 @@ def run(main: Coroutine[Any, Any, Value]) -> Value:
     try:
         return asyncio.run(main)
     except KeyboardInterrupt:
-        raise SystemExit(130) from None
+        raise SystemExit(INTERRUPTED) from None

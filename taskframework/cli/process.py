@@ -15,6 +15,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import NoReturn
 
 from taskframework import failpoint
+from taskframework.cli.output import INTERRUPTED
 from taskframework.errors import ConfigurationError
 from taskframework.observability.logs import configure_logging
 from taskframework.runtime import TaskFramework
@@ -156,9 +157,10 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def _end_without_threads(code: int) -> None:
-    main = threading.main_thread()
-    names = [thread.name for thread in threading.enumerate() if not thread.daemon and thread is not main]
-    logger.warning("ending without waiting for threads that hang: %s", ", ".join(names))
+    if code != INTERRUPTED:  # else somebody is in a hurry and knows why
+        main = threading.main_thread()
+        names = [thread.name for thread in threading.enumerate() if not thread.daemon and thread is not main]
+        logger.warning("ending without waiting for threads that hang: %s", ", ".join(names))
     _end_now(code)
 
 

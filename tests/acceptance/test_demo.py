@@ -108,9 +108,10 @@ def test_what_cannot_be_done_is_said_before_the_work(
 
 def test_ctrl_c_ends_it_without_a_trace(folder: Folder) -> None:
     (folder.path / "long.txt").write_text("Many a long sentence about nothing but sentences stands here. " * 100_000)
+    (folder.path / "short.txt").write_text("Short.")
     before = set(folder.path.iterdir())
-    demo = folder.start("demo", "long.txt", env={"TMPDIR": str(folder.path)})
-    demo.line("1 file, a task each")
+    demo = folder.start("demo", "long.txt", "short.txt", env={"TMPDIR": str(folder.path)})
+    demo.line("[1/2] short.txt")
     assert demo.end(signal.SIGINT) == 130
-    assert "Traceback" not in "".join(demo.err)
+    assert "".join(demo.err).splitlines()[-1] == "[1/2] short.txt: 1 word", "nobody needs more words"
     assert set(folder.path.iterdir()) == before

@@ -118,10 +118,10 @@ async def _postponed(
         await send(channel, message)
 
         async def put_off() -> dict[str, Any]:
-            document = await _document(urls, task_id)
-            return document if document["no_handler"] == 1 else {}
+            found = await _document(urls, task_id)
+            return found if found["no_handler"] == 1 else {}
 
-        document = await eventually(put_off)
+        document: dict[str, Any] = await eventually(put_off)
         assert await (await framework.submit("counts")).result(timeout=20) == 1, "the queue goes on"
         assert await letters(framework) == []
         return document

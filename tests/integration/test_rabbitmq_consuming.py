@@ -150,7 +150,8 @@ async def test_a_second_answer_and_an_answer_after_the_end_do_nothing(amqp_url: 
 
 
 async def test_acknowledgements_given_just_before_close_reach_the_broker(amqp_url: str) -> None:
-    names = [f"t{number}" for number in range(200)]
+    # No more than RabbitMQ hands to a quorum queue at once; what is beyond comes again, and the claim refuses it.
+    names = [f"t{number}" for number in range(20)]
     async with opened(RabbitBroker(amqp_url), "reports") as broker:
         await asyncio.gather(*(broker.publish(message(name)) for name in names))
         received = Recorder(holds=True)

@@ -137,4 +137,15 @@ class Counts(BackgroundTaskExecutable[None, int]):
         return self.executions[context.task_id]
 
 
-ALL = (CountWords, Flaky, Broken, Refuses, Returns, Waits, WaitsInThread, TooSlow, InProcess, Counts)
+ALL: tuple[type[BackgroundTaskExecutable[Any, Any]], ...] = (
+    CountWords,
+    Flaky,
+    Broken,
+    Refuses,
+    Returns,
+    Waits,
+    WaitsInThread,
+    TooSlow,
+    InProcess,
+    Counts,
+)

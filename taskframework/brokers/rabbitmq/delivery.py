@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,6 +19,8 @@ from taskframework.model.status import Priority
 
 logger = logging.getLogger(__name__)
 
+_LINGER_SECONDS = 1.0
+
 
 class ConsumerChannel:
     """A channel with one consumer on it, kept open after the consumer's end until every delivery has its answer.
@@ -32,6 +35,7 @@ class ConsumerChannel:
         self._open_deliveries = 0
         self._takes_no_more = False
         self._nothing_owed = asyncio.Event()
+        self._closed = asyncio.Event()
         self.queue = ""
         self.lane = lane
         #: The consumer is gone: the channel was closed, or the broker cancelled it because the queue was deleted.
@@ -97,9 +101,13 @@ class ConsumerChannel:
                 self._nothing_owed.set()
 
     async def close_when_answered(self) -> None:
-        """Close the channel as soon as no delivery waits for its answer."""
+        """Close the channel soon after no delivery waits for its answer."""
         if self._open_deliveries and not self.is_closed:
             await self._nothing_owed.wait()
+        # RabbitMQ hands a quorum queue some 30 acknowledgements at a time and forgets the others with the channel.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0 if self.is_closed else _LINGER_SECONDS):
+                await self._closed.wait()
         try:
             with driver_errors(f"closing the channel of {self.queue}"):
                 async with asyncio.timeout(ANSWER_SECONDS):
@@ -108,6 +116,7 @@ class ConsumerChannel:
             logger.debug("%s", error)
 
     def _on_close(self) -> None:
+        self._closed.set()
         self.lost.set()
         self._nothing_owed.set()
 

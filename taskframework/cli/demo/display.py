@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from taskframework.cli.demo.state import DemoState, FileOutcome
-from taskframework.cli.output import printable, table
+from taskframework.cli.output import counted, printable, table
 from taskframework.cli.render import status_text
 
 _MOST_RUNNING = 6
@@ -44,7 +44,7 @@ class DemoDisplay:
             return
         total = self.state.total
         number = f"[{len(self.state.outcomes):>{len(str(total))}}/{total}]"
-        said = f"{outcome.digest.words:,} words" if outcome.digest else f"{outcome.status}: {outcome.reason}"
+        said = counted(outcome.digest.words, "word") if outcome.digest else f"{outcome.status}: {outcome.reason}"
         self._console.print(Text(printable(f"{number} {outcome.file}: {said}")), soft_wrap=True)
 
     def _bars(self) -> Group:

@@ -82,7 +82,8 @@ def _store(keep: bool) -> Iterator[Path]:
 
 def _digest(files: Sequence[Path], store: Path) -> tuple[list[FileOutcome], float]:
     console = err()
-    logging.basicConfig(level=logging.WARNING, handlers=[RichHandler(console=console, show_path=False)], force=True)
+    handler = RichHandler(console=console, show_time=False, show_path=False)
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[handler], force=True)
     settings = Settings.model_validate(
         {
             "store": {"url": f"sqlite:///{store}"},
