@@ -81,7 +81,8 @@ class TaskFramework:
         """Run in this process: dispatch and repair, and on demand execute and serve HTTP.
 
         Args:
-            worker: execute the registered task types.
+            worker: execute the registered task types. With `worker.http_port` set, health and metrics are served
+                there.
             api: serve the HTTP interface at `api.host` and `api.port`.
 
         Raises:
@@ -92,10 +93,10 @@ class TaskFramework:
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(wiring.execution_lock(self.settings))
             await self._open(stack, worker=worker)
-            if api:
+            if api or self.settings.worker.http_port is not None:
                 # The only reference upwards, by name and on demand: the HTTP interface is built on this class.
                 server = importlib.import_module("taskframework.api.server")
-                await stack.enter_async_context(server.serving(self))
+                await stack.enter_async_context(server.serving(self) if api else server.serving_health(self))
             try:
                 yield self
             finally:

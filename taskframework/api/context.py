@@ -36,9 +36,14 @@ def checked_id(text: str) -> str:
     Raises:
         TaskNotFoundError: as for an id that does not exist.
     """
-    if _ID.fullmatch(text) is None:
+    if not is_id(text):
         raise TaskNotFoundError(text)
     return text
+
+
+def is_id(text: str) -> bool:
+    """Whether a task or dead letter may have this id."""
+    return _ID.fullmatch(text) is not None
 
 
 def refuse_repeated(request: Request) -> None:

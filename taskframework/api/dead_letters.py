@@ -10,13 +10,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from taskframework.api.bodies import ReplayDeadLetters, read
-from taskframework.api.context import CALLER, checked_id, framework_of, json_response, refuse_repeated
+from taskframework.api.context import CALLER, checked_id, framework_of, is_id, json_response, refuse_repeated
 from taskframework.api.openapi import refuses, takes
 from taskframework.api.problems import describe
 from taskframework.api.views import DeadLetterPage, DeadLetterView, ReplayResult
-from taskframework.errors import TaskframeworkError, TaskNotFoundError, TransitionRefusedError
+from taskframework.errors import TaskNotFoundError
 from taskframework.model.query import MAX_LIMIT
-from taskframework.operations.dead_letters import DeadLetterOperations
+from taskframework.operations.dead_letters import ReplayOutcome
 
 router = APIRouter(prefix="/api/v1/admin/dead-letters", tags=["dead letters"])
 
@@ -79,28 +79,15 @@ async def replay_dead_letters(request: Request) -> Response:
     """Queue tasks anew, each with its own outcome. A message without a task cannot be replayed."""
     body = await read(request, ReplayDeadLetters)
     operations = framework_of(request).desk.dead_letters
-    outcomes = [await _replay(operations, letter_id, body.dry_run) for letter_id in dict.fromkeys(body.ids)]
-    return json_response({"items": outcomes})
+    ids = [letter_id for letter_id in body.ids if is_id(letter_id)]
+    outcomes = {outcome.id: outcome for outcome in await operations.replay(ids, by=CALLER, dry_run=body.dry_run)}
+    done = 200 if body.dry_run else 202
+    return json_response({"items": [_view(name, outcomes.get(name), done) for name in dict.fromkeys(body.ids)]})
 
 
-async def _replay(operations: DeadLetterOperations, letter_id: str, is_dry_run: bool) -> dict[str, Any]:
-    problem: TaskframeworkError | None
-    try:
-        if is_dry_run:
-            problem = await _what_is_against(operations, checked_id(letter_id))
-        else:
-            [outcome] = await operations.replay([checked_id(letter_id)], by=CALLER)
-            problem = outcome.problem
-    except TaskNotFoundError as error:
-        problem = error
+def _view(letter_id: str, outcome: ReplayOutcome | None, done: int) -> dict[str, Any]:
+    problem = TaskNotFoundError(letter_id) if outcome is None else outcome.problem
     if problem is None:
-        return {"id": letter_id, "status": 200 if is_dry_run else 202, "error": None}
+        return {"id": letter_id, "status": done, "error": None}
     described = describe(problem)
     return {"id": letter_id, "status": described.status, "error": described.document()}
-
-
-async def _what_is_against(operations: DeadLetterOperations, letter_id: str) -> TaskframeworkError | None:
-    letter = await operations.get(letter_id)
-    if letter.view()["kind"] == "task":
-        return None
-    return TransitionRefusedError(letter_id, "replayed", "a message without a task", ("a task",))

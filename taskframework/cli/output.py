@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import threading
 from collections.abc import Coroutine, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
@@ -146,6 +147,25 @@ def run(main: Coroutine[Any, Any, Value]) -> Value:
         SystemExit: 130 after Ctrl-C.
     """
     try:
-        return asyncio.run(main)
+        return asyncio.run(_interruptible(main))
     except KeyboardInterrupt:
         raise SystemExit(INTERRUPTED) from None
+
+
+def forget_threads() -> None:
+    """Let threads end without a word: one whose event loop was closed early would print a traceback about that."""
+    threading.excepthook = lambda _: None
+
+
+async def _interruptible(main: Coroutine[Any, Any, Value]) -> Value:
+    """What a cancelled command raises in the end is no news."""
+    task = asyncio.current_task()
+    try:
+        return await main
+    except Exception as error:
+        if task is not None and task.cancelling():
+            raise asyncio.CancelledError from error
+        raise
+    finally:
+        if task is not None and task.cancelling():
+            forget_threads()

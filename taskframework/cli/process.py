@@ -11,15 +11,14 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import NoReturn
 
 from taskframework import failpoint
-from taskframework.cli.output import INTERRUPTED
-from taskframework.errors import ConfigurationError
+from taskframework.cli.output import INTERRUPTED, forget_threads, note
+from taskframework.errors import ConfigurationError, TaskframeworkError
 from taskframework.observability.logs import configure_logging
 from taskframework.runtime import TaskFramework
-from taskframework.settings import Settings, redacted
+from taskframework.settings import ApiSettings, Settings, redacted
 from taskframework.worker.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -65,15 +64,18 @@ async def _serve(framework: TaskFramework, *, worker: bool, api: bool) -> None:
     stop = _Stop()
     _say_starting(framework)
     try:
-        async with framework.running(worker=worker, api=api), _health(framework, api=api):
+        async with framework.running(worker=worker, api=api):
             stop.is_opening = False
+            if api:
+                _welcome(framework.settings.api)
             running = framework.plant.worker
             if running is not None and not api:  # with the HTTP interface it is that which says so
                 await _until_live(running, stop.asked)
             await stop.asked.wait()
-    except asyncio.CancelledError:
-        if not stop.asked.is_set():
+    except (asyncio.CancelledError, TaskframeworkError):
+        if not stop.came_early:
             raise
+        forget_threads()
     logger.info("stopped")
 
 
@@ -96,6 +98,11 @@ class _Stop:
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._hear, number)
 
+    @property
+    def came_early(self) -> bool:
+        """Whether the process was told to stop before it was open."""
+        return self.is_opening and self.asked.is_set()
+
     def _hear(self, number: signal.Signals) -> None:
         if self.asked.is_set():
             logger.warning("ending at once", extra={"signal": number.name})
@@ -113,14 +120,6 @@ class _UnwaitedThreads(ThreadPoolExecutor):
         super().shutdown(wait=False, cancel_futures=True)
 
 
-def _health(framework: TaskFramework, *, api: bool) -> AbstractAsyncContextManager[object]:
-    if api or framework.settings.worker.http_port is None:
-        return nullcontext()
-    from taskframework.api.server import serving_health
-
-    return serving_health(framework)
-
-
 def _say_starting(framework: TaskFramework) -> None:
     settings = framework.settings
     what = {
@@ -129,6 +128,12 @@ def _say_starting(framework: TaskFramework) -> None:
         "store": redacted(settings.store.url),
     }
     logger.info("starting", extra=what)
+
+
+def _welcome(settings: ApiSettings) -> None:
+    """Tell a person where to go on; programs read the log."""
+    if sys.stderr.isatty() and settings.port:
+        note(f"API with documentation: http://{settings.host}:{settings.port}/docs. Ctrl-C stops.")
 
 
 def _arm_failpoints() -> None:

@@ -52,39 +52,53 @@ def _moment(text: str) -> datetime:
     return moment
 
 
-Moment = or_bad_parameter(_moment)
-Length = or_bad_parameter(seconds_or_duration)
+Type = Annotated[str, typer.Argument(metavar="TYPE", help="The task's type.")]
+Parameters = Annotated[
+    str, typer.Argument(metavar="JSON", help=f"Its parameters, such as {_EXAMPLE}; - reads them, @FILE too.")
+]
+Wait = Annotated[bool, typer.Option("--wait", help="Wait for its end; exit code 0 only if it is COMPLETED.")]
+Timeout = Annotated[
+    timedelta | None,
+    typer.Option(
+        "--timeout", parser=or_bad_parameter(seconds_or_duration), metavar="TIME", help="Longest wait, such as 30s."
+    ),
+]
+Lane = Annotated[str | None, typer.Option("--priority", metavar="high|normal|low", help="Its lane.")]
+NotBefore = Annotated[
+    datetime | None,
+    typer.Option(
+        "--not-before",
+        parser=or_bad_parameter(_moment),
+        metavar="TIME",
+        help="Earliest start: a time, or 10m from now.",
+    ),
+]
+Deadline = Annotated[
+    datetime | None,
+    typer.Option("--deadline", parser=or_bad_parameter(_moment), metavar="TIME", help="It fails if not done by then."),
+]
+Key = Annotated[
+    str | None,
+    typer.Option("--idempotency-key", metavar="KEY", help="A second submission with it gives the first task."),
+]
+MaxAttempts = Annotated[
+    int | None, typer.Option("--max-attempts", metavar="N", min=1, help="Attempts before it is a dead letter.")
+]
+User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Whose task it is.")]
 
 
 def submit(
     context: typer.Context,
-    task_type: Annotated[str, typer.Argument(metavar="TYPE", help="The task's type.")],
-    parameters: Annotated[
-        str, typer.Argument(metavar="JSON", help=f"Its parameters, such as {_EXAMPLE}; - reads them, @FILE too.")
-    ] = "null",
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Wait for its end; exit code 0 only if it is COMPLETED.")
-    ] = False,
-    timeout: Annotated[
-        timedelta | None, typer.Option("--timeout", parser=Length, metavar="TIME", help="Longest wait, such as 30s.")
-    ] = None,
-    priority: Annotated[str | None, typer.Option("--priority", metavar="high|normal|low", help="Its lane.")] = None,
-    not_before: Annotated[
-        datetime | None,
-        typer.Option("--not-before", parser=Moment, metavar="TIME", help="Earliest start: a time, or 10m from now."),
-    ] = None,
-    deadline: Annotated[
-        datetime | None,
-        typer.Option("--deadline", parser=Moment, metavar="TIME", help="It fails if it is not done by then."),
-    ] = None,
-    idempotency_key: Annotated[
-        str | None,
-        typer.Option("--idempotency-key", metavar="KEY", help="A second submission with it gives the first task."),
-    ] = None,
-    max_attempts: Annotated[
-        int | None, typer.Option("--max-attempts", metavar="N", min=1, help="Attempts before it is a dead letter.")
-    ] = None,
-    user: Annotated[str | None, typer.Option("--user", metavar="NAME", help="Whose task it is.")] = None,
+    task_type: Type,
+    parameters: Parameters = "null",
+    wait: Wait = False,
+    timeout: Timeout = None,
+    priority: Lane = None,
+    not_before: NotBefore = None,
+    deadline: Deadline = None,
+    idempotency_key: Key = None,
+    max_attempts: MaxAttempts = None,
+    user: User = None,
     config: Config = None,
     app: Apps = None,
     as_json: Json = False,

@@ -115,6 +115,8 @@ def read_events(message: ExternalMessage) -> list[ExternalEvent]:
 def _event(entry: dict[str, Any]) -> ExternalEvent:
     if not str(entry["specversion"]).startswith("1."):
         raise ValueError(f"specversion {entry['specversion']!r}")
+    if not all(isinstance(entry[name], str) for name in ("id", "type", "source", "subject", "time")):
+        raise TypeError("an attribute is not a text")
     return ExternalEvent(
         id=entry["id"],
         type=entry["type"],

@@ -78,16 +78,23 @@ class DeadLetterOperations:
             raise TaskNotFoundError(letter_id)
         return _of_message(message)
 
-    async def replay(self, ids: Sequence[str], *, by: str) -> list[ReplayOutcome]:
-        """Queue dead tasks anew; each id has its own outcome. A message without a task cannot be replayed."""
-        return [ReplayOutcome(letter_id, await self._replay(letter_id, by)) for letter_id in dict.fromkeys(ids)]
+    async def replay(self, ids: Sequence[str], *, by: str, dry_run: bool = False) -> list[ReplayOutcome]:
+        """Queue dead tasks anew; each id has its own outcome. A message without a task cannot be replayed.
 
-    async def _replay(self, letter_id: str, by: str) -> TaskframeworkError | None:
+        Args:
+            ids: dead letters; one that stands there twice counts once.
+            by: who asks; it is in the task's history.
+            dry_run: only say what would become of each.
+        """
+        return [ReplayOutcome(name, await self._replay(name, by, dry_run)) for name in dict.fromkeys(ids)]
+
+    async def _replay(self, letter_id: str, by: str, dry_run: bool) -> TaskframeworkError | None:
         try:
             letter = await self.get(letter_id)
             if isinstance(letter.entry, DeadMessage):
                 return TransitionRefusedError(letter_id, "replayed", "a message without a task", ("a task",))
-            await self._tasks.retry(letter_id, by=by)
+            if not dry_run:
+                await self._tasks.retry(letter_id, by=by)
         except (TaskNotFoundError, TransitionRefusedError) as problem:
             return problem
         return None

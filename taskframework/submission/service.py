@@ -129,7 +129,7 @@ class TaskSubmissionService:
                 parameters=parameters,
                 parameters_hash=fingerprint(request.task_type, canonical),
                 idempotency_key=_name("idempotency_key", request.idempotency_key),
-                max_attempts=_attempts(request.max_attempts or options.max_attempts or self._max_attempts),
+                max_attempts=_attempts(request.max_attempts, options.max_attempts, self._max_attempts),
                 not_before=not_before,
                 next_dispatch_at=None,
                 deadline=deadline,
@@ -169,8 +169,8 @@ def _moment(field: str, value: datetime | None, now: datetime) -> datetime | Non
         return None
     if value.tzinfo is None:
         raise InvalidRequestError(field, "it has no time zone", "Add one, for example 2027-01-31T12:00:00Z.")
-    if value - now > _FARTHEST:
-        raise InvalidRequestError(field, "it is more than ten years ahead", "Give an earlier time.")
+    if abs(value - now) > _FARTHEST:
+        raise InvalidRequestError(field, "it is more than ten years away", "Give a nearer time.")
     return whole_milliseconds(value.astimezone(UTC))
 
 
@@ -181,7 +181,8 @@ def _priority(value: str) -> Priority:
         raise InvalidRequestError("priority", f"{value[:50]!r} is none", "Use high, normal or low.") from None
 
 
-def _attempts(value: int) -> int:
+def _attempts(*wanted: int | None) -> int:
+    value = next(number for number in wanted if number is not None)
     if not 1 <= value <= MAX_ATTEMPTS:
         raise InvalidRequestError("max_attempts", f"it is {value}", f"Use 1 to {MAX_ATTEMPTS}.")
     return value

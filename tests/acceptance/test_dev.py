@@ -166,6 +166,14 @@ def test_it_stops_in_order(folder: Folder, dev: Started, number: signal.Signals)
     assert folder.json("tasks", "show", task_id)["status"] == "COMPLETED", "what runs may finish"
 
 
+def test_it_can_be_stopped_while_it_starts(folder: Folder) -> None:
+    dev = folder.start(*DEV)
+    dev.event("starting")
+    assert dev.end() == 0
+    assert dev.log[-1]["event"] == "stopped"
+    assert "Traceback" not in "".join(dev.err)
+
+
 def test_a_second_signal_ends_it_at_once_and_the_task_is_taken_up_again(folder: Folder) -> None:
     dev = folder.start(*DEV, env=SHORT_LEASE)
     dev.event("ready")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import structlog
 from opentelemetry import trace
@@ -11,7 +9,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from taskframework import EventSubscriber, ExternalEvent, TaskContext
+from taskframework import EventSubscriber, ExternalEvent, TaskContext, telemetry
 from taskframework.tasks.executable import BackgroundTaskExecutable
 from tests.flow.conftest import Run
 from tests.support.eventually import eventually
@@ -28,21 +26,15 @@ class Logs(BackgroundTaskExecutable[None, None]):
         context.logger.info("working")
 
 
-@pytest.fixture(scope="module")
-def exporter() -> InMemorySpanExporter:
-    """The process's tracer provider can be set once; every test here shares it."""
+@pytest.fixture
+def spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
+    """What is traced during the test. A program can set its provider only once, hence the private name."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    trace.set_tracer_provider(provider)
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
+    monkeypatch.setattr(telemetry, "_tracer", provider.get_tracer("taskframework"))
     return exporter
-
-
-@pytest.fixture
-def spans(exporter: InMemorySpanExporter) -> Iterator[InMemorySpanExporter]:
-    exporter.clear()
-    yield exporter
-    exporter.clear()
 
 
 async def test_one_trace_from_submission_to_external_event(run: Run, spans: InMemorySpanExporter) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+import gc
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from typing import Any
@@ -33,6 +34,19 @@ APPLIED_BUT_UNSURE = {"writeConcernError": {"code": 64, "errmsg": "waiting for r
 #: The command does not run, and the driver is not told that it may try again.
 NOT_APPLIED = {"errorCode": 11602, "errorLabels": []}
 LOST = pytest.mark.parametrize("fault", [APPLIED_BUT_UNSURE, NOT_APPLIED, {"closeConnection": True}])
+
+
+@pytest.fixture
+def _sockets_of_a_dead_server() -> Iterator[None]:
+    """pymongo leaves the socket to the garbage collector when it is closed while it tries to connect."""
+    yield
+    gc.collect()
+
+
+def outage(test: Callable[..., Any]) -> Callable[..., Any]:
+    """Mark a test in which the server goes away."""
+    ignored = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+    return pytest.mark.usefixtures("_sockets_of_a_dead_server")(ignored(test))
 
 
 @asynccontextmanager
@@ -180,6 +194,7 @@ async def test_an_insert_without_a_reply_is_new(
         assert [answer.task.task_id for answer in answers] == [*(task.task_id for task in tasks), old.task.task_id]
 
 
+@outage
 @both_drivers
 async def test_a_server_that_is_away_is_an_error_in_time(
     driver: Driver, mongo_server: MongoServer, mongo_url: str
@@ -219,6 +234,7 @@ async def test_a_reason_reaches_the_caller_without_the_topology(unused_tcp_port:
     assert "Topology" not in str(away.value)
 
 
+@outage
 @both_drivers
 async def test_what_was_acknowledged_survives_kill_9(driver: Driver, mongo_server: MongoServer, mongo_url: str) -> None:
     acknowledged: dict[str, TaskStatus] = {}

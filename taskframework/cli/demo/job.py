@@ -76,7 +76,8 @@ def _store(keep: bool) -> Iterator[Path]:
     if keep:
         yield KEPT
         return
-    with tempfile.TemporaryDirectory(prefix="taskframework-demo-") as folder:
+    # An interrupted opening may still create the file while the folder is being removed.
+    with tempfile.TemporaryDirectory(prefix="taskframework-demo-", ignore_cleanup_errors=True) as folder:
         yield Path(folder, "tasks.db")
 
 

@@ -47,11 +47,12 @@ class Database:
                 raise
 
     async def close(self) -> None:
-        """Close the file; what was committed stays. The threads of the connections end here."""
-        for connection in (self._reader, self._writer):
-            if connection is not None:
-                await connection.close()
-        self._reader = self._writer = None
+        """Close the file after the transaction under way; what was committed stays."""
+        async with self._writing:
+            connections, self._reader, self._writer = (self._reader, self._writer), None, None
+            for connection in connections:
+                if connection is not None:
+                    await connection.close()
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[aiosqlite.Connection]:

@@ -14,10 +14,16 @@ from aiormq import spec
 from aiormq.exceptions import ChannelInvalidStateError
 from pamqp.header import ContentHeader
 
+from taskframework.brokers.rabbitmq import delivery as delivery_module
 from taskframework.brokers.rabbitmq.delivery import ConsumerChannel, RabbitDelivery, header_text
 from taskframework.model.status import Priority
 
 Take = Callable[[aiormq.abc.DeliveredMessage], Awaitable[None]]
+
+
+@pytest.fixture(autouse=True)
+def _no_lingering(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery_module, "_LINGER_SECONDS", 0)
 
 
 class FakeChannel:

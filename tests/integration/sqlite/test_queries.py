@@ -49,7 +49,8 @@ def test_no_statement_reads_a_whole_table(database: sqlite3.Connection, name: st
 
 
 def test_statuses_are_counted_in_an_index_alone(database: sqlite3.Connection) -> None:
-    assert plan(database, queries.COUNT_BY_STATUS) == ["SCAN tasks USING COVERING INDEX tasks_of_status"]
+    [step] = plan(database, queries.COUNT_BY_STATUS)
+    assert step.endswith("USING COVERING INDEX tasks_of_status")
 
 
 @pytest.mark.parametrize("cursor", [None, CURSOR], ids=["first page", "next page"])
@@ -71,4 +72,5 @@ def test_no_list_sorts_or_reads_more_than_it_must(database: sqlite3.Connection, 
 def test_idempotency_keys_are_looked_up(database: sqlite3.Connection) -> None:
     text, values = queries.tasks_by_key([("alice", "1"), ("bob", "2")])
     assert values == ["alice", "1", "bob", "2"]
-    assert "SEARCH t USING INDEX tasks_idempotency (user_id=? AND idempotency_key=?)" in plan(database, text)
+    [step] = [step for step in plan(database, text) if "tasks_idempotency" in step]
+    assert step.endswith("(user_id=? AND idempotency_key=?)")

@@ -1,0 +1,134 @@
+"""Documents and rows: of this release, of a newer one, of none."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from taskframework.errors import (
+    StoreError,
+)
+from taskframework.model.interventions import Cancel
+from taskframework.model.query import TaskFilter
+from taskframework.model.status import TaskStatus
+from taskframework.model.task import Task
+from taskframework.model.transitions import Complete
+from taskframework.stores.sqlite import SqliteStore
+from taskframework.testing.conformance.store_suite import claim_of, claimed, moved, put, put_running, stored
+from taskframework.testing.factories import new_task
+
+
+async def test_what_a_newer_release_wrote_survives_a_move(store: SqliteStore, raw: sqlite3.Connection) -> None:
+    task, fence = await put_running(store)
+    document = _document_of(raw, task)
+    document |= {"novel": {"a": [1.0, "2026-01-01T00:00:00Z"]}}
+    document["history"][0]["novel"] = 1
+    document["lease"]["novel"] = 2
+    _overwrite(raw, task, json.dumps(document))
+
+    asked = await moved(store, Cancel(task.task_id, None, "alice", None))
+
+    after = _document_of(raw, task)
+    assert after["novel"] == document["novel"]
+    assert after["lease"] == document["lease"], "what the move did not change is left as it was"
+    assert [entry.get("novel") for entry in after["history"]] == [1, None]
+    await moved(store, Complete(fence, "worker-1", None))
+    assert _document_of(raw, task)["history"][0]["novel"] == 1
+    assert asked.cancel is not None
+
+
+async def test_a_document_nobody_can_read_harms_no_other(
+    store: SqliteStore, raw: sqlite3.Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad, good = await put(store, idempotency_key="key"), await put(store)
+    _overwrite(raw, bad, json.dumps(_document_of(raw, bad) | {"status": "PAUSED"}))
+    raw.execute("UPDATE tasks SET publish_at = 0")
+
+    replies = await asyncio.gather(
+        store.apply(claim_of(bad)),
+        store.apply(claim_of(good)),
+        store.insert(new_task(idempotency_key="key")),
+        store.insert(new_task()),
+        return_exceptions=True,
+    )
+
+    assert [type(reply).__name__ for reply in replies] == ["StoreError", "Task", "StoreError", "Inserted"]
+    assert bad.task_id in str(replies[0])
+    assert "PAUSED" in str(replies[0])
+    with pytest.raises(StoreError, match="newer release"):
+        await store.get(bad.task_id)
+    listed = await store.list_tasks(TaskFilter(), limit=10)
+    assert good.task_id in {task.task_id for task in listed.items}
+    assert bad.task_id not in {task.task_id for task in [*listed.items, *await store.unpublished(10)]}
+    assert bad.task_id in caplog.text
+
+
+async def test_a_page_ends_where_it_ends_though_its_last_task_is_unreadable(
+    store: SqliteStore, raw: sqlite3.Connection
+) -> None:
+    tasks = [await put(store, created_at=store.now() - timedelta(seconds=n)) for n in range(4)]
+    _overwrite(raw, tasks[1], "{}")
+    first = await store.list_tasks(TaskFilter(), limit=2)
+    second = await store.list_tasks(TaskFilter(), limit=2, cursor=first.next_cursor)
+    assert [*first.items, *second.items] == [tasks[0], *tasks[2:]]
+
+
+async def test_times_are_kept_in_utc_and_whole_milliseconds(store: SqliteStore) -> None:
+    zone = timezone(timedelta(hours=5, minutes=30))
+    at = datetime(2026, 3, 1, 12, 0, 0, 123_456, tzinfo=zone)
+    inserted = await store.insert(new_task(now=store.now()).evolve(not_before=at, deadline=at))
+    assert inserted.task.not_before == datetime(2026, 3, 1, 6, 30, 0, 123_000, tzinfo=UTC)
+    assert await stored(store, inserted.task.task_id) == inserted.task
+
+
+async def test_a_move_does_not_rewrite_the_parameters(store: SqliteStore, raw: sqlite3.Connection) -> None:
+    task = await put(store, parameters={"secret": "x" * 1000})
+    raw.execute("CREATE TRIGGER fail BEFORE UPDATE ON task_parameters BEGIN SELECT raise(ABORT, 'rewritten'); END")
+    running, _ = await claimed(store, task)
+    assert running.parameters == task.parameters
+    assert "secret" not in json.dumps(_document_of(raw, task))
+
+
+async def test_a_deleted_task_takes_its_parameters_along(store: SqliteStore, raw: sqlite3.Connection) -> None:
+    await put(store, status=TaskStatus.CANCELLED, finished_at=store.now(), publish_at=None)
+    assert await store.purge(finished=timedelta(0), dead_letters=None, limit=5) == 1
+    assert raw.execute("SELECT count(*) FROM task_parameters").fetchall() == [(0,)]
+
+
+async def test_concurrent_calls_share_transactions(store: SqliteStore) -> None:
+    counted = 0
+    transaction = store._database.transaction
+
+    def counting() -> Any:
+        nonlocal counted
+        counted += 1
+        return transaction()
+
+    store._database.transaction = counting  # type: ignore[method-assign] # counts, and does the same
+    await asyncio.gather(*(store.insert(new_task()) for _ in range(200)))
+    assert counted <= 4
+
+
+async def test_forgetting_many_dispatches_takes_several_transactions(
+    store: SqliteStore, raw: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("taskframework.stores.sqlite.store._BATCH", 3)
+    tasks = [await put(store, dispatches=7) for _ in range(10)]
+    await store.forget_dispatches()
+    assert {(await stored(store, task.task_id)).dispatches for task in tasks} == {0}
+    assert len(await store.due_for_dispatch(20)) == 10
+
+
+def _document_of(raw: sqlite3.Connection, task: Task) -> dict[str, Any]:
+    [(text,)] = raw.execute("SELECT document FROM tasks WHERE task_id = ?", (task.task_id,))
+    document: dict[str, Any] = json.loads(text)
+    return document
+
+
+def _overwrite(raw: sqlite3.Connection, task: Task, document: str) -> None:
+    raw.execute("UPDATE tasks SET document = ? WHERE task_id = ?", (document, task.task_id))

@@ -1,0 +1,171 @@
+"""The file: made, opened, upgraded, refused, inspected."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from taskframework.errors import (
+    StoreMisconfiguredError,
+    StoreUnavailableError,
+)
+from taskframework.model.query import TaskFilter
+from taskframework.stores.sqlite import SqliteStore, migrate
+from taskframework.testing.conformance.store_suite import put, stored
+from taskframework.testing.factories import new_task
+
+#: Read here, where no event loop waits for the disk.
+SCRIPTS = migrate.migrations()
+
+
+async def test_a_file_can_be_opened_again(path: Path) -> None:
+    for _ in range(3):
+        store = SqliteStore(path)
+        await store.open()
+        await put(store)
+        await store.close()
+    with closing(sqlite3.connect(path)) as raw:
+        assert raw.execute("SELECT count(*) FROM tasks").fetchall() == [(3,)]
+
+
+async def test_two_stores_open_a_new_file_at_once(path: Path) -> None:
+    stores = [SqliteStore(path) for _ in range(4)]
+    await asyncio.gather(*(store.open() for store in stores))
+    task = await put(stores[0])
+    assert await stored(stores[3], task.task_id) == task
+    for store in stores:
+        await store.close()
+
+
+async def test_closing_twice_is_closing(path: Path) -> None:
+    store = SqliteStore(path)
+    await store.open()
+    await store.close()
+    await store.close()
+
+
+async def test_a_closed_store_says_so(path: Path) -> None:
+    store = SqliteStore(path)
+    for call in (store.ping, store.count_undriven, lambda: store.insert(new_task())):
+        with pytest.raises(StoreUnavailableError, match="not open"):
+            await call()
+
+
+async def test_a_file_of_a_newer_release_is_refused(path: Path) -> None:
+    await _make(path)
+    with closing(sqlite3.connect(path)) as raw:
+        raw.execute("PRAGMA user_version = 99")
+    with pytest.raises(StoreMisconfiguredError, match=r"schema version 99.*up to \d+\..*upgrade taskframework"):
+        await SqliteStore(path).open()
+
+
+async def test_a_file_of_another_program_is_refused_and_left_alone(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as raw:
+        raw.execute("CREATE TABLE songs (title)")
+    with pytest.raises(StoreMisconfiguredError, match="another program"):
+        await SqliteStore(path).open()
+    with closing(sqlite3.connect(path)) as raw:
+        assert raw.execute("SELECT name FROM sqlite_master").fetchall() == [("songs",)]
+
+
+async def test_a_file_that_is_no_database_is_refused(path: Path) -> None:
+    path.write_bytes(b"once upon a time " * 1000)
+    with pytest.raises(StoreMisconfiguredError, match="not a SQLite file"):
+        await SqliteStore(path).open()
+
+
+async def test_a_folder_that_is_not_there_is_named(path: Path) -> None:
+    with pytest.raises(StoreUnavailableError, match="folder exists"):
+        await SqliteStore(path.parent / "missing" / "tasks.db").open()
+
+
+async def test_a_failed_open_leaves_nothing_open(path: Path) -> None:
+    path.write_bytes(b"x" * 5000)
+    store = SqliteStore(path)
+    with pytest.raises(StoreMisconfiguredError):
+        await store.open()
+    path.unlink()
+    await store.open()
+    await store.ping()
+    await store.close()
+
+
+async def test_a_damaged_file_is_reported_as_damaged(path: Path) -> None:
+    store = await _make(path, tasks=200)
+    with path.open("r+b") as file:
+        for page in range(5, path.stat().st_size // 4096):
+            file.seek(page * 4096)
+            file.write(b"\xff" * 200)
+    await store.open()
+    with pytest.raises(StoreMisconfiguredError, match="damaged"):
+        await store.list_tasks(TaskFilter(), limit=500)
+    await store.close()
+    report = await store.inspect()
+    assert any("damaged" in problem for problem in report.problems)
+
+
+async def test_a_migration_is_whole_or_not_there(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = "CREATE TABLE half (a);\nCREATE TABLE half (a);\n"
+    monkeypatch.setattr(migrate, "migrations", lambda: [*SCRIPTS, broken])
+    with pytest.raises(StoreUnavailableError, match="half already exists"):
+        await SqliteStore(path).open()
+    with closing(sqlite3.connect(path)) as raw:
+        assert raw.execute("SELECT name FROM sqlite_master").fetchall() == []
+        assert raw.execute("PRAGMA user_version").fetchall() == [(0,)]
+
+
+async def test_an_older_file_is_upgraded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = await _make(path, tasks=1)
+    script = "ALTER TABLE tasks ADD COLUMN extra TEXT;\n-- with a comment; and a semicolon\nCREATE TABLE more (a);\n"
+    monkeypatch.setattr(migrate, "migrations", lambda: [*SCRIPTS, script])
+    await store.open()
+    assert len((await store.list_tasks(TaskFilter(), limit=5)).items) == 1
+    await store.close()
+    with closing(sqlite3.connect(path)) as raw:
+        assert raw.execute("PRAGMA user_version").fetchall() == [(len(SCRIPTS) + 1,)]
+        assert raw.execute("SELECT count(*) FROM more").fetchall() == [(0,)]
+
+
+async def test_a_commit_is_synced_to_the_disk(store: SqliteStore) -> None:
+    async with store._database.transaction() as writer:
+        assert list(await writer.execute_fetchall("PRAGMA synchronous")) == [(2,)]
+        assert list(await writer.execute_fetchall("PRAGMA journal_mode")) == [("wal",)]
+
+
+async def test_doctor_leaves_a_missing_file_missing(path: Path) -> None:
+    report = await SqliteStore(path).inspect()
+    assert report.problems == ()
+    assert "not there yet" in report.facts["state"]
+    assert not path.exists()
+
+
+async def test_doctor_tells_the_facts_of_a_healthy_file(store: SqliteStore, path: Path) -> None:
+    report = await store.inspect()
+    assert report.problems == ()
+    assert report.facts["journal mode"] == "wal"
+    assert report.facts["schema version"] == str(len(SCRIPTS))
+    assert report.facts["executed by"] == "no process"
+
+
+async def test_doctor_names_a_remedy_for_each_problem(path: Path) -> None:
+    missing = await SqliteStore(path.parent / "missing" / "tasks.db").inspect()
+    assert "Create it" in missing.problems[0]
+    path.write_bytes(b"no database " * 1000)
+    assert "name another one" in (await SqliteStore(path).inspect()).problems[0]
+    await _make(path.with_name("new.db"))
+    with closing(sqlite3.connect(path.with_name("new.db"))) as raw:
+        raw.execute("PRAGMA user_version = 99")
+    assert "upgrade" in (await SqliteStore(path.with_name("new.db")).inspect()).problems[0]
+
+
+async def _make(path: Path, *, tasks: int = 0) -> SqliteStore:
+    """A closed store on a new file."""
+    store = SqliteStore(path)
+    await store.open()
+    await asyncio.gather(*(store.insert(new_task(parameters="x" * 500)) for _ in range(tasks)))
+    await store.close()
+    return store
