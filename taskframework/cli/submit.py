@@ -12,14 +12,15 @@ import typer
 
 from taskframework.cli.invocation import Invocation
 from taskframework.cli.options import Apps, Config, Json, or_bad_parameter, seconds_or_duration
-from taskframework.cli.output import note, print_json, run, say
-from taskframework.cli.render import print_outcome
+from taskframework.cli.output import print_json, run, say
+from taskframework.cli.render import print_next_step, print_outcome
 from taskframework.cli.watching import follow
 from taskframework.errors import ConfigurationError
 from taskframework.model.status import TaskStatus
 from taskframework.model.view import public_view
 from taskframework.runtime import TaskFramework
 from taskframework.settings.durations import parse_duration
+from taskframework.submission.service import ANONYMOUS, SubmitRequest
 
 _EXAMPLE = """'{"name": "value"}'"""
 
@@ -104,45 +105,41 @@ def submit(
     as_json: Json = False,
 ) -> None:
     """Submit one task. It is stored when this returns; a running `dev` or `worker` takes it within a second."""
-    options = {
-        "priority": priority,
-        "not_before": not_before,
-        "deadline": deadline,
-        "idempotency_key": idempotency_key,
-        "max_attempts": max_attempts,
-        "user_id": user,
-    }
-    value = _parameters(parameters)
+    request = SubmitRequest(
+        task_type=task_type,
+        parameters=_parameters(parameters),
+        user_id=ANONYMOUS if user is None else user,
+        priority=priority,
+        not_before=not_before,
+        deadline=deadline,
+        max_attempts=max_attempts,
+        idempotency_key=idempotency_key,
+    )
     framework = Invocation.of(context, config, app).framework()
     _require_tasks(framework, task_type)
-    status = run(_submit(framework, task_type, value, options, wait or timeout is not None, timeout, as_json))
-    if wait and status is not TaskStatus.COMPLETED:
+    waits = wait or timeout is not None
+    status = run(_submit(framework, request, waits, timeout, as_json))
+    if waits and status is not TaskStatus.COMPLETED:
         raise typer.Exit(1)
 
 
 async def _submit(
-    framework: TaskFramework,
-    task_type: str,
-    parameters: Any,
-    options: dict[str, Any],
-    waits: bool,
-    timeout: timedelta | None,
-    as_json: bool,
+    framework: TaskFramework, request: SubmitRequest, waits: bool, timeout: timedelta | None, as_json: bool
 ) -> TaskStatus:
     async with framework.desk_only():
-        handle = await framework.submit(task_type, parameters, **options)
-        task = await handle.task()
+        submission = await framework.desk.submission.submit(request)
+        task = submission.task
         if not as_json:
-            say(f"{'Submitted' if handle.is_new else 'Submitted before:'} {task_type} {task.task_id}")
+            say(f"{'Submitted' if submission.is_new else 'Submitted before:'} {task.task_type} {task.task_id}")
         if waits:
-            task = await follow(handle, timeout)
-        if as_json:
-            print_json(public_view(task))
-        elif waits:
-            print_outcome(task)
-        else:
-            note(f"Follow it: taskframework tasks watch {task.task_id}")
-        return task.status
+            task = await follow(framework.handle(task.task_id), timeout)
+    if as_json:
+        print_json(public_view(task))
+    elif waits:
+        print_outcome(task)
+    else:
+        print_next_step(task)
+    return task.status
 
 
 def _require_tasks(framework: TaskFramework, task_type: str) -> None:

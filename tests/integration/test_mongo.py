@@ -46,7 +46,8 @@ def _sockets_of_a_dead_server() -> Iterator[None]:
 def outage(test: Callable[..., Any]) -> Callable[..., Any]:
     """Mark a test in which the server goes away."""
     ignored = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-    return pytest.mark.usefixtures("_sockets_of_a_dead_server")(ignored(test))
+    marked: Callable[..., Any] = pytest.mark.usefixtures("_sockets_of_a_dead_server")(ignored(test))
+    return marked
 
 
 @asynccontextmanager
@@ -254,7 +255,7 @@ async def test_what_was_acknowledged_survives_kill_9(driver: Driver, mongo_serve
             if list(acknowledged.values()).count(TaskStatus.COMPLETED) > 200:
                 enough.set()
 
-    async with opened(mongo_url, driver, timeout=2 * SECOND) as store:
+    async with opened(mongo_url, driver, timeout=3 * SECOND) as store:
         lives = [asyncio.create_task(live(store)) for _ in range(30)]
         await enough.wait()
         await asyncio.to_thread(mongo_server.kill)

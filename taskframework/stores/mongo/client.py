@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ _BY_ID = "_id_"
 _DUPLICATE_KEY = 11_000
 #: Not primary any more, shutting down, interrupted, out of time, or no majority: the write may be there all the same.
 _AWAY = frozenset({6, 7, 50, 64, 89, 91, 100, 189, 262, 9001, 10_107, 11_600, 11_602, 13_435, 13_436})
+#: The drivers append the topology and the whole reply to what the reader needs.
+_AFTER_THE_REASON = re.compile(r" \(configured timeouts|, Timeout: |, full error: ")
 _NOT_ALLOWED = frozenset({13, 18})
 _UNENCODABLE = (BSONError, OverflowError, RecursionError, UnicodeEncodeError)
 
@@ -248,10 +251,10 @@ def _driver_errors() -> Iterator[None]:
     try:
         yield
     except BulkWriteError as error:
-        details = error.details
-        if details["writeConcernErrors"]:
-            raise StoreUnavailableError(f"MongoDB: {details['writeConcernErrors'][0]['errmsg']}.") from error
-        raise _PartlyRefused({entry["index"]: _refusal(entry) for entry in details["writeErrors"]}) from error
+        away = [entry for entry in error.details["writeErrors"] if entry["code"] in _AWAY]
+        for entry in (*error.details["writeConcernErrors"], *away):
+            raise StoreUnavailableError(f"MongoDB: {entry['errmsg']}.") from error
+        raise _PartlyRefused({entry["index"]: _refusal(entry) for entry in error.details["writeErrors"]}) from error
     except PyMongoError as error:
         raise _translated(error) from error
     except _UNENCODABLE as error:
@@ -261,18 +264,18 @@ def _driver_errors() -> Iterator[None]:
 def _refusal(entry: Mapping[str, Any]) -> StoreError:
     if entry["code"] == _DUPLICATE_KEY:
         return DuplicateDocumentError()
-    kind = StoreUnavailableError if entry["code"] in _AWAY else StoreError
-    return kind(f"MongoDB refused a write: {entry['errmsg'][:300]} (code {entry['code']}).")
+    return StoreError(f"MongoDB refused a write: {entry['errmsg'][:300]} (code {entry['code']}).")
 
 
 def _translated(error: PyMongoError) -> StoreError:
-    # The drivers append the whole topology to what the reader needs.
-    reason = redacted(str(error).partition(" (configured timeouts")[0].partition(", full error")[0][:300])
+    reason = redacted(_AFTER_THE_REASON.split(str(error), maxsplit=1)[0][:300])
     code = error.code if isinstance(error, OperationFailure) else None
     if code in _NOT_ALLOWED:
         hint = "Check user and password in store.url, and that the user may read and write this database."
         return StoreMisconfiguredError(f"MongoDB refused access: {reason}.", hint=hint)
     away = isinstance(error, (ConnectionFailure, WriteConcernError)) or error.timeout or code in _AWAY
     if away or error.has_error_label("RetryableWriteError"):
-        return StoreUnavailableError(f"MongoDB: {reason}.")
+        # What a server says that was started with --replSet and never initiated; or, for a moment, one that restarts.
+        hint = "If the server is new, run rs.initiate() on it once." if "RSGhost" in str(error) else None
+        return StoreUnavailableError(f"MongoDB: {reason}.", hint=hint)
     return StoreError(f"MongoDB: {reason}.")

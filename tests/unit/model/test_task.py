@@ -66,6 +66,8 @@ def test_a_task_never_changes() -> None:
         FULL.attempts = 7  # type: ignore[misc] # that is the test
     assert FULL.evolve(attempts=7).attempts == 7
     assert FULL.attempts == 3
+    with pytest.raises(TypeError, match="attemps"):
+        FULL.evolve(attemps=7)
 
 
 def test_ids_sort_by_time_and_claim_ids_are_random() -> None:
