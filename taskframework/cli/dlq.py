@@ -11,7 +11,7 @@ from taskframework.cli.desk import desk_framework, operator
 from taskframework.cli.invocation import Invocation
 from taskframework.cli.options import Config, Cursor, Json, Limit
 from taskframework.cli.output import as_json_text, facts, note, out, print_json, run, say
-from taskframework.cli.render import letter_table, print_next_step, print_timeline, task_facts
+from taskframework.cli.render import print_letters, print_next_step, print_timeline, task_facts
 from taskframework.model.message import rfc3339
 from taskframework.model.query import DeadMessage
 from taskframework.operations.dead_letters import DeadLetter, ReplayOutcome
@@ -60,7 +60,7 @@ async def _list(framework: TaskFramework, limit: int, cursor: str | None, as_jso
     if not page.items:
         note("No dead letters.")
         return
-    out().print(letter_table(page.items, now))
+    print_letters(page.items, now)
     note("Look at one: taskframework dlq show ID. Queue tasks anew: taskframework dlq replay ID...")
     if page.next_cursor:
         note(f"More: --cursor {page.next_cursor}")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
-from taskframework.cli.output import ago, as_json_text, duration, facts, note, out, printable, table
+from taskframework.cli.output import ago, as_json_text, duration, facts, note, out, printable
 from taskframework.model.message import rfc3339
 from taskframework.model.status import CLAIMABLE, REPLAYABLE, TaskStatus
 from taskframework.model.task import HistoryEntry, Task, TaskError
@@ -48,27 +48,25 @@ def progress_text(progress: object) -> str:
     return _shortened(", ".join([f"{percent:g} %", *rest]))
 
 
-def task_table(tasks: Iterable[Task], now: datetime) -> Table:
-    """Tasks below each other, one line each."""
-    made = table("Task", "Type", "Status", "Attempt", "Submitted", "Remark")
-    _let_only_last_shrink(made)
+def print_tasks(tasks: Iterable[Task], now: datetime) -> None:
+    """Print tasks below each other."""
+    rows = []
     for task in tasks:
-        attempt = f"{task.attempts}/{task.max_attempts}"
-        age = ago(task.created_at, now)
-        made.add_row(task.task_id, task.task_type, status_text(task.status), attempt, age, Text(_remark(task, now)))
-    return made
+        attempt, age = Text(f"{task.attempts}/{task.max_attempts}"), Text(ago(task.created_at, now))
+        identity = Text(task.task_id), Text(task.task_type), status_text(task.status)
+        rows.append((*identity, attempt, age, Text(_remark(task, now))))
+    _print_rows(("Task", "Type", "Status", "Attempt", "Submitted", "Remark"), rows)
 
 
-def letter_table(letters: Iterable[DeadLetter], now: datetime) -> Table:
-    """Dead letters below each other, one line each."""
-    made = table("Dead letter", "Type", "Status", "Ended", "Reason")
-    _let_only_last_shrink(made)
+def print_letters(letters: Iterable[DeadLetter], now: datetime) -> None:
+    """Print dead letters below each other."""
+    rows = []
     for letter in letters:
         view = letter.view()
         status = status_text(view["status"]) if view["status"] else Text("message", style="yellow")
-        reason = Text(_shortened(_reason(letter)))
-        made.add_row(letter.id, view["task_type"] or "", status, ago(letter.at, now), reason)
-    return made
+        identity = Text(letter.id), Text(printable(view["task_type"] or "")), status
+        rows.append((*identity, Text(ago(letter.at, now)), Text(_shortened(_reason(letter)))))
+    _print_rows(("Dead letter", "Type", "Status", "Ended", "Reason"), rows)
 
 
 def task_facts(task: Task) -> Table:
@@ -165,10 +163,20 @@ def _timeline_line(entry: HistoryEntry, since: datetime) -> Text:
     return line.append(printable("  " + ", ".join(said)).rstrip(), style="dim")
 
 
-def _let_only_last_shrink(made: Table) -> None:
-    for column in made.columns:
-        column.no_wrap = True
-    made.columns[-1].overflow = "ellipsis"
+def _print_rows(columns: Sequence[str], rows: Sequence[Sequence[Text]]) -> None:
+    """Print rows below their columns; a last cell that does not fit beside the others goes below them, whole."""
+    console = out()
+    widths = [max(len(name), *(row[place].cell_len for row in rows)) for place, name in enumerate(columns[:-1])]
+    header = [Text(name, style="bold") for name in columns]
+    for number, row in enumerate((header, *rows)):
+        line = Text()
+        for cell, width in zip(row, widths, strict=False):
+            line.append_text(cell).append(" " * (width - cell.cell_len + 2))
+        last = row[-1]
+        if number and last and line.cell_len + last.cell_len > console.width:
+            line.append("\n    ")
+        line.append_text(last).rstrip()
+        console.print(line, soft_wrap=True)
 
 
 def _queued_at(task: Task) -> datetime:

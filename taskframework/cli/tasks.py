@@ -10,7 +10,7 @@ from taskframework.cli.desk import desk_framework, operator
 from taskframework.cli.invocation import Invocation
 from taskframework.cli.options import Config, Cursor, Json, Limit, TaskId
 from taskframework.cli.output import note, out, print_json, print_json_line, run, say
-from taskframework.cli.render import print_next_step, print_outcome, print_timeline, task_facts, task_table
+from taskframework.cli.render import print_next_step, print_outcome, print_tasks, print_timeline, task_facts
 from taskframework.cli.watching import follow
 from taskframework.model.query import TaskFilter
 from taskframework.model.status import TaskStatus
@@ -76,7 +76,7 @@ async def _list(framework: TaskFramework, wanted: TaskFilter, limit: int, cursor
         print_json({"items": [public_view(task) for task in page.items], "next_cursor": page.next_cursor})
         return
     if page.items:
-        out().print(task_table(page.items, now))
+        print_tasks(page.items, now)
     else:
         note("No tasks." if wanted == TaskFilter() else "No such tasks.")
     if page.next_cursor:

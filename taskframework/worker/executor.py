@@ -110,11 +110,16 @@ class TaskExecutorService:
         except ExecutionFailedError as error:
             return error.outcome
         except BaseException as error:
-            if isinstance(error, (KeyboardInterrupt, SystemExit)):
-                error = RuntimeError(f"the task code raised {type(error).__name__}")
             return classify(error, registration.executable.options.retry_on)
 
     async def _call(self, registration: Registration, context: TaskContext[Any]) -> Any:
+        try:
+            return await self._execute(registration, context)
+        except (KeyboardInterrupt, SystemExit) as error:
+            # Out of an asyncio task these two leave the event loop, and would end the worker with everything in it.
+            raise RuntimeError(f"the task code raised {type(error).__name__}") from error
+
+    async def _execute(self, registration: Registration, context: TaskContext[Any]) -> Any:
         execute = registration.executable.execute
         if registration.is_async:
             return await execute(context)

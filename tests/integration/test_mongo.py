@@ -318,6 +318,24 @@ def _profiled(tasks: Any) -> list[dict[str, Any]]:
     return list(tasks.database["system.profile"].find({"ns": {"$in": spaces}, "planSummary": {"$exists": True}}))
 
 
+@both_drivers
+async def test_the_address_cannot_weaken_the_promises(driver: Driver, mongo_url: str) -> None:
+    weak = f"{mongo_url}&w=1&journal=false&readConcernLevel=local&retryWrites=false"
+    async with opened(weak, driver) as store, client(mongo_url) as tasks:
+        await asyncio.to_thread(tasks.database.command, "profile", 2)
+        await claimed(store, 2)
+        await store.mark(MarkPublished("t", 1))
+        await store.get("t")
+        await asyncio.to_thread(tasks.database.command, "profile", 0)
+        found = await asyncio.to_thread(lambda: list(tasks.database["system.profile"].find({"ns": tasks.full_name})))
+    commands = [operation["command"] for operation in found]
+    concerns = [command["writeConcern"] for command in commands if "writeConcern" in command]
+    levels = [command["readConcern"]["level"] for command in commands if "readConcern" in command]
+    assert concerns
+    assert [concern for concern in concerns if not concern.items() >= {"w": "majority", "j": True}.items()] == []
+    assert set(levels) == {"majority"}
+
+
 async def _fill(store: MongoStore) -> None:
     """A few hundred tasks, of which only some concern each question."""
     now = store.now()

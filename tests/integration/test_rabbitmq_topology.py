@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from datetime import timedelta
 
@@ -21,10 +22,11 @@ from taskframework.brokers.rabbitmq.topology import (
     delayed_exchange,
     task_topology,
 )
-from taskframework.errors import ConfigurationError, PublishRefusedError, TopologyMismatchError
+from taskframework.errors import BrokerUnavailableError, ConfigurationError, PublishRefusedError, TopologyMismatchError
 from taskframework.model.status import LANES, Priority
 from tests.integration.rabbitmq_helpers import message, opened, plain_channel
 from tests.support.eventually import eventually
+from tests.support.servers import RabbitServer
 
 _QUORUM: dict[str, FieldValue] = {
     "x-queue-type": "quorum",
@@ -54,6 +56,24 @@ async def test_the_plain_type_as_key_reaches_the_normal_lane_only(amqp_url: str)
             return [await broker.queue_depth("reports", lane) for lane in LANES] == [0, 1, 0]
 
         await eventually(depths)
+
+
+async def test_what_is_missing_after_a_lost_connection_is_declared_again(
+    rabbit_server: RabbitServer, amqp_url: str
+) -> None:
+    async with opened(RabbitBroker(amqp_url), "reports") as broker:
+        async with plain_channel(amqp_url) as channel:
+            await channel.queue_delete("tasks.reports.low")
+        assert await broker.queue_depth("reports", Priority.LOW) is None
+        await asyncio.to_thread(rabbit_server.ctl, "close_all_connections", "--global", "test")
+
+        async def is_back() -> bool:
+            try:
+                return await broker.queue_depth("reports", Priority.LOW) == 0
+            except BrokerUnavailableError:
+                return False
+
+        await eventually(is_back)
 
 
 async def test_another_prefix_is_another_installation(amqp_url: str) -> None:

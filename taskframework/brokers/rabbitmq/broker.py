@@ -99,7 +99,6 @@ class RabbitBroker:
             await consumption.close()
         self._consumptions.clear()
         if (line := await self._lines.stop()) is not None:
-            await line.flush()
             await line.close()
         await asyncio.gather(self._publisher.close(), self._keeper.close(), self._depths.close())
         await self._background.finished()

@@ -23,7 +23,7 @@ _CLOSE_SECONDS = 3.0
 #: What the driver logs as errors although its caller gets them as exceptions, and logs them once and with the remedy.
 _SAID_ELSEWHERE = ("error when creating transport", "Unexpected connection close", "Cancelling cause reader exited")
 
-logging.getLogger("aiormq.connection").addFilter(lambda record: not record.msg.startswith(_SAID_ELSEWHERE))
+logging.getLogger("aiormq.connection").addFilter(lambda record: not str(record.msg).startswith(_SAID_ELSEWHERE))
 
 
 class Line:
@@ -71,12 +71,6 @@ class Line:
             self.lost.set()
             raise
         return channel
-
-    async def flush(self) -> None:
-        """Return when everything handed to this connection was written, acknowledgements above all."""
-        # They are written without waiting. Frames leave in order, so any later answer says that they left.
-        with contextlib.suppress(BrokerError):
-            await self.channel()
 
     async def close(self) -> None:
         """Close it within seconds, whatever the broker does. Never fails."""

@@ -58,12 +58,7 @@ class TopologyKeeper:
         Raises:
             BrokerUnavailableError: if the broker is away. Everything else is logged: what can work shall.
         """
-        try:
-            await self._plugin.probe()
-        except BrokerUnavailableError:
-            raise
-        except TaskframeworkError as error:
-            logger.error("%s", error)
+        await self._look_for_plugin()
         if self._wanted:
             for problem in await self._declare(self.task_types):
                 logger.error("%s", problem)
@@ -83,6 +78,7 @@ class TopologyKeeper:
         while True:
             types, self._broken = sorted(self._broken), set()
             try:
+                await self._look_for_plugin()
                 for problem in await self._declare(types):
                     logger.error("%s", problem)
                 logger.warning("queues were missing; declared again: %s", ", ".join(types) or self._names.prefix)
@@ -90,6 +86,14 @@ class TopologyKeeper:
                 logger.debug("repair put off: %s", error)
             if not self._broken:
                 return
+
+    async def _look_for_plugin(self) -> None:
+        try:
+            await self._plugin.probe()
+        except BrokerUnavailableError:
+            raise
+        except TaskframeworkError as error:
+            logger.error("%s", error)
 
     async def _declare(self, task_types: Iterable[str]) -> list[BrokerError]:
         with_plugin = self._plugin.is_used

@@ -268,7 +268,7 @@ def _refusal(entry: Mapping[str, Any]) -> StoreError:
 
 
 def _translated(error: PyMongoError) -> StoreError:
-    reason = redacted(_AFTER_THE_REASON.split(str(error), maxsplit=1)[0][:300])
+    reason = redacted(_AFTER_THE_REASON.split(str(error), maxsplit=1)[0][:300]).rstrip(".")
     code = error.code if isinstance(error, OperationFailure) else None
     if code in _NOT_ALLOWED:
         hint = "Check user and password in store.url, and that the user may read and write this database."
@@ -276,6 +276,6 @@ def _translated(error: PyMongoError) -> StoreError:
     away = isinstance(error, (ConnectionFailure, WriteConcernError)) or error.timeout or code in _AWAY
     if away or error.has_error_label("RetryableWriteError"):
         # What a server says that was started with --replSet and never initiated; or, for a moment, one that restarts.
-        hint = "If the server is new, run rs.initiate() on it once." if "RSGhost" in str(error) else None
-        return StoreUnavailableError(f"MongoDB: {reason}.", hint=hint)
+        remedy = "If the server is new, run rs.initiate() on it once." if "RSGhost" in str(error) else None
+        return StoreUnavailableError(f"MongoDB: {reason}.", hint=remedy)
     return StoreError(f"MongoDB: {reason}.")

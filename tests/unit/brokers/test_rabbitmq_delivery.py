@@ -15,8 +15,12 @@ from aiormq.exceptions import ChannelInvalidStateError
 from pamqp.header import ContentHeader
 
 from taskframework.brokers.rabbitmq import delivery as delivery_module
+from taskframework.brokers.rabbitmq.connection import Line
+from taskframework.brokers.rabbitmq.consumer import QueueConsumer, Source
 from taskframework.brokers.rabbitmq.delivery import ConsumerChannel, RabbitDelivery, header_text
+from taskframework.brokers.rabbitmq.supervision import Background, Kept
 from taskframework.model.status import Priority
+from taskframework.testing.eventually import eventually
 
 Take = Callable[[aiormq.abc.DeliveredMessage], Awaitable[None]]
 
@@ -37,13 +41,19 @@ class FakeChannel:
         self.error: BaseException | None = None
         self.take: Take | None = None
         self.prefetch: tuple[int, bool] | None = None
+        self.registered = asyncio.Event()
+        self.registered.set()
 
     async def set_qos(self, prefetch_count: int, *, global_: bool) -> None:
         self.prefetch = (prefetch_count, global_)
 
     async def basic_consume(self, queue: str, take: Take) -> spec.Basic.ConsumeOk:
         self.take = take
+        await self.registered.wait()
         return spec.Basic.ConsumeOk(consumer_tag="tag")
+
+    async def get_underlay_channel(self) -> FakeChannel:
+        return self
 
     async def basic_cancel(self, consumer_tag: str) -> None:
         assert consumer_tag == "tag"
@@ -68,6 +78,17 @@ class FakeChannel:
         frame = spec.Basic.Deliver(consumer_tag="tag", delivery_tag=tag, exchange="e", routing_key="k")
         channel = cast(aiormq.abc.AbstractChannel, self)
         await self.take(aiormq.abc.DeliveredMessage(frame, header, b"body", channel))
+
+
+class FakeLine:
+    """A connection with that channel."""
+
+    def __init__(self, channel: FakeChannel) -> None:
+        self.lost = asyncio.Event()
+        self._channel = channel
+
+    async def channel(self) -> FakeChannel:
+        return self._channel
 
 
 class Bench:
@@ -131,6 +152,54 @@ async def test_a_retired_channel_stays_open_until_the_last_answer() -> None:
     await bench.deliveries[1].ack()
     await closing
     assert bench.fake.is_closed
+
+
+async def test_a_retired_channel_lingers_so_that_the_broker_can_pass_on_the_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(delivery_module, "_LINGER_SECONDS", 60)
+    bench = Bench()
+    await bench.consume(1)
+    closing = asyncio.create_task(bench.channel.close_when_answered())
+    await bench.deliveries[0].ack()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not bench.fake.is_closed
+    for callback in bench.fake.close_callbacks:  # the connection is gone: nothing to wait for
+        callback(None, None)
+    await closing
+
+
+async def test_stopping_while_the_consumer_registers_hands_over_what_has_come() -> None:
+    fake, background, deliveries = FakeChannel(), Background(), list[RabbitDelivery]()
+    fake.registered.clear()
+
+    async def open_line() -> Line:
+        return cast(Line, FakeLine(fake))
+
+    async def queue(_: AbstractChannel) -> str:
+        return "tasks.a.low"
+
+    lines = Kept("line", open_line, lambda _: None)
+    lines.start()
+    consumer = QueueConsumer(lines, Source("a", 5, queue), deliveries.append, background)
+    await eventually(lambda: fake.take is not None)
+    await fake.deliver(1)
+    stopping = asyncio.create_task(consumer.stop())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    await fake.deliver(2)
+    fake.registered.set()
+    await stopping
+    await fake.deliver(3)
+    assert [delivery.headers["task_id"] for delivery in deliveries] == ["t1", "t2"]
+    assert fake.answers == [("reject", 3, True)]
+    assert not fake.is_closed
+    for delivery in deliveries:
+        await delivery.ack()
+    await background.finished()
+    assert fake.is_closed
+    await lines.stop()
 
 
 async def test_a_closed_channel_waits_for_no_answers() -> None:

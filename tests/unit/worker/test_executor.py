@@ -1,0 +1,166 @@
+"""The executor: whatever task code does becomes an outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+from typing import Any, cast
+
+import pytest
+
+from taskframework import BackgroundTaskExecutable, TaskContext, TaskOptions
+from taskframework.bus import EventBus
+from taskframework.model.outcome import Failed, Outcome, Released, Succeeded
+from taskframework.model.transitions import Fence
+from taskframework.stores.base import TaskStore
+from taskframework.tasks.registry import TaskRegistry
+from taskframework.testing.factories import new_task
+from taskframework.worker import attempt as attempts
+from taskframework.worker import executor as executors
+from taskframework.worker.attempt import RunningAttempt, StopReason
+from taskframework.worker.executor import LeaseLostError, TaskExecutorService
+
+Code = Callable[[TaskContext[Any]], Any]
+
+
+@pytest.fixture
+async def executor() -> AsyncIterator[TaskExecutorService]:
+    service = TaskExecutorService(cast(TaskStore, None), EventBus(), threads=2, processes=1)
+    yield service
+    await service.close()
+
+
+async def execute(
+    executor: TaskExecutorService,
+    code: Code,
+    *,
+    options: TaskOptions | None = None,
+    stop: Callable[[RunningAttempt], None] = lambda _: None,
+) -> Outcome:
+    """Run `code` as the body of a task; `stop` is called once it runs."""
+    chosen = options or TaskOptions()
+
+    class Plain(BackgroundTaskExecutable[Any, Any]):
+        task_type = "task"
+        options = chosen
+
+        def execute(self, context: TaskContext[Any]) -> Any:
+            return code(context)
+
+    class Asynchronous(BackgroundTaskExecutable[Any, Any]):
+        task_type = "task"
+        options = chosen
+
+        async def execute(self, context: TaskContext[Any]) -> Any:
+            return await code(context)
+
+    registration = TaskRegistry().register(Asynchronous if asyncio.iscoroutinefunction(code) else Plain)
+    task = new_task(attempts=1)
+    attempt = RunningAttempt(task, Fence(task.task_id, 1, "claim"), 0)
+    asyncio.get_running_loop().call_later(0.02, stop, attempt)
+    return await executor.execute(registration, attempt)
+
+
+def failure(outcome: Outcome) -> Failed:
+    assert isinstance(outcome, Failed)
+    return outcome
+
+
+async def for_ever(context: TaskContext[Any]) -> None:
+    await asyncio.Event().wait()
+
+
+async def deaf(context: TaskContext[Any]) -> None:
+    """Swallows cancellations; not for ever, since the event loop of the test would wait for it at its end."""
+    for _ in range(2):
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+
+
+async def test_a_result_is_json(executor: TaskExecutorService) -> None:
+    async def code(context: TaskContext[Any]) -> Any:
+        return {"took": timedelta(seconds=90), "tags": {"a"}}
+
+    assert await execute(executor, code) == Succeeded({"took": "PT1M30S", "tags": ["a"]})
+
+
+@pytest.mark.parametrize(
+    ("error", "retryable"),
+    [
+        (OSError("disk"), True),
+        (ConnectionResetError(), True),
+        (TimeoutError(), True),
+        (ValueError("input"), False),
+        (KeyError("bug"), False),
+        (StopIteration(), False),
+        (SystemExit(3), False),
+        (KeyboardInterrupt(), False),
+        (asyncio.CancelledError(), False),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+async def test_errors_are_classified(executor: TaskExecutorService, error: BaseException, retryable: bool) -> None:
+    def code(context: TaskContext[Any]) -> None:
+        raise error
+
+    assert failure(await execute(executor, code)).retryable is retryable
+
+
+async def test_what_options_name_is_retryable(executor: TaskExecutorService) -> None:
+    def code(context: TaskContext[Any]) -> None:
+        raise KeyError("for now")
+
+    assert failure(await execute(executor, code, options=TaskOptions(retry_on=(LookupError,)))).retryable
+
+
+@pytest.mark.parametrize("code", [for_ever, deaf])
+async def test_running_out_of_time(executor: TaskExecutorService, code: Code, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executors, "STOP_PATIENCE", 0.05)
+    outcome = failure(await execute(executor, code, options=TaskOptions(timeout=timedelta(milliseconds=30))))
+    assert (outcome.error.code, outcome.retryable) == ("timeout", True)
+
+
+@pytest.mark.parametrize("code", [for_ever, deaf])
+async def test_stopping(executor: TaskExecutorService, code: Code, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempts, "STOP_PATIENCE", 0.05)
+    cancelled = await execute(executor, code, stop=lambda attempt: attempt.stop(StopReason.CANCELLED))
+    assert failure(cancelled).error.code == "cancelled"
+    released = await execute(executor, code, stop=lambda attempt: attempt.stop(StopReason.RELEASED))
+    assert released == Released()
+    with pytest.raises(LeaseLostError):
+        await execute(executor, code, stop=lambda attempt: attempt.stop(StopReason.LEASE_LOST))
+
+
+async def test_work_that_was_finished_anyway_counts(executor: TaskExecutorService) -> None:
+    async def code(context: TaskContext[Any]) -> str:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return "finished"
+        return "never"
+
+    outcome = await execute(executor, code, stop=lambda attempt: attempt.stop(StopReason.CANCELLED))
+    assert outcome == Succeeded("finished")
+
+
+async def test_a_plain_function_runs_in_a_thread_of_its_own(executor: TaskExecutorService) -> None:
+    outcome = await execute(executor, lambda context: threading.current_thread() is threading.main_thread())
+    assert outcome == Succeeded(False)
+
+
+async def test_an_error_that_cannot_be_told_is_bounded(executor: TaskExecutorService) -> None:
+    class UnspeakableError(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no")
+
+    def silent(context: TaskContext[Any]) -> None:
+        raise UnspeakableError
+
+    def loud(context: TaskContext[Any]) -> None:
+        raise ValueError("x" * 50_000_000)
+
+    assert "UnspeakableError" in failure(await execute(executor, silent)).error.message
+    assert len(failure(await execute(executor, loud)).error.message) < 3000
