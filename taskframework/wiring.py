@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -118,6 +118,23 @@ def build_broker(settings: Settings, clock: Clock) -> Broker:
         max_unconfirmed=chosen.max_unconfirmed,
         delivery_limit=chosen.delivery_limit,
     )
+
+
+def topology_lines(settings: Settings, task_types: Sequence[str]) -> list[str]:
+    """One line for each exchange, queue and binding that is declared; none for the embedded broker."""
+    if settings.broker.scheme == "embedded":
+        return []
+    from taskframework.brokers.rabbitmq.topology import whole_topology
+
+    def lines(with_plugin: bool) -> list[str]:
+        limit = settings.broker.delivery_limit
+        topology = whole_topology(settings.broker.prefix, task_types, delivery_limit=limit, with_plugin=with_plugin)
+        return list(topology.lines())
+
+    if settings.broker.delay != "auto":
+        return lines(settings.broker.delay == "plugin")
+    always = lines(False)
+    return always + [f"{line} (if the broker has the plugin)" for line in lines(True) if line not in always]
 
 
 def execution_lock(settings: Settings) -> AbstractContextManager[object]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-
 import typer
 
 from taskframework import wiring
@@ -22,7 +20,7 @@ _EMBEDDED = "The embedded broker keeps its queues in memory; there is nothing to
 def show(context: typer.Context, config: Config = None, app: Apps = None, as_json: Json = False) -> None:
     """Print what `apply`, `api` and `worker` declare."""
     framework = Invocation.of(context, config, app).framework()
-    lines = topology_lines(framework)
+    lines = wiring.topology_lines(framework.settings, framework.registry.task_types)
     if as_json:
         print_json(lines)
         return
@@ -52,26 +50,6 @@ async def _apply(framework: TaskFramework) -> None:
         await broker.declare(framework.registry.task_types)
     finally:
         await broker.close()
-
-
-def topology_lines(framework: TaskFramework) -> list[str]:
-    """One line for each exchange, queue and binding; none for the embedded broker."""
-    settings = framework.settings.broker
-    if settings.scheme == "embedded":
-        return []
-    # By name: only the wiring may import an adapter.
-    adapter = importlib.import_module("taskframework.brokers.rabbitmq.topology")
-
-    def lines(with_plugin: bool) -> list[str]:
-        types, limit = framework.registry.task_types, settings.delivery_limit
-        return list(
-            adapter.whole_topology(settings.prefix, types, delivery_limit=limit, with_plugin=with_plugin).lines()
-        )
-
-    if settings.delay != "auto":
-        return lines(settings.delay == "plugin")
-    always = lines(False)
-    return always + [f"{line} (if the broker has the plugin)" for line in lines(True) if line not in always]
 
 
 def _note_types(framework: TaskFramework) -> None:

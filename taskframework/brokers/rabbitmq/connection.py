@@ -13,7 +13,7 @@ from aio_pika.abc import AbstractChannel
 from aio_pika.connection import make_url
 
 from taskframework.brokers.rabbitmq.faults import driver_errors
-from taskframework.errors import BrokerError
+from taskframework.errors import BrokerError, ConfigurationError
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +92,20 @@ class Connector:
     """Opens connections to one address, which it shows without the password."""
 
     def __init__(self, url: str, *, heartbeat: timedelta, timeout: timedelta) -> None:
-        self._url = make_url(url, heartbeat=max(1, round(heartbeat.total_seconds())))
+        """Prepare without connecting.
+
+        Raises:
+            ConfigurationError: if the address cannot be read.
+        """
+        try:
+            self._url = make_url(url, heartbeat=max(1, round(heartbeat.total_seconds())))
+        except ValueError:
+            # Without the parser's words: they may quote a part of a password that was not encoded.
+            raise ConfigurationError(
+                "broker.url cannot be read as an address.",
+                key="broker.url",
+                hint="Write amqp://user:password@host:5672/vhost; percent-encode special characters in the password.",
+            ) from None
         self._timeout = timeout.total_seconds()
         port = self._url.port or (5671 if self._url.scheme == "amqps" else 5672)
         self.where = f"{self._url.host}:{port}"

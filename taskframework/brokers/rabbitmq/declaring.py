@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from aio_pika.abc import AbstractChannel
 
-from taskframework.brokers.rabbitmq.connection import ANSWER_SECONDS, Connector, Line
+from taskframework.brokers.rabbitmq.connection import Connector, Line
 from taskframework.brokers.rabbitmq.delay_plugin import DelayPlugin
 from taskframework.brokers.rabbitmq.faults import driver_errors
 from taskframework.brokers.rabbitmq.supervision import end
@@ -16,6 +16,10 @@ from taskframework.brokers.rabbitmq.topology import Names, Topology, base_topolo
 from taskframework.errors import BrokerError, BrokerUnavailableError, TaskframeworkError
 
 logger = logging.getLogger(__name__)
+
+#: A quorum queue is made on several nodes, which takes longer than most answers.
+_DECLARE_SECONDS = 10.0
+_REPAIR_INTERVAL = 1.0
 
 
 class TopologyKeeper:
@@ -29,6 +33,7 @@ class TopologyKeeper:
         self._wanted: set[str] = set()
         self._broken: set[str] = set()
         self._repairing: asyncio.Task[None] | None = None
+        self._next_repair = 0.0
 
     @property
     def task_types(self) -> tuple[str, ...]:
@@ -75,15 +80,19 @@ class TopologyKeeper:
             await end(self._repairing)
 
     async def _repair(self) -> None:
+        loop = asyncio.get_running_loop()
         while True:
+            # What cannot be put back is asked for with every publication.
+            await asyncio.sleep(max(0.0, self._next_repair - loop.time()))
+            self._next_repair = loop.time() + _REPAIR_INTERVAL
             types, self._broken = sorted(self._broken), set()
             try:
                 await self._look_for_plugin()
-                for problem in await self._declare(types):
-                    logger.error("%s", problem)
-                logger.warning("queues were missing; declared again: %s", ", ".join(types) or self._names.prefix)
+                problems = await self._declare(types)
             except BrokerUnavailableError as error:
                 logger.debug("repair put off: %s", error)
+            else:
+                _log_repair(", ".join(types) or self._names.prefix, problems)
             if not self._broken:
                 return
 
@@ -103,6 +112,13 @@ class TopologyKeeper:
         ]
         async with self._connector.opened("topology") as line:
             return [error for part in parts if (error := await _declared(line, part)) is not None]
+
+
+def _log_repair(what: str, problems: Iterable[BrokerError]) -> None:
+    if not problems:
+        logger.warning("queues or exchanges were missing; declared again: %s", what)
+    for problem in problems:
+        logger.error("%s", problem)
 
 
 async def _declared(line: Line, part: Topology) -> BrokerError | None:
@@ -126,13 +142,13 @@ async def declare_part(channel: AbstractChannel, part: Topology) -> None:
         The driver's errors.
     """
     for exchange in part.exchanges:
-        async with asyncio.timeout(ANSWER_SECONDS):
+        async with asyncio.timeout(_DECLARE_SECONDS):
             await channel.declare_exchange(exchange.name, exchange.type, durable=True, arguments={**exchange.arguments})
     for queue in part.queues:
-        async with asyncio.timeout(ANSWER_SECONDS):
+        async with asyncio.timeout(_DECLARE_SECONDS):
             await channel.declare_queue(queue.name, durable=True, arguments={**queue.arguments})
     for binding in part.bindings:
-        async with asyncio.timeout(ANSWER_SECONDS):
+        async with asyncio.timeout(_DECLARE_SECONDS):
             target = await (channel.get_exchange if binding.to_exchange else channel.get_queue)(
                 binding.target, ensure=False
             )

@@ -78,12 +78,15 @@ DEAD_MESSAGE_INDEXES = (Index("list", {"at": -1, "_id": -1}),)
 async def drift(collection: Collection, indexes: Iterable[Index]) -> list[str]:
     """What the database has otherwise than defined here, one sentence for each index; nothing when all is well."""
     found = await collection.indexes()
+    if not found:  # no collection yet; the first start makes it with all its indexes
+        return []
     problems = []
     for index in indexes:
         if index.name not in found:
-            problems.append(f"index {index.name!r} is missing")
+            problems.append(f"index {index.name!r} is missing. The next start of an api or worker creates it.")
         elif differences := index.differences(found[index.name]):
-            problems.append(f"index {index.name!r}: {' and '.join(differences)}")
+            remedy = f"Drop it (dropIndex({index.name!r})); it is created again at the next start."
+            problems.append(f"index {index.name!r}: {' and '.join(differences)}. {remedy}")
     return problems
 
 

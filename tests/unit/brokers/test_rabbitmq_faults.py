@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 
 import pytest
 from aiormq.exceptions import (
@@ -14,8 +15,16 @@ from aiormq.exceptions import (
     ProbableAuthenticationError,
 )
 
+from taskframework.brokers.rabbitmq import RabbitBroker
+from taskframework.brokers.rabbitmq.connection import Connector
 from taskframework.brokers.rabbitmq.faults import driver_errors, translated
-from taskframework.errors import BrokerError, BrokerUnavailableError, TaskframeworkError, TopologyMismatchError
+from taskframework.errors import (
+    BrokerError,
+    BrokerUnavailableError,
+    ConfigurationError,
+    TaskframeworkError,
+    TopologyMismatchError,
+)
 
 _QUEUE = (
     "PRECONDITION_FAILED - inequivalent arg 'x-max-length' for queue 'tasks.it's.normal' in vhost '/': "
@@ -87,3 +96,17 @@ async def test_a_cancellation_by_the_caller_stays_one() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+@pytest.mark.parametrize("url", ["amqp://user:s3cret/x@host/", "amqp://user:s3cret@host:port/"])
+def test_an_address_that_cannot_be_read_is_not_shown(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="percent-encode") as caught:
+        RabbitBroker(url)
+    assert "s3cret" not in str(caught.value)
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__
+
+
+def test_an_address_is_shown_without_user_and_with_its_port() -> None:
+    connector = Connector("amqps://user:s3cret@host/v", heartbeat=timedelta(seconds=10), timeout=timedelta(seconds=1))
+    assert (connector.where, connector.vhost) == ("host:5671", "v")
