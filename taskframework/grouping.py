@@ -6,6 +6,7 @@ There is no timer. A call that is alone is written at once, alone; under load th
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
@@ -45,7 +46,8 @@ class Grouping(Generic[Request, Reply]):
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._waiting.append((request, future))
         if self._pump is None:
-            self._pump = asyncio.create_task(self._run())
+            # In a context of its own: the pump outlives its first caller, whose log context and time limits are not its.
+            self._pump = asyncio.create_task(self._run(), context=contextvars.Context())
         return await future
 
     async def drain(self) -> None:
@@ -57,6 +59,8 @@ class Grouping(Generic[Request, Reply]):
         try:
             while self._waiting:
                 group = self._next_group()
+                if not group:
+                    continue
                 try:
                     replies = await self._write([request for request, _ in group])
                 except Exception as error:
@@ -67,15 +71,16 @@ class Grouping(Generic[Request, Reply]):
             self._pump = None
 
     def _next_group(self) -> list[tuple[Request, asyncio.Future[Reply]]]:
-        if self._key is None:
-            return [self._waiting.popleft() for _ in range(min(self._limit, len(self._waiting)))]
         group: list[tuple[Request, asyncio.Future[Reply]]] = []
         later: list[tuple[Request, asyncio.Future[Reply]]] = []
         seen: set[object] = set()
         while self._waiting and len(group) < self._limit:
             entry = self._waiting.popleft()
-            key = self._key(entry[0])
-            (later if key in seen else group).append(entry)
+            request, future = entry
+            if future.done():  # its caller gave up: a claim written now would be nobody's
+                continue
+            key = None if self._key is None else self._key(request)
+            (later if key is not None and key in seen else group).append(entry)
             seen.add(key)
         self._waiting.extendleft(reversed(later))
         return group

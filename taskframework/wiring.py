@@ -48,7 +48,7 @@ from taskframework.worker.heartbeat import Heartbeat
 from taskframework.worker.settle import SettleStation
 from taskframework.worker.worker import Worker, new_worker_id
 
-_METRICS_INTERVAL = timedelta(seconds=15)
+_METRICS_INTERVAL = timedelta(seconds=30)
 _RETENTION_INTERVAL = timedelta(minutes=1)
 _TOPOLOGY_INTERVAL = timedelta(seconds=2)
 

@@ -10,12 +10,12 @@ from taskframework.model.status import CLAIMABLE
 from taskframework.model.task import Task
 from taskframework.model.transitions import Group
 
-_MAX_DOUBLINGS = 16
+MAX_DOUBLINGS = 16
 
 
 def redispatch_delay(dispatches: int, first: timedelta, longest: timedelta) -> timedelta:
     """How long a published message has before its task is due again: doubling, so that a backlog is never flooded."""
-    doublings: int = 2 ** min(dispatches, _MAX_DOUBLINGS)
+    doublings: int = 2 ** min(dispatches, MAX_DOUBLINGS)
     return min(first * doublings, longest)
 
 

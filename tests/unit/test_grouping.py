@@ -156,3 +156,18 @@ async def test_every_caller_gets_one_reply(size: int) -> None:
     grouping: Grouping[int, str] = Grouping(writer, limit=10)
     assert len(await asyncio.gather(*(grouping(n) for n in range(size)))) == size
     assert sum(len(group) for group in writer.groups) == size
+
+
+async def test_a_caller_that_gave_up_before_its_group_is_not_written() -> None:
+    writer = Writer(waits=True)
+    group: Grouping[str, str] = Grouping(writer)
+    first = asyncio.create_task(group("first"))
+    await _settle()
+    second, third = asyncio.create_task(group("second")), asyncio.create_task(group("third"))
+    await _settle()
+    second.cancel()
+    await _settle()
+    writer.may_write.release()
+    writer.may_write.release()
+    assert await asyncio.gather(first, third) == ["reply to first", "reply to third"]
+    assert writer.groups == [["first"], ["third"]]

@@ -19,7 +19,7 @@ from taskframework.model.interventions import (
     Replay,
     framework_error,
 )
-from taskframework.model.marks import _MAX_DOUBLINGS, MarkDispatched, MarkPublished, PostponeRelay, ReserveDispatch
+from taskframework.model.marks import MAX_DOUBLINGS, MarkDispatched, MarkPublished, PostponeRelay, ReserveDispatch
 from taskframework.model.status import CLAIMABLE, LIVE, REPLAYABLE, TaskStatus
 from taskframework.model.task import SCHEMA_VERSION
 from taskframework.model.transitions import DEADLINE, Claim, Complete, Fail, Fence, Release, ReportProgress
@@ -209,7 +209,7 @@ def _replay(replay: Replay) -> Write:
 
 @write_of.register
 def _mark_dispatched(mark: MarkDispatched) -> Write:
-    doublings = {"$pow": [2, {"$min": ["$dispatches", _MAX_DOUBLINGS]}]}
+    doublings = {"$pow": [2, {"$min": ["$dispatches", MAX_DOUBLINGS]}]}
     wait = {"$min": [{"$multiply": [milliseconds(mark.first), doublings]}, milliseconds(mark.longest)]}
     due = {"$add": [{"$max": [NOW, "$not_before"]}, wait]}
     dispatched = {"next_dispatch_at": due, "dispatches": plus("$dispatches", 1)}
