@@ -46,7 +46,7 @@ class Grouping(Generic[Request, Reply]):
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._waiting.append((request, future))
         if self._pump is None:
-            # In a context of its own: the pump outlives its first caller, whose log context and time limits are not its.
+            # In a context of its own: the pump outlives its first caller, whose time limits and log context end.
             self._pump = asyncio.create_task(self._run(), context=contextvars.Context())
         return await future
 

@@ -169,5 +169,5 @@ async def test_a_caller_that_gave_up_before_its_group_is_not_written() -> None:
     await _settle()
     writer.may_write.release()
     writer.may_write.release()
-    assert await asyncio.gather(first, third) == ["reply to first", "reply to third"]
+    assert [await first, await third] == ["reply to first", "reply to third"]
     assert writer.groups == [["first"], ["third"]]
