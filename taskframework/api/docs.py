@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import html
 import json
+import re
 from typing import Any, cast
 
 from fastapi import APIRouter, FastAPI
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from taskframework.api.problems import CODES
 
@@ -45,6 +46,11 @@ td, th {{ text-align: left; vertical-align: top; padding: .2rem 1rem .2rem 0; }}
 </body>
 </html>
 """
+
+
+@router.get("/", include_in_schema=False)
+async def lead_to_docs() -> Response:
+    return RedirectResponse("/docs")
 
 
 @router.get("/docs", include_in_schema=False)
@@ -88,12 +94,17 @@ def _operation(path: str, method: str, operation: dict[str, Any]) -> str:
     return (
         f'<section id="{html.escape(operation["operationId"])}">'
         f"<h3><code>{method.upper()} {html.escape(path)}</code> {html.escape(operation['summary'])}</h3>"
-        f"<p>{html.escape(operation.get('description', ''))}</p><table>{''.join(rows)}</table></section>"
+        f"<p>{_prose(operation.get('description', ''))}</p><table>{''.join(rows)}</table></section>"
     )
 
 
 def _row(name: str, meaning: str, schema: dict[str, Any]) -> str:
-    return f"<tr><td><code>{html.escape(name)}</code></td><td>{html.escape(meaning)} {_model(schema)}</td></tr>"
+    return f"<tr><td><code>{html.escape(name)}</code></td><td>{_prose(meaning)} {_model(schema)}</td></tr>"
+
+
+def _prose(text: str) -> str:
+    """Text with its `code` marked as such."""
+    return re.sub(r"`([^`]*)`", r"<code>\1</code>", html.escape(text))
 
 
 def _model(schema: dict[str, Any]) -> str:

@@ -42,9 +42,9 @@ class TaskQuery(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    status: TaskStatus | None = None
-    task_type: str | None = Field(default=None, max_length=100)
-    parent_task_id: str | None = Field(default=None, max_length=100)
+    status: TaskStatus | None = Field(default=None, description="Only tasks in this status")
+    task_type: str | None = Field(default=None, max_length=100, description="Only tasks of this type")
+    parent_task_id: str | None = Field(default=None, max_length=100, description="Only sub-tasks of this task")
     limit: int = Field(default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT, description="Most tasks on the page")
     cursor: str | None = Field(default=None, max_length=MAX_CURSOR, description="`next_cursor` of the page before")
 

@@ -12,7 +12,7 @@ from typing import Any, cast
 import aiosqlite
 
 from taskframework.errors import StoreError, StoreMisconfiguredError, StoreUnavailableError, ValueNotStorableError
-from taskframework.stores.sqlite.migrate import migrate
+from taskframework.stores.sqlite.migrate import check, migrate, migrations
 
 #: How long a write waits for another process that writes to the same file.
 BUSY_TIMEOUT = 5.0
@@ -37,9 +37,11 @@ class Database:
         """
         with translated(self.path):
             try:
+                scripts = await asyncio.to_thread(migrations)
                 self._writer = await connect(str(self.path))
+                await check(self._writer, self.path, newest=len(scripts))  # first: what is not ours stays untouched
                 await _prepare(self._writer, self.path)
-                await migrate(self._writer, self.path)
+                await migrate(self._writer, self.path, scripts)
                 self._reader = await connect(str(self.path))
                 await self._reader.execute("PRAGMA query_only = ON")
             except BaseException:

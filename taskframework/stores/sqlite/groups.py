@@ -6,10 +6,9 @@ on what the one before it left. The write lock of the file is held meanwhile, so
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
 
 import aiosqlite
 
@@ -97,6 +96,12 @@ class _Group:
         self.updated: dict[str, tuple[Value, ...]] = {}
         self._now = now
 
+    def found(self, row: TaskRow, found: Found) -> None:
+        """Take in what the file holds."""
+        self.by_id[row.task_id] = found
+        if row.idempotency_key is not None:
+            self.by_key[row.user_id, row.idempotency_key] = found
+
     def answer(self, request: Request) -> Reply | Exception:
         """Answer one request; what goes wrong with it is the answer to its own caller alone."""
         try:
@@ -142,20 +147,17 @@ def _readable(found: Found) -> Stored:
 async def _load(connection: aiosqlite.Connection, requests: Sequence[Request], group: _Group) -> None:
     tasks = [request.row.task for request in requests if isinstance(request, Insert)]
     changes = [request for request in requests if isinstance(request, Change)]
-    ids = {change.rule.task_id for change in changes} | {task.task_id for task in tasks}
-    mute = ids - {change.rule.task_id for change in changes if change.wants_reply} - {task.task_id for task in tasks}
-    rows: list[Iterable[Any]] = []
+    told = {task.task_id for task in tasks} | {change.rule.task_id for change in changes if change.wants_reply}
+    ids = told | {change.rule.task_id for change in changes}
     if keys := {key for task in tasks if (key := key_of(task)) is not None}:
-        rows += await connection.execute_fetchall(*queries.tasks_by_key(keys))
-    rows += await connection.execute_fetchall(queries.TASKS_BY_ID, [to_json(sorted(ids))])
-    for row in map(TaskRow._make, rows):
-        found = group.by_id.get(row.task_id) or _read(row, with_parameters=row.task_id not in mute)
-        group.by_id[row.task_id] = found
-        if row.idempotency_key is not None:
-            group.by_key[row.user_id, row.idempotency_key] = found
+        for row in map(TaskRow._make, await connection.execute_fetchall(*queries.tasks_by_key(keys))):
+            group.found(row, _read(row))
+    for row in map(TaskRow._make, await connection.execute_fetchall(queries.TASKS_BY_ID, [to_json(sorted(ids))])):
+        if row.task_id not in group.by_id:
+            group.found(row, _read(row, with_parameters=row.task_id in told))
 
 
-def _read(row: TaskRow, *, with_parameters: bool) -> Found:
+def _read(row: TaskRow, *, with_parameters: bool = True) -> Found:
     try:
         return read_row(row, with_parameters=with_parameters)
     except StoreError as error:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import resources
 from pathlib import Path
 
@@ -16,13 +15,12 @@ from taskframework.errors import StoreMisconfiguredError
 APPLICATION_ID = 0x7461736B
 
 
-async def migrate(connection: aiosqlite.Connection, path: Path) -> None:
+async def migrate(connection: aiosqlite.Connection, path: Path, scripts: Sequence[str]) -> None:
     """Apply the migrations a file does not have yet.
 
     Raises:
         StoreMisconfiguredError: if the file belongs to another program or a newer release.
     """
-    scripts = await asyncio.to_thread(migrations)
     if await check(connection, path, newest=len(scripts)) == len(scripts):
         return
     try:

@@ -8,7 +8,7 @@ from taskframework.model.interventions import Cancel
 from taskframework.model.marks import MarkDispatched, MarkPublished
 from taskframework.model.status import TaskStatus
 from taskframework.model.transitions import Complete, Fail, Fence, ReportProgress
-from taskframework.stores.base import TaskStore
+from taskframework.stores.base import Inserted, TaskStore
 from taskframework.testing.conformance.store_suite import (
     HOUR,
     MINUTE,
@@ -79,6 +79,17 @@ class GroupCases(StoreSuite):
         assert after.progress_revision == 20
         assert (after.sequence, after.published_sequence) == (2, 1)
         assert (await stored(store, other.task_id)).fencing_token == 1
+
+    async def test_a_known_key_and_a_mark_at_once(self, store: TaskStore) -> None:
+        task = await put(store, idempotency_key="key", parameters={"n": 1})
+        *_, inserted = await asyncio.gather(
+            *(store.mark(MarkPublished(task.task_id, 1)) for _ in range(3)),
+            store.insert(new_task(now=store.now())),
+            store.mark(MarkDispatched(task.task_id, 1, SECOND, MINUTE)),
+            store.insert(new_task(now=store.now(), idempotency_key="key", parameters={"n": 2})),
+        )
+        assert isinstance(inserted, Inserted)
+        assert (inserted.is_new, inserted.task.task_id, inserted.task.parameters) == (False, task.task_id, {"n": 1})
 
     async def test_each_caller_gets_the_reply_to_its_own_call(self, store: TaskStore) -> None:
         running = [await put_running(store, parameters=n) for n in range(40)]

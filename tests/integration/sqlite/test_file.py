@@ -14,7 +14,7 @@ from taskframework.errors import (
     StoreUnavailableError,
 )
 from taskframework.model.query import TaskFilter
-from taskframework.stores.sqlite import SqliteStore, migrate
+from taskframework.stores.sqlite import SqliteStore, connection, migrate
 from taskframework.testing.conformance.store_suite import put, stored
 from taskframework.testing.factories import new_task
 
@@ -70,6 +70,7 @@ async def test_a_file_of_another_program_is_refused_and_left_alone(path: Path) -
         await SqliteStore(path).open()
     with closing(sqlite3.connect(path)) as raw:
         assert raw.execute("SELECT name FROM sqlite_master").fetchall() == [("songs",)]
+        assert raw.execute("PRAGMA journal_mode").fetchall() == [("delete",)]
 
 
 async def test_a_file_that_is_no_database_is_refused(path: Path) -> None:
@@ -110,7 +111,7 @@ async def test_a_damaged_file_is_reported_as_damaged(path: Path) -> None:
 
 async def test_a_migration_is_whole_or_not_there(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = "CREATE TABLE half (a);\nCREATE TABLE half (a);\n"
-    monkeypatch.setattr(migrate, "migrations", lambda: [*SCRIPTS, broken])
+    monkeypatch.setattr(connection, "migrations", lambda: [*SCRIPTS, broken])
     with pytest.raises(StoreUnavailableError, match="half already exists"):
         await SqliteStore(path).open()
     with closing(sqlite3.connect(path)) as raw:
@@ -121,7 +122,7 @@ async def test_a_migration_is_whole_or_not_there(path: Path, monkeypatch: pytest
 async def test_an_older_file_is_upgraded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = await _make(path, tasks=1)
     script = "ALTER TABLE tasks ADD COLUMN extra TEXT;\n-- with a comment; and a semicolon\nCREATE TABLE more (a);\n"
-    monkeypatch.setattr(migrate, "migrations", lambda: [*SCRIPTS, script])
+    monkeypatch.setattr(connection, "migrations", lambda: [*SCRIPTS, script])
     await store.open()
     assert len((await store.list_tasks(TaskFilter(), limit=5)).items) == 1
     await store.close()
