@@ -14,7 +14,7 @@ from tests.unit.api.conftest import COUNT_WORDS, DEAD_LETTERS, TASKS, Api, probl
 SECRET = "mongodb://user:secret@host/db"
 
 
-@pytest.mark.parametrize("path", ["/", "/api", "/api/v1/", "/api/v1/tasks/", "/api/v2/tasks", "/healthz/", "/x%00"])
+@pytest.mark.parametrize("path", ["/api", "/api/v1/", "/api/v1/tasks/", "/api/v2/tasks", "/healthz/", "/x%00"])
 async def test_unknown_addresses(api: Api, path: str) -> None:
     problem = problem_of(await api.get(path), 404, "not_found")
     assert problem["instance"] == path
@@ -92,3 +92,8 @@ def _all_of(kind: type[SubmissionError]) -> Iterator[type[SubmissionError]]:
     yield kind
     for child in kind.__subclasses__():
         yield from _all_of(child)
+
+
+async def test_the_root_leads_to_the_docs(api: Api) -> None:
+    answer = await api.get("/")
+    assert (answer.status_code, answer.headers["location"]) == (307, "/docs")
