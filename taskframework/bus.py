@@ -89,8 +89,8 @@ class EventBus:
 
     async def _deliver(self, event: Event) -> list[Any]:
         replies: list[tuple[Any, Any]] = self.signal(type(event)).send(self, event=event)
-        for _, reply in replies:
-            if inspect.iscoroutine(reply):
+        for receiver, reply in replies:
+            if receiver == self._receive:
                 return list(await reply)
         return []
 

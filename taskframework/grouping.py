@@ -63,8 +63,14 @@ class Grouping(Generic[Request, Reply]):
                     continue
                 try:
                     replies = await self._write([request for request, _ in group])
+                    if len(replies) != len(group):
+                        raise RuntimeError(f"{len(replies)} replies to {len(group)} requests")
                 except Exception as error:
                     replies = [error] * len(group)
+                except BaseException:
+                    for _, future in group:
+                        future.cancel()
+                    raise
                 for (_, future), reply in zip(group, replies, strict=True):
                     _answer(future, reply)
         finally:

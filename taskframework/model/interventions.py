@@ -7,16 +7,17 @@ from datetime import datetime, timedelta
 from typing import ClassVar
 
 from taskframework.model.status import CLAIMABLE, LIVE, REPLAYABLE, TaskStatus
-from taskframework.model.task import CancelRequest, Task, TaskError
-from taskframework.model.transitions import DEADLINE, Group, at_rest, claimable_at, with_error, with_event
-from taskframework.model.values import fingerprint
-
-
-def framework_error(
-    code: str, message: str, *, retryable: bool, attempt: int = 0, at: datetime | None = None
-) -> TaskError:
-    """An error that did not come out of task code."""
-    return TaskError(code, "taskframework", message, retryable, fingerprint(code), None, attempt, at)
+from taskframework.model.task import CancelRequest, Task
+from taskframework.model.transitions import (
+    DEADLINE,
+    DEADLINE_PASSED,
+    Group,
+    at_rest,
+    claimable_at,
+    framework_error,
+    with_error,
+    with_event,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ class Expire:
         asked = task.evolve(cancel=CancelRequest(DEADLINE, now, "the deadline passed"))
         if task.status is TaskStatus.RUNNING:
             return with_event(asked, "cancel_requested", now, data={"by": DEADLINE, "reason": "the deadline passed"})
-        error = framework_error("deadline", "The deadline passed.", retryable=False, attempt=task.attempts, at=now)
+        error = framework_error("deadline", DEADLINE_PASSED, retryable=False, attempt=task.attempts, at=now)
         return with_event(at_rest(with_error(asked, error), TaskStatus.FAILED, now), "failed", now)
 
     def won(self, task: Task) -> bool:

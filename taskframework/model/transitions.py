@@ -13,7 +13,7 @@ from typing import ClassVar, Literal, Protocol
 
 from taskframework.model.status import CLAIMABLE, TaskStatus
 from taskframework.model.task import ERRORS_KEPT, HISTORY_LENGTH, SCHEMA_VERSION, HistoryEntry, Lease, Task, TaskError
-from taskframework.model.values import Json
+from taskframework.model.values import Json, fingerprint
 
 #: Which transitions a store may write together: all of a group are of the same kind.
 Group = Literal["claim", "settle", "single"]
@@ -23,6 +23,7 @@ RELAY_AFTER = timedelta(seconds=5)
 
 #: `cancel.by` of a cancel that the framework itself asked for because the deadline passed.
 DEADLINE = "deadline"
+DEADLINE_PASSED = "The deadline passed."
 
 
 class Transition(Protocol):
@@ -104,6 +105,13 @@ def claimable_at(task: Task, status: TaskStatus, due: datetime, dispatch_after: 
 
 def with_error(task: Task, error: TaskError) -> Task:
     return task.evolve(error=error, errors=(*task.errors, error)[-ERRORS_KEPT:])
+
+
+def framework_error(
+    code: str, message: str, *, retryable: bool, attempt: int = 0, at: datetime | None = None
+) -> TaskError:
+    """An error that did not come out of task code."""
+    return TaskError(code, "taskframework", message, retryable, fingerprint(code), None, attempt, at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +261,11 @@ class Release:
             return None
         released = task.evolve(last_claim_id=self.fence.claim_id, releases=task.releases + 1)
         if task.cancel is not None:  # QUEUED with a cancel that no claim accepts would be stuck for ever
-            status = TaskStatus.FAILED if task.cancel.by == DEADLINE else TaskStatus.CANCELLED
+            status = TaskStatus.CANCELLED
+            if task.cancel.by == DEADLINE:
+                status = TaskStatus.FAILED
+                error = framework_error("deadline", DEADLINE_PASSED, retryable=False, attempt=task.attempts, at=now)
+                released = with_error(released, error)
             return with_event(at_rest(released, status, now), status.lower(), now, worker_id=self.worker_id)
         queued = with_event(claimable_at(released, TaskStatus.QUEUED, now), "released", now, worker_id=self.worker_id)
         return queued.evolve(attempts=task.attempts - 1)  # after the event, which tells of the attempt it was

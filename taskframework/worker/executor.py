@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from taskframework.bus import EventBus
 from taskframework.errors import InvalidParametersError, NonRetryableError, TaskframeworkError
 from taskframework.model.outcome import Failed, Outcome, Released, Succeeded, classify, describe
-from taskframework.model.transitions import DEADLINE
+from taskframework.model.transitions import DEADLINE, DEADLINE_PASSED
 from taskframework.model.values import MAX_RESULT_BYTES, check_storable
 from taskframework.stores.base import TaskStore
 from taskframework.tasks.context import AttemptControl, TaskContext
@@ -177,7 +177,7 @@ def _stopped(attempt: RunningAttempt) -> Outcome:
             return Released()
         case StopReason.CANCELLED:
             by_deadline = attempt.cancel is not None and attempt.cancel.by == DEADLINE
-            error = AttemptCancelledError("The deadline passed." if by_deadline else None)
+            error = AttemptCancelledError(DEADLINE_PASSED if by_deadline else None)
             return Failed(describe(error, False, "deadline" if by_deadline else "cancelled"), False)
         case None:  # the code cancelled itself
             return Failed(describe(RuntimeError("the task code cancelled itself"), False), False)

@@ -13,7 +13,6 @@ from taskframework.brokers.rabbitmq.connection import Line
 from taskframework.brokers.rabbitmq.delivery import ConsumerChannel, RabbitDelivery
 from taskframework.brokers.rabbitmq.faults import driver_errors
 from taskframework.brokers.rabbitmq.supervision import Background, Kept
-from taskframework.errors import BrokerError
 from taskframework.model.status import Priority
 
 #: Longest time to register a consumer, its declarations included, in seconds.
@@ -82,7 +81,7 @@ class QueueConsumer:
             finally:
                 consumer.take_no_more()
             raise
-        except BrokerError as error:
+        except Exception as error:
             self._forget(consumer)
             if self._source.repair is not None and isinstance(error.__cause__, ChannelNotFoundEntity):
                 await self._source.repair()

@@ -9,20 +9,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import singledispatch
 
-from taskframework.model.interventions import (
-    LEASE_EXPIRED,
-    NO_HANDLER,
-    Cancel,
-    Expire,
-    Postpone,
-    Reap,
-    Replay,
-    framework_error,
-)
+from taskframework.model.interventions import LEASE_EXPIRED, NO_HANDLER, Cancel, Expire, Postpone, Reap, Replay
 from taskframework.model.marks import MAX_DOUBLINGS, MarkDispatched, MarkPublished, PostponeRelay, ReserveDispatch
 from taskframework.model.status import CLAIMABLE, LIVE, REPLAYABLE, TaskStatus
 from taskframework.model.task import SCHEMA_VERSION
-from taskframework.model.transitions import DEADLINE, Claim, Complete, Fail, Fence, Release, ReportProgress
+from taskframework.model.transitions import (
+    DEADLINE,
+    DEADLINE_PASSED,
+    Claim,
+    Complete,
+    Fail,
+    Fence,
+    Release,
+    ReportProgress,
+    framework_error,
+)
 from taskframework.stores.mongo.documents import Document, stored
 from taskframework.stores.mongo.expressions import (
     IS_RUNNING,
@@ -140,8 +141,10 @@ def _release(release: Release) -> Write:
         "attempts": plus("$attempts", -1),
         **with_event("released", worker_id=worker_id),
     }
+    late = with_error(framework_error("deadline", DEADLINE_PASSED, retryable=False))
+    ending = {"$cond": [{"$eq": ["$status", TaskStatus.FAILED]}, {**ended, **late}, ended]}
     is_queued = {"$eq": ["$status", TaskStatus.QUEUED]}
-    return Write(_held(release.fence), [change(released), choose(is_queued, queued, ended)])
+    return Write(_held(release.fence), [change(released), choose(is_queued, queued, ending)])
 
 
 @write_of.register
@@ -175,7 +178,7 @@ def _expire(expire: Expire) -> Write:
     data = {"by": DEADLINE, "reason": "the deadline passed"}
     asked = {"cancel": {"by": data["by"], "at": NOW, "reason": data["reason"]}}
     requested = {**asked, **with_event("cancel_requested", data=data)}
-    error = framework_error("deadline", "The deadline passed.", retryable=False)
+    error = framework_error("deadline", DEADLINE_PASSED, retryable=False)
     failed = {**asked, **with_error(error), **at_rest(TaskStatus.FAILED), **with_event("failed")}
     return Write(guard, [choose(IS_RUNNING, requested, failed)])
 
