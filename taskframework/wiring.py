@@ -107,17 +107,7 @@ def build_broker(settings: Settings, clock: Clock) -> Broker:
         return EmbeddedBroker(clock=clock, prefix=settings.broker.prefix)
     from taskframework.brokers.rabbitmq.broker import RabbitBroker
 
-    chosen = settings.broker
-    return RabbitBroker(
-        chosen.url,
-        prefix=chosen.prefix,
-        delay=chosen.delay,
-        heartbeat=chosen.heartbeat,
-        connect_timeout=chosen.connect_timeout,
-        publish_timeout=chosen.publish_timeout,
-        max_unconfirmed=chosen.max_unconfirmed,
-        delivery_limit=chosen.delivery_limit,
-    )
+    return RabbitBroker.from_settings(settings.broker)
 
 
 def topology_lines(settings: Settings, task_types: Sequence[str]) -> list[str]:

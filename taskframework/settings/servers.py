@@ -45,7 +45,7 @@ class BrokerSettings(Section):
     heartbeat: Duration = Field(
         default=timedelta(seconds=10),
         ge=timedelta(seconds=1),
-        description="AMQP heartbeat; a silent connection is given up after about two of them",
+        description="AMQP heartbeat; a silent connection is given up after about three of them",
     )
     connect_timeout: Duration = Field(
         default=timedelta(seconds=10), gt=ZERO, description="Longest wait for one attempt to connect"
