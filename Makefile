@@ -13,21 +13,9 @@ help: ## list the targets
 
 install: $(STAMP) ## create .venv with everything the lock file names; quick when it is up to date
 
-# Candidates are run, not looked up: a version manager's shim may exist for a version that is switched off, and Debian's
-# python3 may lack venv. The environment is made anew when it does not run (moved, or its interpreter is gone).
+# The environment is made anew when it does not run (moved, or its interpreter is gone).
 $(STAMP): pyproject.toml requirements.lock
-	@if ! $(PIP) --version >/dev/null 2>&1; then \
-		for candidate in $(PYTHON) python3 python3.13 python3.12 python3.11; do \
-			if $$candidate -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
-				found=$$candidate; break; \
-			fi; \
-		done; \
-		if [ -z "$$found" ]; then \
-			echo 'make install: needs Python 3.11 or newer with the venv module (Debian: apt-get install python3-venv);' \
-				'name another interpreter with: make install PYTHON=...' >&2; exit 1; \
-		fi; \
-		$$found -m venv --clear $(VENV); \
-	fi
+	@$(PIP) --version >/dev/null 2>&1 || PYTHON='$(PYTHON)' .ci/venv $(VENV)
 	@echo 'Installing into $(VENV) (about a minute the first time) ...'
 	@$(PIP) install -qq --require-hashes -r requirements.lock
 	@$(PIP) install -qq --no-deps --no-build-isolation -e .
