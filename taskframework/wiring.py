@@ -224,6 +224,7 @@ def _build_worker(desk: Desk, broker: Broker, metrics: Metrics) -> tuple[Heartbe
         clock,
         worker_id,
         ClaimPolicy(settings.worker.lease, settings.recovery.no_handler_delay, settings.recovery.no_handler_limit),
+        lambda task_type: desk.registry.get(task_type) is not None,
     )
     settlement = SettleStation(bus, clock, worker_id, retry_policy(settings), metrics.stale)
     consumer = TaskConsumer(

@@ -124,10 +124,13 @@ class Claim:
     claim_id: str
     worker_id: str
     lease: timedelta
+    #: The type the message rang for; a document of another type is not claimed. None does not look.
+    task_type: str | None = None
 
     def apply(self, task: Task, now: datetime) -> Task | None:
         if (
             task.status not in CLAIMABLE
+            or self.task_type not in (None, task.task_type)
             or task.dispatch_epoch != self.dispatch_epoch
             or task.cancel is not None
             or task.not_before > now

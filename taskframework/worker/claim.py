@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -44,16 +45,33 @@ class ClaimPolicy:
 class ClaimStation:
     """Claims tasks for one worker."""
 
-    def __init__(self, store: TaskStore, bus: EventBus, clock: Clock, worker_id: str, policy: ClaimPolicy) -> None:
+    def __init__(
+        self,
+        store: TaskStore,
+        bus: EventBus,
+        clock: Clock,
+        worker_id: str,
+        policy: ClaimPolicy,
+        knows: Callable[[str], bool],
+    ) -> None:
+        """Prepare to claim; `knows` tells whether this worker can run a task type."""
         self._store = store
         self._bus = bus
         self._clock = clock
         self._worker_id = worker_id
         self._policy = policy
+        self._knows = knows
 
     def request(self, message: TaskMessage) -> Claim:
         """The claim for a message. After a failure the same one is asked again: its reply may be what was lost."""
-        return Claim(message.task_id, message.dispatch_epoch, new_claim_id(), self._worker_id, self._policy.lease)
+        return Claim(
+            message.task_id,
+            message.dispatch_epoch,
+            new_claim_id(),
+            self._worker_id,
+            self._policy.lease,
+            message.task_type,
+        )
 
     async def claim(self, claim: Claim) -> RunningAttempt | Refusal:
         """Try to make the task ours.
@@ -88,6 +106,8 @@ class ClaimStation:
         """
         if task.status not in CLAIMABLE or task.dispatch_epoch != claim.dispatch_epoch or task.cancel is not None:
             return None
+        if claim.task_type != task.task_type:
+            return None
         early = task.not_before - self._store.now() + _TICK
         return early.total_seconds() if timedelta(0) < early <= _HARDLY_EARLY else None
 
@@ -101,11 +121,9 @@ class ClaimStation:
     async def _refuse(self, claim: Claim, current: Task | None) -> Refusal:
         if current is None:
             return Refusal.NO_DOCUMENT
-        if (
-            current.schema_version > SCHEMA_VERSION
-            and current.status in CLAIMABLE
-            and current.dispatch_epoch == claim.dispatch_epoch
-        ):
+        is_waiting = current.status in CLAIMABLE and current.dispatch_epoch == claim.dispatch_epoch
+        is_foreign = current.schema_version > SCHEMA_VERSION or not self._knows(current.task_type)
+        if is_waiting and is_foreign:
             return await self._postpone(claim.task_id, claim.dispatch_epoch)
         return Refusal.NOT_NEEDED
 

@@ -53,6 +53,8 @@ class TaskExecutorService:
         self._store = store
         self._bus = bus
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="taskframework")
+        # As many as threads: an attempt waits here, where its time does not run yet, and not inside the pool.
+        self._thread_slots = asyncio.Semaphore(threads)
         self._processes = ProcessPool(processes or os.cpu_count() or 1)
 
     async def execute(self, registration: Registration, attempt: RunningAttempt) -> Outcome:
@@ -82,21 +84,22 @@ class TaskExecutorService:
             context = _context(registration, attempt, progress)
         except InvalidParametersError as error:
             return Failed(describe(error, False, error.code), False)
-        timeout = registration.executable.options.timeout.total_seconds()
+        limit = _TimeLimit(registration.executable.options.timeout.total_seconds())
         # A task of its own: cancelling it stops the code and nothing else.
-        run = asyncio.create_task(self._call(registration, context))
+        run = asyncio.create_task(self._call(registration, context, limit))
         attempt.runs(run)
         try:
-            await asyncio.wait([run, attempt.given_up], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([run, attempt.given_up, limit.is_over], return_when=asyncio.FIRST_COMPLETED)
             if not run.done() and attempt.stop_reason is None:
                 run.cancel()
                 await asyncio.wait([run], timeout=STOP_PATIENCE)
-                return _timed_out(timeout)
+                return _timed_out(limit.seconds)
             if not run.done():
                 logger.warning("task %s does not react to being stopped", attempt.task.task_id)
                 return _stopped(attempt)
         finally:
             run.cancel()
+            limit.end()
         return self._outcome(registration, attempt, run)
 
     @staticmethod
@@ -112,21 +115,45 @@ class TaskExecutorService:
         except BaseException as error:
             return classify(error, registration.executable.options.retry_on)
 
-    async def _call(self, registration: Registration, context: TaskContext[Any]) -> Any:
+    async def _call(self, registration: Registration, context: TaskContext[Any], limit: _TimeLimit) -> Any:
         try:
-            return await self._execute(registration, context)
+            return await self._execute(registration, context, limit)
         except (KeyboardInterrupt, SystemExit) as error:
             # Out of an asyncio task these two leave the event loop, and would end the worker with everything in it.
             raise RuntimeError(f"the task code raised {type(error).__name__}") from error
 
-    async def _execute(self, registration: Registration, context: TaskContext[Any]) -> Any:
+    async def _execute(self, registration: Registration, context: TaskContext[Any], limit: _TimeLimit) -> Any:
         execute = registration.executable.execute
         if registration.is_async:
+            limit.start()
             return await execute(context)
         if registration.executable.options.run_in == "process":
-            return await self._processes.run(registration.executable, context)
+            return await self._processes.run(registration.executable, context, on_start=limit.start)
         call = functools.partial(contextvars.copy_context().run, execute, context)
-        return await asyncio.get_running_loop().run_in_executor(self._threads, _keep_stop_iteration(call))
+        async with self._thread_slots:
+            limit.start()
+            return await asyncio.get_running_loop().run_in_executor(self._threads, _keep_stop_iteration(call))
+
+
+class _TimeLimit:
+    """The time of one attempt. It runs from the moment the code starts, not while it waits for a thread or process."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.is_over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self.seconds, self._expire)
+
+    def end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _expire(self) -> None:
+        if not self.is_over.done():
+            self.is_over.set_result(None)
 
 
 def _context(registration: Registration, attempt: RunningAttempt, control: AttemptControl) -> TaskContext[Any]:

@@ -16,6 +16,7 @@ import pickle
 import signal
 import socket
 import threading
+from collections.abc import Callable
 from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
@@ -71,11 +72,21 @@ class ProcessPool:
         self._ending: set[asyncio.Task[int | None]] = set()
         self._is_closed = False
 
-    async def run(self, executable: BackgroundTaskExecutable[Any, Any], context: TaskContext[Any]) -> Any:
+    async def run(
+        self,
+        executable: BackgroundTaskExecutable[Any, Any],
+        context: TaskContext[Any],
+        on_start: Callable[[], None] = lambda: None,
+    ) -> Any:
         """Execute in a child; progress and log lines come back through `context` and `logging`.
 
         When the caller is cancelled, `context.is_cancel_requested` becomes true in the child, which then has `grace`
         to end before it is killed together with what it started. A second cancellation kills it at once.
+
+        Args:
+            executable: whose `execute` runs.
+            context: what it is given.
+            on_start: called when a child has been found, after whatever wait that took.
 
         Returns:
             What `execute` returned.
@@ -88,6 +99,7 @@ class ProcessPool:
         request = _request(executable, context)
         async with self._slots:
             child = await self._take()
+            on_start()
             attempt = asyncio.create_task(child.run(request, context.control))
             attempt.add_done_callback(_retrieved)
             try:

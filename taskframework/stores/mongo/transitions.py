@@ -85,6 +85,8 @@ def _claimable(task_id: str, dispatch_epoch: int) -> Document:
 def _claim(claim: Claim) -> Write:
     guard = {**_claimable(claim.task_id, claim.dispatch_epoch), **passed("not_before")}
     guard |= {"cancel": None, "schema_version": {"$lte": SCHEMA_VERSION}}
+    if claim.task_type is not None:
+        guard["task_type"] = claim.task_type
     lease = {"worker_id": lit(claim.worker_id), "claim_id": lit(claim.claim_id), "expires_at": later(claim.lease)}
     claimed = {
         "status": TaskStatus.RUNNING,

@@ -164,3 +164,14 @@ async def test_an_error_that_cannot_be_told_is_bounded(executor: TaskExecutorSer
 
     assert "UnspeakableError" in failure(await execute(executor, silent)).error.message
     assert len(failure(await execute(executor, loud)).error.message) < 3000
+
+
+async def test_waiting_for_a_thread_is_not_part_of_an_attempts_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executors, "STOP_PATIENCE", 0.05)
+    service = TaskExecutorService(cast(TaskStore, None), EventBus(), threads=1, processes=1)
+    brief = TaskOptions(timeout=timedelta(milliseconds=300))
+    outcomes = await asyncio.gather(
+        *(execute(service, lambda context: threading.Event().wait(0.15), options=brief) for _ in range(5))
+    )
+    await service.close()
+    assert outcomes == [Succeeded(False)] * 5
