@@ -19,15 +19,16 @@ from taskframework.errors import (
     TaskNotFoundError,
     TransitionRefusedError,
     UnknownTaskTypeError,
+    ValueNotStorableError,
 )
 from taskframework.events.external import ExternalEvent
 from taskframework.events.subscriber import EventSubscriber
 from taskframework.model.status import Priority, TaskStatus
 from taskframework.model.task import Task
-from taskframework.runtime import TaskFramework, event_subscriber
+from taskframework.runtime import NotRunningError, TaskFramework, event_subscriber
 from taskframework.settings import Settings, load_settings
 from taskframework.submission.handle import TaskHandle
-from taskframework.submission.service import SubmitRequest
+from taskframework.submission.service import InvalidRequestError, SubmitRequest
 from taskframework.tasks.context import TaskContext
 from taskframework.tasks.executable import BackgroundTaskExecutable
 from taskframework.tasks.options import TaskOptions
@@ -40,7 +41,9 @@ __all__ = [
     "ExternalEvent",
     "IdempotencyConflictError",
     "InvalidParametersError",
+    "InvalidRequestError",
     "NonRetryableError",
+    "NotRunningError",
     "Priority",
     "RegistrationError",
     "ResultTimeoutError",
@@ -60,6 +63,7 @@ __all__ = [
     "TaskframeworkError",
     "TransitionRefusedError",
     "UnknownTaskTypeError",
+    "ValueNotStorableError",
     "event_subscriber",
     "load_settings",
 ]

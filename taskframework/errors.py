@@ -11,7 +11,7 @@ A class docstring is the message an instance has when none is given; `hint` says
     ├── TaskNotFoundError, TransitionRefusedError  the request does not fit the task
     ├── TaskFailedError, ResultTimeoutError        raised to who waits for a result
     ├── MessageUnreadableError
-    ├── StoreError ── StoreUnavailableError, StoreMisconfiguredError
+    ├── StoreError ── StoreUnavailableError, StoreMisconfiguredError, TaskUnreadableError
     └── BrokerError ── BrokerUnavailableError, PublishRefusedError, TopologyMismatchError
 """
 
@@ -19,6 +19,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 from typing import Any
+
+_LONGEST_DELAY = timedelta(days=3650).total_seconds()
 
 
 class TaskframeworkError(Exception):
@@ -49,7 +51,20 @@ class RetryableError(TaskframeworkError):
                 retry policy decides.
         """
         super().__init__(message)
-        self.delay = delay if delay is None or isinstance(delay, timedelta) else timedelta(seconds=delay)
+        self.delay = None if delay is None else _delay(delay)
+
+
+def _delay(value: timedelta | float) -> timedelta:
+    """A delay that can be kept: never negative, ten years at the most. What is none at all counts as no delay.
+
+    This runs while task code fails; another error from here would hide the one that matters.
+    """
+    try:
+        seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
+    except (TypeError, ValueError):
+        return timedelta(0)
+    # The order matters: a comparison with NaN is false.
+    return timedelta(seconds=min(seconds, _LONGEST_DELAY)) if seconds > 0 else timedelta(0)
 
 
 class NonRetryableError(TaskframeworkError):
@@ -188,6 +203,16 @@ class MessageUnreadableError(TaskframeworkError):
 
 class StoreError(TaskframeworkError):
     """The store refused the operation."""
+
+
+class TaskUnreadableError(StoreError):
+    """The stored task has a shape this release does not know."""
+
+    hint = "A newer release wrote it; ask a process of that release, or upgrade this one."
+
+    def __init__(self, task_id: str, reason: str) -> None:
+        super().__init__(f"The stored task {task_id} cannot be read: {reason}.")
+        self.task_id = task_id
 
 
 class StoreUnavailableError(StoreError):

@@ -16,7 +16,7 @@ from taskframework.clock import Clock, SystemClock
 from taskframework.errors import ConfigurationError, TaskframeworkError
 from taskframework.events.subscriber import EventSubscriber
 from taskframework.model.task import Task
-from taskframework.settings import Settings, load_settings
+from taskframework.settings import LoadedSettings, Settings, load_settings
 from taskframework.submission.handle import TaskHandle
 from taskframework.submission.service import Submission, SubmitRequest
 from taskframework.tasks.executable import BackgroundTaskExecutable
@@ -45,7 +45,7 @@ class TaskFramework:
             print(await handle.result(timeout=10))
     """
 
-    def __init__(self, settings: Settings | None = None, *, clock: Clock | None = None) -> None:
+    def __init__(self, settings: Settings | LoadedSettings | None = None, *, clock: Clock | None = None) -> None:
         """Configure a framework.
 
         Args:
@@ -56,7 +56,8 @@ class TaskFramework:
         Raises:
             ConfigurationError: if the settings cannot be used.
         """
-        self.settings = settings if settings is not None else load_settings().settings
+        chosen = settings if settings is not None else load_settings()
+        self.settings = chosen.settings if isinstance(chosen, LoadedSettings) else chosen
         self.registry = TaskRegistry()
         self._clock = clock or SystemClock()
         self._desk: Desk | None = None

@@ -21,7 +21,8 @@ from pydantic import (
 from starlette.requests import ClientDisconnect, Request
 
 from taskframework.api.problems import RequestRefusedError, invalid_fields
-from taskframework.submission.service import MAX_ATTEMPTS, MAX_NAME, SubmitRequest
+from taskframework.submission.service import MAX_NAME, SubmitRequest
+from taskframework.tasks.options import MAX_ATTEMPTS
 
 MAX_BULK = 1000
 MAX_REPLAY = 500

@@ -50,7 +50,7 @@ async def list_dead_letters(request: Request, query: Annotated[PageQuery, Query(
     summary="Show a dead letter",
     responses={
         200: {"model": DeadLetterView, "description": "The dead letter; a message with all its bytes and headers"},
-        **refuses("task_not_found", "store_unavailable"),
+        **refuses("task_not_found", "task_unreadable", "store_unavailable"),
     },
 )
 async def get_dead_letter(request: Request, letter_id: str) -> Response:

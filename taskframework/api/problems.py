@@ -23,6 +23,7 @@ from taskframework.errors import (
     SubmissionError,
     TaskframeworkError,
     TaskNotFoundError,
+    TaskUnreadableError,
     TransitionRefusedError,
     UnknownTaskTypeError,
     ValueNotStorableError,
@@ -46,6 +47,7 @@ CODES: dict[str, tuple[int, str]] = {
     "task_not_found": (404, "There is no such task or dead letter"),
     "method_not_allowed": (405, "This address does not know the method"),
     "idempotency_conflict": (409, "The idempotency key belongs to another task"),
+    "task_unreadable": (409, "A newer release wrote this task"),
     "transition_refused": (409, "The task is not in a status that allows this"),
     "body_too_large": (413, "The body is too large"),
     "unsupported_media_type": (415, "The body is not application/json"),
@@ -127,6 +129,8 @@ def describe(error: Exception) -> Problem:
         return Problem(error.code if error.code in CODES else "invalid_task", error.message, error.hint, _fields(error))
     if isinstance(error, TaskNotFoundError):
         return Problem("task_not_found", error.message, error.hint)
+    if isinstance(error, TaskUnreadableError):
+        return Problem("task_unreadable", error.message, error.hint)
     if isinstance(error, TransitionRefusedError):
         return Problem("transition_refused", error.message, error.hint)
     if isinstance(error, StoreUnavailableError):

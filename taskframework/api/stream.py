@@ -81,7 +81,9 @@ async def _gone(receive: Receive) -> None:
     responses={
         200: _STREAM,
         204: {"description": "The task is final and the client has its last event"},
-        **refuses("task_not_found", "invalid_request", "store_unavailable", "too_many_streams", "stopping"),
+        **refuses(
+            "task_not_found", "task_unreadable", "invalid_request", "store_unavailable", "too_many_streams", "stopping"
+        ),
     },
 )
 async def follow_task(request: Request, task_id: str) -> Response:

@@ -129,7 +129,10 @@ async def list_tasks(request: Request, query: Annotated[TaskQuery, Query()]) -> 
 @router.get(
     "/tasks/{task_id}",
     summary="Show a task",
-    responses={200: {"model": TaskView, "description": "The task"}, **refuses("task_not_found", "store_unavailable")},
+    responses={
+        200: {"model": TaskView, "description": "The task"},
+        **refuses("task_not_found", "task_unreadable", "store_unavailable"),
+    },
 )
 async def get_task(request: Request, task_id: str) -> Response:
     """Show a task as it is now, with its result or error and its history."""
@@ -143,7 +146,7 @@ async def get_task(request: Request, task_id: str) -> Response:
     openapi_extra=takes(CancelTask, is_optional=True),
     responses={
         202: {"model": TaskView, "description": "Cancelled, or asked to stop: then it is still RUNNING"},
-        **refuses(*_BODY_CODES, "task_not_found", "transition_refused", "store_unavailable"),
+        **refuses(*_BODY_CODES, "task_not_found", "task_unreadable", "transition_refused", "store_unavailable"),
     },
 )
 async def cancel_task(request: Request, task_id: str) -> Response:
@@ -160,7 +163,7 @@ async def cancel_task(request: Request, task_id: str) -> Response:
     openapi_extra=takes(RetryTask, is_optional=True),
     responses={
         202: {"model": TaskView, "description": "Queued as a new generation, with all its attempts"},
-        **refuses(*_BODY_CODES, "task_not_found", "transition_refused", "store_unavailable"),
+        **refuses(*_BODY_CODES, "task_not_found", "task_unreadable", "transition_refused", "store_unavailable"),
     },
 )
 async def retry_task(request: Request, task_id: str) -> Response:

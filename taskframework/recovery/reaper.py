@@ -9,6 +9,7 @@ from taskframework.bus import EventBus
 from taskframework.model.events import event_for
 from taskframework.model.interventions import Reap
 from taskframework.model.retry import RetryPolicy
+from taskframework.recovery.loop import repaired
 from taskframework.stores.base import TaskStore
 
 logger = logging.getLogger(__name__)
@@ -53,9 +54,8 @@ class Reaper:
         expired = await self._store.expired_leases(self._grace, self._batch)
         for lease in expired:
             delay = self._policy.delay(max(1, lease.crashes))
-            task = await self._store.apply(
-                Reap(lease.task_id, lease.fencing_token, self._grace, self._max_crashes, delay)
-            )
+            reap = Reap(lease.task_id, lease.fencing_token, self._grace, self._max_crashes, delay)
+            task = await repaired(self._store, reap)
             if task is not None:
                 logger.warning("task %s: its worker is gone, now %s", task.task_id, task.status)
                 await self._bus.publish(event_for(task))

@@ -13,6 +13,7 @@ from taskframework.model.interventions import Expire
 from taskframework.model.marks import ReserveDispatch
 from taskframework.model.status import Priority
 from taskframework.model.task import Task
+from taskframework.recovery.loop import repaired
 from taskframework.stores.base import DueTask, TaskStore
 
 
@@ -57,7 +58,7 @@ class Sweeper:
         """End, or ask to end, one batch of tasks past their deadline."""
         overdue = await self._store.past_deadline(self._batch)
         for task_id in overdue:
-            task = await self._store.apply(Expire(task_id))
+            task = await repaired(self._store, Expire(task_id))
             if task is not None:
                 await self._bus.publish(event_for(task))
         return len(overdue) == self._batch
@@ -71,5 +72,6 @@ class Sweeper:
         return any(await asyncio.gather(*map(self._dispatch, tasks)))
 
     async def _dispatch(self, due: DueTask) -> bool:
-        reserved = await self._store.apply(self._dispatcher.reservation(due.task_id, due.dispatch_epoch))
+        reservation = self._dispatcher.reservation(due.task_id, due.dispatch_epoch)
+        reserved = await repaired(self._store, reservation)
         return reserved is not None and await self._dispatcher.dispatch(reserved)

@@ -20,11 +20,11 @@ from taskframework.model.status import Priority
 from taskframework.model.task import Task, new_task_id, submitted
 from taskframework.model.values import MAX_PARAMETERS_BYTES, check_storable, fingerprint
 from taskframework.stores.base import TaskStore
+from taskframework.tasks.options import MAX_ATTEMPTS
 from taskframework.tasks.registry import Registration, TaskRegistry
 from taskframework.telemetry import current_traceparent
 
 ANONYMOUS = "anonymous"
-MAX_ATTEMPTS = 1000
 MAX_NAME = 200
 _FARTHEST = timedelta(days=3660)
 
@@ -167,11 +167,13 @@ def _times(request: SubmitRequest, now: datetime) -> tuple[datetime, datetime | 
 def _moment(field: str, value: datetime | None, now: datetime) -> datetime | None:
     if value is None:
         return None
+    if not isinstance(value, datetime):
+        raise InvalidRequestError(field, f"it is a {type(value).__name__}", "Give a datetime with a time zone.")
     if value.tzinfo is None:
         raise InvalidRequestError(field, "it has no time zone", "Add one, for example 2027-01-31T12:00:00Z.")
-    if abs(value - now) > _FARTHEST:
-        raise InvalidRequestError(field, "it is more than ten years away", "Give a nearer time.")
-    return whole_milliseconds(value.astimezone(UTC))
+    if value - now > _FARTHEST:
+        raise InvalidRequestError(field, "it is more than ten years ahead", "Give a nearer time.")
+    return whole_milliseconds(max(value, now - _FARTHEST).astimezone(UTC))
 
 
 def _priority(value: str) -> Priority:

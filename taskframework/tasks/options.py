@@ -10,6 +10,9 @@ from taskframework.errors import RegistrationError
 from taskframework.model.status import Priority
 
 DEFAULT_TIMEOUT = timedelta(hours=1)
+MAX_ATTEMPTS = 1000
+_ZERO = timedelta(0)
+_COUNT = f"a number from 1 to {MAX_ATTEMPTS}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,11 +39,35 @@ class TaskOptions:
     run_in: Literal["thread", "process"] = "thread"
 
     def __post_init__(self) -> None:
-        if self.max_attempts is not None and self.max_attempts < 1:
-            raise RegistrationError(f"max_attempts is {self.max_attempts}.", hint="Use 1 or more.")
-        if self.timeout <= timedelta(0):
-            raise RegistrationError(f"timeout is {self.timeout}.", hint="Use a time above zero.")
-        if self.priority not in tuple(Priority):
-            raise RegistrationError(f"priority is {self.priority!r}.", hint="Use high, normal or low.")
-        if self.run_in not in ("thread", "process"):
-            raise RegistrationError(f"run_in is {self.run_in!r}.", hint="Use thread or process.")
+        """Check each option where it is written, not where it is first used.
+
+        Raises:
+            RegistrationError: naming the option and what it accepts.
+        """
+        _require(self.max_attempts is None or _is_count(self.max_attempts), self, "max_attempts", _COUNT)
+        _require(_is_time(self.timeout) and self.timeout > _ZERO, self, "timeout", "a timedelta above zero")
+        _require(self.priority in tuple(Priority), self, "priority", "high, normal or low")
+        for name in ("initial_delay", "max_delay"):
+            delay = getattr(self, name)
+            _require(delay is None or (_is_time(delay) and delay >= _ZERO), self, name, "a timedelta of zero or more")
+        _require(_are_errors(self.retry_on), self, "retry_on", "a tuple of exception types")
+        _require(self.run_in in ("thread", "process"), self, "run_in", "thread or process")
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_ATTEMPTS
+
+
+def _are_errors(value: object) -> bool:
+    return isinstance(value, tuple) and all(
+        isinstance(kind, type) and issubclass(kind, BaseException) for kind in value
+    )
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, timedelta)
+
+
+def _require(is_right: bool, options: TaskOptions, name: str, accepted: str) -> None:
+    if not is_right:
+        raise RegistrationError(f"The option {name} is {getattr(options, name)!r}.", hint=f"Use {accepted}.")

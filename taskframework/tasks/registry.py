@@ -8,14 +8,15 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, get_args, get_origin
+from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUndefinedAnnotation
 
 from taskframework.errors import InvalidParametersError, RegistrationError, UnknownTaskTypeError
 from taskframework.model.status import LANES
-from taskframework.tasks.executable import BackgroundTaskExecutable, P, R
+from taskframework.tasks.executable import BackgroundTaskExecutable
+from taskframework.tasks.options import TaskOptions
 
 TASK_TYPE = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
 
@@ -67,6 +68,7 @@ class TaskRegistry:
                 f"Task type {task_type!r} is registered twice: by {_name(present.executable)} and {_name(instance)}.",
                 hint="Give one of them another task_type.",
             )
+        _check_execute(instance)
         parameters, result = _type_arguments(type(instance))
         registration = Registration(
             instance,
@@ -157,6 +159,24 @@ def _instance(
         ) from error
 
 
+def _check_execute(instance: BackgroundTaskExecutable[Any, Any]) -> None:
+    if not isinstance(instance.options, TaskOptions):
+        raise RegistrationError(
+            f"The options of {_name(instance)} are {instance.options!r}.", hint="Write options = TaskOptions(...)."
+        )
+    if inspect.isasyncgenfunction(instance.execute) or inspect.isgeneratorfunction(instance.execute):
+        raise RegistrationError(
+            f"execute of {_name(instance)} is a generator.", hint="Return the result instead of yielding it."
+        )
+    try:
+        inspect.signature(instance.execute).bind(None)
+    except TypeError as error:
+        raise RegistrationError(
+            f"execute of {_name(instance)} cannot be called with a context: {error}.",
+            hint="Write def execute(self, context).",
+        ) from error
+
+
 def _checked_type(instance: BackgroundTaskExecutable[Any, Any]) -> str:
     task_type = getattr(instance, "task_type", None)
     if not isinstance(task_type, str) or TASK_TYPE.fullmatch(task_type) is None:
@@ -175,7 +195,7 @@ def _checked_type(instance: BackgroundTaskExecutable[Any, Any]) -> str:
 def _type_arguments(kind: type[BackgroundTaskExecutable[Any, Any]]) -> tuple[Any, Any]:
     """P and R of a subclass, through generic bases in between."""
     found = _arguments_in(kind, {})
-    if found is None or any(argument in (P, R) or hasattr(argument, "__constraints__") for argument in found):
+    if found is None or any(isinstance(argument, TypeVar) or _is_open(argument) for argument in found):
         raise RegistrationError(
             f"{kind.__qualname__} does not say its parameter and result types.",
             hint=f"Write class {kind.__name__}(BackgroundTaskExecutable[Parameters, Result]).",
@@ -183,10 +203,23 @@ def _type_arguments(kind: type[BackgroundTaskExecutable[Any, Any]]) -> tuple[Any
     return found
 
 
+def _is_open(argument: Any) -> bool:
+    """Whether a generic alias, such as list[T], still has a variable in it."""
+    return get_origin(argument) is not None and bool(getattr(argument, "__parameters__", ()))
+
+
+def _substituted(argument: Any, bound: dict[Any, Any]) -> Any:
+    if isinstance(argument, TypeVar):
+        return bound.get(argument, argument)
+    if _is_open(argument):
+        return argument[tuple(bound.get(variable, variable) for variable in argument.__parameters__)]
+    return argument
+
+
 def _arguments_in(kind: Any, bound: dict[Any, Any]) -> tuple[Any, Any] | None:
     for base in getattr(kind, "__orig_bases__", ()):
         origin = get_origin(base)
-        arguments = tuple(bound.get(argument, argument) for argument in get_args(base))
+        arguments = tuple(_substituted(argument, bound) for argument in get_args(base))
         if origin is BackgroundTaskExecutable:
             return arguments[0], arguments[1]
         if origin is not None and inspect.isclass(origin) and issubclass(origin, BackgroundTaskExecutable):
@@ -202,8 +235,10 @@ def _arguments_in(kind: Any, bound: dict[Any, Any]) -> tuple[Any, Any] | None:
 
 def _adapter(argument: Any, instance: BackgroundTaskExecutable[Any, Any], what: str) -> TypeAdapter[Any]:
     try:
-        return TypeAdapter(argument)
-    except (PydanticSchemaGenerationError, PydanticUndefinedAnnotation) as error:
+        adapter: TypeAdapter[Any] = TypeAdapter(argument)
+        adapter.rebuild(raise_errors=True)  # a name that cannot be resolved would fail at the first submission
+        return adapter
+    except (PydanticSchemaGenerationError, PydanticUndefinedAnnotation, NameError) as error:
         raise RegistrationError(
             f"The {what} type of {_name(instance)} is not one pydantic can validate: {error}.",
             hint="Use a pydantic model, a dataclass or plain types.",

@@ -10,6 +10,7 @@ from datetime import timedelta
 from taskframework import failpoint
 from taskframework.bus import EventBus
 from taskframework.clock import Clock
+from taskframework.errors import TaskUnreadableError
 from taskframework.model.events import TaskStartedEvent, event_for
 from taskframework.model.interventions import Postpone
 from taskframework.model.message import TaskMessage
@@ -86,7 +87,12 @@ class ClaimStation:
         task = await self._store.apply(claim)
         await failpoint.reached("claim.after_write")
         if task is None:
-            current = await self._store.get(claim.task_id)
+            try:
+                current = await self._store.get(claim.task_id)
+            except TaskUnreadableError:
+                # Marked instead of moved: the task cannot be read back, and for this no reply is needed.
+                await self._store.mark(self._postponement(claim.task_id, claim.dispatch_epoch))
+                return Refusal.NOT_OURS
             if current is not None and claim.won(current):
                 task = current
             elif current is not None and (wait := self._early_by(claim, current)) is not None:
@@ -128,9 +134,10 @@ class ClaimStation:
         return Refusal.NOT_NEEDED
 
     async def _postpone(self, task_id: str, dispatch_epoch: int) -> Refusal:
-        postponed = await self._store.apply(
-            Postpone(task_id, dispatch_epoch, self._policy.no_handler_delay, self._policy.no_handler_limit)
-        )
+        postponed = await self._store.apply(self._postponement(task_id, dispatch_epoch))
         if postponed is not None and postponed.status.is_final:
             await self._bus.publish(event_for(postponed))
         return Refusal.NOT_OURS
+
+    def _postponement(self, task_id: str, dispatch_epoch: int) -> Postpone:
+        return Postpone(task_id, dispatch_epoch, self._policy.no_handler_delay, self._policy.no_handler_limit)

@@ -7,6 +7,7 @@ import base64
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import aio_pika
@@ -15,7 +16,9 @@ from aio_pika.abc import AbstractChannel
 from pymongo import AsyncMongoClient
 
 from taskframework import TaskFramework, TaskStatus
+from taskframework.errors import TaskUnreadableError
 from taskframework.model.message import TaskMessage
+from taskframework.model.query import TaskFilter
 from taskframework.model.status import Priority
 from tests.flow.conftest import Run
 from tests.support.eventually import eventually
@@ -93,6 +96,29 @@ async def test_a_task_of_an_unknown_type_is_postponed(run: Run, urls: dict[str, 
 
     document = await _postponed(run, urls, rename)
     assert (document["status"], document["attempts"]) == ("QUEUED", 0)
+
+
+async def test_a_task_of_a_shape_nobody_knows_hides_and_stops_nothing(run: Run, urls: dict[str, str]) -> None:
+    def reshape(document: dict[str, Any]) -> dict[str, Any]:
+        return {"$set": {"schema_version": 99, "history": "elsewhere", "next_dispatch_at": document["created_at"]}}
+
+    await _postponed(run, urls, reshape)
+    async with run() as framework:
+        with pytest.raises(TaskUnreadableError, match="newer release"):
+            await framework.get("stored-elsewhere")
+        listed = await framework.desk.tasks.list_tasks(TaskFilter(), limit=10)
+        assert [task.status for task in listed.items] == [TaskStatus.COMPLETED] * 2
+
+
+async def test_a_message_cannot_choose_another_type_than_its_document_has(run: Run, urls: dict[str, str]) -> None:
+    Counts.executions.clear()
+    async with run() as framework, foreign_channel(urls) as channel:
+        soon = datetime.now(UTC) + timedelta(milliseconds=500)
+        handle = await framework.submit("count-words", {"text": "a b"}, not_before=soon)
+        lie = {"schema_version": 1, "task_id": handle.task_id, "task_type": "counts", "dispatch_epoch": 1}
+        await send(channel, json.dumps(lie).encode())
+        assert await handle.result(timeout=20) == {"words": 2}
+    assert handle.task_id not in Counts.executions
 
 
 async def test_a_type_nobody_runs_ends_as_dead_letter_after_its_limit(run: Run, urls: dict[str, str]) -> None:

@@ -312,7 +312,7 @@ async def test_every_query_uses_an_index(driver: Driver, mongo_url: str) -> None
 
 def _profiled(tasks: Any) -> list[dict[str, Any]]:
     """What the server did on the store's collections while its profiler was on."""
-    spaces = [f"{tasks.database.name}.{name}" for name in ("tasks", "dead_messages")]
+    spaces = [f"{tasks.database.name}.{name}" for name in ("tasks", "dead_letters")]
     return list(tasks.database["system.profile"].find({"ns": {"$in": spaces}, "planSummary": {"$exists": True}}))
 
 

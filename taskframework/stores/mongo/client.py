@@ -218,7 +218,7 @@ def connect(url: str, driver: Driver, timeout: timedelta, pool_size: int) -> Con
     except (PyMongoError, ValueError) as error:
         message = f"The address of the MongoDB store cannot be used: {redacted(str(error))}."
         raise StoreMisconfiguredError(message, hint="Correct store.url.") from error
-    tasks, dead_messages = (Collection(cast("RawCollection", database[name])) for name in ("tasks", "dead_messages"))
+    tasks, dead_messages = (Collection(cast("RawCollection", database[name])) for name in ("tasks", "dead_letters"))
     return Connection(tasks, dead_messages, database, client)
 
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterable
 from dataclasses import fields
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 
-from taskframework.errors import ValueNotStorableError
+from taskframework.errors import TaskUnreadableError, ValueNotStorableError
 from taskframework.model.query import DeadMessage
 from taskframework.model.task import Task
 from taskframework.model.values import Json
 
+logger = logging.getLogger(__name__)
+
 Document = dict[str, Any]
+Entry = TypeVar("Entry")
 
 _USER_VALUES = ("parameters", "progress", "result")
 _MESSAGE_FIELDS = tuple(field.name for field in fields(DeadMessage) if field.name not in {"id", "headers"})
@@ -60,8 +64,26 @@ def document_of(task: Task) -> Document:
 
 
 def task_of(document: Document) -> Task:
-    """The task of a document as the driver read it."""
-    return Task.from_document(_with_user_values(document, restored))
+    """The task of a document as the driver read it.
+
+    Raises:
+        TaskUnreadableError: if the document is none this release can read.
+    """
+    try:
+        return Task.from_document(_with_user_values(document, restored))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise TaskUnreadableError(str(document["_id"]), repr(error)[:200]) from error
+
+
+def readable(documents: Iterable[Document], read: Callable[[Document], Entry]) -> list[Entry]:
+    """What this release can read: one document of a newer one must not hide a list or stop a group."""
+    entries = []
+    for document in documents:
+        try:
+            entries.append(read(document))
+        except TaskUnreadableError as error:
+            logger.warning("left out: %s", error.message)
+    return entries
 
 
 def _with_user_values(document: Document, form: Callable[[Any], Any]) -> Document:

@@ -23,7 +23,7 @@ from taskframework.stores.mongo.client import (
     encoded,
     time_limit,
 )
-from taskframework.stores.mongo.documents import Document, dead_message_document, dead_message_of, task_of
+from taskframework.stores.mongo.documents import Document, dead_message_document, dead_message_of, readable, task_of
 from taskframework.stores.mongo.expressions import later, passed
 from taskframework.stores.mongo.server_clock import ServerClock
 from taskframework.stores.mongo.writer import TaskWriter
@@ -152,10 +152,8 @@ class MongoStore:
         return [document["_id"] for document in found]
 
     async def unpublished(self, limit: int) -> Sequence[Task]:
-        return [
-            task_of(found)
-            for found in await self._tasks.find(queries.unpublished(), sort={"publish_at": 1}, limit=limit)
-        ]
+        found = await self._tasks.find(queries.unpublished(), sort={"publish_at": 1}, limit=limit)
+        return readable(found, task_of)
 
     async def count_by_status(self) -> dict[TaskStatus, int]:
         counts = {found["_id"]: found["count"] for found in await self._tasks.aggregate(queries.COUNT_BY_STATUS)}
@@ -235,7 +233,7 @@ async def _page(
     """The newest entries by `order`; one more is read, to know whether another page follows."""
     found = await collection.find(filter, sort=queries.newest_first(order), limit=limit + 1)
     end = Cursor(found[limit - 1][order], found[limit - 1]["_id"]).encode() if len(found) > limit else None
-    return Page(tuple(read(document) for document in found[:limit]), end)
+    return Page(tuple(readable(found[:limit], read)), end)
 
 
 def _cursor(cursor: str | None) -> Cursor | None:

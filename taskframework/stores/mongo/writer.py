@@ -17,7 +17,7 @@ from taskframework.model.task import Task
 from taskframework.model.transitions import Transition
 from taskframework.stores.base import Inserted
 from taskframework.stores.mongo.client import Collection, DuplicateDocumentError, encoded, time_limit
-from taskframework.stores.mongo.documents import Document, document_of, task_of
+from taskframework.stores.mongo.documents import Document, document_of, readable, task_of
 from taskframework.stores.mongo.transitions import write_of
 
 Value = TypeVar("Value")
@@ -103,7 +103,7 @@ class TaskWriter:
         Made a second time, a move that was made finds its guard closed by itself, and the reading shows it as won.
         """
         refused = await self._tasks.update_each([(update.guard, update.stages) for update in updates])
-        found = [task_of(document) for document in await self._tasks.find({"_id": {"$in": _ids(updates)}})]
+        found = readable(await self._tasks.find({"_id": {"$in": _ids(updates)}}), task_of)
         tasks = {task.task_id: task for task in found if task.task_id not in over}
         return [refused.get(at) or _won(update.asked, tasks) for at, update in enumerate(updates)]
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 import orjson
 
 from taskframework.clock import whole_milliseconds
-from taskframework.errors import StoreError, ValueNotStorableError
+from taskframework.errors import TaskUnreadableError, ValueNotStorableError
 from taskframework.model.status import CLAIMABLE, LIVE, TaskStatus
 from taskframework.model.task import Task
 from taskframework.model.values import Json
@@ -122,7 +122,7 @@ def read_row(row: TaskRow, *, with_parameters: bool = True) -> Stored:
     """The task of a row; its parameters, which may be large, are None where nobody wants them.
 
     Raises:
-        StoreError: if the document is none this release can read.
+        TaskUnreadableError: if the document is none this release can read.
     """
     try:
         values = _with_times(orjson.loads(row.document))
@@ -131,10 +131,7 @@ def read_row(row: TaskRow, *, with_parameters: bool = True) -> Stored:
         # Parsed a second time rather than copied: the document must share nothing with the task.
         return Stored(Task.from_document(values), orjson.loads(row.document), row.parameters)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise StoreError(
-            f"The stored task {row.task_id} cannot be read: {error!r}.",
-            hint="A newer release may have written it; upgrade taskframework.",
-        ) from error
+        raise TaskUnreadableError(row.task_id, repr(error)[:200]) from error
 
 
 def _is_undriven(task: Task) -> bool:

@@ -1,0 +1,173 @@
+"""What is wrong about a task type is said when it is declared or registered, with what to do."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from datetime import timedelta
+from typing import Any, Generic, TypeVar
+
+import pytest
+from pydantic import BaseModel
+
+from taskframework import BackgroundTaskExecutable, RegistrationError, RetryableError, TaskContext, TaskOptions
+from taskframework.errors import InvalidParametersError, UnknownTaskTypeError
+from taskframework.tasks.registry import TaskRegistry
+
+Item = TypeVar("Item")
+
+
+class Base(BackgroundTaskExecutable[list[Item], int], Generic[Item]):
+    """A generic base in between."""
+
+    async def execute(self, context: TaskContext[list[Item]]) -> int:
+        return len(context.parameters)
+
+
+class Model(BaseModel):
+    n: int
+
+
+class OfModels(Base[Model]):
+    task_type = "of-models"
+
+
+class Abstract(BackgroundTaskExecutable[int, int]):
+    task_type = "abstract"
+
+    @abstractmethod
+    def execute(self, context: TaskContext[int]) -> int: ...
+
+
+class Bare(BackgroundTaskExecutable):  # type: ignore[type-arg]  # the mistake under test
+    task_type = "bare"
+
+    def execute(self, context: TaskContext[Any]) -> None: ...
+
+
+class Unresolved(BackgroundTaskExecutable["Nowhere", int]):  # type: ignore[name-defined]
+    task_type = "unresolved"
+
+    def execute(self, context: TaskContext[Any]) -> int:
+        return 0
+
+
+class WithoutContext(BackgroundTaskExecutable[int, int]):
+    task_type = "without-context"
+
+    def execute(self) -> int:  # type: ignore[override]  # the mistake under test
+        return 0
+
+
+class Yields(BackgroundTaskExecutable[int, int]):
+    task_type = "yields"
+
+    async def execute(self, context: TaskContext[int]) -> Any:
+        yield 1
+
+
+class AsyncInProcess(BackgroundTaskExecutable[int, int]):
+    task_type = "async-in-process"
+    options = TaskOptions(run_in="process")
+
+    async def execute(self, context: TaskContext[int]) -> int:
+        return 0
+
+
+class NeedsArguments(BackgroundTaskExecutable[int, int]):
+    task_type = "needs-arguments"
+
+    def __init__(self, factor: int) -> None:
+        self.factor = factor
+
+    def execute(self, context: TaskContext[int]) -> int:
+        return context.parameters * self.factor
+
+
+def named(name: Any) -> type[BackgroundTaskExecutable[int, int]]:
+    class Named(BackgroundTaskExecutable[int, int]):
+        task_type = name
+
+        def execute(self, context: TaskContext[int]) -> int:
+            return 0
+
+    return Named
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (Abstract, "execute is missing"),
+        (Bare, "does not say its parameter and result types"),
+        (Unresolved, "not one pydantic can validate"),
+        (WithoutContext, "cannot be called with a context"),
+        (Yields, "is a generator"),
+        (AsyncInProcess, "Make it a plain def"),
+        (NeedsArguments, "Register an instance"),
+        (int, "not a BackgroundTaskExecutable"),
+        (named("Upper"), "lower-case"),
+        (named(""), "lower-case"),
+        (named("a" * 101), "at most 100"),
+        (named("mail.high"), "ends like a lane"),
+        (named(None), "lower-case"),
+    ],
+    ids=lambda value: getattr(value, "__name__", str(value))[:30],
+)
+def test_registering_is_refused_with_the_reason(wrong: Any, said: str) -> None:
+    with pytest.raises(RegistrationError, match=said):
+        TaskRegistry().register(wrong)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("max_attempts", 0),
+        ("max_attempts", 2.5),
+        ("max_attempts", True),
+        ("max_attempts", 10**9),
+        ("timeout", 5),
+        ("timeout", timedelta(0)),
+        ("priority", "urgent"),
+        ("initial_delay", 1),
+        ("initial_delay", timedelta(seconds=-5)),
+        ("max_delay", "1h"),
+        ("retry_on", ("ValueError",)),
+        ("retry_on", ValueError),
+        ("run_in", "space"),
+    ],
+)
+def test_a_wrong_option_is_refused_where_it_is_written(name: str, wrong: Any) -> None:
+    with pytest.raises(RegistrationError, match=rf"option {name} is .* Use "):
+        TaskOptions(**{name: wrong})
+
+
+def test_types_are_found_through_generic_bases() -> None:
+    registration = TaskRegistry().register(OfModels)
+    assert registration.validate_parameters([{"n": 1}]) == [Model(n=1)]
+    with pytest.raises(InvalidParametersError, match=r"0\.n"):
+        registration.validate_parameters([{"n": "x"}])
+
+
+def test_two_of_one_type_and_unknown_ones() -> None:
+    registry = TaskRegistry()
+    registry.register(NeedsArguments(2))
+    with pytest.raises(RegistrationError, match="registered twice"):
+        registry.register(NeedsArguments(3))
+    with pytest.raises(UnknownTaskTypeError, match="Did you mean 'needs-arguments'"):
+        registry.require("need-arguments")
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        (None, None),
+        (2, timedelta(seconds=2)),
+        (timedelta(minutes=1), timedelta(minutes=1)),
+        (-5, timedelta(0)),
+        (float("nan"), timedelta(0)),
+        ("soon", timedelta(0)),
+        (1e18, timedelta(days=3650)),
+        (float("inf"), timedelta(days=3650)),
+    ],
+)
+def test_a_delay_that_task_code_asks_for_can_always_be_kept(given: Any, kept: timedelta | None) -> None:
+    assert RetryableError("later", delay=given).delay == kept
