@@ -153,8 +153,8 @@ class TaskNotFoundError(TaskframeworkError):
         "Check the id; tasks of other users are not visible, and finished tasks are removed after the retention time."
     )
 
-    def __init__(self, task_id: str) -> None:
-        super().__init__(f"There is no task {task_id[:100]!r}.")
+    def __init__(self, task_id: str, *, what: str = "task") -> None:
+        super().__init__(f"There is no {what} {task_id[:100]!r}.")
         self.task_id = task_id
 
 

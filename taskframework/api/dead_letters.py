@@ -86,7 +86,7 @@ async def replay_dead_letters(request: Request) -> Response:
 
 
 def _view(letter_id: str, outcome: ReplayOutcome | None, done: int) -> dict[str, Any]:
-    problem = TaskNotFoundError(letter_id) if outcome is None else outcome.problem
+    problem = TaskNotFoundError(letter_id, what="dead letter") if outcome is None else outcome.problem
     if problem is None:
         return {"id": letter_id, "status": done, "error": None}
     described = describe(problem)

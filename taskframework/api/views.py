@@ -128,7 +128,10 @@ class DeadLetterView(BaseModel):
     attempt: int | None
     at: datetime
     queue: str | None = Field(default=None, description="Messages only: where it came from")
-    body_base64: str | None = Field(default=None, description="Messages only: its bytes")
+    body_size: int | None = Field(default=None, description="Messages only: how many bytes it has")
+    body_base64: str | None = Field(
+        default=None, description="Messages only: its bytes; in a list the first 4096 at the most"
+    )
     body_text: str | None = Field(default=None, description="Single messages only: its bytes as text")
     headers: dict[str, str] | None = Field(default=None, description="Single messages only")
 

@@ -15,6 +15,7 @@ from taskframework.model.transitions import (
     at_rest,
     claimable_at,
     framework_error,
+    reason_of,
     with_error,
     with_event,
 )
@@ -44,16 +45,14 @@ class Reap:
             return None
         crashes = task.crashes + 1
         worker_id = task.lease.worker_id
-        reaped = with_error(
-            task.evolve(crashes=crashes),
-            framework_error("lease_expired", LEASE_EXPIRED, retryable=True, attempt=task.attempts, at=now),
-        )
+        error = framework_error("lease_expired", LEASE_EXPIRED, retryable=True, attempt=task.attempts, at=now)
+        reaped = with_error(task.evolve(crashes=crashes), error)
         status = self._status(reaped)
         if status is TaskStatus.RETRYING:
             reaped = claimable_at(reaped, status, now + (self.delay if crashes > 1 else timedelta(0)))
         else:
             reaped = at_rest(reaped, status, now)
-        return with_event(reaped, status.lower(), now, worker_id=worker_id)
+        return with_event(reaped, status.lower(), now, worker_id=worker_id, data=reason_of(error))
 
     def _status(self, task: Task) -> TaskStatus:
         if task.cancel is not None:

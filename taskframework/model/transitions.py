@@ -107,6 +107,11 @@ def with_error(task: Task, error: TaskError) -> Task:
     return task.evolve(error=error, errors=(*task.errors, error)[-ERRORS_KEPT:])
 
 
+def reason_of(error: TaskError) -> Json:
+    """What the history says of a failure; the whole error, with its traceback, is in `errors`."""
+    return {"code": error.code, "type": error.type, "message": error.message}
+
+
 def framework_error(
     code: str, message: str, *, retryable: bool, attempt: int = 0, at: datetime | None = None
 ) -> TaskError:
@@ -222,7 +227,7 @@ class Fail:
             failed = claimable_at(failed, status, now + self.delay)
         else:
             failed = at_rest(failed, status, now)
-        return with_event(failed, status.lower(), now, worker_id=self.worker_id)
+        return with_event(failed, status.lower(), now, worker_id=self.worker_id, data=reason_of(self.error))
 
     def won(self, task: Task) -> bool:
         return task.last_claim_id == self.fence.claim_id

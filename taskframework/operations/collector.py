@@ -16,8 +16,8 @@ from taskframework.stores.base import TaskStore
 
 logger = logging.getLogger(__name__)
 
-#: What a message is kept up to; beyond it the start says enough.
-MAX_KEPT_BYTES = 1024 * 1024
+#: What a message is kept up to: a MongoDB document takes 16 MiB. RabbitMQ 4 takes no larger message by default.
+MAX_KEPT_BYTES = 15 * 1024 * 1024
 
 
 class DeadLetterCollector:
@@ -66,6 +66,8 @@ class DeadLetterCollector:
             if await self._store.get(message.task_id) is not None:
                 return
             reason = "There is no task of this id; it was never stored, or removed after its retention time."
+        if len(delivery.body) > MAX_KEPT_BYTES:
+            reason += f" Of its {len(delivery.body):,} bytes the first {MAX_KEPT_BYTES:,} are kept."
         await self._store.keep_dead_message(
             DeadMessage(
                 id=new_task_id(),

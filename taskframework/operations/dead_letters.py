@@ -16,6 +16,9 @@ from taskframework.model.view import error_view, moment
 from taskframework.operations.tasks import TaskOperations
 from taskframework.stores.base import TaskStore
 
+#: What a list shows of a message's body; the entry itself has all of it.
+LISTED_BYTES = 4096
+
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
@@ -26,10 +29,19 @@ class DeadLetter:
     entry: Task | DeadMessage
 
     def view(self, *, whole: bool = False) -> dict[str, Any]:
-        """The entry as plain JSON; whole adds a message's bytes (base64, and as text where they are) and headers."""
+        """The entry as plain JSON; whole gives a message's whole body, also as text, and its headers."""
         if isinstance(self.entry, Task):
             return _task_view(self.id, self.at, self.entry)
         return _message_view(self.entry, whole)
+
+
+class NothingToReplayError(TransitionRefusedError):
+    """The dead letter is a message without a task."""
+
+    def __init__(self, letter_id: str) -> None:
+        super().__init__(letter_id, "replayed", "a message without a task", ())
+        self.message = f"Dead letter {letter_id} is a message without a task; there is nothing to queue."
+        self.hint = "Show it to see what somebody sent, and submit the task it was meant for."
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +87,7 @@ class DeadLetterOperations:
             return _of_task(task)
         message = await self._store.get_dead_message(letter_id)
         if message is None:
-            raise TaskNotFoundError(letter_id)
+            raise TaskNotFoundError(letter_id, what="dead letter")
         return _of_message(message)
 
     async def replay(self, ids: Sequence[str], *, by: str, dry_run: bool = False) -> list[ReplayOutcome]:
@@ -92,7 +104,7 @@ class DeadLetterOperations:
         try:
             letter = await self.get(letter_id)
             if isinstance(letter.entry, DeadMessage):
-                return TransitionRefusedError(letter_id, "replayed", "a message without a task", ("a task",))
+                return NothingToReplayError(letter_id)
             if not dry_run:
                 await self._tasks.retry(letter_id, by=by)
         except (TaskNotFoundError, TransitionRefusedError) as problem:
@@ -134,7 +146,8 @@ def _message_view(message: DeadMessage, whole: bool) -> dict[str, Any]:
         "attempt": None,
         "at": moment(message.at),
         "queue": message.queue,
-        "body_base64": base64.b64encode(message.body).decode(),
+        "body_size": len(message.body),
+        "body_base64": base64.b64encode(message.body if whole else message.body[:LISTED_BYTES]).decode(),
     }
     if whole:
         view["headers"] = message.headers

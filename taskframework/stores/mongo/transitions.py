@@ -23,6 +23,7 @@ from taskframework.model.transitions import (
     Release,
     ReportProgress,
     framework_error,
+    reason_of,
 )
 from taskframework.stores.mongo.documents import Document, stored
 from taskframework.stores.mongo.expressions import (
@@ -127,7 +128,7 @@ def _fail(fail: Fail) -> Write:
         otherwise=TaskStatus.RETRYING,
     )
     failed = {"status": status, "last_claim_id": lit(fail.fence.claim_id), **with_error(fail.error)}
-    event = with_event(_LOWER_STATUS, worker_id=lit(fail.worker_id))
+    event = with_event(_LOWER_STATUS, worker_id=lit(fail.worker_id), data=reason_of(fail.error))
     retrying = {**claimable_at("$status", later(fail.delay)), **event}
     return Write(_held(fail.fence), [change(failed), choose(_RETRYING, retrying, {**at_rest("$status"), **event})])
 
@@ -158,7 +159,7 @@ def _reap(reap: Reap) -> Write:
     status = first_of(*WHEN_CANCELLED, (is_poison, TaskStatus.DEAD_LETTER), otherwise=TaskStatus.RETRYING)
     error = framework_error("lease_expired", LEASE_EXPIRED, retryable=True)
     reaped = {"status": status, "crashes": crashes, **with_error(error)}
-    event = with_event(_LOWER_STATUS, worker_id="$lease.worker_id")
+    event = with_event(_LOWER_STATUS, worker_id="$lease.worker_id", data=reason_of(error))
     due = {"$cond": [{"$gt": ["$crashes", 1]}, later(reap.delay), NOW]}
     retrying = {**claimable_at("$status", due), **event}
     return Write(guard, [change(reaped), choose(_RETRYING, retrying, {**at_rest("$status"), **event})])

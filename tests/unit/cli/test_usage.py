@@ -54,7 +54,7 @@ def test_wrong_usage(cli: Cli, arguments: list[str], said: str) -> None:
         (["tasks", "cancel", "nope"], "There is no task 'nope'", "Check the id"),
         (["tasks", "retry", "nope"], "There is no task 'nope'", "Check the id"),
         (["tasks", "list", "--cursor", "%%"], "cursor", "Leave it out"),
-        (["dlq", "show", "nope"], "There is no task 'nope'", "Check the id"),
+        (["dlq", "show", "nope"], "There is no dead letter 'nope'", "Check the id"),
         (["events", "tail", "--url", "http://127.0.0.1:1"], "No events at http://127.0.0.1:1", "taskframework dev"),
         (["events", "tail", "--url", "nonsense"], "No events at nonsense", "taskframework dev"),
     ],
