@@ -57,7 +57,8 @@ async def test_a_document_nobody_can_read_harms_no_other(
         return_exceptions=True,
     )
 
-    assert [type(reply).__name__ for reply in replies] == ["TaskUnreadableError", "Task", "TaskUnreadableError", "Inserted"]
+    kinds = [type(reply).__name__ for reply in replies]
+    assert kinds == ["TaskUnreadableError", "Task", "TaskUnreadableError", "Inserted"]
     assert bad.task_id in str(replies[0])
     assert "PAUSED" in str(replies[0])
     with pytest.raises(StoreError, match="newer release"):
