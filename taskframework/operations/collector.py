@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponential
-
 from taskframework.brokers.base import Broker, Consumption, Delivery
-from taskframework.errors import MessageUnreadableError, StoreUnavailableError
+from taskframework.errors import MessageUnreadableError
 from taskframework.model.message import TaskMessage, read_message
 from taskframework.model.query import DeadMessage
 from taskframework.model.task import new_task_id
 from taskframework.stores.base import TaskStore
+from taskframework.worker.patience import until_available
 
 logger = logging.getLogger(__name__)
 
@@ -46,11 +45,8 @@ class DeadLetterCollector:
         task.add_done_callback(self._collecting.discard)
 
     async def _collect(self, delivery: Delivery) -> None:
-        patience = AsyncRetrying(
-            retry=retry_if_exception_type(StoreUnavailableError), wait=wait_random_exponential(multiplier=0.2, max=5)
-        )
         try:
-            await patience(self._keep_if_unknown, delivery)
+            await until_available(lambda: self._keep_if_unknown(delivery))
         except Exception:
             logger.exception("a dead letter could not be kept; the broker holds it")
             return
