@@ -77,19 +77,16 @@ class ExternalEventBridge:
     async def _run(self) -> None:
         try:
             while self._waiting:
-                await self._publish_round([self._waiting.popitem(last=False)[1] for _ in range(self._round_size())])
+                size = min(ROUND, len(self._waiting))
+                await self._publish_round([self._waiting.popitem(last=False)[1] for _ in range(size)])
         finally:
             self._pump = None
 
-    def _round_size(self) -> int:
-        return min(ROUND, len(self._waiting))
-
     async def _publish_round(self, group: list[_Waiting]) -> None:
         events = [event for waiting in group for event in self._events(waiting)]
-        if not events:
-            return
         try:
-            await self._publisher.publish(events)
+            if events:
+                await self._publisher.publish(events)
         except BrokerError as error:
             # Their relay time is in the documents; going on here without the broker would only pile up.
             logger.info("%d events are left to the relay: %s", len(events), error.message)
@@ -98,16 +95,21 @@ class ExternalEventBridge:
             logger.exception("%d events are left to the relay", len(events))
             return
         await failpoint.reached("relay.after_confirm")
-        marks = [self._remember(waiting.task) for waiting in group]
+        # Also without events: what was published before may lack its mark, and would come back from the relay for ever.
+        marks = [self._remember(waiting.task) for waiting in group if waiting.task.unpublished]
+        if not marks:
+            return
         marking = asyncio.create_task(self._write_marks(marks))
         self._marking.add(marking)
         marking.add_done_callback(self._marking.discard)
 
     def _events(self, waiting: _Waiting) -> list[ExternalEvent]:
         task = waiting.task
-        mark = max(task.published_sequence, self._marks.get(task.task_id, 0))
+        mark = self._marks.get(task.task_id, 0)
         view = public_view(task, whole=False)
-        events = [lifecycle_event(task, entry, self._source, view) for entry in task.history if entry.sequence > mark]
+        events = [
+            lifecycle_event(task, entry, self._source, view) for entry in task.unpublished if entry.sequence > mark
+        ]
         if (progress := waiting.progress) is not None:
             place = sum(event.sequence <= progress.sequence for event in events)
             events.insert(place, progress_event(progress, self._source))

@@ -1,0 +1,57 @@
+"""The bridge: what was published is marked in the end, and not published again for that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from taskframework.errors import StoreUnavailableError
+from taskframework.events.bridge import ExternalEventBridge
+from taskframework.events.external import ExternalEvent
+from taskframework.events.publisher import TaskEventPublisher
+from taskframework.model.marks import Mark, MarkPublished
+from taskframework.stores.base import TaskStore
+from taskframework.testing.factories import new_task
+
+
+class Marks:
+    """A store that is away for the first mark."""
+
+    def __init__(self) -> None:
+        self.is_away = True
+        self.written: list[Mark] = []
+
+    async def mark(self, mark: Mark) -> None:
+        if self.is_away:
+            raise StoreUnavailableError
+        self.written.append(mark)
+
+
+class Publisher:
+    def __init__(self) -> None:
+        self.events: list[ExternalEvent] = []
+
+    async def publish(self, events: Sequence[ExternalEvent]) -> None:
+        self.events.extend(events)
+
+
+async def test_a_mark_that_could_not_be_written_is_written_when_the_relay_comes_back() -> None:
+    store, publisher, task = Marks(), Publisher(), new_task()
+    bridge = ExternalEventBridge(cast(TaskStore, store), cast(TaskEventPublisher, publisher), "here")
+    bridge.take(task)
+    await bridge.drain()
+    assert [event.id for event in publisher.events] == [f"{task.task_id}-1"]
+    store.is_away = False
+    bridge.take(task)
+    await bridge.drain()
+    assert store.written == [MarkPublished(task.task_id, 1)]
+    assert len(publisher.events) == 1, "subscribers need not hear it twice"
+
+
+async def test_what_is_marked_already_is_neither_published_nor_marked() -> None:
+    store, publisher, task = Marks(), Publisher(), new_task()
+    bridge = ExternalEventBridge(cast(TaskStore, store), cast(TaskEventPublisher, publisher), "here")
+    store.is_away = False
+    bridge.take(task.evolve(published_sequence=1, publish_at=None))
+    await bridge.drain()
+    assert (publisher.events, store.written) == ([], [])
