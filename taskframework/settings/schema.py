@@ -79,7 +79,10 @@ class ObservabilitySettings(Section):
     logging_config: Path | None = Field(
         default=None, description="File with levels for single loggers, such as config/logging.yml"
     )
-    tracing: bool = Field(default=True, description="Whether OpenTelemetry spans are made and travel with messages")
+    tracing: bool = Field(
+        default=True,
+        description="Whether spans go to otlp_endpoint; a program with a tracer provider of its own decides by that",
+    )
     otlp_endpoint: str | None = Field(
         default=None,
         pattern=r"^https?://\S+$",
