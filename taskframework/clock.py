@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from datetime import UTC, datetime
 from typing import Protocol
@@ -16,10 +17,14 @@ class Clock(Protocol):
         ...
 
     def monotonic(self) -> float:
-        """Seconds that never go back."""
+        """Seconds that never go back, and go on while the machine is suspended: leases end meanwhile."""
         ...
 
     async def sleep(self, seconds: float) -> None: ...
+
+
+#: Linux's ordinary monotonic clock stands still while the machine is suspended, others' does not.
+_STEADY = time.CLOCK_BOOTTIME if sys.platform == "linux" else time.CLOCK_MONOTONIC
 
 
 class SystemClock:
@@ -29,7 +34,7 @@ class SystemClock:
         return whole_milliseconds(datetime.now(UTC))
 
     def monotonic(self) -> float:
-        return time.monotonic()
+        return time.clock_gettime(_STEADY)
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

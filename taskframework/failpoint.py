@@ -1,19 +1,86 @@
-"""Named points in the code where a test can make a process die, fail or wait.
+"""Named points in the code where a test can make a process die, fail or wait, or lose a reply.
 
-Unarmed, a point is one look into an empty dict. Points are armed by `arm` inside a test or, for a process of its
-own, by the environment: `TASKFRAMEWORK_FAILPOINTS="claim.after_write=kill"` (comma-separated; the actions are
-`kill`, `raise`, and `pause:SECONDS`; `name@3=kill` fires on the third passage only).
+Unarmed, a point is one look into an empty dict. Points are armed by `arm` inside a test or, for a process of its own,
+by the environment: `TASKFRAMEWORK_FAILPOINTS="claim.after_write=kill,mark.reply@3=drop"`. The actions are
+
+    kill             SIGKILL, as `kill -9` or the kernel's out-of-memory killer do
+    raise            an unexpected error in the code that passes
+    pause:SECONDS    the code that passes hangs, everything else goes on
+    drop             the reply is lost after the write was applied; only for the points whose name ends in `.reply`
+
+and `name@3=kill` acts on the third passage only. Each action is logged before it is taken, and the end of a pause, so
+that a test can show that its fault happened. `POINTS` lists all points; arming another name is an error.
+
+A point stands where one write or one message is done and the next is not, so that together they are the places where
+a crash leaves something half done. A reply point stands directly behind the driver's call, where the adapter turns
+the driver's errors into ours: what it drops looks to the code like a connection that broke just then.
 """
 
 from __future__ import annotations
 
 import asyncio
+import difflib
+import logging
 import os
 import signal
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+
+logger = logging.getLogger(__name__)
 
 Action = Callable[[], Awaitable[None]]
 
+#: Every point, and what is done and not done when the code is there.
+POINTS: Mapping[str, str] = {
+    "submit.before_insert": "the request is checked, nothing is stored",
+    "submit.after_insert": "the task is stored, nobody was told and the caller has no answer",
+    "dispatch.before_publish": "a task is about to be sent to the broker",
+    "dispatch.after_publish": "the broker confirmed the message",
+    "dispatch.before_mark": "the message of a new task is confirmed, its mark not written",
+    "sweep.after_reserve": "the sweeper reserved a due task, its message is not sent",
+    "retry.after_reserve": "a local timer reserved a task that is due again, its message is not sent",
+    "deliver.before_claim": "a worker read a message, nothing is written",
+    "claim.after_write": "the task is RUNNING, its code has not begun",
+    "claim.postponed": "a task that nobody here can run is put off, its message not acknowledged",
+    "execute.before": "the heartbeat knows the attempt, its code has not begun",
+    "execute.middle": "the code runs and its progress is written",
+    "step.before_write": "a step of `context.once` is done, its outcome is not recorded",
+    "step.after_write": "the outcome of a step is recorded, the code does not know it yet",
+    "heartbeat.after_write": "the leases of a worker are renewed",
+    "early_ack.before": "the broker's patience ends, the message of the long task is not acknowledged",
+    "early_ack.after": "the message of a task that still runs is acknowledged",
+    "settle.before_write": "the code has ended, its outcome is not stored",
+    "settle.after_write": "the outcome is stored, nobody was told",
+    "settle.before_ack": "the outcome is stored and told, the message not acknowledged",
+    "release.after_write": "a stopping worker handed an attempt back, nobody was told",
+    "reap.after_read": "expired leases are found, nothing is written",
+    "reap.after_write": "a task is taken from a dead worker, nobody was told",
+    "cancel.after_write": "a cancel is stored, nobody was told and the caller has no answer",
+    "replay.after_write": "a finished task is queued anew, nobody was told and the caller has no answer",
+    "expire.after_write": "a deadline is enforced, nobody was told",
+    "relay.after_reserve": "the relay reserved tasks with unpublished events, nothing is published",
+    "relay.before_publish": "events are about to be published",
+    "relay.after_confirm": "the broker confirmed events, the published mark is not written",
+    "relay.after_mark": "the published marks are written",
+    "collect.after_keep": "a dead letter is known to the store, its message not acknowledged",
+    "submit.reply": "the store inserted tasks",
+    "claim.reply": "the store made claims",
+    "progress.reply": "the store wrote progress",
+    "step.reply": "the store recorded the outcome of a step",
+    "settle.reply": "the store wrote outcomes",
+    "renew.reply": "the store renewed the leases of a worker",
+    "reserve.reply": "the store reserved a due task",
+    "mark.reply": "the store wrote dispatch, published or relay marks",
+    "reap.reply": "the store took a task from a dead worker",
+    "cancel.reply": "the store wrote a cancel",
+    "replay.reply": "the store queued a finished task anew",
+    "expire.reply": "the store enforced a deadline",
+    "postpone.reply": "the store put a task off that nobody here can run",
+    "keep.reply": "the store kept a dead letter's message",
+    "dispatch.reply": "RabbitMQ took a task's message",
+    "relay.reply": "RabbitMQ took a message with events",
+}
+
+_REPLY = ".reply"
 _armed: dict[str, Action] = {}
 
 
@@ -21,11 +88,15 @@ class FailpointError(ConnectionError):
     """A test armed this point to fail."""
 
 
+class _ReplyLost(FailpointError):  # noqa: N818 - what happened; the driver's error says it in its own words
+    """The reply that came here is to be lost."""
+
+
 async def reached(name: str) -> None:
     """Say that the code got here.
 
     Args:
-        name: `<step>.<moment>`, for example `claim.after_write`.
+        name: one of `POINTS`, `<step>.<moment>`.
 
     Raises:
         FailpointError: if a test armed the point to raise.
@@ -34,8 +105,34 @@ async def reached(name: str) -> None:
         await action()
 
 
+async def replied(names: Iterable[str], lost: Callable[[], Exception]) -> None:
+    """Say that the driver's call went well and its reply is here.
+
+    Args:
+        names: the reply points of what was written, one for each write of a group; only looked at while one is armed.
+        lost: makes the error the driver raises when the connection breaks before the reply.
+
+    Raises:
+        Exception: `lost()`, if a test armed one of the points to drop.
+        FailpointError: if a test armed one to raise.
+    """
+    if _armed:
+        try:
+            for name in dict.fromkeys(names):
+                await reached(name)
+        except _ReplyLost as error:
+            raise lost() from error
+
+
 def arm(name: str, action: Action) -> None:
-    """Run `action` each time the point is reached, until `disarm`."""
+    """Run `action` each time the point is reached, until `disarm`.
+
+    Raises:
+        ValueError: if there is no such point.
+    """
+    if name not in POINTS:
+        nearest = difflib.get_close_matches(name, POINTS, n=1, cutoff=0)
+        raise ValueError(f"there is no failpoint {name!r}; the nearest is {nearest[0]!r}")
     _armed[name] = action
 
 
@@ -51,12 +148,12 @@ def arm_from(environment: Mapping[str, str]) -> None:
     """Arm what `TASKFRAMEWORK_FAILPOINTS` names.
 
     Raises:
-        ValueError: for an action that does not exist.
+        ValueError: for a point or an action that does not exist.
     """
     for entry in filter(None, environment.get("TASKFRAMEWORK_FAILPOINTS", "").split(",")):
         point, _, action = entry.strip().partition("=")
         name, _, passage = point.partition("@")
-        arm(name, _on_passage(_parse(name, action), int(passage or 0)))
+        arm(name, _on_passage(name, action, _parse(name, action), int(passage or 0)))
 
 
 def _parse(name: str, action: str) -> Action:
@@ -64,19 +161,27 @@ def _parse(name: str, action: str) -> Action:
     if verb == "kill":
         return _kill
     if verb == "raise":
-        return lambda: _raise(name)
+        return lambda: _raise(FailpointError(f"failpoint {name}"))
     if verb == "pause":
-        return lambda: asyncio.sleep(float(argument))
-    raise ValueError(f"failpoint {name}: unknown action {action!r}; use kill, raise or pause:SECONDS")
+        seconds = float(argument)
+        return lambda: _pause(name, seconds)
+    if verb == "drop" and name.endswith(_REPLY):
+        return lambda: _raise(_ReplyLost(f"failpoint {name}"))
+    raise ValueError(f"failpoint {name}: unknown action {action!r}; use {_actions(name)}")
 
 
-def _on_passage(action: Action, number: int) -> Action:
+def _actions(name: str) -> str:
+    return f"kill, raise, pause:SECONDS{' or drop' if name.endswith(_REPLY) else ''}"
+
+
+def _on_passage(name: str, verb: str, action: Action, number: int) -> Action:
     passed = 0
 
     async def act() -> None:
         nonlocal passed
         passed += 1
         if number in (0, passed):
+            logger.warning("failpoint %s: %s", name, verb)
             await action()
 
     return act
@@ -86,5 +191,12 @@ async def _kill() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-async def _raise(name: str) -> None:
-    raise FailpointError(f"failpoint {name}")
+async def _pause(name: str, seconds: float) -> None:
+    try:
+        await asyncio.sleep(seconds)
+    finally:  # who waits for the code may have lost patience and cancelled it
+        logger.warning("failpoint %s: goes on", name)
+
+
+async def _raise(error: FailpointError) -> None:
+    raise error

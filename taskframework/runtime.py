@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import importlib
 import logging
@@ -226,21 +225,14 @@ class TaskFramework:
         for repair in plant.repairs:
             repair.start()
             stack.push_async_callback(repair.stop)
-        lag = asyncio.create_task(plant.metrics.watch_loop())
-        stack.callback(lag.cancel)
+        plant.loop_watch.start()
+        stack.callback(plant.loop_watch.stop)
         if self.settings.broker.dead_letter_collector:
             plant.collector.start()
             stack.push_async_callback(plant.collector.stop)
         if plant.worker is not None:
-            plant.worker.start(self.registry.task_types, self._prefetch())
+            plant.worker.start(self.registry.task_types)
             stack.push_async_callback(plant.worker.stop)
-
-    def _prefetch(self) -> int:
-        """Deliveries in hand per queue: all slots busy with one type, without hoarding when there are many."""
-        prefetch = self.settings.worker.prefetch
-        if isinstance(prefetch, int):
-            return prefetch
-        return max(2, -(-self.settings.worker.concurrency // max(1, len(self.registry))))
 
     def _forget(self) -> None:
         self._desk = self._plant = None

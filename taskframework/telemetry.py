@@ -7,11 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 import structlog
 from opentelemetry import propagate, trace
 from opentelemetry.trace import Span, SpanKind
 from opentelemetry.util.types import AttributeValue
+
+#: Type and id of the task whose code runs here; whatever that code starts on the loop inherits it.
+running_attempt: ContextVar[tuple[str, str] | None] = ContextVar("running_attempt", default=None)
 
 _tracer = trace.get_tracer("taskframework")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -25,6 +25,7 @@ from taskframework.model.events import (
     TaskSubmittedEvent,
 )
 from taskframework.model.retry import RetryPolicy
+from taskframework.observability.loop_watch import LoopWatch
 from taskframework.observability.metrics import Metrics
 from taskframework.operations.collector import DeadLetterCollector
 from taskframework.operations.dead_letters import DeadLetterOperations
@@ -45,12 +46,17 @@ from taskframework.worker.claim import ClaimPolicy, ClaimStation
 from taskframework.worker.consumer import TaskConsumer
 from taskframework.worker.executor import TaskExecutorService
 from taskframework.worker.heartbeat import Heartbeat
+from taskframework.worker.held import InHand
+from taskframework.worker.intake import Intake
+from taskframework.worker.patience import StoreBreaker
 from taskframework.worker.settle import SettleStation
 from taskframework.worker.worker import Worker, new_worker_id
 
 _METRICS_INTERVAL = timedelta(seconds=30)
 _RETENTION_INTERVAL = timedelta(minutes=1)
 _TOPOLOGY_INTERVAL = timedelta(seconds=2)
+#: Without these a process does not keep what it promises.
+_ESSENTIAL_REPAIRS = frozenset({"sweep", "expire", "reap", "relay"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +84,7 @@ class Plant:
     collector: DeadLetterCollector
     topology: TopologyRepair
     metrics: Metrics
+    loop_watch: LoopWatch
     health: Health
     worker: Worker | None
     repairs: tuple[RepairLoop, ...]
@@ -166,14 +173,15 @@ def build_plant(desk: Desk, broker: Broker, *, executes: bool) -> Plant:
     repairs = _repairs(desk, broker, producer, bridge, metrics, topology)
     if not dispatches:
         repairs = tuple(loop for loop in repairs if loop.name != "sweep")
-    health = Health(store)
+    health = Health(store, repairs)
     health.required.append(("topology", lambda: topology.problem if broker.is_connected else None))
-    health.required.extend((loop.name, _lateness(loop)) for loop in repairs if loop.name in ("sweep", "reap"))
+    health.required.extend((loop.name, _problem_of(loop)) for loop in repairs if loop.name in _ESSENTIAL_REPAIRS)
     health.reported.append(("broker", lambda: None if broker.is_connected else "not connected; tasks are stored"))
     if worker is not None:
-        health.reported.append(("consumers", lambda: None if worker.is_live else "not consuming"))
+        health.reported.append(("consumers", lambda: worker.problem))
     collector = DeadLetterCollector(store, broker)
-    return Plant(desk, broker, producer, bridge, collector, topology, metrics, health, worker, repairs)
+    watch = LoopWatch(settings.observability.loop_lag_warning, metrics.loop_lag.set, metrics.blocked)
+    return Plant(desk, broker, producer, bridge, collector, topology, metrics, watch, health, worker, repairs)
 
 
 def build_subscriber(settings: Settings, clock: Clock, queue: str | None) -> EventSubscriber:
@@ -214,9 +222,11 @@ def _register_listeners(
 def _build_worker(desk: Desk, broker: Broker, metrics: Metrics) -> tuple[Heartbeat, Worker]:
     settings, store, bus, clock = desk.settings, desk.store, desk.bus, desk.clock
     worker_id = new_worker_id()
-    heartbeat = Heartbeat(store, clock, worker_id, settings.worker.lease)
+    in_hand = InHand(clock, lambda: broker.consumer_timeout)
+    breaker = StoreBreaker(store.ping, clock, lambda: in_hand.unanswered)
+    heartbeat = Heartbeat(store, clock, worker_id, settings.worker.lease, breaker.open)
     executor = TaskExecutorService(
-        store, bus, threads=settings.worker.max_threads, processes=settings.worker.max_processes
+        store, bus, clock, threads=settings.worker.max_threads, processes=settings.worker.max_processes
     )
     claims = ClaimStation(
         store,
@@ -226,18 +236,20 @@ def _build_worker(desk: Desk, broker: Broker, metrics: Metrics) -> tuple[Heartbe
         ClaimPolicy(settings.worker.lease, settings.recovery.no_handler_delay, settings.recovery.no_handler_limit),
         lambda task_type: desk.registry.get(task_type) is not None,
     )
-    settlement = SettleStation(bus, clock, worker_id, retry_policy(settings), metrics.stale)
+    settlement = SettleStation(store, bus, clock, worker_id, retry_policy(settings), metrics.stale, breaker.open)
     consumer = TaskConsumer(
         desk.registry,
         claims,
         executor,
         settlement,
         heartbeat,
+        breaker,
+        in_hand,
         slots=settings.worker.concurrency,
-        ack_early_after=settings.broker.consumer_timeout / 2,
     )
+    intake = Intake(broker, consumer, breaker, clock, settings.worker.prefetch)
     grace = settings.shutdown.await_termination_timeout
-    return heartbeat, Worker(worker_id, broker, consumer, executor, heartbeat, grace=grace)
+    return heartbeat, Worker(worker_id, intake, consumer, executor, heartbeat, breaker, grace=grace)
 
 
 def _repairs(
@@ -262,14 +274,17 @@ def _repairs(
     retention = Retention(
         store, finished=settings.retention.finished, dead_letters=settings.retention.dead_letters, batch=batch
     )
-    return (
-        RepairLoop("topology", topology.repair, _TOPOLOGY_INTERVAL, clock),
-        RepairLoop("sweep", sweeper.sweep, recovery.sweep_interval, clock),
-        RepairLoop("expire", sweeper.expire, recovery.sweep_interval, clock),
-        RepairLoop("reap", reaper.reap, settings.worker.lease_grace, clock),
-        RepairLoop("relay", Relay(store, broker, bridge, batch).relay, recovery.relay_interval, clock),
-        RepairLoop("retention", retention.purge, _RETENTION_INTERVAL, clock),
-        RepairLoop("metrics", lambda: metrics.refresh(store), _METRICS_INTERVAL, clock),
+    looks: dict[str, tuple[Callable[[], Awaitable[bool]], timedelta]] = {
+        "topology": (topology.repair, _TOPOLOGY_INTERVAL),
+        "sweep": (sweeper.sweep, recovery.sweep_interval),
+        "expire": (sweeper.expire, recovery.sweep_interval),
+        "reap": (reaper.reap, settings.worker.lease_grace),
+        "relay": (Relay(store, broker, bridge, batch).relay, recovery.relay_interval),
+        "retention": (retention.purge, _RETENTION_INTERVAL),
+        "metrics": (lambda: metrics.refresh(store), _METRICS_INTERVAL),
+    }
+    return tuple(
+        RepairLoop(name, look, interval, clock, metrics.repair_failed) for name, (look, interval) in looks.items()
     )
 
 
@@ -281,5 +296,5 @@ def retry_policy(settings: Settings) -> RetryPolicy:
     )
 
 
-def _lateness(loop: RepairLoop) -> Callable[[], str | None]:
-    return lambda: f"last succeeded {loop.seconds_since_success:.0f} s ago" if loop.is_late else None
+def _problem_of(loop: RepairLoop) -> Callable[[], str | None]:
+    return lambda: loop.problem

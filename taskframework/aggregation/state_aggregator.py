@@ -6,6 +6,7 @@ from datetime import timedelta
 
 from taskframework import failpoint
 from taskframework.bus import EventBus
+from taskframework.errors import TaskUnreadableError
 from taskframework.model.events import EVENT_OF, AttemptFinished, Settlement, Stale
 from taskframework.model.outcome import Failed, Released, Succeeded
 from taskframework.model.status import TaskStatus
@@ -25,7 +26,7 @@ class StateAggregatorService:
         self._bus = bus
 
     async def hear(self, request: AttemptFinished) -> Settlement | Stale:
-        """Store the outcome of an attempt.
+        """Store the outcome of an attempt. Asked again because a reply was lost, it answers as it would have then.
 
         Returns:
             What the attempt ended as; or `Stale` if its lease was lost, and then nothing was written.
@@ -34,13 +35,31 @@ class StateAggregatorService:
             StoreUnavailableError: if the store cannot say whether it was written; ask again.
         """
         await failpoint.reached("settle.before_write")
-        task = await self._store.apply(_transition(request))
-        await failpoint.reached("settle.after_write")
+        transition = _transition(request)
+        task = await self._store.apply(transition)
+        is_release = isinstance(request.outcome, Released)
+        await failpoint.reached("release.after_write" if is_release else "settle.after_write")
         if task is None:
-            return Stale(request.task.task_id, request.fence.fencing_token)
+            task = await self._present(request.task.task_id)
+            # An attempt settles once: if its claim ended the run, an earlier asking of this very request was applied.
+            if task is None or not transition.won(task):
+                return _stale(request, task)
         end = _end_of_attempt(request.task, task)
         await self._bus.publish(EVENT_OF[end.type](task))
         return Settlement(_status(end.type), end.sequence)
+
+    async def _present(self, task_id: str) -> Task | None:
+        try:
+            return await self._store.get(task_id)
+        except TaskUnreadableError:  # a newer release has it in hand
+            return None
+
+
+def _stale(request: AttemptFinished, task: Task | None) -> Stale:
+    if task is None:
+        return Stale(request.task.task_id, request.fence.fencing_token)
+    holder = task.lease.worker_id if task.lease else None
+    return Stale(task.task_id, request.fence.fencing_token, task.fencing_token, holder)
 
 
 def _transition(request: AttemptFinished) -> Transition:

@@ -163,8 +163,18 @@ class HealthView(BaseModel):
     status: Literal["ok"]
 
 
+class RepairView(BaseModel):
+    """When a repair last looked for something to do."""
+
+    last_run: str | None = Field(examples=["2026-11-20T09:30:00.000Z"])
+    seconds_ago: float = Field(
+        description="Since the last look, or since the start where there was none", examples=[0.7]
+    )
+
+
 class ReadinessView(BaseModel):
-    """Whether the process can do its work, and what is wrong with each part."""
+    """Whether the process can do its work, what is wrong with each part, and when each repair last looked."""
 
     status: Literal["ready", "not ready"]
     checks: dict[str, str] = Field(examples=[{"store": "ok", "topology": "ok", "broker": "ok"}])
+    repairs: dict[str, RepairView]

@@ -15,9 +15,9 @@ from taskframework.model.status import Priority
 
 
 class Delivery(Protocol):
-    """A message in our hands. Exactly one of `ack` and `reject` is called, as the last thing done about it.
+    """A message in our hands. Exactly one of its methods is called, as the last thing done about it.
 
-    Both may be called after the connection died: the broker then delivers the message again and the claim refuses it,
+    They may be called after the connection died: the broker then delivers the message again and the claim refuses it,
     so they log and return.
     """
 
@@ -37,6 +37,10 @@ class Delivery(Protocol):
 
     async def reject(self) -> None:
         """Send it through the dead-letter exchange; it does not come back."""
+        ...
+
+    async def put_back(self) -> None:
+        """Let somebody else have it at once. Only after its consumption was stopped: else it comes straight back."""
         ...
 
 
@@ -109,6 +113,14 @@ class Broker(Protocol):
     @property
     def outlives_process(self) -> bool:
         """Whether messages are still there when this process is gone. If not, only a worker in it can hear them."""
+        ...
+
+    @property
+    def consumer_timeout(self) -> timedelta | None:
+        """How long a delivery may stay unacknowledged until the broker takes it back; None is for ever.
+
+        It may become shorter: a broker tells it by doing so.
+        """
         ...
 
     async def declare(self, task_types: Sequence[str]) -> None:

@@ -40,6 +40,7 @@ class EmbeddedBroker:
 
     holds_delays = True
     outlives_process = False
+    consumer_timeout = None
 
     def __init__(self, *, clock: Clock = _SYSTEM_CLOCK, prefix: str = "tasks") -> None:
         """Make an empty broker.

@@ -6,7 +6,7 @@ import asyncio
 import heapq
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from taskframework.clock import Clock
@@ -60,6 +60,10 @@ class EmbeddedDelivery:
 
     async def ack(self) -> None:
         self.consumer.queue.settle(self)
+
+    async def put_back(self) -> None:
+        if self.is_in_hand:
+            self.consumer.queue.put_back([self])
 
     async def reject(self) -> None:
         queue = self.consumer.queue
@@ -135,10 +139,13 @@ class Queue:
         return True
 
     def take_back(self, consumer: Consumer | None = None) -> None:
-        """Make ready again, at its old place, what was delivered (to this consumer) and not settled."""
-        back = [delivery for delivery in self.unacked if consumer is None or delivery.consumer is consumer]
+        """Make ready again what was delivered (to this consumer) and not settled."""
+        self.put_back([delivery for delivery in self.unacked if consumer is None or delivery.consumer is consumer])
+
+    def put_back(self, back: Sequence[EmbeddedDelivery]) -> None:
+        """Make these deliveries ready again, each at its old place; their consumers are gone."""
         self.unacked.difference_update(back)
-        self.ready.extendleft(sorted((delivery.message for delivery in back), reverse=True))
+        self.ready = deque(heapq.merge(sorted(delivery.message for delivery in back), self.ready))
         self.wake()
 
     def wake(self) -> None:

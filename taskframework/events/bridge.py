@@ -86,6 +86,7 @@ class ExternalEventBridge:
         events = [event for waiting in group for event in self._events(waiting)]
         try:
             if events:
+                await failpoint.reached("relay.before_publish")
                 await self._publisher.publish(events)
         except BrokerError as error:
             # Their relay time is in the documents; going on here without the broker would only pile up.
@@ -123,6 +124,7 @@ class ExternalEventBridge:
 
     async def _write_marks(self, marks: list[MarkPublished]) -> None:
         results = await asyncio.gather(*map(self._store.mark, marks), return_exceptions=True)
+        await failpoint.reached("relay.after_mark")
         failed = [result for result in results if isinstance(result, BaseException)]
         if failed and not isinstance(failed[0], StoreError):
             logger.error("published marks not written", exc_info=failed[0])

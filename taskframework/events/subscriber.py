@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Self
 
 from taskframework.brokers.base import Broker, Consumption, ExternalMessage
@@ -30,8 +30,9 @@ class EventSubscriber:
             async for event in subscriber:
                 print(event.type, event.task_id)
 
-    Delivery is at least once: a handler that raises gets the message again. Duplicates of lifecycle events are dropped
-    by sequence, as long as this subscriber lives.
+    Delivery is at least once: a handler that raises gets the message again, and so does whoever iterates next when a
+    loop was left in the middle. While nobody listens, neither handler nor loop, events wait. Duplicates of lifecycle
+    events are dropped by sequence, as long as this subscriber lives.
     """
 
     def __init__(self, broker: Broker, *, queue: str | None = None, owns_broker: bool = False) -> None:
@@ -49,6 +50,9 @@ class EventSubscriber:
         self._handlers: list[tuple[str | None, Handle]] = []
         self._last: OrderedDict[str, int] = OrderedDict()
         self._consumption: Consumption | None = None
+        #: Somebody listens, or nobody will any more.
+        self._is_decided = asyncio.Event()
+        self._is_left = False
 
     def on(self, *types: str) -> Callable[[Handle], Handle]:
         """Decorator: call the function for these types (`task.completed`, or short `completed`); none means all."""
@@ -56,6 +60,7 @@ class EventSubscriber:
         def register(handle: Handle) -> Handle:
             wanted: list[str | None] = [name if name.startswith(PREFIX) else PREFIX + name for name in types]
             self._handlers.extend((name, handle) for name in wanted or [None])
+            self._is_decided.set()
             return handle
 
         return register
@@ -63,10 +68,13 @@ class EventSubscriber:
     async def __aenter__(self) -> Self:
         if self._owns_broker:
             await self._broker.open()
+        self._is_left = False
         self._consumption = self._broker.subscribe(self._receive, durable_name=self._queue)
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self._is_left = True
+        self._is_decided.set()
         if self._consumption is not None:
             await self._consumption.stop()
         if self._owns_broker:
@@ -87,7 +95,7 @@ class EventSubscriber:
             while not self.is_live:  # noqa: ASYNC110 - the port tells a state, and this runs once at start
                 await asyncio.sleep(0.02)
 
-    async def __aiter__(self) -> AsyncIterator[ExternalEvent]:
+    async def __aiter__(self) -> AsyncGenerator[ExternalEvent, None]:
         events: asyncio.Queue[tuple[ExternalEvent, asyncio.Future[None]]] = asyncio.Queue(maxsize=1)
         loop = asyncio.get_running_loop()
 
@@ -98,17 +106,24 @@ class EventSubscriber:
 
         entry: tuple[str | None, Handle] = (None, hand_over)
         self._handlers.append(entry)
+        self._is_decided.set()
+        in_hand: asyncio.Future[None] | None = None
         try:
             while True:
-                event, taken = await events.get()
-                try:
-                    yield event
-                finally:
-                    taken.set_result(None)
+                event, in_hand = await events.get()
+                yield event
+                in_hand.set_result(None)
         finally:
             self._handlers.remove(entry)
-            while not events.empty():  # not looked at by anybody: the broker keeps it
-                events.get_nowait()[1].set_exception(ConnectionError("nobody iterates over the events any more"))
+            if not self._handlers and not self._is_left:
+                self._is_decided.clear()
+            # What the loop was left with, and what it did not look at, the broker keeps.
+            left = [in_hand] if in_hand is not None else []
+            while not events.empty():
+                left.append(events.get_nowait()[1])
+            for taken in left:
+                if not taken.done():
+                    taken.set_exception(ConnectionError("nobody iterates over the events any more"))
 
     async def _receive(self, message: ExternalMessage) -> None:
         try:
@@ -122,6 +137,10 @@ class EventSubscriber:
                 self._remember(event)
 
     async def _handle(self, event: ExternalEvent) -> None:
+        # Messages carry many events; a loop that is left after one of them has not seen the others.
+        await self._is_decided.wait()
+        if not self._handlers:
+            raise ConnectionError("nobody listens to the events any more")
         for wanted, handle in list(self._handlers):
             if wanted is None or wanted == event.type:
                 pending = handle(event)

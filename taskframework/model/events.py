@@ -93,6 +93,10 @@ class Stale:
 
     task_id: str
     fencing_token: int
+    #: The task's token now; None if there is no task any more, or the store cannot say.
+    current_token: int | None = None
+    #: The worker that runs the task now, if any.
+    held_by: str | None = None
 
 
 #: The event for each entry type of a task's history.

@@ -140,7 +140,10 @@ NO_HANDLER = "No worker that received it could run this type and version."
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """FAILED, DEAD_LETTER or CANCELLED → QUEUED as a new generation; the fencing token goes on counting."""
+    """FAILED, DEAD_LETTER or CANCELLED → QUEUED as a new generation; the fencing token goes on counting.
+
+    The steps stay: what was done is done, and a replay is there to do the rest.
+    """
 
     group: ClassVar[Group] = "single"
     task_id: str

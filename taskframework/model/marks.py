@@ -64,6 +64,20 @@ class ReserveDispatch:
 
 
 @dataclass(frozen=True, slots=True)
+class MakeDue:
+    """Nobody came to claim what a message of this epoch asked for: the sweeper sends another one at once."""
+
+    task_id: str
+    dispatch_epoch: int
+
+    def apply(self, task: Task, now: datetime) -> Task | None:
+        if task.status not in CLAIMABLE or task.dispatch_epoch != self.dispatch_epoch:
+            return None
+        due = now if task.next_dispatch_at is None else min(now, task.next_dispatch_at)
+        return task.evolve(next_dispatch_at=due)
+
+
+@dataclass(frozen=True, slots=True)
 class MarkPublished:
     """Every event up to `sequence` is confirmed by the events exchange. Marks only grow."""
 

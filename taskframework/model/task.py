@@ -63,6 +63,14 @@ class HistoryEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class StepOutcome:
+    """What a step of the task gave when it was done. A list keeps these: the name is a user's text, never a field."""
+
+    step: str
+    outcome: Json
+
+
+@dataclass(frozen=True, slots=True)
 class ParentLink:
     """Which task this one is a sub-task of."""
 
@@ -119,6 +127,7 @@ class Task:
     no_handler: int = 0
     progress: Json = None
     progress_revision: int = 0
+    steps: tuple[StepOutcome, ...] = ()
     result: Json = None
     error: TaskError | None = None
     errors: tuple[TaskError, ...] = ()
@@ -140,6 +149,10 @@ class Task:
     def unpublished(self) -> tuple[HistoryEntry, ...]:
         """The events no subscriber was surely told of, oldest first."""
         return tuple(entry for entry in self.history if entry.sequence > self.published_sequence)
+
+    def outcome_of(self, step: str) -> StepOutcome | None:
+        """What is recorded of a step; None if it was not done yet."""
+        return next((entry for entry in self.steps if entry.step == step), None)
 
     def evolve(self, **changes: Any) -> Self:
         """This task with some fields changed.
@@ -163,8 +176,8 @@ class Task:
         document["priority"] = str(self.priority)
         for name in _NESTED:
             document[name] = _plain(getattr(self, name))
-        document["errors"] = [_plain(error) for error in self.errors]
-        document["history"] = [_plain(entry) for entry in self.history]
+        for name in _LISTS:
+            document[name] = [_plain(entry) for entry in getattr(self, name)]
         return document
 
     @classmethod
@@ -176,8 +189,8 @@ class Task:
         for name, record in _NESTED.items():
             nested = document.get(name)
             values[name] = None if nested is None else record_from(record, nested)
-        values["errors"] = tuple(record_from(TaskError, entry) for entry in document.get("errors", ()))
-        values["history"] = tuple(record_from(HistoryEntry, entry) for entry in document.get("history", ()))
+        for name, record in _LISTS.items():
+            values[name] = tuple(record_from(record, entry) for entry in document.get(name, ()))
         return cls(**values)
 
 
@@ -188,12 +201,11 @@ _NESTED: dict[str, type[Any]] = {
     "subtasks": SubtaskCounts,
     "error": TaskError,
 }
-_PLAIN = tuple(
-    field.name for field in fields(Task) if field.name not in {*_NESTED, "task_id", "status", "errors", "history"}
-)
+_LISTS: dict[str, type[Any]] = {"steps": StepOutcome, "errors": TaskError, "history": HistoryEntry}
+_PLAIN = tuple(field.name for field in fields(Task) if field.name not in {*_NESTED, *_LISTS, "task_id", "status"})
 _NAMES = frozenset(field.name for field in fields(Task))
 _FIELDS: dict[type[Any], tuple[str, ...]] = {
-    record: tuple(field.name for field in fields(record)) for record in (*_NESTED.values(), HistoryEntry)
+    record: tuple(field.name for field in fields(record)) for record in (*_NESTED.values(), *_LISTS.values())
 }
 
 

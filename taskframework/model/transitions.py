@@ -1,4 +1,4 @@
-"""What a transition is, and the ones a worker makes: claim, report progress, complete, fail, release.
+"""What a transition is, and the ones a worker makes: claim, report progress, record a step, complete, fail, release.
 
 Each transition is data plus a pure rule `apply(task, now)`: the task after it, or None where its guard refuses. The
 rule is the meaning. SQLite runs it inside a write transaction; MongoDB runs the same guard and update as one
@@ -12,7 +12,16 @@ from datetime import datetime, timedelta
 from typing import ClassVar, Literal, Protocol
 
 from taskframework.model.status import CLAIMABLE, TaskStatus
-from taskframework.model.task import ERRORS_KEPT, HISTORY_LENGTH, SCHEMA_VERSION, HistoryEntry, Lease, Task, TaskError
+from taskframework.model.task import (
+    ERRORS_KEPT,
+    HISTORY_LENGTH,
+    SCHEMA_VERSION,
+    HistoryEntry,
+    Lease,
+    StepOutcome,
+    Task,
+    TaskError,
+)
 from taskframework.model.values import Json, fingerprint
 
 #: Which transitions a store may write together: all of a group are of the same kind.
@@ -176,6 +185,30 @@ class ReportProgress:
 
     def won(self, task: Task) -> bool:
         return self.fence.holds(task)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordStep:
+    """The running task did a step of its work. No lifecycle event; the first outcome of a step stays."""
+
+    group: ClassVar[Group] = "settle"
+    fence: Fence
+    step: str
+    outcome: Json
+
+    @property
+    def task_id(self) -> str:
+        return self.fence.task_id
+
+    def apply(self, task: Task, now: datetime) -> Task | None:
+        if not self.fence.holds(task):
+            return None
+        if task.outcome_of(self.step) is not None:
+            return task
+        return task.evolve(steps=(*task.steps, StepOutcome(self.step, self.outcome)))
+
+    def won(self, task: Task) -> bool:
+        return self.fence.holds(task) and task.outcome_of(self.step) is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,11 @@ Json = Any
 MAX_PARAMETERS_BYTES = 1024 * 1024
 MAX_RESULT_BYTES = 1024 * 1024
 MAX_PROGRESS_BYTES = 16 * 1024
+#: Of one task; the bytes of all its steps count the names too.
+MAX_STEPS = 1_000
+MAX_STEP_NAME = 200
+MAX_STEP_BYTES = 256 * 1024
+MAX_STEPS_BYTES = 1024 * 1024
 MAX_DEPTH = 64
 _INT64 = 2**63
 

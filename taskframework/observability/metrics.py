@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from taskframework.bus import EventBus, Listener
@@ -23,7 +20,6 @@ from taskframework.model.status import TaskStatus
 from taskframework.stores.base import TaskStore
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600)
-_LAG_INTERVAL = 0.5
 
 
 class Metrics:
@@ -66,6 +62,15 @@ class Metrics:
         self.stale_writes = Counter(
             "tasks_stale_writes", "Writes refused because the lease was lost", ["task_type"], registry=registry
         )
+        self.repairs_failed = Counter(
+            "tasks_repairs_failed", "Looks of a repair that failed; it goes on", ["repair"], registry=registry
+        )
+        self.loop_blocked = Counter(
+            "tasks_loop_blocked",
+            "Times something kept the event loop from running; task_type is empty if it was not a task's code",
+            ["task_type"],
+            registry=registry,
+        )
         self.undriven = Gauge("tasks_undriven", "Live tasks that nothing would move on; must be 0", registry=registry)
         self.by_status = Gauge("tasks_by_status", "Tasks in the store", ["status"], registry=registry)
         self.queue_depth = Gauge(
@@ -95,15 +100,14 @@ class Metrics:
         self.undriven.set(await store.count_undriven())
         return False
 
-    async def watch_loop(self) -> None:
-        """Measure the event loop's lag until cancelled."""
-        while True:
-            before = time.monotonic()
-            await asyncio.sleep(_LAG_INTERVAL)
-            self.loop_lag.set(max(0.0, time.monotonic() - before - _LAG_INTERVAL))
-
     def stale(self, task_type: str) -> None:
         self.stale_writes.labels(task_type).inc()
+
+    def repair_failed(self, repair: str) -> None:
+        self.repairs_failed.labels(repair).inc()
+
+    def blocked(self, task_type: str) -> None:
+        self.loop_blocked.labels(task_type).inc()
 
     def event_published(self, event_type: str) -> None:
         self.published.labels(event_type).inc()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from taskframework import failpoint
 from taskframework.brokers.base import Broker, Consumption, Delivery
 from taskframework.errors import MessageUnreadableError
 from taskframework.model.message import TaskMessage, read_message
@@ -50,6 +51,7 @@ class DeadLetterCollector:
         except Exception:
             logger.exception("a dead letter could not be kept; the broker holds it")
             return
+        await failpoint.reached("collect.after_keep")
         await delivery.ack()
 
     async def _keep_if_unknown(self, delivery: Delivery) -> None:

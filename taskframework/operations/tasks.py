@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from taskframework import failpoint
 from taskframework.bus import EventBus
 from taskframework.errors import TaskNotFoundError, TransitionRefusedError
 from taskframework.model.events import event_for
@@ -48,6 +49,7 @@ class TaskOperations:
             TransitionRefusedError: if it is final.
         """
         cancelled = await self._store.apply(Cancel(task_id, owner, by, reason))
+        await failpoint.reached("cancel.after_write")
         if cancelled is not None:
             await self._bus.publish(event_for(cancelled))
             return cancelled
@@ -65,6 +67,7 @@ class TaskOperations:
         """
         task = await self.get(task_id, owner=owner)
         replayed = await self._store.apply(Replay(task_id, owner, by, self._dispatch_after, task.revision))
+        await failpoint.reached("replay.after_write")
         if replayed is None:
             task = await self.get(task_id, owner=owner)
             raise TransitionRefusedError(task_id, "retried", task.status, _names(REPLAYABLE))

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from taskframework.clock import Clock
 from taskframework.errors import BrokerError, StoreError, TaskUnreadableError
@@ -29,21 +29,32 @@ async def repaired(store: TaskStore, transition: Transition) -> Task | None:
 class RepairLoop:
     """Calls a repair again and again. No error ends it; one that is due much later than planned shows in readiness."""
 
-    def __init__(self, name: str, repair: Callable[[], Awaitable[bool]], interval: timedelta, clock: Clock) -> None:
+    def __init__(
+        self,
+        name: str,
+        repair: Callable[[], Awaitable[bool]],
+        interval: timedelta,
+        clock: Clock,
+        on_failure: Callable[[str], None] = lambda name: None,
+    ) -> None:
         """Prepare the loop.
 
         Args:
-            name: for logs and readiness.
+            name: for logs, metrics and readiness.
             repair: one look; returns whether there is more to do right now.
             interval: pause between two looks.
-            clock: for the pause.
+            clock: for the pause, and for the time of the last look.
+            on_failure: told the name after each look that failed.
         """
         self.name = name
         self._repair = repair
         self._interval = interval.total_seconds()
         self._clock = clock
+        self._on_failure = on_failure
         #: How often it looked successfully.
         self.looks = 0
+        #: When the last look succeeded, by the clock of this machine; None before the first.
+        self.last_run: datetime | None = None
         self._last_success: float | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -65,6 +76,13 @@ class RepairLoop:
     def is_late(self) -> bool:
         return self.seconds_since_success > 10 * self._interval + 30
 
+    @property
+    def problem(self) -> str | None:
+        """What is wrong with it: it ended, or its last success is much longer ago than planned."""
+        if self._task is not None and self._task.done():
+            return f"ended; last succeeded {self.seconds_since_success:.0f} s ago"
+        return f"last succeeded {self.seconds_since_success:.0f} s ago" if self.is_late else None
+
     async def _run(self) -> None:
         while True:
             more = await self._look()
@@ -76,10 +94,17 @@ class RepairLoop:
             more = await self._repair()
         except (StoreError, BrokerError) as error:
             logger.warning("%s: %s", self.name, error.message)
-            return False
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            # Not ours: a channel that closes cancels who waits for it.
+            logger.exception("%s heard a cancellation that was not meant for it, and goes on", self.name)
         except Exception:
             logger.exception("%s failed and goes on", self.name)
-            return False
-        self._last_success = self._clock.monotonic()
-        self.looks += 1
-        return more
+        else:
+            self._last_success, self.last_run = self._clock.monotonic(), self._clock.now()
+            self.looks += 1
+            return more
+        self._on_failure(self.name)
+        return False

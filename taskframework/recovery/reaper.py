@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from datetime import timedelta
 
+from taskframework import failpoint
 from taskframework.bus import EventBus
 from taskframework.model.events import event_for
 from taskframework.model.interventions import Reap
@@ -53,9 +54,11 @@ class Reaper:
         """
         expired = await self._store.expired_leases(self._grace, self._batch)
         for lease in expired:
+            await failpoint.reached("reap.after_read")
             delay = self._policy.delay(max(1, lease.crashes))
             reap = Reap(lease.task_id, lease.fencing_token, self._grace, self._max_crashes, delay)
             task = await repaired(self._store, reap)
+            await failpoint.reached("reap.after_write")
             if task is not None:
                 logger.warning("task %s: its worker is gone, now %s", task.task_id, task.status)
                 await self._bus.publish(event_for(task))

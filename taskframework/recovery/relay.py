@@ -6,6 +6,7 @@ import asyncio
 from datetime import timedelta
 from typing import Protocol
 
+from taskframework import failpoint
 from taskframework.brokers.base import Broker
 from taskframework.model.marks import PostponeRelay
 from taskframework.model.task import Task
@@ -44,6 +45,7 @@ class Relay:
         if not tasks:
             return False
         await asyncio.gather(*(self._store.mark(PostponeRelay(task.task_id, _IN_HAND)) for task in tasks))
+        await failpoint.reached("relay.after_reserve")
         for task in tasks:
             self._bridge.take(task)
         await self._bridge.drain()

@@ -6,6 +6,7 @@ import asyncio
 from collections import defaultdict
 from typing import Protocol
 
+from taskframework import failpoint
 from taskframework.brokers.base import Broker
 from taskframework.bus import EventBus
 from taskframework.model.events import event_for
@@ -59,6 +60,7 @@ class Sweeper:
         overdue = await self._store.past_deadline(self._batch)
         for task_id in overdue:
             task = await repaired(self._store, Expire(task_id))
+            await failpoint.reached("expire.after_write")
             if task is not None:
                 await self._bus.publish(event_for(task))
         return len(overdue) == self._batch
@@ -74,4 +76,7 @@ class Sweeper:
     async def _dispatch(self, due: DueTask) -> bool:
         reservation = self._dispatcher.reservation(due.task_id, due.dispatch_epoch)
         reserved = await repaired(self._store, reservation)
-        return reserved is not None and await self._dispatcher.dispatch(reserved)
+        if reserved is None:
+            return False
+        await failpoint.reached("sweep.after_reserve")
+        return await self._dispatcher.dispatch(reserved)

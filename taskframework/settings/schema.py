@@ -89,6 +89,11 @@ class ObservabilitySettings(Section):
         max_length=500,
         description="Where spans go, such as http://localhost:4318/v1/traces; empty leaves it to the program",
     )
+    loop_lag_warning: Duration = Field(
+        default=timedelta(seconds=1),
+        ge=ZERO,
+        description="How long the event loop may stand still before a warning names the code that blocks it; 0 never",
+    )
 
 
 class ApiSettings(Section):

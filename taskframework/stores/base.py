@@ -119,6 +119,13 @@ class TaskStore(Protocol):
         """
         ...
 
+    async def cancel_requests(self, fences: Sequence[Fence]) -> dict[str, CancelRequest]:
+        """Which of these attempts somebody wants to stop, by task id; one cheap read, asked every second.
+
+        Says nothing about leases: an attempt that lost its own is missing, as are those that may go on.
+        """
+        ...
+
     async def get(self, task_id: str, *, owner: str | None = None) -> Task | None:
         """Read a task; with an owner, another user's task is not there."""
         ...

@@ -29,6 +29,10 @@ from taskframework.telemetry import current_traceparent, span
 
 logger = logging.getLogger(__name__)
 
+#: Seconds after which a timer tries again when the store's clock says that it is early: our idea of that clock may be
+#: wrong by some of a round trip, and the sweeper would come a second late.
+_EARLY = (0.01, 0.05, 0.25)
+
 
 @dataclass(frozen=True, slots=True)
 class DispatchPolicy:
@@ -115,12 +119,21 @@ class TaskMessageProducer:
         if not self._broker.is_connected:
             return
         try:
-            reserved = await self._store.apply(self.reservation(task.task_id, task.dispatch_epoch))
+            reserved = await self._reserve(task)
         except StoreError as error:
             logger.debug("task %s is left to the sweeper: %s", task.task_id, error)
             return
         if reserved is not None:
+            await failpoint.reached("retry.after_reserve")
             await self._send(reserved, None)
+
+    async def _reserve(self, task: Task) -> Task | None:
+        reservation = self.reservation(task.task_id, task.dispatch_epoch)
+        for pause in _EARLY:
+            if (reserved := await self._store.apply(reservation)) is not None:
+                return reserved
+            await self._clock.sleep(pause)
+        return await self._store.apply(reservation)
 
     async def _send(self, task: Task, delay: timedelta | None) -> bool:
         attributes = {
@@ -131,6 +144,7 @@ class TaskMessageProducer:
         }
         with span(f"publish {task.task_type}", SpanKind.PRODUCER, task.traceparent, attributes) as active:
             message = TaskMessage.for_task(task, current_traceparent() if active else None)
+            await failpoint.reached("dispatch.before_publish")
             try:
                 await self._broker.publish(message, delay=delay)
             except BrokerError as error:
@@ -138,4 +152,5 @@ class TaskMessageProducer:
                     self._on_refused()
                 logger.info("task %s is left to the sweeper: %s", task.task_id, error.message)
                 return False
+            await failpoint.reached("dispatch.after_publish")
         return True

@@ -95,6 +95,7 @@ class TaskSubmissionService:
             StoreUnavailableError: if it could not be stored; submit again, with an idempotency key to be safe.
         """
         task = self._new_task(request)
+        await failpoint.reached("submit.before_insert")
         inserted = await self._store.insert(task)
         await failpoint.reached("submit.after_insert")
         if not inserted.is_new:

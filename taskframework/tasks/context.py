@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from taskframework.model.values import Json
+from taskframework.tasks.steps import Steps
 
 P = TypeVar("P")
 
@@ -16,6 +18,9 @@ class AttemptControl(Protocol):
 
     @property
     def cancel_requested(self) -> bool: ...
+
+    @property
+    def steps(self) -> Steps: ...
 
     async def report_progress(self, value: object) -> None: ...
 
@@ -69,6 +74,39 @@ class TaskContext(Generic[P]):
             ValueNotStorableError: as `update_progress`.
         """
         self.control.report_progress_soon(value)
+
+    async def once(self, step: str, function: Callable[[], Awaitable[Any] | Any]) -> Any:
+        """Do a step of the task once.
+
+        What `function` gives is recorded under the task; a later attempt, also one after a replay, gets that and does
+        not call it again. A process that dies after `function` and before the record calls it again all the same: at
+        least once, not exactly once. So pass `idempotency_key` on where calling twice would harm. Two calls for one
+        step at a time become one; if it fails, the other one tries itself.
+
+        Args:
+            step: names the step within the task, always the same way: 1 to 200 printable characters.
+            function: called without arguments; a coroutine function or a plain one, which should not block the loop.
+
+        Returns:
+            What `function` gave as plain JSON, the same on the first attempt and on later ones; a pydantic model
+            becomes its JSON form.
+
+        Raises:
+            ValueNotStorableError: if what `function` gave is not JSON of at most 256 KiB, or the task has more than
+                1,000 steps or 1 MiB of them. Another attempt would not help.
+            asyncio.CancelledError: if the lease was lost: the attempt is stopped, another worker does the task.
+            Exception: whatever `function` raises; then nothing is recorded.
+        """
+        return await self.control.steps.once(step, function)
+
+    def once_blocking(self, step: str, function: Callable[[], Awaitable[Any] | Any]) -> Any:
+        """`once` for a plain `def execute`, in a thread or a process: returns when the step is recorded.
+
+        Raises:
+            RuntimeError: on an event loop, which must not wait; await `once` there.
+            BaseException: as `once`.
+        """
+        return self.control.steps.once_blocking(step, function)
 
     @property
     def is_cancel_requested(self) -> bool:

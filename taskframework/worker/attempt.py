@@ -8,15 +8,16 @@ import logging
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import BaseModel
-
+from taskframework import failpoint
 from taskframework.bus import EventBus
 from taskframework.errors import StoreError
 from taskframework.model.events import TaskProgressEvent
 from taskframework.model.task import CancelRequest, Task
 from taskframework.model.transitions import Fence, ReportProgress
-from taskframework.model.values import MAX_PROGRESS_BYTES, check_storable
+from taskframework.model.values import MAX_PROGRESS_BYTES
 from taskframework.stores.base import TaskStore
+from taskframework.tasks.steps import Steps
+from taskframework.tasks.values import storable
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +55,11 @@ class RunningAttempt:
         if self.stop_reason is not None:
             self._cancel_run()
 
+    @property
+    def code_has_ended(self) -> bool:
+        """Whether nothing is left that a stop could reach."""
+        return self._run is not None and self._run.done()
+
     def stop(self, reason: StopReason, cancel: CancelRequest | None = None) -> None:
         """Ask the code to stop. The first reason counts, except that a lost lease overrides: nothing may be written."""
         if self.stop_reason is None or reason is StopReason.LEASE_LOST:
@@ -73,9 +79,13 @@ class RunningAttempt:
 
 
 class ProgressReporter:
-    """`AttemptControl` of an attempt: writes progress, newest value only, one write under way at a time."""
+    """`AttemptControl` of an attempt: writes progress, newest value only, one write under way at a time.
 
-    def __init__(self, attempt: RunningAttempt, store: TaskStore, bus: EventBus) -> None:
+    The attempt's steps, which have a `StepRecorder` of their own, are only handed on.
+    """
+
+    def __init__(self, attempt: RunningAttempt, store: TaskStore, bus: EventBus, steps: Steps) -> None:
+        self.steps = steps
         self._attempt = attempt
         self._store = store
         self._bus = bus
@@ -89,13 +99,13 @@ class ProgressReporter:
         return self._attempt.stop_reason is not None
 
     async def report_progress(self, value: object) -> None:
-        self._take(_checked(value))
+        self._take(storable(value, "progress", MAX_PROGRESS_BYTES))
         if self._writing is not None:
             # Shielded: a cancelled task must not tear a write that other values may ride on.
             await asyncio.shield(self._writing)
 
     def report_progress_soon(self, value: object) -> None:
-        self._loop.call_soon_threadsafe(self._take, _checked(value))
+        self._loop.call_soon_threadsafe(self._take, storable(value, "progress", MAX_PROGRESS_BYTES))
 
     async def flush(self) -> None:
         """Wait until the newest progress is written."""
@@ -113,6 +123,7 @@ class ProgressReporter:
             while self._has_newest:
                 self._has_newest = False
                 task = await self._store.apply(ReportProgress(self._attempt.fence, self._newest))
+                await failpoint.reached("execute.middle")
                 if task is None:
                     self._attempt.stop(StopReason.LEASE_LOST)
                     return
@@ -121,9 +132,3 @@ class ProgressReporter:
             logger.info("progress of task %s not written: %s", self._attempt.task.task_id, error.message)
         finally:
             self._writing = None
-
-
-def _checked(value: object) -> Any:
-    plain = value.model_dump(mode="json") if isinstance(value, BaseModel) else value
-    check_storable(plain, "progress", MAX_PROGRESS_BYTES)
-    return plain

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from taskframework.clock import Clock
 from taskframework.errors import TaskUnreadableError
 from taskframework.model.events import TaskStartedEvent, event_for
 from taskframework.model.interventions import Postpone
+from taskframework.model.marks import MakeDue
 from taskframework.model.message import TaskMessage
 from taskframework.model.status import CLAIMABLE
 from taskframework.model.task import SCHEMA_VERSION, Task, new_claim_id
@@ -26,7 +28,7 @@ class Refusal(enum.Enum):
 
     NOT_NEEDED = "not needed"  # ack: running elsewhere, final, an old copy, or not due yet
     NO_DOCUMENT = "no document"  # reject: a message without a task is evidence
-    NOT_OURS = "not ours"  # postponed in the store, ack
+    NOT_OURS = "not ours"  # left to others in the store, ack
 
 
 #: How early a message may be to be worth waiting for, and by how much two clocks may differ over it.
@@ -85,6 +87,7 @@ class ClaimStation:
         """
         asked_at = self._clock.monotonic()
         task = await self._store.apply(claim)
+        lease = self._policy.lease
         await failpoint.reached("claim.after_write")
         if task is None:
             try:
@@ -93,8 +96,10 @@ class ClaimStation:
                 # Marked instead of moved: the task cannot be read back, and for this no reply is needed.
                 await self._store.mark(self._postponement(claim.task_id, claim.dispatch_epoch))
                 return Refusal.NOT_OURS
-            if current is not None and claim.won(current):
+            if current is not None and current.lease is not None and claim.won(current):
                 task = current
+                # An earlier asking made it, and its reply was lost: the lease runs since then.
+                lease = min(lease, current.lease.expires_at - self._store.now())
             elif current is not None and (wait := self._early_by(claim, current)) is not None:
                 await self._clock.sleep(wait)
                 return await self.claim(claim)
@@ -102,7 +107,7 @@ class ClaimStation:
                 return await self._refuse(claim, current)
         await self._bus.publish(TaskStartedEvent(task))
         fence = Fence(task.task_id, task.fencing_token, claim.claim_id)
-        return RunningAttempt(task, fence, asked_at + self._policy.lease.total_seconds())
+        return RunningAttempt(task, fence, asked_at + lease.total_seconds())
 
     def _early_by(self, claim: Claim, task: Task) -> float | None:
         """Seconds a message came before its time, if that is what is wrong with it and they are few.
@@ -124,6 +129,14 @@ class ClaimStation:
             return Refusal.NO_DOCUMENT
         return await self._postpone(message.task_id, message.dispatch_epoch)
 
+    async def hand_over(self, message: TaskMessage) -> Refusal:
+        """Nobody here comes to claim it: leave the task to the sweeper, which sends another message at once."""
+        with contextlib.suppress(TaskUnreadableError):
+            if await self._store.get(message.task_id) is None:
+                return Refusal.NO_DOCUMENT
+        await self._store.mark(MakeDue(message.task_id, message.dispatch_epoch))
+        return Refusal.NOT_OURS
+
     async def _refuse(self, claim: Claim, current: Task | None) -> Refusal:
         if current is None:
             return Refusal.NO_DOCUMENT
@@ -135,6 +148,7 @@ class ClaimStation:
 
     async def _postpone(self, task_id: str, dispatch_epoch: int) -> Refusal:
         postponed = await self._store.apply(self._postponement(task_id, dispatch_epoch))
+        await failpoint.reached("claim.postponed")
         if postponed is not None and postponed.status.is_final:
             await self._bus.publish(event_for(postponed))
         return Refusal.NOT_OURS

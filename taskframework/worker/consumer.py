@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from datetime import timedelta
+from collections.abc import Coroutine, Iterable
+from typing import Any
 
 from opentelemetry.trace import SpanKind
 
 from taskframework import failpoint
 from taskframework.brokers.base import Delivery
-from taskframework.errors import MessageUnreadableError
+from taskframework.errors import MessageUnreadableError, StoreError, StoreUnavailableError
 from taskframework.model.message import TaskMessage, read_message
 from taskframework.model.status import Priority
 from taskframework.tasks.registry import Registration, TaskRegistry
@@ -19,12 +20,15 @@ from taskframework.worker.attempt import RunningAttempt
 from taskframework.worker.claim import ClaimStation, Refusal
 from taskframework.worker.executor import LeaseLostError, TaskExecutorService
 from taskframework.worker.heartbeat import Heartbeat
-from taskframework.worker.held import HeldDelivery
+from taskframework.worker.held import HeldDelivery, InHand, Stage
 from taskframework.worker.lanes import Lanes
-from taskframework.worker.patience import until_available
+from taskframework.worker.patience import StoreBreaker
 from taskframework.worker.settle import SettleStation
 
 logger = logging.getLogger(__name__)
+
+#: Longest wait for the store to take the mark of a delivery that is handed over, in seconds.
+_MARK_SECONDS = 5.0
 
 
 class TaskConsumer:
@@ -37,22 +41,48 @@ class TaskConsumer:
         executor: TaskExecutorService,
         settlement: SettleStation,
         heartbeat: Heartbeat,
+        breaker: StoreBreaker,
+        in_hand: InHand,
         *,
         slots: int,
-        ack_early_after: timedelta,
     ) -> None:
         self._registry = registry
         self._claims = claims
         self._executor = executor
         self._settlement = settlement
         self._heartbeat = heartbeat
-        self._ack_early_after = ack_early_after.total_seconds()
-        self.lanes: Lanes[Delivery] = Lanes(slots, self._start)
+        self._breaker = breaker
+        self.in_hand = in_hand
+        self.slots = slots
+        self.lanes: Lanes[HeldDelivery] = Lanes(slots, self._start)
         self._handling: set[asyncio.Task[None]] = set()
 
     def take(self, delivery: Delivery) -> None:
         """The broker's callback: never runs task code, never waits."""
-        self.lanes.put(delivery, delivery.lane)
+        self.lanes.put(self.in_hand.take(delivery), delivery.lane)
+
+    async def keep_time(self) -> None:
+        """Until cancelled, acknowledge early what runs for long and hand over what waited for long."""
+        while True:
+            try:
+                self._hand_over_all(self.in_hand.long_waiting())
+                await self._acknowledge_early()
+            except Exception:
+                logger.exception("deliveries in hand could not be looked after; trying again")
+            await self.in_hand.rest()
+
+    async def retire(self) -> None:
+        """The consumers of what is in hand were stopped."""
+        self.in_hand.retire()
+        await self._acknowledge_early()
+
+    def hand_over_what_waits(self) -> None:
+        """Leave everything that has no slot to whoever has one."""
+        self._hand_over_all(self.lanes.clear())
+
+    async def close(self) -> None:
+        """Start nothing more, and give what has not started back to the broker."""
+        await asyncio.gather(*(held.put_back() for held in self.lanes.close()))
 
     async def finished(self) -> None:
         """Wait until every started delivery is done with."""
@@ -64,44 +94,102 @@ class TaskConsumer:
         for task in self._handling:
             task.cancel()
 
-    def _start(self, delivery: Delivery, lane: Priority) -> None:
-        task = asyncio.create_task(self._see_through(delivery, lane))
+    def _start(self, held: HeldDelivery, lane: Priority) -> None:
+        held.stage = Stage.CLAIMING
+        self._begin(self._see_through(held, lane))
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
         self._handling.add(task)
         task.add_done_callback(self._handling.discard)
 
-    async def _see_through(self, delivery: Delivery, lane: Priority) -> None:
+    async def _see_through(self, held: HeldDelivery, lane: Priority) -> None:
         try:
-            await self.handle(delivery)
+            await self.handle(held)
         except Exception:
-            # Not acknowledged: the broker delivers it again when the channel closes, and the lease has its reaper.
-            logger.exception("a delivery of %s could not be handled", delivery.queue)
+            logger.exception("a delivery of %s could not be handled", held.delivery.queue)
+            # Its document has its own driver; kept in hand, the message would cost a place of the prefetch for good.
+            await held.ack()
         finally:
+            self.in_hand.drop(held)
             self.lanes.release(lane)
 
-    async def handle(self, delivery: Delivery) -> None:
+    async def handle(self, held: HeldDelivery) -> None:
         """Claim, execute and settle one delivery."""
-        try:
-            message = read_message(delivery.body)
-        except MessageUnreadableError as error:
-            logger.warning("a message of %s goes to the dead letters: %s", delivery.queue, error.reason)
-            await delivery.reject()
+        message = await self._read(held)
+        if message is None:
             return
         registration = self._registry.get(message.task_type)
-        attempt = await self._claim(message, registration)
-        if isinstance(attempt, Refusal):
-            await (delivery.reject() if attempt is Refusal.NO_DOCUMENT else delivery.ack())
+        await failpoint.reached("deliver.before_claim")
+        attempt = await self._claim(held, message, registration)
+        if attempt is None:
+            await self._hand_over(held)
+        elif isinstance(attempt, Refusal):
+            await (held.reject() if attempt is Refusal.NO_DOCUMENT else held.ack())
         elif registration is not None:
-            await self._run(registration, attempt, delivery)
+            held.stage = Stage.RUNNING
+            await self._run(registration, attempt, held)
 
-    async def _claim(self, message: TaskMessage, registration: Registration | None) -> RunningAttempt | Refusal:
-        """Claim; while the store is away the delivery is held, neither acknowledged nor sent back."""
-        if registration is None:
-            return await until_available(lambda: self._claims.postpone(message))
+    async def _read(self, held: HeldDelivery) -> TaskMessage | None:
+        """The message; one that nobody can read goes to the dead letters."""
+        try:
+            return read_message(held.delivery.body)
+        except MessageUnreadableError as error:
+            logger.warning("a message of %s goes to the dead letters: %s", held.delivery.queue, error.reason)
+            await held.reject()
+            return None
+
+    async def _claim(
+        self, held: HeldDelivery, message: TaskMessage, registration: Registration | None
+    ) -> RunningAttempt | Refusal | None:
+        """Claim; while the store is away the delivery is held, neither acknowledged nor sent back.
+
+        Returns:
+            None if the store was away for so long that the delivery has to be handed over.
+        """
         claim = self._claims.request(message)
-        return await until_available(lambda: self._claims.claim(claim))
+        while await self._breaker.closed(within=self.in_hand.seconds_to_claim(held)):
+            try:
+                if registration is None:
+                    return await self._claims.postpone(message)
+                return await self._claims.claim(claim)
+            except StoreUnavailableError as error:
+                self._breaker.open(error)
+        return None
 
-    async def _run(self, registration: Registration, attempt: RunningAttempt, delivery: Delivery) -> None:
-        task = attempt.task
+    def _hand_over_all(self, leaving: Iterable[HeldDelivery]) -> None:
+        for held in leaving:
+            held.stage = Stage.LEAVING
+            self.lanes.remove(held, held.delivery.lane)
+            self._begin(self._leave(held))
+
+    async def _leave(self, held: HeldDelivery) -> None:
+        try:
+            await self._hand_over(held)
+        finally:
+            self.in_hand.drop(held)
+
+    async def _hand_over(self, held: HeldDelivery) -> None:
+        """Leave a task that nobody here came to claim to the sweeper.
+
+        If the store does not take the mark, the task is late and not lost: its document says when it is due.
+        """
+        message = await self._read(held)
+        if message is None:
+            return
+        refusal = Refusal.NOT_OURS
+        try:
+            async with asyncio.timeout(_MARK_SECONDS):
+                refusal = await self._claims.hand_over(message)
+        except (StoreError, TimeoutError) as error:
+            logger.info("task %s waits for its due time: %s", message.task_id, error)
+        await (held.reject() if refusal is Refusal.NO_DOCUMENT else held.ack())
+
+    async def _acknowledge_early(self) -> None:
+        await asyncio.gather(*(held.ack_early() for held in self.in_hand.long_running()))
+
+    async def _run(self, registration: Registration, attempt: RunningAttempt, held: HeldDelivery) -> None:
+        task, delivery = attempt.task, held.delivery
         traceparent = delivery.headers.get("traceparent") or task.traceparent
         attributes: dict[str, str | int] = {
             "messaging.system": "rabbitmq",
@@ -111,7 +199,6 @@ class TaskConsumer:
             "taskframework.attempt": task.attempts,
         }
         self._heartbeat.add(attempt)
-        held = HeldDelivery(delivery, self._ack_early_after)
         try:
             with (
                 span(f"process {task.task_type}", SpanKind.CONSUMER, traceparent, attributes),
@@ -121,8 +208,7 @@ class TaskConsumer:
                 outcome = await self._executor.execute(registration, attempt)
                 await self._settlement.settle(registration, attempt, outcome, held)
         except LeaseLostError:
-            self._settlement.discard(attempt)
+            await self._settlement.discard(attempt)
             await held.ack()
         finally:
-            held.close()
             self._heartbeat.remove(attempt)

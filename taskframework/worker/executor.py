@@ -6,7 +6,6 @@ import asyncio
 import contextvars
 import functools
 import logging
-import math
 import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from taskframework.bus import EventBus
+from taskframework.clock import Clock
 from taskframework.errors import InvalidParametersError, NonRetryableError, TaskframeworkError
 from taskframework.model.outcome import Failed, Outcome, Released, Succeeded, classify, describe
 from taskframework.model.transitions import DEADLINE, DEADLINE_PASSED
@@ -21,8 +21,12 @@ from taskframework.model.values import MAX_RESULT_BYTES, check_storable
 from taskframework.stores.base import TaskStore
 from taskframework.tasks.context import AttemptControl, TaskContext
 from taskframework.tasks.registry import Registration
+from taskframework.tasks.steps import Steps
+from taskframework.tasks.values import refuse_non_finite
+from taskframework.telemetry import running_attempt
 from taskframework.worker.attempt import STOP_PATIENCE, ProgressReporter, RunningAttempt, StopReason
 from taskframework.worker.processes import ExecutionFailedError, ProcessPool
+from taskframework.worker.steps import StepRecorder
 
 logger = logging.getLogger(__name__)
 _task_logger = logging.getLogger("taskframework.task")
@@ -49,9 +53,10 @@ class LeaseLostError(Exception):
 class TaskExecutorService:
     """Runs attempts: coroutines on the loop, plain functions in threads or processes, both bounded."""
 
-    def __init__(self, store: TaskStore, bus: EventBus, *, threads: int, processes: int | None) -> None:
+    def __init__(self, store: TaskStore, bus: EventBus, clock: Clock, *, threads: int, processes: int | None) -> None:
         self._store = store
         self._bus = bus
+        self._clock = clock
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="taskframework")
         # As many as threads: an attempt waits here, where its time does not run yet, and not inside the pool.
         self._thread_slots = asyncio.Semaphore(threads)
@@ -66,11 +71,15 @@ class TaskExecutorService:
         Raises:
             LeaseLostError: if the lease was lost meanwhile; the result is discarded.
         """
-        progress = ProgressReporter(attempt, self._store, self._bus)
+        recorder = StepRecorder(attempt, self._store, self._clock)
+        progress = ProgressReporter(attempt, self._store, self._bus, Steps(attempt.task.steps, recorder))
+        inherited = running_attempt.set((attempt.task.task_type, attempt.task.task_id))
         try:
             outcome = await self._run(registration, attempt, progress)
         finally:
+            running_attempt.reset(inherited)
             await progress.flush()
+            await recorder.close()
         if attempt.stop_reason is StopReason.LEASE_LOST:
             raise LeaseLostError
         return outcome
@@ -178,24 +187,12 @@ def _storable_result(registration: Registration, value: Any) -> Any:
     """The result as JSON; a result that cannot be stored would fail on every attempt, so it is final."""
     try:
         validated = registration.result.validate_python(value)
-        _refuse_non_finite(registration.result.dump_python(validated, by_alias=True))
+        refuse_non_finite(registration.result.dump_python(validated, by_alias=True), "result")
         plain = registration.result.dump_python(validated, mode="json", by_alias=True)
         check_storable(plain, "result", MAX_RESULT_BYTES)
     except (ValidationError, TaskframeworkError, ValueError, TypeError, RecursionError) as error:
         raise BadResultError(f"The result is not the declared type or cannot be stored: {error}"[:2000]) from error
     return plain
-
-
-def _refuse_non_finite(value: Any) -> None:
-    """pydantic turns NaN into null where the declared type is Any; a result must not change on its way."""
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{value} is not a JSON number")
-    if isinstance(value, (list, tuple, set, frozenset)):
-        for item in value:
-            _refuse_non_finite(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            _refuse_non_finite(item)
 
 
 def _stopped(attempt: RunningAttempt) -> Outcome:

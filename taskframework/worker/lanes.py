@@ -6,6 +6,7 @@ lane that was passed over `PATIENCE` times in a row is served next.
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -46,9 +47,18 @@ class Lanes(Generic[Item]):
         self._free += 1
         self._fill()
 
+    def remove(self, item: Item, lane: Priority) -> None:
+        """Let an item wait no longer; nothing happens if it does not wait."""
+        with contextlib.suppress(ValueError):
+            self._waiting[lane].remove(item)
+
     def close(self) -> list[Item]:
         """Start nothing more; what still waits is returned."""
         self._closed = True
+        return self.clear()
+
+    def clear(self) -> list[Item]:
+        """Take out everything that waits."""
         left = [item for lane in LANES for item in self._waiting[lane]]
         for waiting in self._waiting.values():
             waiting.clear()

@@ -1,25 +1,39 @@
-"""Waiting for a store that is away: repeated with jittered pauses, at no cost while all is well."""
+"""A store that is away: calls that are repeated until it answers, and the breaker that stops consuming meanwhile."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import random
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponential
 
+from taskframework.clock import Clock
 from taskframework.errors import StoreUnavailableError
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_PAUSE = wait_random_exponential(multiplier=0.2, max=3)
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 3.0
+_PAUSE = wait_random_exponential(multiplier=_FIRST_PAUSE, max=_LONGEST_PAUSE)
+#: A store that was away again within this many seconds is asked at longer intervals from the start.
+_SOON = 30.0
 
 
-async def until_available(call: Callable[[], Awaitable[T]], give_up: Callable[[], bool] = lambda: False) -> T:
-    """Call until the store answers.
+async def until_available(
+    call: Callable[[], Awaitable[T]],
+    give_up: Callable[[], bool] = lambda: False,
+    on_failure: Callable[[StoreUnavailableError], None] = lambda error: None,
+) -> T:
+    """Call until the store answers, with jittered pauses; costs nothing while all is well.
 
     Args:
         call: asks the store; must be safe to repeat.
         give_up: asked after each failure.
+        on_failure: told of each failure.
 
     Returns:
         What the first call that reached the store returned.
@@ -27,12 +41,98 @@ async def until_available(call: Callable[[], Awaitable[T]], give_up: Callable[[]
     Raises:
         StoreUnavailableError: the last one, once `give_up` said so.
     """
+
+    async def attempt() -> T:
+        try:
+            return await call()
+        except StoreUnavailableError as error:
+            on_failure(error)
+            raise
+
     try:
-        return await call()
+        return await attempt()
     except StoreUnavailableError:
         if give_up():
             raise
     patience = AsyncRetrying(
         retry=retry_if_exception_type(StoreUnavailableError), wait=_PAUSE, stop=lambda _: give_up(), reraise=True
     )
-    return await patience(call)
+    return await patience(attempt)
+
+
+class StoreBreaker:
+    """Open while the store is away: from the first call that failed until the store answers a ping."""
+
+    def __init__(self, ping: Callable[[], Awaitable[None]], clock: Clock, held: Callable[[], int]) -> None:
+        """Start closed.
+
+        Args:
+            ping: asks the store whether it is there; raises while it is not.
+            clock: for the pauses between two pings.
+            held: how many deliveries are in hand, for the log.
+        """
+        self._ping = ping
+        self._clock = clock
+        self._held = held
+        self._is_closed = asyncio.Event()
+        self._is_closed.set()
+        self._closed_at = -_SOON
+        self._relapses = 0
+        self._probing: asyncio.Task[None] | None = None
+        #: Called when it opens and when it closes.
+        self.on_change: Callable[[], None] = lambda: None
+
+    @property
+    def is_open(self) -> bool:
+        return not self._is_closed.is_set()
+
+    def open(self, error: StoreUnavailableError) -> None:
+        """Say that the store did not answer; again changes nothing."""
+        if self.is_open:
+            return
+        # A store that answers pings and fails at writes must not be asked, consumed for and left in a hot loop.
+        self._relapses = self._relapses + 1 if self._clock.monotonic() - self._closed_at < _SOON else 0
+        self._is_closed.clear()
+        logger.warning("the store is away, consuming stops, %d deliveries are held: %s", self._held(), error)
+        self._probing = asyncio.create_task(self._probe())
+        self.on_change()
+
+    async def closed(self, within: float | None) -> bool:
+        """Wait until it is closed, for so many seconds at most.
+
+        Returns:
+            Whether it is.
+        """
+        if not self.is_open:
+            return True
+        closing = asyncio.create_task(self._is_closed.wait())
+        tasks: set[asyncio.Task[object]] = {closing}
+        if within is not None:
+            tasks.add(asyncio.create_task(self._clock.sleep(within)))
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+        return not self.is_open
+
+    async def stop(self) -> None:
+        """Ask no more."""
+        if self._probing is not None:
+            self._probing.cancel()
+            await asyncio.wait([self._probing])
+
+    async def _probe(self) -> None:
+        since = self._clock.monotonic()
+        first = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(self._relapses, 8))
+        await self._clock.sleep(random.uniform(first / 2, first))
+        pause = wait_random_exponential(multiplier=first, max=_LONGEST_PAUSE)
+        await AsyncRetrying(wait=pause, sleep=self._clock.sleep, retry=retry_if_exception_type(Exception))(self._ping)
+        self._closed_at = self._clock.monotonic()
+        logger.info(
+            "the store is back after %.1f s, consuming goes on, %d deliveries were held",
+            self._closed_at - since,
+            self._held(),
+        )
+        self._is_closed.set()
+        self.on_change()

@@ -5,29 +5,32 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import inspect
+import itertools
 import logging
 import logging.handlers
 import multiprocessing
 import os
 import pickle
+import queue
 import signal
 import socket
 import struct
 import sys
 import threading
+from concurrent.futures import Future
 from multiprocessing.connection import wait
 from typing import Any
 
-from pydantic import BaseModel
-
-from taskframework.errors import NonRetryableError
+from taskframework.errors import NonRetryableError, StoreError
 from taskframework.model.outcome import Failed, classify, describe
-from taskframework.model.values import MAX_PROGRESS_BYTES, MAX_RESULT_BYTES, check_storable
+from taskframework.model.task import StepOutcome
+from taskframework.model.values import MAX_PROGRESS_BYTES, MAX_RESULT_BYTES
 from taskframework.tasks.context import TaskContext
+from taskframework.tasks.steps import Steps
+from taskframework.tasks.values import storable
 
-#: Every frame, both ways, is its length and as many bytes. The parent sends requests and, without content, a cancel.
+#: Every frame, both ways, is its length and as many bytes: the pickle of what it is and of its content.
 HEADER = struct.Struct("!I")
-CANCEL = HEADER.pack(0)
 #: A result that is larger as a pickle is certainly too large as JSON; it must not fill the parent's memory first.
 _MAX_RESULT_PICKLE = 16 * MAX_RESULT_BYTES
 #: For the parent only: it tells us. A handler instead of SIG_IGN, because programs we start would inherit that.
@@ -40,78 +43,135 @@ def main(connection: socket.socket) -> None:
     _end_with_parent()
     channel = _Channel(connection)
     logging.getLogger().handlers = [_LogsToParent(channel)]
-    while (request := channel.receive()) is not None:
-        if request:  # else a cancel that came after the end of its attempt
-            _run_attempt(channel, request)
+    while (request := channel.requests.get()) is not None:
+        _run_attempt(channel, request)
 
 
-def packed(content: Any) -> bytes:
-    """A frame with a pickle."""
-    payload = pickle.dumps(content, pickle.HIGHEST_PROTOCOL)
+def packed(kind: str, content: Any = None) -> bytes:
+    """A frame."""
+    payload = pickle.dumps((kind, content), pickle.HIGHEST_PROTOCOL)
     return HEADER.pack(len(payload)) + payload
 
 
 class _Channel:
-    """The connection to the parent; any thread of the task code may use it."""
+    """The connection to the parent; any thread of the task code may use it.
+
+    A thread of its own listens: some of the task code may wait for an answer while other code looks for a cancel.
+    """
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._lock = threading.Lock()
+        self._sending = threading.Lock()
+        self._numbers = itertools.count()
+        self._asked: dict[int, Future[StepOutcome | None]] = {}
+        #: Attempts to run, in the end None.
+        self.requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        #: Whether the newest attempt is to stop.
+        self.is_cancelled = False
+        threading.Thread(target=self._listen, name="taskframework-channel", daemon=True).start()
 
-    def send(self, kind: str, value: Any) -> None:
-        frame = packed((kind, value))
-        with self._lock:
+    def send(self, kind: str, content: Any) -> None:
+        frame = packed(kind, content)
+        with self._sending:
             try:
                 self._connection.sendall(frame)
             except OSError:
                 os._exit(1)  # the parent is gone, and with it everybody who could want a result
 
-    def receive(self) -> bytes | None:
+    def ask(self, outcome: StepOutcome) -> Future[StepOutcome | None]:
+        """Let the parent record the outcome of a step."""
+        answer: Future[StepOutcome | None] = Future()
+        number = next(self._numbers)
+        self._asked[number] = answer
+        self.send("step", (number, outcome))
+        return answer
+
+    def _listen(self) -> None:
+        while (payload := self._receive()) is not None:
+            match pickle.loads(payload):
+                case "run", request:
+                    self.is_cancelled = False
+                    self.requests.put(request)
+                case "cancel", _:
+                    self.is_cancelled = True
+                case "recorded", (number, outcome, problem):
+                    _resolve(self._asked.pop(number), outcome, problem)
+        if self._asked:
+            os._exit(1)  # the parent is gone, and nobody else could answer
+        self.requests.put(None)
+
+    def _receive(self) -> bytes | None:
         """The next frame; None at the end of the connection."""
         header = self._read(HEADER.size)
         return None if header is None else self._read(*HEADER.unpack(header))
 
-    def has_cancel(self) -> bool:
-        """Whether a cancel has come; nothing else comes while an attempt runs."""
-        with self._lock:
-            if not wait([self._connection], 0):
-                return False
-            if self.receive() is None:
-                os._exit(1)
-            return True
-
     def _read(self, count: int) -> bytes | None:
         parts = bytearray()
         while len(parts) < count:
-            part = self._connection.recv(count - len(parts))
+            try:
+                part = self._connection.recv(count - len(parts))
+            except ConnectionError:  # the parent hung up before it had read everything
+                return None
             if not part:
                 return None
             parts += part
         return bytes(parts)
 
 
+def _resolve(asked: Future[StepOutcome | None], outcome: StepOutcome | None, problem: str | None) -> None:
+    if problem is None:
+        asked.set_result(outcome)
+    else:
+        asked.set_exception(StoreError(problem))
+
+
 class _Control:
-    """`AttemptControl` of an attempt in a child process."""
+    """`AttemptControl` of an attempt in a child process, and the `Recorder` of its steps."""
 
     def __init__(self, channel: _Channel) -> None:
         self._channel = channel
+        self._sending = threading.Lock()
         self._is_cancelled = False
-        self.is_over = False
+        self._is_over = False
+        self._is_lost = False
+        self.steps = Steps((), self)
 
     @property
     def cancel_requested(self) -> bool:
-        if not self._is_cancelled and not self.is_over:
-            self._is_cancelled = self._channel.has_cancel()
+        if not self._is_over:
+            self._is_cancelled = self._channel.is_cancelled
         return self._is_cancelled
+
+    @property
+    def is_open(self) -> bool:
+        return not (self._is_over or self._is_lost)
+
+    def record(self, outcome: StepOutcome) -> Future[StepOutcome | None]:
+        with self._sending:
+            if not self._is_over:
+                answer = self._channel.ask(outcome)
+                answer.add_done_callback(self._note)
+                return answer
+        nobody: Future[StepOutcome | None] = Future()
+        nobody.set_result(None)
+        return nobody
 
     async def report_progress(self, value: object) -> None:
         self.report_progress_soon(value)
 
     def report_progress_soon(self, value: object) -> None:
-        plain = value.model_dump(mode="json") if isinstance(value, BaseModel) else value
-        check_storable(plain, "progress", MAX_PROGRESS_BYTES)
-        if not self.is_over:  # a thread that the code left behind must not report for the next attempt
-            self._channel.send("progress", plain)
+        plain = storable(value, "progress", MAX_PROGRESS_BYTES)
+        with self._sending:
+            if not self._is_over:
+                self._channel.send("progress", plain)
+
+    def end(self) -> None:
+        """A thread that the code left behind must not report for the next attempt, not even while this one ends."""
+        with self._sending:
+            self._is_over = True
+
+    def _note(self, answer: Future[StepOutcome | None]) -> None:
+        self._is_lost = self._is_lost or (answer.exception() is None and answer.result() is None)
 
 
 class _LogsToParent(logging.handlers.QueueHandler):
@@ -129,7 +189,8 @@ def _run_attempt(channel: _Channel, request: bytes) -> None:
     control = _Control(channel)
     retry_on: tuple[type[BaseException], ...] = ()
     try:
-        executable, fields, logger_name, level = pickle.loads(request)
+        executable, fields, steps, logger_name, level = pickle.loads(request)
+        control.steps = Steps(steps, control)
         retry_on = executable.options.retry_on
         logging.getLogger().setLevel(level)
         context: TaskContext[Any] = TaskContext(**fields, logger=logging.getLogger(logger_name), control=control)
@@ -137,10 +198,10 @@ def _run_attempt(channel: _Channel, request: bytes) -> None:
         if inspect.iscoroutine(result):
             result = asyncio.run(result)
     except BaseException as error:  # sys.exit() in task code ends the attempt, not this process
-        control.is_over = True
+        control.end()
         channel.send("failed", classify(error, retry_on))
     else:
-        control.is_over = True
+        control.end()
         _send_result(channel, result)
 
 

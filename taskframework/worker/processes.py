@@ -17,6 +17,8 @@ import signal
 import socket
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
 from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
@@ -24,10 +26,11 @@ from typing import Any, Self
 
 from taskframework.errors import NonRetryableError, TaskframeworkError
 from taskframework.model.outcome import Failed
+from taskframework.model.task import StepOutcome
 from taskframework.tasks.context import AttemptControl, TaskContext
 from taskframework.tasks.executable import BackgroundTaskExecutable
 from taskframework.worker import process_child
-from taskframework.worker.process_child import CANCEL, HEADER, PARENTS_SIGNALS, packed
+from taskframework.worker.process_child import HEADER, PARENTS_SIGNALS, packed
 
 #: Seconds that code has to end after a cancel. Less than the executor waits, so that the process is gone by then.
 GRACE = 3.0
@@ -78,7 +81,7 @@ class ProcessPool:
         context: TaskContext[Any],
         on_start: Callable[[], None] = lambda: None,
     ) -> Any:
-        """Execute in a child; progress and log lines come back through `context` and `logging`.
+        """Execute in a child; progress, steps and log lines come back through `context` and `logging`.
 
         When the caller is cancelled, `context.is_cancel_requested` becomes true in the child, which then has `grace`
         to end before it is killed together with what it started. A second cancellation kills it at once.
@@ -197,6 +200,10 @@ class _Child:
             match kind:
                 case "progress":
                     control.report_progress_soon(value)
+                case "step":
+                    number, outcome = value
+                    # Not waited for: what else the child has to say must not wait for the store.
+                    control.steps.recorder.record(outcome).add_done_callback(partial(self._tell_recorded, number))
                 case "log":
                     _log(value)
                 case "failed":
@@ -208,7 +215,12 @@ class _Child:
 
     def cancel(self) -> None:
         """Make `is_cancel_requested` true in the child."""
-        self._writer.write(CANCEL)
+        self._writer.write(packed("cancel"))
+
+    def _tell_recorded(self, number: int, recording: Future[StepOutcome | None]) -> None:
+        error = recording.exception()
+        answer = (None, str(error)) if error else (recording.result(), None)
+        self._writer.write(packed("recorded", (number, *answer)))
 
     async def end(self) -> int | None:
         """End it, at once if it is busy, and return its exit code when it is gone."""
@@ -226,7 +238,14 @@ def _request(executable: BackgroundTaskExecutable[Any, Any], context: TaskContex
     names = [field.name for field in dataclasses.fields(context) if field.name not in ("logger", "control")]
     fields = {name: getattr(context, name) for name in names}
     try:
-        return packed((executable, fields, context.logger.name, context.logger.getEffectiveLevel()))
+        content = (
+            executable,
+            fields,
+            context.control.steps.earlier,
+            context.logger.name,
+            context.logger.getEffectiveLevel(),
+        )
+        return packed("run", pickle.dumps(content, pickle.HIGHEST_PROTOCOL))
     except Exception as error:  # pickling runs foreign code
         raise NonRetryableError(
             f"Task type {context.task_type!r} cannot run in a process of its own: {error}. Executables and parameters "

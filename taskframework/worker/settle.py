@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,11 +10,13 @@ from dataclasses import replace
 from taskframework import failpoint
 from taskframework.bus import EventBus
 from taskframework.clock import Clock
-from taskframework.errors import StoreUnavailableError
+from taskframework.errors import StoreError, StoreUnavailableError
 from taskframework.model.events import AttemptFinished, Settlement, Stale
 from taskframework.model.outcome import Failed, Outcome
 from taskframework.model.retry import RetryPolicy
 from taskframework.model.status import DEAD
+from taskframework.model.task import Task
+from taskframework.stores.base import TaskStore
 from taskframework.tasks.registry import Registration
 from taskframework.worker.attempt import RunningAttempt
 from taskframework.worker.held import HeldDelivery
@@ -21,27 +24,41 @@ from taskframework.worker.patience import until_available
 
 logger = logging.getLogger(__name__)
 
+#: How long the store has to tell who took a task; the answer is for the log alone, and a slot waits for it.
+_TOLD_WITHIN = 2.0
+
 
 class SettleStation:
     """Ends attempts for one worker."""
 
     def __init__(
-        self, bus: EventBus, clock: Clock, worker_id: str, policy: RetryPolicy, on_stale: Callable[[str], None]
+        self,
+        store: TaskStore,
+        bus: EventBus,
+        clock: Clock,
+        worker_id: str,
+        policy: RetryPolicy,
+        on_stale: Callable[[str], None],
+        on_store_away: Callable[[StoreUnavailableError], None] = lambda error: None,
     ) -> None:
         """Prepare to settle.
 
         Args:
+            store: tells who has a task now whose lease was lost.
             bus: where the state aggregator listens.
             clock: tells when a lease has surely ended.
             worker_id: written into the history.
             policy: the retry policy of task types that have none of their own.
-            on_stale: told the task type of each refused write.
+            on_stale: told the task type of each attempt that was lost.
+            on_store_away: told of each write that did not reach the store.
         """
+        self._store = store
         self._bus = bus
         self._clock = clock
         self._worker_id = worker_id
         self._policy = policy
         self._on_stale = on_stale
+        self._on_store_away = on_store_away
 
     async def settle(
         self, registration: Registration, attempt: RunningAttempt, outcome: Outcome, delivery: HeldDelivery
@@ -57,25 +74,33 @@ class SettleStation:
         reply = await self._store_outcome(request, attempt)
         await failpoint.reached("settle.before_ack")
         if isinstance(reply, Stale):
-            self.discard(attempt)
+            self._on_stale(attempt.task.task_type)
+            _report(attempt, reply.current_token, reply.held_by)
         if isinstance(reply, Settlement) and reply.status in DEAD:
             await delivery.reject()
         else:
             await delivery.ack()
 
-    def discard(self, attempt: RunningAttempt) -> None:
-        """Count and report an outcome that may not be written."""
+    async def discard(self, attempt: RunningAttempt) -> None:
+        """Count and report an attempt that lost its lease while it ran: its outcome may not be written."""
         self._on_stale(attempt.task.task_type)
-        logger.warning(
-            "task %s: the outcome of the attempt with fencing token %d is discarded, its lease was lost",
-            attempt.task.task_id,
-            attempt.fence.fencing_token,
-        )
+        task = await self._present(attempt.task.task_id)
+        holder = task.lease.worker_id if task and task.lease else None
+        _report(attempt, task.fencing_token if task else None, holder)
+
+    async def _present(self, task_id: str) -> Task | None:
+        try:
+            async with asyncio.timeout(_TOLD_WITHIN):
+                return await self._store.get(task_id)
+        except (StoreError, TimeoutError):
+            return None
 
     async def _store_outcome(self, request: AttemptFinished, attempt: RunningAttempt) -> Settlement | Stale:
         try:
             reply: Settlement | Stale = await until_available(
-                lambda: self._bus.ask(request), lambda: self._clock.monotonic() > attempt.lease_ends
+                lambda: self._bus.ask(request),
+                lambda: self._clock.monotonic() > attempt.lease_ends,
+                self._on_store_away,
             )
         except StoreUnavailableError:
             return Stale(request.task.task_id, request.fence.fencing_token)
@@ -91,3 +116,22 @@ class SettleStation:
             max_delay=options.max_delay if options.max_delay is not None else self._policy.max_delay,
         )
         return replace(outcome, delay=policy.delay(attempt.task.attempts))
+
+
+def _report(attempt: RunningAttempt, current_token: int | None, held_by: str | None) -> None:
+    token = attempt.fence.fencing_token
+    logger.warning(
+        "task %s: the outcome of the attempt with fencing token %d is discarded, its lease was lost; "
+        "the task's token is now %s and it is held by %s",
+        attempt.task.task_id,
+        token,
+        "unknown" if current_token is None else current_token,
+        held_by or ("nobody" if current_token is not None else "an unknown worker"),
+        extra={
+            "task_id": attempt.task.task_id,
+            "task_type": attempt.task.task_type,
+            "fencing_token": token,
+            "current_token": current_token,
+            "held_by": held_by,
+        },
+    )

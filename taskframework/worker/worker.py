@@ -10,11 +10,12 @@ import socket
 from collections.abc import Sequence
 from datetime import timedelta
 
-from taskframework.brokers.base import Broker, ConsumeRequest, Consumption
 from taskframework.worker.attempt import StopReason
 from taskframework.worker.consumer import TaskConsumer
 from taskframework.worker.executor import TaskExecutorService
 from taskframework.worker.heartbeat import Heartbeat
+from taskframework.worker.intake import Intake
+from taskframework.worker.patience import StoreBreaker
 
 logger = logging.getLogger(__name__)
 
@@ -33,33 +34,38 @@ class Worker:
     def __init__(
         self,
         worker_id: str,
-        broker: Broker,
+        intake: Intake,
         consumer: TaskConsumer,
         executor: TaskExecutorService,
         heartbeat: Heartbeat,
+        breaker: StoreBreaker,
         *,
         grace: timedelta,
     ) -> None:
         """Put the parts together; `grace` is how long running tasks may go on after a stop was asked for."""
         self.worker_id = worker_id
-        self._broker = broker
+        self._intake = intake
         self._consumer = consumer
         self._executor = executor
         self._heartbeat = heartbeat
+        self._breaker = breaker
         self._grace = grace
-        self._consumption: Consumption | None = None
-        self._beating: asyncio.Task[None] | None = None
+        self._background: list[asyncio.Task[None]] = []
 
-    def start(self, task_types: Sequence[str], prefetch: int) -> None:
-        """Consume the queues of these types, `prefetch` deliveries for each queue at the most."""
-        self._beating = asyncio.create_task(self._heartbeat.run())
-        if task_types:
-            self._consumption = self._broker.consume(ConsumeRequest(task_types, prefetch), self._consumer.take)
+    def start(self, task_types: Sequence[str]) -> None:
+        """Begin to execute tasks of these types."""
+        self._background = [asyncio.create_task(self._heartbeat.run()), asyncio.create_task(self._consumer.keep_time())]
+        self._intake.start(task_types)
 
     @property
     def is_live(self) -> bool:
         """Whether every queue is being consumed."""
-        return self._consumption is None or self._consumption.is_live
+        return self._intake.is_live
+
+    @property
+    def problem(self) -> str | None:
+        """Why not every queue is being consumed."""
+        return self._intake.problem
 
     @property
     def in_flight(self) -> int:
@@ -67,10 +73,8 @@ class Worker:
 
     async def stop(self) -> None:
         """Stop consuming, let running tasks finish for the grace, hand back the rest uncounted."""
-        if self._consumption is not None:
-            await self._consumption.stop()
-        # What waits for a slot stays unacknowledged: the broker gives it to somebody else when the channel closes.
-        self._consumer.lanes.close()
+        await self._intake.stop()
+        await self._consumer.close()
         if not await self._finished_within(self._grace.total_seconds()):
             attempts = self._heartbeat.attempts
             logger.info("handing back %d unfinished tasks", len(attempts))
@@ -78,9 +82,11 @@ class Worker:
                 attempt.stop(StopReason.RELEASED)
             if not await self._finished_within(_RELEASE_SECONDS):
                 self._consumer.abandon()
-        if self._beating is not None:
-            self._beating.cancel()
-            await asyncio.wait([self._beating])
+        await self._breaker.stop()
+        for task in self._background:
+            task.cancel()
+        if self._background:
+            await asyncio.wait(self._background)
         await self._executor.close()
 
     async def _finished_within(self, seconds: float) -> bool:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from taskframework.stores.sqlite import SqliteStore
+from tests.acceptance.undriven import finding_of_undriven, plant_undriven
 from tests.support.command import Folder
 
 COMMANDS = ("demo", "dev", "api", "worker", "submit", "tasks", "dlq", "events", "topology", "doctor", "config")
@@ -81,6 +83,11 @@ def test_doctor_gives_a_remedy_for_each_problem(folder: Folder) -> None:
     assert "2 problems found" in done.stdout
     wrong = folder.run("doctor", code=1, env={"TASKFRAMEWORK_STORE__URI": "x"})
     assert "Did you mean TASKFRAMEWORK_STORE__URL?" in wrong.stdout
+
+
+def test_doctor_finds_tasks_that_nothing_would_move_on(folder: Folder) -> None:
+    plant_undriven(SqliteStore(folder.path / "taskframework.db"))
+    finding_of_undriven(folder, {})
 
 
 def test_tasks_wait_in_the_file_until_somebody_runs(folder: Folder) -> None:

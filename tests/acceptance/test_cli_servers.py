@@ -8,6 +8,8 @@ import signal
 import httpx
 import pytest
 
+from taskframework.stores.mongo.store import MongoStore
+from tests.acceptance.undriven import finding_of_undriven, plant_undriven
 from tests.support.command import Folder
 from tests.support.process import free_ports, wait_until
 
@@ -83,6 +85,12 @@ def test_doctor_finds_what_is_missing_and_then_nothing(folder: Folder, servers: 
     assert facts["broker"]["server"].startswith("RabbitMQ")
     assert facts["broker"]["delays are held by"] in ("the store", "the delayed-message plugin")
     assert ":***@" in facts["broker"]["url"]
+
+
+def test_doctor_finds_tasks_that_nothing_would_move_on(folder: Folder, servers: dict[str, str]) -> None:
+    folder.run("topology", "apply", "--app", "program", env=servers)
+    plant_undriven(MongoStore(servers["TASKFRAMEWORK_STORE__URL"]))
+    finding_of_undriven(folder, servers)
 
 
 def test_a_worker_is_ready_when_the_broker_is_there(folder: Folder, mongo_url: str) -> None:

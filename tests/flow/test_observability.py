@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from typing import Any, ClassVar
+
 import pytest
 import structlog
+from blockbuster import BlockBuster
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -11,6 +16,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from taskframework import EventSubscriber, ExternalEvent, TaskContext, telemetry
 from taskframework.tasks.executable import BackgroundTaskExecutable
+from taskframework.testing.factories import new_task
 from tests.flow.conftest import Run
 from tests.support.eventually import eventually
 
@@ -24,6 +30,24 @@ class Logs(BackgroundTaskExecutable[None, None]):
     async def execute(self, context: TaskContext[None]) -> None:
         type(self).seen = dict(structlog.contextvars.get_contextvars())
         context.logger.info("working")
+
+
+class BlocksTheLoop(BackgroundTaskExecutable[None, None]):
+    """Sleeps where it should wait: 1.5 s, and on a crowded machine until it was seen."""
+
+    task_type = "blocks-the-loop"
+    was_seen: ClassVar[Callable[[], bool]]
+
+    async def execute(self, context: TaskContext[None]) -> None:
+        time.sleep(1.5)
+        end = time.monotonic() + 20
+        while not type(self).was_seen() and time.monotonic() < end:
+            time.sleep(0.01)
+
+
+@pytest.fixture
+def _blocking_is_allowed(_blocking_calls: BlockBuster) -> None:
+    _blocking_calls.functions["time.sleep"].can_block_in(__file__, "execute")
 
 
 @pytest.fixture
@@ -72,6 +96,37 @@ async def test_log_lines_of_a_task_name_it(run: Run, spans: InMemorySpanExporter
         "user_id": "ada",
         "trace_id": f"{process.context.trace_id:032x}",
     }
+
+
+@pytest.mark.usefixtures("_blocking_is_allowed")
+async def test_a_task_that_blocks_the_loop_is_named_in_the_log(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="taskframework.observability.loop_watch")
+
+    def told(level: str) -> list[dict[str, Any]]:
+        records = [vars(record) for record in caplog.records if record.levelname == level]
+        return [record for record in records if record.get("task_type") == "blocks-the-loop"]
+
+    BlocksTheLoop.was_seen = lambda: bool(told("WARNING"))
+    async with run(extra=[BlocksTheLoop]) as framework:
+        handle = await framework.submit("blocks-the-loop")
+        await handle.finished(timeout=30)
+        await eventually(lambda: told("INFO"))
+        metrics = framework.plant.metrics.exposition().decode()
+    (warning,), (over,) = told("WARNING"), told("INFO")
+    assert warning["task_id"] == over["task_id"] == handle.task_id
+    assert f"{__file__}:" in warning["blocked_at"]
+    assert warning["blocked_at"].endswith(" in BlocksTheLoop.execute")
+    assert "set run_in='process'" in warning["message"]
+    assert over["blocked_seconds"] >= warning["blocked_seconds"] >= 1
+    assert 'tasks_loop_blocked_total{task_type="blocks-the-loop"} 1.0' in metrics
+
+
+async def test_an_undriven_task_shows_in_the_metrics(run: Run) -> None:
+    async with run(worker=False) as framework:
+        store = framework.desk.store
+        await store.insert(new_task(now=store.now(), next_dispatch_at=None))
+        await framework.plant.metrics.refresh(store)
+        assert "tasks_undriven 1.0" in framework.plant.metrics.exposition().decode().splitlines()
 
 
 async def test_the_contract_metrics_are_there_and_count(run: Run) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
@@ -31,9 +32,13 @@ MINUTE = timedelta(minutes=1)
 both_drivers = pytest.mark.parametrize("driver", ["motor", "pymongo"])
 #: The command runs, and its reply says that nobody knows whether a majority has it.
 APPLIED_BUT_UNSURE = {"writeConcernError": {"code": 64, "errmsg": "waiting for replication timed out"}}
+#: The same from a primary that steps down meanwhile: the driver may try again.
+APPLIED_BUT_LABELLED = {**APPLIED_BUT_UNSURE, "errorLabels": ["RetryableWriteError"]}
 #: The command does not run, and the driver is not told that it may try again.
 NOT_APPLIED = {"errorCode": 11602, "errorLabels": []}
-LOST = pytest.mark.parametrize("fault", [APPLIED_BUT_UNSURE, NOT_APPLIED, {"closeConnection": True}])
+LOST = pytest.mark.parametrize(
+    "fault", [APPLIED_BUT_UNSURE, APPLIED_BUT_LABELLED, NOT_APPLIED, {"closeConnection": True}]
+)
 
 
 @pytest.fixture
@@ -191,6 +196,23 @@ async def test_an_insert_without_a_reply_is_new(
             )
         assert [answer.is_new for answer in answers] == [True, True, True, False]
         assert [answer.task.task_id for answer in answers] == [*(task.task_id for task in tasks), old.task.task_id]
+
+
+@both_drivers
+async def test_no_crowd_of_slow_calls_makes_a_heartbeat_late(
+    driver: Driver, mongo_server: MongoServer, mongo_url: str
+) -> None:
+    crowd = 15 * (os.cpu_count() or 1)  # three times as many as motor has threads
+    async with opened(mongo_url, driver) as store:
+        (fence,) = await claimed(store, 1)
+        slow = {"blockConnection": True, "blockTimeMS": 2000}
+        with failing(mongo_server, "aggregate", times=crowd, **slow):
+            calls = [asyncio.create_task(store.count_by_status()) for _ in range(crowd)]
+            assert fence.task_id in await store.renew("worker-1", [fence], MINUTE)
+            assert await store.cancel_requests([fence]) == {}
+            await store.ping()
+            assert not any(call.done() for call in calls), "the heartbeat did not wait for them"
+            await asyncio.gather(*calls, return_exceptions=True)
 
 
 @outage
@@ -360,6 +382,7 @@ async def _ask_everything(store: MongoStore) -> None:
     (fence,) = await claimed(store, 1)
     await store.mark(MarkDispatched(fence.task_id, 1, SECOND, MINUTE))
     await store.renew("worker-1", [fence], MINUTE)
+    await store.cancel_requests([fence])
     await store.apply(Complete(fence, "worker-1", 1))
     await store.get(fence.task_id, owner="alice")
     filters = [

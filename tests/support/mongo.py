@@ -58,6 +58,10 @@ class MongoServer:
     def pid(self) -> int:
         return self._running().pid
 
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.is_alive
+
     def start(self) -> None:
         """Start the server and return when it takes writes.
 
@@ -109,7 +113,7 @@ class MongoServer:
 
     def ensure_running(self) -> None:
         """Repair what a failed test left behind: start the server if it is gone, wake it if it is frozen."""
-        if self._process is None or not self._process.is_alive:
+        if not self.is_running:
             self.start()
         else:
             self.resume()

@@ -81,8 +81,15 @@ def wait_until(true: Callable[[], bool], what: str, *, timeout: float, alive: Ca
 class Process:
     """One child process, ended with us whatever happens to us."""
 
-    def __init__(self, command: Sequence[str], *, log: Path, environment: Mapping[str, str] | None = None) -> None:
-        """Start `command`; what it prints is appended to the file `log`."""
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        """Start `command`, in `folder` if given; what it prints is appended to the file `log`."""
         self._log = log
         with log.open("ab") as output:
             self._popen = _STARTER.submit(
@@ -92,6 +99,7 @@ class Process:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=None if environment is None else dict(environment),
+                cwd=folder,
                 start_new_session=True,  # Ctrl-C is for the tests; they stop the server in order
             ).result()
 
@@ -102,6 +110,17 @@ class Process:
     @property
     def is_alive(self) -> bool:
         return self._popen.poll() is None
+
+    def wait(self, timeout: float) -> int:
+        """Wait for the end of the process and return its exit code; it is negative for a signal.
+
+        Raises:
+            ServerFailed: It goes on after `timeout` seconds; the message ends with its log.
+        """
+        try:
+            return self._popen.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise ServerFailed(f"it does not end within {timeout:g} s:\n{self.log_tail()}") from None
 
     def send(self, signal_number: int) -> None:
         """Send a signal to the process and its children; nothing happens if it is gone."""

@@ -26,11 +26,14 @@ _HOW_TO_GET_IT = (
 class RabbitServer:
     """One node. Data survive `kill()`, `stop()` and `restart()`; `close()` removes everything."""
 
-    def __init__(self, *, config: Mapping[str, str] | None = None, plugins: Sequence[str] = ()) -> None:
+    def __init__(
+        self, *, config: Mapping[str, str] | None = None, advanced: str = "[].", plugins: Sequence[str] = ()
+    ) -> None:
         """Prepare a node without starting it.
 
         Args:
             config: Lines of rabbitmq.conf, for example `{"consumer_timeout": "3000"}`.
+            advanced: Erlang terms of advanced.config, for what rabbitmq.conf has no line for.
             plugins: Plugins to enable; none by default.
 
         Raises:
@@ -38,6 +41,7 @@ class RabbitServer:
         """
         self._programs = _find_programs()
         self._config = dict(config or {})
+        self._advanced = advanced
         self._plugins = tuple(plugins)
         self._folder = Path(tempfile.mkdtemp(prefix="taskframework-rabbitmq-"))
         self.port, self._node_port, self._epmd_port, self._ctl_port = free_ports(4)
@@ -223,6 +227,7 @@ class RabbitServer:
         (self._folder / "rabbitmq-env.conf").touch()
         (self._folder / "enabled_plugins").write_text(f"[{','.join(self._plugins)}].\n")
         lines = {"log.file.level": "warning", "log.console": "false"} | self._config
+        (self._folder / "advanced.config").write_text(self._advanced)
         (self._folder / "rabbitmq.conf").write_text("".join(f"{key} = {value}\n" for key, value in lines.items()))
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Self
 
 from aio_pika.abc import AbstractChannel
@@ -33,6 +35,8 @@ from taskframework.model.message import TaskMessage
 from taskframework.model.status import LANES, Priority
 from taskframework.settings.servers import BrokerSettings
 
+logger = logging.getLogger(__name__)
+
 _DEAD_LETTER_PREFETCH = 100
 
 
@@ -50,6 +54,7 @@ class RabbitBroker:
         publish_timeout: timedelta = timedelta(seconds=5),
         max_unconfirmed: int = 512,
         delivery_limit: int = 20,
+        consumer_timeout: timedelta = timedelta(minutes=30),
     ) -> None:
         """Prepare without connecting.
 
@@ -62,7 +67,11 @@ class RabbitBroker:
             publish_timeout: longest wait for the confirm of one message.
             max_unconfirmed: messages under way without confirm.
             delivery_limit: deliveries of one message before the broker dead-letters it.
+            consumer_timeout: longest time the broker leaves a delivery unacknowledged, until it tells a shorter one.
         """
+        self.consumer_timeout = consumer_timeout
+        # Quorum queues take it from RabbitMQ 4.3 on; older ones ignore what they do not know of a consumer.
+        self._consumer_arguments = {"x-consumer-timeout": round(consumer_timeout.total_seconds() * 1000)}
         self._names = Names(prefix)
         self._connector = Connector(url, heartbeat=heartbeat, timeout=connect_timeout)
         self._plugin = DelayPlugin(delay, delayed_exchange(self._names), self._connector)
@@ -89,6 +98,7 @@ class RabbitBroker:
             publish_timeout=settings.publish_timeout,
             max_unconfirmed=settings.max_unconfirmed,
             delivery_limit=settings.delivery_limit,
+            consumer_timeout=settings.consumer_timeout,
         )
 
     async def open(self) -> None:
@@ -160,7 +170,17 @@ class RabbitBroker:
 
     def _task_source(self, task_type: str, lane: Priority, prefetch: int) -> Source:
         name = self._names.queue(task_type, lane)
-        return Source(name, prefetch, _fixed(name), lambda: self._keeper.repair([task_type]), lane)
+        repair = partial(self._keeper.repair, [task_type])
+        return Source(name, prefetch, _fixed(name), repair, lane, self._consumer_arguments, self._learn_timeout)
+
+    def _learn_timeout(self, timeout: timedelta) -> None:
+        if timeout < self.consumer_timeout:
+            self.consumer_timeout = timeout
+            logger.warning(
+                "RabbitMQ took a delivery back after %g s, its consumer_timeout. From now on what takes long is "
+                "acknowledged earlier; set broker.consumer_timeout to this value, so that it is right from the start.",
+                timeout.total_seconds(),
+            )
 
     def _consumption(self, sources: Sequence[Source], on_delivery: OnDelivery) -> Consumption:
         self._lines.start()

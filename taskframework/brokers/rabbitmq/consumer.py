@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 from aio_pika.abc import AbstractChannel
 from aiormq.exceptions import ChannelNotFoundEntity
@@ -31,6 +32,10 @@ class Source:
     #: Called when there is no such queue, before the next attempt.
     repair: Callable[[], Awaitable[None]] | None = None
     lane: Priority = Priority.NORMAL
+    #: Of the consumer, not of the queue.
+    arguments: Mapping[str, int] | None = None
+    #: Told the broker's consumer timeout when a delivery was kept for longer.
+    on_timeout: Callable[[timedelta], None] | None = None
 
 
 class QueueConsumer:
@@ -67,7 +72,8 @@ class QueueConsumer:
     async def _establish(self) -> ConsumerChannel:
         line = await self._lines.wait()
         channel = await line.channel()
-        consumer = ConsumerChannel(channel, await channel.get_underlay_channel(), self._source.lane)
+        inner = await channel.get_underlay_channel()
+        consumer = ConsumerChannel(channel, inner, self._source.lane, self._source.on_timeout)
         registering = asyncio.create_task(self._register(channel, consumer))
         try:
             # Shielded, since a request that is cancelled costs the channel, and deliveries may already have come on it.
@@ -92,7 +98,7 @@ class QueueConsumer:
         with driver_errors(f"consuming {self._source.name}"):
             async with asyncio.timeout(_REGISTER_SECONDS):
                 queue = await self._source.queue(channel)
-                await consumer.consume(queue, self._source.prefetch, self._on_delivery)
+                await consumer.consume(queue, self._source.prefetch, self._on_delivery, self._source.arguments)
 
 
 async def _retire(registering: asyncio.Task[None], consumer: ConsumerChannel) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from typing import Any
 
 import aiormq.abc
@@ -13,7 +14,7 @@ import orjson
 from aio_pika.abc import AbstractChannel
 
 from taskframework.brokers.rabbitmq.connection import ANSWER_SECONDS
-from taskframework.brokers.rabbitmq.faults import driver_errors
+from taskframework.brokers.rabbitmq.faults import delivery_timeout, driver_errors
 from taskframework.errors import BrokerError
 from taskframework.model.status import Priority
 
@@ -28,9 +29,17 @@ class ConsumerChannel:
     An answer on a closed channel number would cost the whole connection, so only a channel that owes none is closed.
     """
 
-    def __init__(self, channel: AbstractChannel, inner: aiormq.abc.AbstractChannel, lane: Priority) -> None:
+    def __init__(
+        self,
+        channel: AbstractChannel,
+        inner: aiormq.abc.AbstractChannel,
+        lane: Priority,
+        on_timeout: Callable[[timedelta], None] | None = None,
+    ) -> None:
+        """Take a fresh channel; `on_timeout` is told the broker's consumer timeout when it ends the channel for it."""
         self._channel = channel  # held: the driver drops the inner one with it
         self._inner = inner
+        self._on_timeout = on_timeout
         self._tag: str | None = None
         self._open_deliveries = 0
         self._takes_no_more = False
@@ -40,13 +49,19 @@ class ConsumerChannel:
         self.lane = lane
         #: The consumer is gone: the channel was closed, or the broker cancelled it because the queue was deleted.
         self.lost = asyncio.Event()
-        channel.close_callbacks.add(lambda *_: self._on_close())
+        channel.close_callbacks.add(self._on_close)
 
     @property
     def is_closed(self) -> bool:
         return self._inner.is_closed
 
-    async def consume(self, queue: str, prefetch: int, on_delivery: Callable[[RabbitDelivery], None]) -> None:
+    async def consume(
+        self,
+        queue: str,
+        prefetch: int,
+        on_delivery: Callable[[RabbitDelivery], None],
+        arguments: Mapping[str, int] | None = None,
+    ) -> None:
         """Register the consumer of a queue.
 
         Raises:
@@ -66,7 +81,8 @@ class ConsumerChannel:
         self.queue = queue
         self._inner.on_consumer_cancel_callbacks.add(lambda _: self.lost.set())
         await self._channel.set_qos(prefetch, global_=False)
-        self._tag = (await self._inner.basic_consume(self.queue, take)).consumer_tag
+        registered = await self._inner.basic_consume(self.queue, take, arguments={**(arguments or {})})
+        self._tag = registered.consumer_tag
 
     async def cancel(self) -> None:
         """No new deliveries after this returns. Never fails."""
@@ -115,7 +131,9 @@ class ConsumerChannel:
         except BrokerError as error:
             logger.debug("%s", error)
 
-    def _on_close(self) -> None:
+    def _on_close(self, _: object, reason: BaseException | None) -> None:
+        if self._on_timeout is not None and (timeout := delivery_timeout(reason)) is not None:
+            self._on_timeout(timeout)
         self._closed.set()
         self.lost.set()
         self._nothing_owed.set()

@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 
 from aiormq.exceptions import (
     AMQPError,
@@ -21,6 +22,8 @@ from taskframework.errors import BrokerError, BrokerUnavailableError, TopologyMi
 _INEQUIVALENT = re.compile(
     r"inequivalent arg '(?P<argument>[^']+)' for (?:queue|exchange) '(?P<name>.+?)' in vhost '.*?': (?P<difference>.+)"
 )
+#: "-1" stands for "not known" in what RabbitMQ 4.3 says to clients without consumer cancellation.
+_DELIVERY_TIMED_OUT = re.compile(r"delivery acknowledgement on channel \d+ timed out\. Timeout value used: (\d+) ms")
 #: The driver does not pass on the reason of a refusal at this stage; there are only these.
 _NO_VHOST = "the virtual host does not exist, or the user may not use it"
 
@@ -74,3 +77,9 @@ def translated(error: BaseException, doing: str) -> BrokerError:
     if isinstance(error, TimeoutError):
         return BrokerUnavailableError(f"RabbitMQ: {doing}: no answer in time.")
     return BrokerUnavailableError(f"RabbitMQ: {doing}: {text.rstrip('.')}.")
+
+
+def delivery_timeout(reason: object) -> timedelta | None:
+    """The broker's consumer timeout, if that is why a channel was closed: the only way in which RabbitMQ tells it."""
+    found = _DELIVERY_TIMED_OUT.search(str(reason))
+    return timedelta(milliseconds=int(found[1])) if found else None

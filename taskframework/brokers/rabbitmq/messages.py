@@ -32,6 +32,8 @@ class Publication:
     properties: spec.Basic.Properties
     #: Whether the broker gives it back when no queue takes it.
     mandatory: bool
+    #: The failpoint behind its confirm.
+    point: str = "dispatch.reply"
 
 
 def task_publication(names: Names, message: TaskMessage, delay: timedelta | None) -> Publication:
@@ -65,7 +67,7 @@ def event_publication(names: Names, event: ExternalMessage) -> Publication:
         PublishRefusedError: if its headers or body are too large.
     """
     properties = _properties(event.body, event.content_type, {**event.headers})
-    return Publication(names.events, "", event.body, properties, mandatory=False)
+    return Publication(names.events, "", event.body, properties, mandatory=False, point="relay.reply")
 
 
 def _properties(body: bytes, content_type: str, headers: dict[str, str | int]) -> spec.Basic.Properties:

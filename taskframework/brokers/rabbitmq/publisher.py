@@ -10,8 +10,9 @@ from datetime import timedelta
 
 import aiormq
 from aio_pika.abc import AbstractChannel
-from aiormq.exceptions import ChannelNotFoundEntity, DeliveryError, PublishError
+from aiormq.exceptions import AMQPConnectionError, ChannelNotFoundEntity, DeliveryError, PublishError
 
+from taskframework import failpoint
 from taskframework.brokers.rabbitmq.connection import Connector, Line
 from taskframework.brokers.rabbitmq.faults import driver_errors
 from taskframework.brokers.rabbitmq.messages import Publication
@@ -78,6 +79,7 @@ class PublishChannel:
                 mandatory=publication.mandatory,
                 wait=False,  # for the socket; the confirm is awaited. Halves the time under load.
             )
+            await failpoint.replied((publication.point,), _broken)
         except PublishError as error:
             raise PublishRefusedError(
                 f"No queue takes messages of {publication.exchange} with key {publication.routing_key}.",
@@ -97,6 +99,11 @@ class PublishChannel:
         if self._under_way:
             await self._idle.wait()
         await self._line.close()
+
+
+def _broken() -> AMQPConnectionError:
+    """What the driver raises when the connection breaks before the confirm."""
+    return AMQPConnectionError("connection lost")
 
 
 class Publisher:

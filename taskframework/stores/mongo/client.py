@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, timedelta
@@ -18,13 +18,23 @@ from bson.errors import BSONError
 from bson.raw_bson import RawBSONDocument
 from motor._version import version as motor_version
 from motor.motor_asyncio import AsyncIOMotorClient
-from pymongo.errors import BulkWriteError, ConnectionFailure, OperationFailure, PyMongoError, WriteConcernError
+from pymongo.errors import (
+    AutoReconnect,
+    BulkWriteError,
+    ConnectionFailure,
+    OperationFailure,
+    PyMongoError,
+    WriteConcernError,
+)
 
+from taskframework import failpoint
 from taskframework.errors import StoreError, StoreMisconfiguredError, StoreUnavailableError, ValueNotStorableError
 from taskframework.settings.urls import redacted
 from taskframework.stores.mongo.documents import Document
 
 Driver = Literal["motor", "pymongo"]
+#: The failpoints behind the reply to a write.
+Points = Iterable[str]
 
 _SERVER_SELECTION = timedelta(seconds=5)
 _MAX_DOCUMENT_BYTES = 16 * 1024 * 1024
@@ -121,25 +131,30 @@ class Collection:
                 cursor = await cursor
             return cast("list[Document]", await cursor.to_list(None))
 
-    async def update_one(self, filter: Document, update: Sequence[Any]) -> Document | None:
+    async def update_one(self, filter: Document, update: Sequence[Any], points: Points) -> Document | None:
         """The document after the update, or None if none matched."""
         with _driver_errors():
-            return await self._raw.find_one_and_update(
+            document = await self._raw.find_one_and_update(
                 filter, list(update), return_document=pymongo.ReturnDocument.AFTER, hint=_BY_ID
             )
+            await failpoint.replied(points, _broken)
+            return document
 
-    async def update_many(self, filter: Document, update: Sequence[Any]) -> None:
+    async def update_many(self, filter: Document, update: Sequence[Any], points: Points = ()) -> None:
         with _driver_errors():
             await self._raw.update_many(filter, list(update))
+            await failpoint.replied(points, _broken)
 
-    async def update_each(self, updates: Sequence[tuple[Document, Sequence[Any]]]) -> dict[int, StoreError]:
+    async def update_each(
+        self, updates: Sequence[tuple[Document, Sequence[Any]]], points: Points
+    ) -> dict[int, StoreError]:
         """Make independent updates at once; what the server refused, by position."""
         operations = [pymongo.UpdateOne(filter, list(update), hint=_BY_ID) for filter, update in updates]
-        return await _each(lambda: self._raw.bulk_write(operations, ordered=False))
+        return await _each(lambda: self._raw.bulk_write(operations, ordered=False), points)
 
-    async def insert_each(self, documents: Sequence[Any]) -> dict[int, StoreError]:
+    async def insert_each(self, documents: Sequence[Any], points: Points) -> dict[int, StoreError]:
         """Insert independent documents at once; what the server refused, by position."""
-        return await _each(lambda: self._raw.insert_many(documents, ordered=False))
+        return await _each(lambda: self._raw.insert_many(documents, ordered=False), points)
 
     async def delete_one(self, filter: Document) -> bool:
         with _driver_errors():
@@ -231,10 +246,13 @@ def time_limit(limit: timedelta) -> AbstractContextManager[None]:
     return pymongo.timeout(limit.total_seconds())
 
 
-async def _each(write: Callable[[], Awaitable[Any]]) -> dict[int, StoreError]:
+async def _each(write: Callable[[], Awaitable[Any]], points: Points) -> dict[int, StoreError]:
     try:
         with _driver_errors():
-            await write()
+            try:
+                await write()
+            finally:  # a reply that tells of refused documents can be lost like any other
+                await failpoint.replied(points, _broken)
     except _PartlyRefused as partly:
         return partly.refused
     return {}
@@ -243,6 +261,11 @@ async def _each(write: Callable[[], Awaitable[Any]]) -> dict[int, StoreError]:
 class _PartlyRefused(Exception):  # noqa: N818 (not an error of the whole)
     def __init__(self, refused: dict[int, StoreError]) -> None:
         self.refused = refused
+
+
+def _broken() -> PyMongoError:
+    """What the drivers raise when the connection breaks before the reply, and again when they write once more."""
+    return AutoReconnect("connection closed")
 
 
 @contextmanager
@@ -257,6 +280,12 @@ def _driver_errors() -> Iterator[None]:
         raise _PartlyRefused({entry["index"]: _refusal(entry) for entry in error.details["writeErrors"]}) from error
     except PyMongoError as error:
         raise _translated(error) from error
+    except AttributeError as error:
+        # Not read by pymongo 4.20 beside a type registry: a reply with an error of the write concern that has labels,
+        # which a primary sends that steps down. Like every such reply it does not tell whether the write stays.
+        if not isinstance(error.obj, RawBSONDocument):
+            raise
+        raise StoreUnavailableError("MongoDB: no majority confirmed the write.") from error
     except _UNENCODABLE as error:
         raise ValueNotStorableError("a value", str(error)[:200]) from error
 

@@ -92,6 +92,8 @@ def _with_user_values(document: Document, form: Callable[[Any], Any]) -> Documen
     for entry in document["history"]:
         if entry["data"] is not None:
             entry["data"] = form(entry["data"])
+    for entry in document.get("steps", ()):  # releases before they were there did not write any
+        entry["outcome"] = form(entry["outcome"])
     if (subtasks := document["subtasks"]) is not None:
         subtasks["plan"] = form(subtasks["plan"])
     return document

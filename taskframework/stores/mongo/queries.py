@@ -33,6 +33,15 @@ def held(worker_id: str, fences: Sequence[Fence]) -> Document:
     }
 
 
+def asked_to_stop(fences: Sequence[Fence]) -> Document:
+    """Running tasks somebody wants to end, by their ids alone."""
+    return {
+        "_id": {"$in": [fence.task_id for fence in fences]},
+        "cancel": {"$ne": None},
+        "lease": {"$ne": None},
+    }
+
+
 def due_for_dispatch() -> Document:
     return {"status": in_status(*CLAIMABLE), **passed("next_dispatch_at", "not_before")}
 

@@ -33,7 +33,8 @@ Entry = TypeVar("Entry", Task, DeadMessage)
 _PING = timedelta(seconds=2)
 #: For the one write that goes over all waiting tasks.
 _ALL_TASKS = timedelta(hours=1)
-#: Heartbeats have connections of their own: no slow list and no crowd of writes makes them late.
+#: Heartbeats have connections of their own: no slow list and no crowd of writes makes them late. And they are always
+#: pymongo's: all calls over motor wait for the same few threads, whichever client they belong to.
 _HEARTBEAT_CONNECTIONS = 4
 
 
@@ -64,7 +65,8 @@ class MongoStore:
         self._clock = ServerClock(self._server_time)
 
     async def open(self) -> None:
-        connection, heartbeats = self._connect(self._pool_size), self._connect(_HEARTBEAT_CONNECTIONS)
+        connection = self._connect(self._pool_size)
+        heartbeats = connect(self._url, "pymongo", self._timeout, _HEARTBEAT_CONNECTIONS)
         self._opened = connection, heartbeats, TaskWriter(connection.tasks, self._timeout)
         try:
             await deployment.prepare(connection)
@@ -110,13 +112,20 @@ class MongoStore:
         if not fences:
             return {}
         tasks = self._heartbeats.tasks
-        await tasks.update_many(queries.held(worker_id, fences), [{"$set": {"lease.expires_at": later(lease)}}])
+        renewal = [{"$set": {"lease.expires_at": later(lease)}}]
+        await tasks.update_many(queries.held(worker_id, fences), renewal, ("renew.reply",))
         found = await tasks.find(queries.held(worker_id, fences), fields=("fencing_token", "lease", "cancel"))
-        held = {
-            (document["_id"], document["fencing_token"], document["lease"]["claim_id"]): document for document in found
-        }
-        renewed = [held.get((fence.task_id, fence.fencing_token, fence.claim_id)) for fence in fences]
+        held = {_fence_of(document): document for document in found}
+        renewed = [held.get(fence) for fence in fences]
         return {document["_id"]: Renewal(_cancel_of(document)) for document in renewed if document is not None}
+
+    async def cancel_requests(self, fences: Sequence[Fence]) -> dict[str, CancelRequest]:
+        if not fences:
+            return {}
+        fields = ("fencing_token", "lease.claim_id", "cancel")
+        found = await self._heartbeats.tasks.find(queries.asked_to_stop(fences), fields=fields)
+        asked = {_fence_of(document): cast(CancelRequest, _cancel_of(document)) for document in found}
+        return {fence.task_id: asked[fence] for fence in fences if fence in asked}
 
     async def get(self, task_id: str, *, owner: str | None = None) -> Task | None:
         document = await self._tasks.find_one(queries.one(task_id, owner))
@@ -181,7 +190,7 @@ class MongoStore:
 
     async def keep_dead_message(self, message: DeadMessage) -> None:
         document = encoded(dead_message_document(message), "the message")
-        for refused in (await self._dead_messages.insert_each([document])).values():
+        for refused in (await self._dead_messages.insert_each([document], ("keep.reply",))).values():
             if not isinstance(refused, DuplicateDocumentError):
                 raise refused
 
@@ -238,6 +247,11 @@ async def _page(
 
 def _cursor(cursor: str | None) -> Cursor | None:
     return None if cursor is None else Cursor.decode(cursor)
+
+
+def _fence_of(document: Document) -> Fence:
+    """The fence that a running task's document is under now."""
+    return Fence(document["_id"], document["fencing_token"], document["lease"]["claim_id"])
 
 
 def _cancel_of(document: Document) -> CancelRequest | None:

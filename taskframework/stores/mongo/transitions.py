@@ -10,7 +10,14 @@ from dataclasses import dataclass
 from functools import singledispatch
 
 from taskframework.model.interventions import LEASE_EXPIRED, NO_HANDLER, Cancel, Expire, Postpone, Reap, Replay
-from taskframework.model.marks import MAX_DOUBLINGS, MarkDispatched, MarkPublished, PostponeRelay, ReserveDispatch
+from taskframework.model.marks import (
+    MAX_DOUBLINGS,
+    MakeDue,
+    MarkDispatched,
+    MarkPublished,
+    PostponeRelay,
+    ReserveDispatch,
+)
 from taskframework.model.status import CLAIMABLE, LIVE, REPLAYABLE, TaskStatus
 from taskframework.model.task import SCHEMA_VERSION
 from taskframework.model.transitions import (
@@ -20,6 +27,7 @@ from taskframework.model.transitions import (
     Complete,
     Fail,
     Fence,
+    RecordStep,
     Release,
     ReportProgress,
     framework_error,
@@ -110,6 +118,16 @@ def _report_progress(report: ReportProgress) -> Write:
         "updated_at": NOW,
     }
     return Write(_held(report.fence), [change(progress)])
+
+
+@write_of.register
+def _record_step(record: RecordStep) -> Write:
+    steps = {"$ifNull": ["$steps", []]}
+    entry = {"step": lit(record.step), "outcome": lit(stored(record.outcome))}
+    is_there = {"$in": [lit(record.step), {"$ifNull": ["$steps.step", []]}]}
+    return Write(
+        _held(record.fence), [change({"steps": {"$cond": [is_there, steps, {"$concatArrays": [steps, [entry]]}]}})]
+    )
 
 
 @write_of.register
@@ -227,6 +245,15 @@ def _reserve_dispatch(reserve: ReserveDispatch) -> Write:
     mark = MarkDispatched(reserve.task_id, reserve.dispatch_epoch, reserve.first, reserve.longest)
     write = _mark_dispatched(mark)
     return Write({**write.guard, **passed("next_dispatch_at", "not_before")}, write.stages)
+
+
+@write_of.register
+def _make_due(mark: MakeDue) -> Write:
+    # `$min` passes over null: also a task that nothing drives gets its due time back.
+    return Write(
+        _claimable(mark.task_id, mark.dispatch_epoch),
+        [change({"next_dispatch_at": {"$min": ["$next_dispatch_at", NOW]}})],
+    )
 
 
 @write_of.register

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -19,6 +19,7 @@ from taskframework.stores.base import Inserted
 from taskframework.stores.mongo.client import Collection, DuplicateDocumentError, encoded, time_limit
 from taskframework.stores.mongo.documents import Document, document_of, readable, task_of
 from taskframework.stores.mongo.transitions import write_of
+from taskframework.stores.replies import reply_point
 
 Value = TypeVar("Value")
 Asked = TypeVar("Asked", bound=Transition | Mark)
@@ -72,7 +73,7 @@ class TaskWriter:
             return await self._in_time(self._claims(update))
         if transition.group == "settle":
             return await self._in_time(self._settlements(update))
-        return _task(await self._tasks.update_one(update.guard, update.stages))
+        return _task(await self._tasks.update_one(update.guard, update.stages, _points([update])))
 
     async def mark(self, mark: Mark) -> None:
         await self._in_time(self._marks(_update(mark)))
@@ -82,7 +83,8 @@ class TaskWriter:
             if len(updates) == 1:
                 try:
                     with time_limit(self._patience / 2):
-                        return [_task(await self._tasks.update_one(updates[0].guard, updates[0].stages))]
+                        alone = updates[0]
+                        return [_task(await self._tasks.update_one(alone.guard, alone.stages, _points(updates)))]
                 except StoreUnavailableError:
                     over = set[str]()  # made or not: what follows finds out
             else:
@@ -102,15 +104,18 @@ class TaskWriter:
 
         Made a second time, a move that was made finds its guard closed by itself, and the reading shows it as won.
         """
-        refused = await self._tasks.update_each([(update.guard, update.stages) for update in updates])
+        refused = await self._update_each(updates)
         found = readable(await self._tasks.find({"_id": {"$in": _ids(updates)}}), task_of)
         tasks = {task.task_id: task for task in found if task.task_id not in over}
         return [refused.get(at) or _won(update.asked, tasks) for at, update in enumerate(updates)]
 
     async def _mark_group(self, updates: Sequence[_Update]) -> Sequence[Exception | None]:
         with time_limit(self._patience):
-            refused = await self._tasks.update_each([(update.guard, update.stages) for update in updates])
+            refused = await self._update_each(updates)
         return [refused.get(at) for at in range(len(updates))]
+
+    async def _update_each(self, updates: Sequence[_Update]) -> dict[int, StoreError]:
+        return await self._tasks.update_each([(update.guard, update.stages) for update in updates], _points(updates))
 
     async def _insert_group(self, news: Sequence[_New]) -> Sequence[Inserted | Exception]:
         unsure = False
@@ -118,7 +123,7 @@ class TaskWriter:
         async def insert_together() -> Sequence[Inserted | Exception]:
             nonlocal unsure
             try:
-                refused = await self._tasks.insert_each([new.document for new in news])
+                refused = await self._tasks.insert_each([new.document for new in news], ("submit.reply",))
             except StoreUnavailableError:
                 unsure = True
                 raise
@@ -183,6 +188,10 @@ def _update(asked: Transition | Mark) -> _Update:
     write = write_of(asked)
     what = f"a value in {type(asked).__name__} of task {asked.task_id}"
     return _Update(asked, write.guard, tuple(encoded(stage, what) for stage in write.stages))
+
+
+def _points(updates: Sequence[_Update]) -> Iterator[str]:
+    return (reply_point(update.asked) for update in updates)
 
 
 def _task_id(update: _Update) -> str:

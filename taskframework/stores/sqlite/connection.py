@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import aiosqlite
 
+from taskframework import failpoint
 from taskframework.errors import StoreError, StoreMisconfiguredError, StoreUnavailableError, ValueNotStorableError
 from taskframework.stores.sqlite.migrate import check, migrate, migrations
 
@@ -57,11 +58,14 @@ class Database:
                     await connection.close()
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[aiosqlite.Connection]:
+    async def transaction(self, points: Iterable[str] = ()) -> AsyncIterator[aiosqlite.Connection]:
         """Hold the write lock of the file from the first statement to the commit; any error rolls back.
 
         The lock is taken at once: a transaction that read first and wrote later would fail whenever another process
         had written in between.
+
+        Args:
+            points: the failpoints behind the commit.
         """
         async with self._writing:
             connection = self._open(self._writer)
@@ -70,6 +74,7 @@ class Database:
                     await connection.execute("BEGIN IMMEDIATE")
                     yield connection
                     await connection.commit()
+                    await failpoint.replied(points, _disk_error)
                 except BaseException:  # a cancelled wait too: the statement runs on in the connection's thread
                     await connection.rollback()
                     raise
@@ -80,9 +85,9 @@ class Database:
             rows = await self._open(self._reader).execute_fetchall(sql, parameters)
             return cast(list[Row], rows)
 
-    async def write(self, sql: str, parameters: Iterable[Any] = ()) -> int:
+    async def write(self, sql: str, parameters: Iterable[Any] = (), points: Iterable[str] = ()) -> int:
         """Run one statement as a transaction of its own and return how many rows it changed."""
-        async with self.transaction() as connection:
+        async with self.transaction(points) as connection:
             return (await connection.execute(sql, parameters)).rowcount
 
     def _open(self, connection: aiosqlite.Connection | None) -> aiosqlite.Connection:
@@ -106,6 +111,11 @@ async def _prepare(connection: aiosqlite.Connection, path: Path) -> None:
     # FULL syncs the log with each commit: accepted means stored, after a power cut too. NORMAL would survive kill -9
     # only. It costs 0.5 ms a commit, 1.5 times the whole of a group of 100 (measured on an SSD), less than groups win.
     await connection.execute("PRAGMA synchronous = FULL")
+
+
+def _disk_error() -> sqlite3.Error:
+    """What a commit raises when the log was written and the disk then failed to say so."""
+    return sqlite3.OperationalError("disk I/O error")
 
 
 @contextmanager

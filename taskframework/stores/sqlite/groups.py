@@ -18,6 +18,7 @@ from taskframework.model.marks import Mark
 from taskframework.model.task import Task
 from taskframework.model.transitions import Fence
 from taskframework.stores.base import Inserted
+from taskframework.stores.replies import reply_point
 from taskframework.stores.sqlite import queries
 from taskframework.stores.sqlite.connection import Database
 from taskframework.stores.sqlite.rows import Key, Stored, TaskRow, Value, key_of, new_row, read_row, to_json
@@ -78,12 +79,18 @@ class GroupWriter:
         self._clock = clock
 
     async def __call__(self, requests: Sequence[Request]) -> Sequence[Reply | Exception]:
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(map(_reply_point, requests)) as connection:
             group = _Group(self._clock.now())
             await _load(connection, requests, group)
             replies = [group.answer(request) for request in requests]
             await _save(connection, group)
         return replies
+
+
+def _reply_point(request: Request) -> str:
+    if isinstance(request, Insert):
+        return "submit.reply"
+    return "renew.reply" if isinstance(request.rule, Renew) else reply_point(request.rule)
 
 
 class _Group:

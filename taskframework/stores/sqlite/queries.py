@@ -24,6 +24,10 @@ def _purge(table: str, index: str, condition: str) -> str:
 #: Ids travel as one JSON array: the text of the statement stays the same, and no limit on their number.
 TASKS_BY_ID = f"{_TASKS} WHERE t.task_id IN (SELECT value FROM json_each(?))"
 TASK = f"{_TASKS} WHERE t.task_id = ? AND t.user_id = coalesce(?, t.user_id)"
+CANCEL_REQUESTS = (
+    "SELECT task_id, fencing_token, json_extract(document, '$.lease.claim_id'), json_extract(document, '$.cancel') "
+    "FROM tasks WHERE task_id IN (SELECT value FROM json_each(?)) AND json_extract(document, '$.cancel') IS NOT NULL"
+)
 
 INSERT_TASK = f"INSERT INTO tasks ({', '.join((*FIXED, *MOVING))}) VALUES ({', '.join('?' * len((*FIXED, *MOVING)))})"
 INSERT_PARAMETERS = "INSERT INTO task_parameters SELECT number, ? FROM tasks WHERE task_id = ?"

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
-from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, cast, get_args, get_origin, get_type_hints
 
 import orjson
 
 from taskframework.clock import whole_milliseconds
 from taskframework.errors import TaskUnreadableError, ValueNotStorableError
 from taskframework.model.status import CLAIMABLE, LIVE, TaskStatus
-from taskframework.model.task import Task
+from taskframework.model.task import CancelRequest, Task, record_from
 from taskframework.model.values import Json
 
 #: What never changes is written by the insert only: a column that is not named spares its indexes the update.
@@ -132,6 +132,13 @@ def read_row(row: TaskRow, *, with_parameters: bool = True) -> Stored:
         return Stored(Task.from_document(values), orjson.loads(row.document), row.parameters)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise TaskUnreadableError(row.task_id, repr(error)[:200]) from error
+
+
+def read_cancel(text: str) -> CancelRequest:
+    """The wish to stop in a document, from its JSON."""
+    content = orjson.loads(text)
+    _parse(content, _RECORDS["cancel"])
+    return cast(CancelRequest, record_from(CancelRequest, content))
 
 
 def _is_undriven(task: Task) -> bool:

@@ -13,7 +13,7 @@ from taskframework.grouping import Grouping
 from taskframework.model.marks import Mark
 from taskframework.model.query import DeadMessage, Page, TaskFilter
 from taskframework.model.status import Priority, TaskStatus
-from taskframework.model.task import Task
+from taskframework.model.task import CancelRequest, Task
 from taskframework.model.transitions import Fence, Transition
 from taskframework.stores.base import DueTask, ExpiredLease, Inserted, Renewal, StoreReport
 from taskframework.stores.sqlite import queries
@@ -21,7 +21,7 @@ from taskframework.stores.sqlite.connection import Database
 from taskframework.stores.sqlite.groups import Change, GroupWriter, Insert, Renew, Reply, Request
 from taskframework.stores.sqlite.inspection import inspect
 from taskframework.stores.sqlite.pages import message_of, message_page, message_row, task_page, tasks_of
-from taskframework.stores.sqlite.rows import TaskRow, milliseconds, read_row
+from taskframework.stores.sqlite.rows import TaskRow, milliseconds, read_cancel, read_row, to_json
 
 _BATCH = 1000
 
@@ -72,6 +72,12 @@ class SqliteStore:
         replies = await asyncio.gather(*(self._group(change) for change in changes))
         held = cast(list[Task | None], replies)
         return {task.task_id: Renewal(task.cancel) for task in held if task is not None}
+
+    async def cancel_requests(self, fences: Sequence[Fence]) -> dict[str, CancelRequest]:
+        task_ids = to_json([fence.task_id for fence in fences])
+        found = await self._database.fetch(queries.CANCEL_REQUESTS, [task_ids])
+        asked = {Fence(*held): read_cancel(cancel) for *held, cancel in found}
+        return {fence.task_id: asked[fence] for fence in fences if fence in asked}
 
     async def get(self, task_id: str, *, owner: str | None = None) -> Task | None:
         rows = await self._database.fetch(queries.TASK, (task_id, owner))
@@ -125,7 +131,7 @@ class SqliteStore:
         return purged
 
     async def keep_dead_message(self, message: DeadMessage) -> None:
-        await self._database.write(queries.KEEP_MESSAGE, message_row(message))
+        await self._database.write(queries.KEEP_MESSAGE, message_row(message), ("keep.reply",))
 
     async def list_dead_tasks(self, *, owner: str | None, limit: int, cursor: str | None) -> Page[Task]:
         rows = await self._database.fetch(*queries.list_dead_tasks(owner, limit, cursor))

@@ -161,6 +161,29 @@ class RenewalCases(StoreSuite):
         assert cancel is not None
         assert (cancel.by, cancel.reason) == ("alice", "changed my mind")
 
+    async def test_a_wish_to_stop_is_heard_between_two_beats(self, store: TaskStore) -> None:
+        running = [await put_running(store) for _ in range(5)]
+        fences = [fence for _, fence in running]
+        assert await store.cancel_requests(fences) == {}
+        before = await stored(store, running[3][0].task_id)
+        for task, _ in running[:2]:
+            await moved(store, Cancel(task.task_id, None, "alice", "changed my mind"))
+
+        asked = await store.cancel_requests(fences)
+
+        assert asked == {task.task_id: (await stored(store, task.task_id)).cancel for task, _ in running[:2]}
+        assert await stored(store, before.task_id) == before, "looking renews nothing"
+
+    async def test_a_wish_to_stop_reaches_only_who_runs_the_task(self, store: TaskStore) -> None:
+        task, fence = await put_running(store)
+        await moved(store, Cancel(task.task_id, None, "alice", None))
+        strangers = [replace(fence, claim_id=new_claim_id()), replace(fence, fencing_token=2)]
+        assert await store.cancel_requests([*strangers, Fence(new_task_id(), 1, new_claim_id())]) == {}
+        assert list(await store.cancel_requests([*strangers, fence])) == [task.task_id]
+        await moved(store, Complete(fence, "worker-1", None))
+        assert await store.cancel_requests([fence]) == {}
+        assert await store.cancel_requests([]) == {}
+
     async def test_a_worker_without_tasks_beats_for_nothing(self, store: TaskStore) -> None:
         assert await store.renew("worker-1", [], HOUR) == {}
 

@@ -6,7 +6,7 @@ import asyncio
 from datetime import timedelta
 
 from taskframework.model.interventions import Cancel
-from taskframework.model.marks import MarkDispatched, MarkPublished, PostponeRelay, ReserveDispatch
+from taskframework.model.marks import MakeDue, MarkDispatched, MarkPublished, PostponeRelay, ReserveDispatch
 from taskframework.model.status import CLAIMABLE, TaskStatus
 from taskframework.model.task import HISTORY_LENGTH, HistoryEntry, Task, new_task_id
 from taskframework.model.transitions import Complete, Release
@@ -91,6 +91,26 @@ class DispatchMarkCases(StoreSuite):
         await refused(store, _reserve(await put(store, next_dispatch_at=due, dispatch_epoch=2)))
         await refused(store, _reserve(await put(store, next_dispatch_at=None)))
         await refused(store, _reserve(await put(store, next_dispatch_at=due, status=TaskStatus.COMPLETED)))
+
+    async def test_what_was_handed_back_is_due_at_once_and_never_later_than_it_was(self, store: TaskStore) -> None:
+        sent = await marked(store, _dispatched(await put(store)))
+        undriven = await put(store, next_dispatch_at=None)
+        overdue = await put(store, next_dispatch_at=store.now() - MINUTE)
+        for task in (sent, undriven, overdue):
+            after = await marked(store, MakeDue(task.task_id, 1))
+            assert after.next_dispatch_at is not None
+            assert after.next_dispatch_at <= store.now()
+            assert (after.dispatches, after.dispatch_epoch) == (task.dispatches, 1)
+        assert (await stored(store, overdue.task_id)).next_dispatch_at == overdue.next_dispatch_at
+        assert {due.task_id for due in await store.due_for_dispatch(10)} >= {sent.task_id, undriven.task_id}
+
+    async def test_only_what_still_waits_for_this_message_is_made_due(self, store: TaskStore) -> None:
+        newer = await put(store, dispatch_epoch=2)
+        running, _ = await put_running(store)
+        done = await put(store, status=TaskStatus.COMPLETED, next_dispatch_at=None)
+        for task in (newer, running, done):
+            assert await marked(store, MakeDue(task.task_id, 1)) == task
+        await store.mark(MakeDue(new_task_id(), 1))
 
     async def test_lost_dispatches_are_forgotten(self, store: TaskStore) -> None:
         sent = await marked(store, _dispatched(await put(store, progress=HOSTILE)))

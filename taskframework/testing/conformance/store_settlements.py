@@ -1,4 +1,4 @@
-"""Store suite: how an attempt ends."""
+"""Store suite: what an attempt writes while it runs, and how it ends."""
 
 from __future__ import annotations
 
@@ -9,10 +9,27 @@ from datetime import timedelta
 
 import pytest
 
-from taskframework.model.interventions import Cancel, Expire, Reap
+from taskframework.model.interventions import Cancel, Expire, Reap, Replay
 from taskframework.model.status import TaskStatus
-from taskframework.model.task import ERRORS_KEPT, CancelRequest, ParentLink, Task, new_claim_id, new_task_id
-from taskframework.model.transitions import DEADLINE, Complete, Fail, Fence, Release, ReportProgress, Transition
+from taskframework.model.task import (
+    ERRORS_KEPT,
+    CancelRequest,
+    ParentLink,
+    StepOutcome,
+    Task,
+    new_claim_id,
+    new_task_id,
+)
+from taskframework.model.transitions import (
+    DEADLINE,
+    Complete,
+    Fail,
+    Fence,
+    RecordStep,
+    Release,
+    ReportProgress,
+    Transition,
+)
 from taskframework.stores.base import TaskStore
 from taskframework.testing.conformance.store_suite import (
     EXPIRED,
@@ -34,6 +51,7 @@ NO_TIME = timedelta(0)
 #: Every write a worker makes under its claim.
 WORKER_WRITES: dict[str, Callable[[Fence], Transition]] = {
     "progress": lambda fence: ReportProgress(fence, {"percent": 50}),
+    "step": lambda fence: RecordStep(fence, "charge", {"receipt": 7}),
     "complete": lambda fence: Complete(fence, "worker-1", {"words": 3}),
     "fail": lambda fence: Fail(fence, "worker-1", an_error(), True, NO_TIME),
     "release": lambda fence: Release(fence, "worker-1"),
@@ -42,7 +60,7 @@ each_worker_write = pytest.mark.parametrize("write", WORKER_WRITES.values(), ids
 
 
 class SettlementCases(StoreSuite):
-    """What `Complete`, `Fail`, `Release` and `ReportProgress` promise."""
+    """What `Complete`, `Fail`, `Release`, `ReportProgress` and `RecordStep` promise."""
 
     async def test_complete(self, store: TaskStore) -> None:
         _, fence = await put_running(store, error=an_error(), errors=(an_error(),))
@@ -126,6 +144,35 @@ class SettlementCases(StoreSuite):
         assert (task.progress, task.progress_revision) == ({"percent": 20}, 2)
         assert (task.revision, task.sequence) == (before.revision, before.sequence)
 
+    async def test_a_step_keeps_its_first_outcome(self, store: TaskStore) -> None:
+        before, fence = await put_running(store)
+        await moved(store, RecordStep(fence, "charge", {"receipt": 7}))
+        await moved(store, RecordStep(fence, "charge", {"receipt": 8}))
+        task = await moved(store, RecordStep(fence, "mail", None))
+        assert task.steps == (StepOutcome("charge", {"receipt": 7}), StepOutcome("mail", None))
+        assert task == before.evolve(steps=task.steps), "no event, no revision, no time"
+
+    async def test_steps_at_once_are_all_recorded(self, store: TaskStore) -> None:
+        task, fence = await put_running(store)
+        names = [str(n % 10) for n in range(30)]
+        replies = await asyncio.gather(*(store.apply(RecordStep(fence, name, name)) for name in names))
+        for name, reply in zip(names, replies, strict=True):
+            assert reply is not None
+            assert reply.outcome_of(name) == StepOutcome(name, name)
+        assert sorted((await stored(store, task.task_id)).steps, key=lambda entry: entry.step) == [
+            StepOutcome(str(n), str(n)) for n in range(10)
+        ]
+
+    async def test_the_next_attempt_and_the_next_generation_find_the_steps(self, store: TaskStore) -> None:
+        _, fence = await put_running(store)
+        done = (await moved(store, RecordStep(fence, "charge", 7))).steps
+        retrying = await moved(store, Fail(fence, "worker-1", an_error(), True, EXPIRED))
+        again, fence = await claimed(store, retrying)
+        assert again.steps == done
+        await moved(store, Fail(fence, "worker-1", an_error(), False, NO_TIME))
+        replayed = await moved(store, Replay(again.task_id, None, "operator", SECOND))
+        assert (await claimed(store, replayed))[0].steps == done
+
     @each_worker_write
     async def test_a_stale_worker_writes_nothing(self, store: TaskStore, write: Callable[[Fence], Transition]) -> None:
         _, fence = await put_running(store)
@@ -147,7 +194,7 @@ class SettlementCases(StoreSuite):
     async def test_nothing_is_written_twice(self, store: TaskStore, write: Callable[[Fence], Transition]) -> None:
         _, fence = await put_running(store)
         await moved(store, write(fence))
-        if not isinstance(write(fence), ReportProgress):
+        if not isinstance(write(fence), (ReportProgress, RecordStep)):
             await refused(store, write(fence))
 
     @each_worker_write
@@ -171,7 +218,7 @@ class SettlementCases(StoreSuite):
 
     async def test_of_concurrent_outcomes_of_one_attempt_one_counts(self, store: TaskStore) -> None:
         running = [await put_running(store) for _ in range(20)]
-        outcomes = [write(fence) for _, fence in running for write in list(WORKER_WRITES.values())[1:]]
+        outcomes = [WORKER_WRITES[name](fence) for _, fence in running for name in ("complete", "fail", "release")]
 
         await asyncio.gather(*(store.apply(outcome) for outcome in outcomes))
 

@@ -9,7 +9,8 @@ import pytest
 
 from taskframework.errors import ValueNotStorableError
 from taskframework.model.interventions import Cancel
-from taskframework.model.transitions import Complete, Fail, ReportProgress, Transition
+from taskframework.model.task import StepOutcome
+from taskframework.model.transitions import Complete, Fail, RecordStep, ReportProgress, Transition
 from taskframework.stores.base import TaskStore
 from taskframework.testing.conformance.comparison import same_json
 from taskframework.testing.conformance.store_suite import (
@@ -76,6 +77,18 @@ class ValueCases(StoreSuite):
             _, fence = await put_running(store)
             assert same_json((await moved(store, ReportProgress(fence, value))).progress, value), name
             assert same_json((await moved(store, Complete(fence, "worker-1", value))).result, value), name
+
+    async def test_steps(self, store: TaskStore) -> None:
+        _, fence = await put_running(store)
+        for name, value in HOSTILE.items():
+            step = value if isinstance(value, str) else name
+            task = await moved(store, RecordStep(fence, step, value))
+            assert task.outcome_of(step) == StepOutcome(step, value), name
+            assert same_json(task.steps[-1].outcome, value), name
+        for step in ("$set", "a.b", "a", "__proto__", "_id", "$$ROOT", "$steps", "0"):
+            await moved(store, RecordStep(fence, step, step))
+            await moved(store, RecordStep(fence, step, "another outcome"))
+        assert len((await stored(store, fence.task_id)).steps) == len(HOSTILE) + 8 - 1, "one of them was there"
 
     async def test_texts(self, store: TaskStore) -> None:
         """The texts a user may bring into reasons, errors and names."""

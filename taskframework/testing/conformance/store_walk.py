@@ -11,16 +11,27 @@ from typing import Any, cast
 import pytest
 
 from taskframework.model.interventions import Cancel, Expire, Postpone, Reap, Replay
-from taskframework.model.marks import Mark, MarkDispatched, MarkPublished, PostponeRelay, ReserveDispatch
+from taskframework.model.marks import MakeDue, Mark, MarkDispatched, MarkPublished, PostponeRelay, ReserveDispatch
 from taskframework.model.status import FINAL, MOVES
 from taskframework.model.task import ParentLink, Task, new_claim_id
-from taskframework.model.transitions import DEADLINE, Claim, Complete, Fail, Fence, Release, ReportProgress, Transition
+from taskframework.model.transitions import (
+    DEADLINE,
+    Claim,
+    Complete,
+    Fail,
+    Fence,
+    RecordStep,
+    Release,
+    ReportProgress,
+    Transition,
+)
 from taskframework.stores.base import TaskStore
 from taskframework.testing.conformance.store_suite import HOUR, MINUTE, StoreSuite, an_error, marked, move, put
 
 STEPS = 40
 _VALUES: tuple[Any, ...] = (None, {"$set": 1}, [1, 1.0], "$$ROOT", {"": {}})
-_MARKS = (MarkDispatched, MarkPublished, PostponeRelay)
+_STEPS = ("a", "a.b", "$set", "__proto__")
+_MARKS = (MakeDue, MarkDispatched, MarkPublished, PostponeRelay)
 
 
 class WalkCases(StoreSuite):
@@ -69,6 +80,7 @@ class _Walker:
         before, self.task = self.task, after
         assert after.status is before.status or after.status in MOVES[before.status]
         assert after.fencing_token >= before.fencing_token
+        assert after.steps[: len(before.steps)] == before.steps, "what was done stays done"
         assert [entry.sequence for entry in after.history] == list(range(1, after.sequence + 1))
         ends = [entry for entry in after.history if entry.type.upper() in FINAL]
         assert len(ends) <= after.generation + 1, "at most one end in each generation"
@@ -97,6 +109,7 @@ _REQUESTS: tuple[Callable[[_Walker], Transition | Mark], ...] = (
     *[lambda w: Fail(w.fence(), "worker-1", an_error(), w.flag(), w.soon())] * 3,
     lambda w: Complete(w.fence(), "worker-1", w.pick(_VALUES)),
     lambda w: ReportProgress(w.fence(), w.pick(_VALUES)),
+    lambda w: RecordStep(w.fence(), w.pick(_STEPS), w.pick(_VALUES)),
     lambda w: Release(w.fence(), "worker-1"),
     *[lambda w: Reap(w.task.task_id, w.task.fencing_token - (not w.flag()), timedelta(0), 3, w.soon())] * 2,
     lambda w: Cancel(
@@ -106,6 +119,7 @@ _REQUESTS: tuple[Callable[[_Walker], Transition | Mark], ...] = (
     lambda w: Postpone(w.task.task_id, w.epoch(), w.soon(), 2),
     *[lambda w: Replay(w.task.task_id, None, "operator", w.soon(), w.pick((None, w.task.revision, 1)))] * 3,
     lambda w: MarkDispatched(w.task.task_id, w.epoch(), MINUTE, HOUR),
+    lambda w: MakeDue(w.task.task_id, w.epoch()),
     lambda w: ReserveDispatch(w.task.task_id, w.epoch(), MINUTE, HOUR),
     lambda w: MarkPublished(w.task.task_id, w.task.sequence - w.pick((0, 1, 2))),
     lambda w: PostponeRelay(w.task.task_id, HOUR),

@@ -105,10 +105,10 @@ async def test_concurrent_calls_share_transactions(store: SqliteStore) -> None:
     counted = 0
     transaction = store._database.transaction
 
-    def counting() -> Any:
+    def counting(*arguments: Any) -> Any:
         nonlocal counted
         counted += 1
-        return transaction()
+        return transaction(*arguments)
 
     store._database.transaction = counting  # type: ignore[method-assign] # counts, and does the same
     await asyncio.gather(*(store.insert(new_task()) for _ in range(200)))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
 
 import httpx
 import pytest
@@ -11,6 +14,7 @@ from taskframework.api import health
 from taskframework.api.app import create_health_app
 from taskframework.brokers.embedded import EmbeddedBroker
 from taskframework.errors import StoreUnavailableError
+from taskframework.testing.factories import new_task
 from tests.support.eventually import eventually
 from tests.support.kitchen_sink import Waits
 from tests.unit.api.conftest import TASKS, Api, OpenApi, problem_of
@@ -47,6 +51,70 @@ async def test_without_the_broker_it_is_ready_and_accepts(api: Api) -> None:
     assert answer.status_code == 200
     assert answer.json()["checks"]["broker"] != "ok"
     await api.submit()
+
+
+async def test_readiness_tells_when_each_repair_looked(api: Api) -> None:
+    async def all_looked() -> dict[str, dict[str, Any]] | None:
+        repairs: dict[str, dict[str, Any]] = (await api.get("/readyz")).json()["repairs"]
+        return repairs if all(repair["last_run"] for repair in repairs.values()) else None
+
+    repairs = await eventually(all_looked)
+    # Nothing is swept by a process that dies with its broker and executes nothing.
+    assert repairs.keys() == {"expire", "reap", "relay", "retention", "topology", "metrics"}
+    for repair in repairs.values():
+        at = datetime.fromisoformat(repair["last_run"])
+        assert repair["last_run"] == at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        assert abs((datetime.now(UTC) - at).total_seconds() - repair["seconds_ago"]) < 5
+
+
+async def test_without_the_broker_the_repairs_that_need_it_looked_too(open_api: OpenApi) -> None:
+    async with open_api(worker=True) as api:
+        broker = api.framework.plant.broker
+        assert isinstance(broker, EmbeddedBroker)
+        broker.interrupt()
+        waiting = [loop for loop in api.framework.plant.repairs if loop.name in ("sweep", "relay")]
+        assert len(waiting) == 2
+        before = {loop.name: loop.looks for loop in waiting}
+        await eventually(lambda: all(loop.looks > before[loop.name] for loop in waiting))
+        assert (await api.get("/readyz")).status_code == 200
+
+
+async def test_a_repair_that_fails_goes_on_and_is_counted(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    (loop,) = [loop for loop in api.framework.plant.repairs if loop.name == "expire"]
+    past_deadline, failed = api.framework.desk.store.past_deadline, asyncio.Event()
+
+    async def fail_once(limit: int) -> Sequence[str]:
+        if failed.is_set():
+            return await past_deadline(limit)
+        failed.set()
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(api.framework.desk.store, "past_deadline", fail_once)
+    await failed.wait()
+    looks = loop.looks
+    await eventually(lambda: loop.looks > looks)
+    assert values((await api.get("/metrics")).text)['tasks_repairs_failed_total{repair="expire"}'] == 1
+    assert (await api.get("/readyz")).status_code == 200
+
+
+@pytest.mark.parametrize("name", ["sweep", "expire", "reap", "relay", "retention", "topology", "metrics"])
+async def test_a_repair_that_ended_makes_a_process_unready_if_promises_need_it(open_api: OpenApi, name: str) -> None:
+    async with open_api(worker=True) as api:
+        (loop,) = [loop for loop in api.framework.plant.repairs if loop.name == name]
+        await loop.stop()
+        answer = await api.get("/readyz")
+    if name in ("sweep", "expire", "reap", "relay"):
+        assert answer.status_code == 503
+        assert answer.json()["checks"][name].startswith("ended")
+    else:
+        assert answer.status_code == 200
+
+
+async def test_an_undriven_task_is_shown(api: Api) -> None:
+    store = api.framework.desk.store
+    await store.insert(new_task(now=store.now(), next_dispatch_at=None))
+    await api.framework.plant.metrics.refresh(store)
+    assert values((await api.get("/metrics")).text)["tasks_undriven"] == 1
 
 
 async def test_a_stopping_process_is_not_ready(api: Api) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -41,14 +41,15 @@ class FakeChannel:
         self.error: BaseException | None = None
         self.take: Take | None = None
         self.prefetch: tuple[int, bool] | None = None
+        self.arguments: Mapping[str, int] = {}
         self.registered = asyncio.Event()
         self.registered.set()
 
     async def set_qos(self, prefetch_count: int, *, global_: bool) -> None:
         self.prefetch = (prefetch_count, global_)
 
-    async def basic_consume(self, queue: str, take: Take) -> spec.Basic.ConsumeOk:
-        self.take = take
+    async def basic_consume(self, queue: str, take: Take, *, arguments: Mapping[str, int]) -> spec.Basic.ConsumeOk:
+        self.take, self.arguments = take, arguments
         await self.registered.wait()
         return spec.Basic.ConsumeOk(consumer_tag="tag")
 

@@ -10,7 +10,7 @@ import pytest
 
 from taskframework.model.events import EVENT_OF
 from taskframework.model.interventions import Cancel, Expire, Postpone, Reap, Replay
-from taskframework.model.marks import MarkDispatched, MarkPublished, PostponeRelay, ReserveDispatch
+from taskframework.model.marks import MakeDue, MarkDispatched, MarkPublished, PostponeRelay, ReserveDispatch
 from taskframework.model.status import (
     AT_REST,
     CLAIMABLE,
@@ -41,6 +41,7 @@ TRANSITIONS: dict[str, Any] = {
     "postpone too often": Postpone(TASK_ID, 1, MINUTE, 0),
     "replay": Replay(TASK_ID, None, "operator", ZERO),
     "reserve": ReserveDispatch(TASK_ID, 1, SECOND, MINUTE),
+    "make due": MakeDue(TASK_ID, 1),
     "dispatched": MarkDispatched(TASK_ID, 1, SECOND, MINUTE),
     "published": MarkPublished(TASK_ID, 1),
     "postpone relay": PostponeRelay(TASK_ID, MINUTE),

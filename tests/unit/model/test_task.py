@@ -12,6 +12,7 @@ from taskframework.model.task import (
     CancelRequest,
     HistoryEntry,
     ParentLink,
+    StepOutcome,
     SubtaskCounts,
     Task,
     new_claim_id,
@@ -28,6 +29,7 @@ FULL = running(
     errors=(an_error(), an_error("again")),
     priority=Priority.LOW,
     progress={"percent": 5},
+    steps=(StepOutcome("a.b", {"n": 1}), StepOutcome("$set", None)),
 )
 
 
@@ -56,9 +58,15 @@ def test_the_document_holds_plain_values_only() -> None:
 
 def test_fields_of_a_newer_release_are_passed_over() -> None:
     document = FULL.to_document() | {"novel": 1}
-    for nested in (document["lease"], document["history"][0], document["errors"][0]):
+    for nested in (document["lease"], document["history"][0], document["errors"][0], document["steps"][0]):
         nested["novel"] = 1
     assert Task.from_document(document) == FULL
+
+
+def test_a_document_of_a_release_without_steps_has_none() -> None:
+    document = FULL.to_document()
+    del document["steps"]
+    assert Task.from_document(document) == FULL.evolve(steps=())
 
 
 def test_a_task_never_changes() -> None:
@@ -85,7 +93,7 @@ def test_the_event_of_a_task_is_its_newest() -> None:
 
 def test_the_public_view_keeps_what_is_internal_to_itself() -> None:
     view = public_view(FULL)
-    assert view.keys().isdisjoint({"lease", "fencing_token", "dispatch_epoch", "next_dispatch_at", "cancel"})
+    assert view.keys().isdisjoint({"lease", "fencing_token", "dispatch_epoch", "next_dispatch_at", "cancel", "steps"})
     assert "traceback" not in view["error"]
     assert view["attempt"] == 3
     assert view["parent_task_id"] == "parent"

@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from taskframework.model.interventions import Cancel, Expire, Postpone, Reap, Replay
-from taskframework.model.marks import MarkDispatched, MarkPublished, PostponeRelay, ReserveDispatch, redispatch_delay
+from taskframework.model.marks import (
+    MakeDue,
+    MarkDispatched,
+    MarkPublished,
+    PostponeRelay,
+    ReserveDispatch,
+    redispatch_delay,
+)
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import (
     ERRORS_KEPT,
@@ -17,6 +24,7 @@ from taskframework.model.task import (
     HistoryEntry,
     Lease,
     ParentLink,
+    StepOutcome,
     Task,
     submitted,
 )
@@ -26,6 +34,7 @@ from taskframework.model.transitions import (
     Claim,
     Complete,
     Fail,
+    RecordStep,
     Release,
     ReportProgress,
     with_event,
@@ -112,7 +121,14 @@ def test_a_claim_that_was_won_is_recognised() -> None:
 
 
 @pytest.mark.parametrize(
-    "write", [ReportProgress(FENCE, 1), Complete(FENCE, "worker-1", 1), FAIL, Release(FENCE, "worker-1")]
+    "write",
+    [
+        ReportProgress(FENCE, 1),
+        RecordStep(FENCE, "a", 1),
+        Complete(FENCE, "worker-1", 1),
+        FAIL,
+        Release(FENCE, "worker-1"),
+    ],
 )
 def test_a_worker_writes_only_under_its_own_claim(write: Any) -> None:
     assert write.apply(running(), NOW) is not None
@@ -203,6 +219,33 @@ def test_progress() -> None:
     assert task == before.evolve(progress=7, progress_revision=1, updated_at=NOW)
 
 
+def test_a_step_is_recorded_and_nothing_else_changes() -> None:
+    before = running(steps=(StepOutcome("charge", 1),))
+    task = applied(RecordStep(FENCE, "$set", {"$set": 1}), before)
+    assert task == before.evolve(steps=(StepOutcome("charge", 1), StepOutcome("$set", {"$set": 1})))
+    assert (task.outcome_of("$set"), task.outcome_of("set")) == (StepOutcome("$set", {"$set": 1}), None)
+
+
+def test_the_first_outcome_of_a_step_stays() -> None:
+    before = running(steps=(StepOutcome("charge", None),))
+    assert applied(RecordStep(FENCE, "charge", 2), before) == before
+
+
+def test_a_step_that_was_recorded_is_recognised() -> None:
+    record = RecordStep(FENCE, "charge", 2)
+    assert record.won(applied(record, running()))
+    assert not record.won(running())
+    assert not record.won(queued(steps=(StepOutcome("charge", 2),))), "the claim is over"
+
+
+@pytest.mark.parametrize(
+    "end", [Complete(FENCE, "worker-1", 1), FAIL, Release(FENCE, "worker-1"), REAP], ids=lambda end: type(end).__name__
+)
+def test_the_steps_outlive_the_attempt(end: Any) -> None:
+    done = (StepOutcome("charge", 1),)
+    assert applied(end, running(steps=done)).steps == done
+
+
 # --- interventions ----------------------------------------------------------------------------------------------------
 
 
@@ -277,11 +320,13 @@ def test_a_postponed_task_is_given_up_after_the_limit() -> None:
 
 def test_a_replay_is_a_new_generation_with_the_old_token() -> None:
     spent: dict[str, Any] = {"crashes": 2, "releases": 1, "no_handler": 1, "cancel": wish_to_stop(), "progress": 5}
+    spent["steps"] = (StepOutcome("charge", 1),)
     before = in_status(TaskStatus.DEAD_LETTER, error=an_error(), deadline=NOW, purge_at=NOW, **spent)
     task = applied(Replay(TASK_ID, None, "operator", 5 * SECOND), before)
     assert (task.status, task.generation, task.fencing_token) == (TaskStatus.QUEUED, 1, TOKEN)
     assert (task.attempts, task.crashes, task.releases, task.no_handler) == (0, 0, 0, 0)
     assert (task.cancel, task.error, task.deadline, task.progress, task.purge_at) == (None, None, None, None, None)
+    assert task.steps == spent["steps"], "what was done is done"
     assert (task.not_before, task.next_dispatch_at) == (NOW, NOW + 5 * SECOND)
 
 
@@ -312,6 +357,15 @@ def test_a_reservation_is_for_what_is_due() -> None:
     assert reserve.apply(queued(next_dispatch_at=None), NOW) is None
     assert reserve.apply(queued(next_dispatch_at=NOW, not_before=NOW + SECOND), NOW) is None
     assert reserve.apply(queued(next_dispatch_at=NOW, dispatch_epoch=2), NOW) is None
+
+
+def test_what_was_handed_back_is_due_now_unless_it_was_before() -> None:
+    make_due = MakeDue(TASK_ID, 1)
+    assert applied(make_due, queued(next_dispatch_at=NOW + MINUTE)).next_dispatch_at == NOW
+    assert applied(make_due, queued(next_dispatch_at=None)).next_dispatch_at == NOW
+    assert applied(make_due, queued(next_dispatch_at=NOW - MINUTE)).next_dispatch_at == NOW - MINUTE
+    assert make_due.apply(queued(dispatch_epoch=2), NOW) is None
+    assert make_due.apply(running(), NOW) is None
 
 
 def test_a_mark_of_publication_only_grows() -> None:

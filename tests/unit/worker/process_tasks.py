@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import os
 import re
@@ -10,13 +12,17 @@ import subprocess
 import sys
 import threading
 import time
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ClassVar
 
 from taskframework.errors import RetryableError
+from taskframework.model.task import StepOutcome
 from taskframework.tasks.context import TaskContext
 from taskframework.tasks.executable import BackgroundTaskExecutable
 from taskframework.tasks.options import TaskOptions
+from taskframework.tasks.steps import Steps
 from taskframework.testing.eventually import eventually
+from tests.support.notebook import Notebook
 
 logger = logging.getLogger("taskframework.task.test")
 
@@ -24,8 +30,10 @@ logger = logging.getLogger("taskframework.task.test")
 class Control:
     """`AttemptControl` that remembers."""
 
-    def __init__(self) -> None:
+    def __init__(self, *earlier: StepOutcome) -> None:
         self.reported: list[Any] = []
+        self.notebook = Notebook()
+        self.steps = Steps(earlier, self.notebook)
 
     @property
     def cancel_requested(self) -> bool:
@@ -158,6 +166,76 @@ class Hang(_InProcess):
             case "with a program":
                 with subprocess.Popen(["sleep", "1000"]) as program:
                     context.update_progress_soon({"program": program.pid})
+
+
+class Steady(_InProcess):
+    """Does one step, in the way the parameters name, and tells what it gave and how often the function was called."""
+
+    task_type = "steady"
+
+    def execute(self, context: TaskContext[Any]) -> Any:
+        calls: list[int] = []
+
+        def function() -> dict[str, int]:
+            calls.append(1)
+            return {"pid": os.getpid()}
+
+        async def later() -> Any:
+            async def function_later() -> dict[str, int]:
+                return function()
+
+            given = await asyncio.gather(context.once("$set", function_later), context.once("$set", function))
+            return {"given": given, "calls": len(calls)}
+
+        def twice() -> Any:
+            with ThreadPoolExecutor(2) as threads:
+                given = [threads.submit(context.once_blocking, "$set", function) for _ in range(2)]
+            return {"given": [outcome.result() for outcome in given], "calls": len(calls)}
+
+        match context.parameters:
+            case "in a coroutine":
+                return later()
+            case "in threads":
+                return twice()
+            case "not a number":
+                context.once_blocking("$set", lambda: float("nan"))
+            case "survives everything":
+                with contextlib.suppress(Exception):
+                    context.once_blocking("$set", function)
+            case "looks for a cancel meanwhile":
+                threading.Thread(target=self._report_cancel, args=(context,)).start()
+                context.once_blocking("$set", function)
+        return "went on"
+
+    @staticmethod
+    def _report_cancel(context: TaskContext[Any]) -> None:
+        while not context.is_cancel_requested:
+            time.sleep(0.001)
+        context.update_progress_soon("heard the cancel")
+
+
+class LeavesAThreadBehind(_InProcess):
+    """Ends while a thread of it still has a step to do."""
+
+    task_type = "leaves-a-thread-behind"
+    threads: ClassVar[list[threading.Thread]] = []
+    told: ClassVar[list[str]] = []
+    go_on = threading.Event()
+
+    def execute(self, context: TaskContext[Any]) -> Any:
+        if context.parameters == "begin":
+            self.threads.append(threading.Thread(target=self._step, args=(context,), daemon=True))
+            self.threads[0].start()
+            return None
+        self.go_on.set()
+        self.threads[0].join()
+        return self.told
+
+    def _step(self, context: TaskContext[Any]) -> None:
+        try:
+            context.once_blocking("late", lambda: self.go_on.wait(20))
+        except BaseException as error:
+            self.told.append(type(error).__name__)
 
 
 class Die(_InProcess):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -15,7 +15,6 @@ from taskframework.model.task import CancelRequest
 from taskframework.model.transitions import Fence
 from taskframework.stores.base import Renewal, TaskStore
 from taskframework.testing.clock import FakeClock
-from taskframework.testing.eventually import eventually
 from taskframework.testing.factories import new_task
 from taskframework.worker.attempt import RunningAttempt, StopReason
 from taskframework.worker.heartbeat import Heartbeat
@@ -24,28 +23,47 @@ LEASE = timedelta(seconds=30)
 
 
 class Renewals:
-    """Answers renewals as told."""
+    """Answers as told."""
 
     def __init__(self) -> None:
         self.lost: set[str] = set()
         self.cancelled: set[str] = set()
-        self.is_away = False
-        self.asked: list[int] = []
-
-    def was_asked(self, times: int) -> bool:
-        return len(self.asked) == times
+        #: What a renewal or a look does instead of answering.
+        self.renewal_ends: BaseException | None = None
+        self.look_ends: BaseException | None = None
+        self.hangs = asyncio.Event()
+        #: The tasks that each renewal and each look asked for.
+        self.renewed: list[list[str]] = []
+        self.looked: list[list[str]] = []
 
     async def renew(self, worker_id: str, fences: Sequence[Fence], lease: timedelta) -> dict[str, Renewal]:
         assert (worker_id, lease) == ("worker", LEASE)
-        self.asked.append(len(fences))
-        if self.is_away:
-            raise StoreUnavailableError
-        cancel = CancelRequest("ada", datetime.now(UTC), None)
+        self.renewed.append([fence.task_id for fence in fences])
+        await self._fail(self.renewal_ends)
         return {
-            fence.task_id: Renewal(cancel if fence.task_id in self.cancelled else None)
+            fence.task_id: Renewal(self._cancel() if fence.task_id in self.cancelled else None)
             for fence in fences
             if fence.task_id not in self.lost
         }
+
+    async def cancel_requests(self, fences: Sequence[Fence]) -> dict[str, CancelRequest]:
+        self.looked.append([fence.task_id for fence in fences])
+        await self._fail(self.look_ends)
+        return {fence.task_id: self._cancel() for fence in fences if fence.task_id in self.cancelled}
+
+    async def _fail(self, error: BaseException | None) -> None:
+        if error is HANGING:
+            await self.hangs.wait()
+        elif error is not None:
+            raise error
+
+    @staticmethod
+    def _cancel() -> CancelRequest:
+        return CancelRequest("ada", datetime.now(UTC), None)
+
+
+HANGING = TimeoutError()
+AWAY = StoreUnavailableError()
 
 
 @pytest.fixture
@@ -63,11 +81,34 @@ def heartbeat(store: Renewals, clock: FakeClock) -> Heartbeat:
     return Heartbeat(cast(TaskStore, store), clock, "worker", LEASE)
 
 
-def attempt(heartbeat: Heartbeat, clock: FakeClock) -> RunningAttempt:
+@asynccontextmanager
+async def beating(heartbeat: Heartbeat) -> AsyncIterator[asyncio.Task[None]]:
+    run = asyncio.create_task(heartbeat.run())
+    await settled()
+    yield run
+    assert not run.done(), "nothing ends a heartbeat"
+    run.cancel()
+    await asyncio.wait([run])
+
+
+async def settled() -> None:
+    """Let everybody run who was woken."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def live(clock: FakeClock, seconds: float) -> None:
+    """Let time pass as it does for a process that runs."""
+    end = clock.monotonic() + seconds
+    while clock.monotonic() < end:
+        clock.advance(0.25)
+        await settled()
+
+
+def attempt(heartbeat: Heartbeat, clock: FakeClock, *, lease: float = LEASE.total_seconds()) -> RunningAttempt:
+    """An attempt under way, whose lease ends after so many seconds."""
     task = new_task()
-    running = RunningAttempt(
-        task, Fence(task.task_id, 1, f"claim-{task.task_id}"), clock.monotonic() + LEASE.total_seconds()
-    )
+    running = RunningAttempt(task, Fence(task.task_id, 1, f"claim-{task.task_id}"), clock.monotonic() + lease)
     heartbeat.add(running)
     return running
 
@@ -77,13 +118,16 @@ async def test_one_renewal_for_all_attempts_of_the_worker(
 ) -> None:
     attempts = [attempt(heartbeat, clock) for _ in range(5)]
     assert await heartbeat.beat()
-    assert store.asked == [5]
+    assert store.renewed == [[running.task.task_id for running in attempts]]
     assert [running.stop_reason for running in attempts] == [None] * 5
 
 
-async def test_without_attempts_the_store_is_left_alone(heartbeat: Heartbeat, store: Renewals) -> None:
-    assert await heartbeat.beat()
-    assert store.asked == []
+async def test_without_attempts_the_store_is_left_alone(
+    heartbeat: Heartbeat, store: Renewals, clock: FakeClock
+) -> None:
+    async with beating(heartbeat):
+        await live(clock, 60)
+    assert (store.renewed, store.looked) == ([], [])
 
 
 async def test_a_lost_lease_and_a_cancel_stop_only_their_attempts(
@@ -100,41 +144,157 @@ async def test_a_lost_lease_and_a_cancel_stop_only_their_attempts(
     assert cancelled.cancel is not None
 
 
-async def test_a_store_that_is_away_ends_attempts_before_their_lease_does(
-    heartbeat: Heartbeat, store: Renewals, clock: FakeClock
+async def test_it_beats_three_times_a_lease(heartbeat: Heartbeat, store: Renewals, clock: FakeClock) -> None:
+    attempt(heartbeat, clock)
+    async with beating(heartbeat):
+        for beats in range(1, 4):
+            await live(clock, 9.5)
+            assert len(store.renewed) == beats - 1
+            await live(clock, 0.5)
+            assert len(store.renewed) == beats
+
+
+@pytest.mark.parametrize("trouble", [AWAY, HANGING, ValueError("a bug")], ids=repr)
+@pytest.mark.parametrize("claimed_after", range(3, 30, 3))
+async def test_a_store_that_does_not_answer_ends_attempts_before_their_lease_does(
+    heartbeat: Heartbeat, store: Renewals, clock: FakeClock, trouble: Exception, claimed_after: int
 ) -> None:
-    running = attempt(heartbeat, clock)
-    store.is_away = True
-    clock.advance(20)
-    assert not await heartbeat.beat()
-    assert running.stop_reason is None, "the lease has time left"
-    clock.advance(6)
-    await heartbeat.beat()
-    assert running.stop_reason is StopReason.LEASE_LOST
-    assert clock.monotonic() < running.lease_ends, "stopped before anybody else may start"
+    renewed = attempt(heartbeat, clock)
+    async with beating(heartbeat):
+        await live(clock, claimed_after)
+        claimed = attempt(heartbeat, clock)
+        store.renewal_ends = trouble
+        for running in sorted((renewed, claimed), key=lambda running: running.lease_ends):
+            await live(clock, running.lease_ends - clock.monotonic() - 6.5)
+            assert running.stop_reason is None, "the lease has time left"
+            await live(clock, 2)
+            assert running.stop_reason is StopReason.LEASE_LOST
+            assert clock.monotonic() < running.lease_ends, "stopped before anybody else may start"
 
 
 async def test_a_renewal_gives_the_attempt_a_whole_lease_again(
     heartbeat: Heartbeat, store: Renewals, clock: FakeClock
 ) -> None:
     running = attempt(heartbeat, clock)
-    clock.advance(20)
-    await heartbeat.beat()
-    store.is_away = True
-    clock.advance(20)
+    async with beating(heartbeat):
+        await live(clock, 20)
+        store.renewal_ends = AWAY
+        await live(clock, 24)
+        assert running.stop_reason is None
+        await live(clock, 2)
+        assert running.stop_reason is StopReason.LEASE_LOST
+
+
+async def test_what_was_given_up_is_not_renewed_when_the_store_is_back(
+    heartbeat: Heartbeat, store: Renewals, clock: FakeClock
+) -> None:
+    given_up = attempt(heartbeat, clock, lease=6)
+    kept = attempt(heartbeat, clock)
+    async with beating(heartbeat):
+        store.renewal_ends = AWAY
+        await live(clock, 5)
+        assert given_up.stop_reason is StopReason.LEASE_LOST
+        store.renewal_ends = None
+        await live(clock, 5)
+    assert store.renewed == [[kept.task.task_id]], "its reaper need not wait for another lease"
+
+
+async def test_a_process_that_was_stopped_beyond_a_lease_gives_it_up_first_of_all(
+    heartbeat: Heartbeat, store: Renewals, clock: FakeClock
+) -> None:
+    running = attempt(heartbeat, clock)
+    async with beating(heartbeat):
+        await live(clock, 3)
+        clock.advance(60)
+        await settled()
+        assert running.stop_reason is StopReason.LEASE_LOST
+    assert store.renewed == []
+
+
+async def test_a_beat_after_a_stop_gives_up_what_is_over_and_renews_the_rest(
+    heartbeat: Heartbeat, store: Renewals, clock: FakeClock
+) -> None:
+    over = attempt(heartbeat, clock, lease=10)
+    held = attempt(heartbeat, clock, lease=20)
+    clock.advance(10)
+    assert await heartbeat.beat()
+    assert over.stop_reason is StopReason.LEASE_LOST
+    assert store.renewed == [[held.task.task_id]]
+
+
+async def test_a_process_that_was_stopped_for_less_than_a_lease_may_still_renew_it(
+    heartbeat: Heartbeat, store: Renewals, clock: FakeClock
+) -> None:
+    running = attempt(heartbeat, clock)
+    async with beating(heartbeat):
+        await live(clock, 3)
+        clock.advance(25)  # where a process that runs would have fenced itself long ago
+        await settled()
+        await live(clock, 3)
+        assert running.stop_reason is None
+        assert clock.monotonic() > LEASE.total_seconds()
+
+
+async def test_an_attempt_that_begins_after_its_lease_never_runs(heartbeat: Heartbeat, clock: FakeClock) -> None:
+    running = attempt(heartbeat, clock, lease=-1)
+    code = asyncio.create_task(asyncio.Event().wait())
+    running.runs(cast("asyncio.Task[Any]", code))
+    await asyncio.wait([code])
+    assert code.cancelled()
+
+
+async def test_code_that_has_ended_is_not_stopped(
+    heartbeat: Heartbeat, store: Renewals, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    running = attempt(heartbeat, clock)
+    code = asyncio.create_task(asyncio.sleep(0))
+    running.runs(code)
+    await code
+    store.lost = {running.task.task_id}  # its settlement is in the store and the reply under way
     await heartbeat.beat()
     assert running.stop_reason is None
+    assert caplog.messages == []
 
 
-async def test_it_beats_three_times_a_lease(heartbeat: Heartbeat, store: Renewals, clock: FakeClock) -> None:
-    attempt(heartbeat, clock)
-    beating = asyncio.create_task(heartbeat.run())
-    for beat in range(1, 4):
-        await eventually(lambda: clock.sleeping == 1)
-        clock.advance(9)
-        await asyncio.sleep(0)
-        assert len(store.asked) == beat - 1
-        clock.advance(1)
-        await eventually(partial(store.was_asked, beat))
-    beating.cancel()
-    await asyncio.wait([beating])
+async def test_a_cancel_by_another_process_is_found_within_a_second(
+    heartbeat: Heartbeat, store: Renewals, clock: FakeClock
+) -> None:
+    cancelled, fine = attempt(heartbeat, clock), attempt(heartbeat, clock)
+    async with beating(heartbeat):
+        await live(clock, 3)
+        store.cancelled = {cancelled.task.task_id}
+        await live(clock, 1)
+        assert (cancelled.stop_reason, fine.stop_reason) == (StopReason.CANCELLED, None)
+        assert cancelled.cancel is not None
+        await live(clock, 1)
+    both = [cancelled.task.task_id, fine.task.task_id]
+    assert store.looked == [both, both, both, both, [fine.task.task_id]], "one look a second, for who may need it"
+    assert store.renewed == []
+
+
+@pytest.mark.parametrize("trouble", [AWAY, HANGING, ValueError("a bug")], ids=repr)
+async def test_a_look_that_fails_delays_nothing(
+    heartbeat: Heartbeat, store: Renewals, clock: FakeClock, trouble: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    running = attempt(heartbeat, clock)
+    store.look_ends = trouble
+    async with beating(heartbeat):
+        await live(clock, 20)
+        assert len(store.renewed) == 2
+        assert bool(caplog.messages) == isinstance(trouble, ValueError), "of a store that is away the beat tells"
+        store.renewal_ends = AWAY
+        await live(clock, 25)
+        assert running.stop_reason is StopReason.LEASE_LOST
+        assert len(store.looked) == (1 if trouble is HANGING else 45), "one that hangs is not followed by more of them"
+
+
+async def test_a_cancellation_out_of_the_store_does_not_end_the_heartbeat(
+    heartbeat: Heartbeat, store: Renewals, clock: FakeClock
+) -> None:
+    running = attempt(heartbeat, clock)
+    async with beating(heartbeat):
+        store.renewal_ends = store.look_ends = asyncio.CancelledError()
+        await live(clock, 11)
+        store.renewal_ends = None
+        await live(clock, 60)
+        assert running.stop_reason is None

@@ -1,0 +1,201 @@
+"""The loop watch: a thread that notices when the event loop stands still, and names the code that blocks it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import gc
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from types import FrameType
+from typing import Any
+
+from taskframework.telemetry import running_attempt
+
+logger = logging.getLogger(__name__)
+
+#: The watch looks this many times within the limit, and never more often than every so many seconds.
+_LOOKS = 4
+_SHORTEST_PAUSE = 0.01
+_PAUSE_WITHOUT_LIMIT = 0.5
+
+_STANDARD_LIBRARY = (os.path.dirname(os.__file__) + os.sep, "<frozen ")
+_PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+_OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
+#: Where a step of the loop begins: what is further out is the program that runs the loop.
+_LOOP = frozenset(
+    function.__code__
+    for function in (
+        asyncio.Handle._run,
+        asyncio.BaseEventLoop.run_forever,
+        asyncio.BaseEventLoop.run_until_complete,
+        asyncio.Runner.run,
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Blockage:
+    """For how long the loop stood still when it was looked at, whose code it ran, and where in the code it was."""
+
+    seconds: float
+    task_type: str | None = None
+    task_id: str | None = None
+    place: str | None = None
+
+
+class LoopWatch:
+    """Lets the loop give a sign of life, measures how late it is, and looks what the loop does when none comes.
+
+    It costs four wake-ups of a timer and of a thread per limit, and nothing per task.
+    """
+
+    def __init__(self, limit: timedelta, on_lag: Callable[[float], None], on_blocked: Callable[[str], None]) -> None:
+        """Prepare to watch.
+
+        Args:
+            limit: how long the loop may stand still before that is told; zero measures and never tells.
+            on_lag: told how many seconds late each sign of life was.
+            on_blocked: told the task type of the code once for each blockage, "" for other code. Called in a thread.
+        """
+        self._limit = limit.total_seconds()
+        self._pause = max(_SHORTEST_PAUSE, self._limit / _LOOKS) if self._limit else _PAUSE_WITHOUT_LIMIT
+        self._on_lag = on_lag
+        self._on_blocked = on_blocked
+        self._stopping = threading.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        #: When the next sign of life is due, and how late one was at most since the watch looked.
+        self._due = self._latest = 0.0
+
+    def start(self) -> None:
+        """Watch the running loop, until `stop` or until it is closed."""
+        loop = asyncio.get_running_loop()
+        self._plan(loop)
+        if self._limit:
+            # A daemon: a process that ends does not wait for it.
+            watched = (loop, threading.get_ident())
+            threading.Thread(target=self._watch, args=watched, name="taskframework-loop-watch", daemon=True).start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _plan(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._due = time.monotonic() + self._pause
+        self._timer = loop.call_later(self._pause, self._tick, loop)
+
+    def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
+        """The sign of life."""
+        late = max(0.0, time.monotonic() - self._due)
+        self._latest = max(self._latest, late)
+        self._on_lag(late)
+        self._plan(loop)
+
+    def _watch(self, loop: asyncio.AbstractEventLoop, thread_id: int) -> None:
+        due, stopped, blockage = self._due, 0.0, None
+        while not loop.is_closed() and (lost := self._paused()) is not None:
+            stopped += lost
+            if due == self._due:
+                late = time.monotonic() - due - stopped
+                if late >= self._limit and blockage is None:
+                    blockage = self._blocked(_seen(late, loop, thread_id))
+                continue
+            late, self._latest = self._latest - stopped, 0.0
+            if blockage is not None:
+                _tell_end(replace(blockage, seconds=max(late, blockage.seconds)))
+            elif late >= self._limit:
+                self._blocked(Blockage(late))
+            due, stopped, blockage = self._due, 0.0, None
+
+    def _blocked(self, blockage: Blockage) -> Blockage:
+        self._on_blocked(blockage.task_type or "")
+        _tell(blockage)
+        return blockage
+
+    def _paused(self) -> float | None:
+        """Pause, and return for how many seconds of it the whole process was stopped; None when the watch is to end.
+
+        Such time shows as a pause of this very thread in which the process used no processor, unlike one in which
+        code kept the interpreter lock. The loop could do nothing for it.
+        """
+        began, used = time.monotonic(), time.process_time()
+        if self._stopping.wait(self._pause):
+            return None
+        passed = time.monotonic() - began
+        if passed <= 2 * self._pause:
+            return 0.0
+        return passed - max(self._pause, min(passed, time.process_time() - used))
+
+
+def _seen(seconds: float, loop: asyncio.AbstractEventLoop, thread_id: int) -> Blockage:
+    task = asyncio.current_task(loop)
+    attempt = None if task is None else _context_of(task).get(running_attempt)
+    task_type, task_id = attempt or (None, None)
+    return Blockage(seconds, task_type, task_id, _place(sys._current_frames().get(thread_id), task))
+
+
+def _context_of(task: asyncio.Task[Any]) -> contextvars.Context:
+    if sys.version_info >= (3, 12):
+        return task.get_context()
+    held = (held for held in gc.get_referents(task) if isinstance(held, contextvars.Context))
+    return next(held, contextvars.Context())
+
+
+def _place(frame: FrameType | None, task: asyncio.Task[Any] | None) -> str | None:
+    """Where the loop is: in the program's own code, else in a package, and the innermost place of those."""
+    outermost = getattr(task.get_coro(), "cr_frame", None) if task is not None else None
+    place, rank = None, 0
+    while frame is not None and frame.f_code not in _LOOP:
+        code = frame.f_code
+        if (found := _rank(code.co_filename)) > rank:
+            place, rank = f"{code.co_filename}:{frame.f_lineno} in {code.co_qualname}", found
+        frame = None if frame is outermost else frame.f_back
+    return place
+
+
+def _rank(file: str) -> int:
+    if any(folder in file for folder in _PACKAGES) or file.startswith(_OURS):
+        return 1
+    return 0 if file.startswith(_STANDARD_LIBRARY) else 2
+
+
+def _tell(blockage: Blockage) -> None:
+    if blockage.task_type is not None:
+        logger.warning(
+            "the event loop has stood still for %.1f s: task %s %s blocks it, at %s; "
+            "make execute a plain def, which runs in a thread, or set run_in='process'",
+            blockage.seconds,
+            blockage.task_type,
+            blockage.task_id,
+            blockage.place,
+            extra=_fields(blockage),
+        )
+    elif blockage.place is not None:
+        text = "the event loop has stood still for %.1f s: %s blocks it; run it with asyncio.to_thread"
+        logger.warning(text, blockage.seconds, blockage.place, extra=_fields(blockage))
+    else:
+        logger.warning(
+            "the event loop stood still for %.1f s, and nothing of it could be seen: the machine is overloaded, or "
+            "code in C kept the interpreter lock",
+            blockage.seconds,
+            extra=_fields(blockage),
+        )
+
+
+def _tell_end(blockage: Blockage) -> None:
+    logger.info("the event loop goes on after %.1f s", blockage.seconds, extra=_fields(blockage))
+
+
+def _fields(blockage: Blockage) -> dict[str, Any]:
+    ids = {"task_type": blockage.task_type, "task_id": blockage.task_id, "blocked_at": blockage.place}
+    return {
+        "blocked_seconds": round(blockage.seconds, 3),
+        **{name: value for name, value in ids.items() if value is not None},
+    }

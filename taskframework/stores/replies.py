@@ -1,0 +1,27 @@
+"""Which failpoint stands behind the reply to a write: one name for each step of a task, the same in every store."""
+
+from __future__ import annotations
+
+from taskframework.model.interventions import Cancel, Expire, Postpone, Reap, Replay
+from taskframework.model.marks import Mark, ReserveDispatch
+from taskframework.model.transitions import Claim, Complete, Fail, RecordStep, Release, ReportProgress, Transition
+
+_POINTS: dict[type[object], str] = {
+    Claim: "claim.reply",
+    ReportProgress: "progress.reply",
+    RecordStep: "step.reply",
+    Complete: "settle.reply",
+    Fail: "settle.reply",
+    Release: "settle.reply",
+    ReserveDispatch: "reserve.reply",
+    Reap: "reap.reply",
+    Cancel: "cancel.reply",
+    Replay: "replay.reply",
+    Expire: "expire.reply",
+    Postpone: "postpone.reply",
+}
+
+
+def reply_point(asked: Transition | Mark) -> str:
+    """The point behind the reply to this write."""
+    return _POINTS.get(type(asked), "mark.reply")

@@ -1,0 +1,171 @@
+"""Steps that are done once: what `TaskContext.once` and `once_blocking` rest on, for any event loop and any thread."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+import orjson
+
+from taskframework.errors import ValueNotStorableError
+from taskframework.model.task import StepOutcome
+from taskframework.model.values import MAX_STEP_BYTES, MAX_STEP_NAME, MAX_STEPS, MAX_STEPS_BYTES, Json
+from taskframework.tasks.values import storable
+
+
+class Recorder(Protocol):
+    """The way of an outcome into the task."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a step may still begin: not when the lease is lost or the attempt is over."""
+        ...
+
+    def record(self, outcome: StepOutcome) -> Future[StepOutcome | None]:
+        """Begin to write an outcome; from any thread, without waiting.
+
+        Returns:
+            Gives what the task has recorded of the step. None: the lease was lost, the outcome is not stored.
+        """
+        ...
+
+
+@dataclass(slots=True)
+class _Run:
+    """A step under way in this attempt."""
+
+    step: str
+    #: Who runs the function, until it has ended.
+    caller: object
+    ended: Future[None] = field(default_factory=Future)
+    #: Why there is no outcome in the end.
+    problem: BaseException | None = None
+
+
+class Steps:
+    """The steps of one attempt: done in an earlier one, done in this one, under way."""
+
+    def __init__(self, earlier: Sequence[StepOutcome], recorder: Recorder) -> None:
+        """Start an attempt; `earlier` is what the attempts before it recorded."""
+        self.earlier = tuple(earlier)
+        self.recorder = recorder
+        # As JSON: every caller gets a value of its own, and the same one as in a later attempt.
+        self._outcomes = {entry.step: orjson.dumps(entry.outcome) for entry in earlier}
+        self._bytes = sum(_size(step, encoded) for step, encoded in self._outcomes.items())
+        self._under_way: dict[str, _Run] = {}
+        self._lock = threading.Lock()
+
+    async def once(self, step: str, function: Callable[[], Awaitable[Any] | Any]) -> Json:
+        """`TaskContext.once`."""
+        while not isinstance(entered := self._enter(step, asyncio.current_task()), bytes):
+            run, is_ours = entered
+            if is_ours:
+                with self._running(run):
+                    outcome = function()
+                    self._record(run, await outcome if inspect.isawaitable(outcome) else outcome)
+            # Shielded: a cancelled caller must not tear a record that is being written.
+            await asyncio.shield(asyncio.wrap_future(run.ended))
+            if is_ours and run.problem is not None:
+                raise run.problem
+        return orjson.loads(entered)
+
+    def once_blocking(self, step: str, function: Callable[[], Awaitable[Any] | Any]) -> Json:
+        """`TaskContext.once_blocking`."""
+        _refuse_on_a_loop()
+        while not isinstance(entered := self._enter(step, threading.get_ident()), bytes):
+            run, is_ours = entered
+            if is_ours:
+                with self._running(run):
+                    outcome = function()
+                    self._record(run, asyncio.run(_awaited(outcome)) if inspect.isawaitable(outcome) else outcome)
+            run.ended.result()
+            if is_ours and run.problem is not None:
+                raise run.problem
+        return orjson.loads(entered)
+
+    def _enter(self, step: str, caller: object) -> bytes | tuple[_Run, bool]:
+        """The outcome if it is recorded; else the run to wait for, and whether it is the caller's own to make."""
+        _check_name(step)
+        with self._lock:
+            if (encoded := self._outcomes.get(step)) is not None:
+                return encoded
+            if (run := self._under_way.get(step)) is not None:
+                if run.caller == caller:
+                    raise RuntimeError(f"The function of step {step!r} waits for that very step.")
+                return run, False
+            if not self.recorder.is_open:
+                raise asyncio.CancelledError(f"The attempt lost its lease or is over; step {step!r} is not begun.")
+            if len(self._outcomes) + len(self._under_way) >= MAX_STEPS:
+                raise ValueNotStorableError(f"step {step!r}", f"the task has {MAX_STEPS:,} steps, the limit")
+            run = self._under_way[step] = _Run(step, caller)
+            return run, True
+
+    @contextmanager
+    def _running(self, run: _Run) -> Iterator[None]:
+        """A function that fails leaves nothing behind: whoever waits tries itself."""
+        try:
+            yield
+        except BaseException:
+            self._end(run)
+            raise
+
+    def _record(self, run: _Run, outcome: object) -> None:
+        encoded = orjson.dumps(storable(outcome, f"outcome of step {run.step!r}", MAX_STEP_BYTES))
+        size = _size(run.step, encoded)
+        with self._lock:
+            if self._bytes + size > MAX_STEPS_BYTES:
+                reason = f"the steps of the task have more than {MAX_STEPS_BYTES:,} bytes then, the limit"
+                raise ValueNotStorableError(f"outcome of step {run.step!r}", reason)
+            self._bytes += size
+            run.caller = None
+        recording = self.recorder.record(StepOutcome(run.step, orjson.loads(encoded)))
+        recording.add_done_callback(partial(self._recorded, run, size))
+
+    def _recorded(self, run: _Run, size: int, recording: Future[StepOutcome | None]) -> None:
+        run.problem = recording.exception()
+        recorded = None if run.problem else recording.result()
+        with self._lock:
+            if recorded is not None:
+                self._outcomes[run.step] = orjson.dumps(recorded.outcome)
+            else:
+                self._bytes -= size
+        if recorded is None and run.problem is None:
+            # No Exception: code that catches those must not go on as if the step were recorded.
+            run.problem = asyncio.CancelledError(f"The lease was lost before step {run.step!r} was recorded.")
+        self._end(run)
+
+    def _end(self, run: _Run) -> None:
+        with self._lock:
+            del self._under_way[run.step]
+        run.ended.set_result(None)
+
+
+def _size(step: str, encoded: bytes) -> int:
+    return len(step.encode()) + len(encoded)
+
+
+def _check_name(step: str) -> None:
+    if not isinstance(step, str):
+        raise ValueNotStorableError("name of a step", f"it is of type {type(step).__name__}, not a text")
+    if not 1 <= len(step) <= MAX_STEP_NAME or not step.isprintable():
+        reason = f"{step[:MAX_STEP_NAME]!r} is not 1 to {MAX_STEP_NAME} printable characters"
+        raise ValueNotStorableError("name of a step", reason)
+
+
+def _refuse_on_a_loop() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise RuntimeError("once_blocking would block the event loop; use `await context.once(...)` here.")
+
+
+async def _awaited(outcome: Awaitable[Any]) -> Any:
+    return await outcome

@@ -1,0 +1,161 @@
+"""What a worker takes in: how many messages, and when none at all.
+
+Prefetch is credit that the broker renews with every acknowledgement. A message acknowledged early renews it while its
+task still holds a slot, so the credit must shrink with the slots; and RabbitMQ fixes it when a consumer registers. So
+this is the one place that compares what the worker should consume with what it does, and registers anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Literal
+
+from taskframework.brokers.base import Broker, ConsumeRequest, Consumption
+from taskframework.clock import Clock
+from taskframework.worker.consumer import TaskConsumer
+from taskframework.worker.patience import StoreBreaker
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two looks at the slots: a hundred early acknowledgements are one new registration.
+_PAUSE = 1.0
+#: Fewer slots than this share of all are not worth a new registration, unless they are the last or the first ones.
+_STEP = 1 / 8
+
+
+def prefetch(free: int, types: int, limit: int | Literal["auto"]) -> int:
+    """Deliveries in hand for each queue: all free slots busy, without hoarding when there are many types.
+
+    Args:
+        free: slots that are free or held by what the prefetch counts.
+        types: task types that are consumed.
+        limit: most that the settings allow.
+    """
+    share = max(min(free, 2), -(-free // max(types, 1)))
+    return share if limit == "auto" else min(share, limit)
+
+
+def is_worth_a_registration(present: int, wanted: int, slots: int) -> bool:
+    """Whether consuming for `wanted` slots rather than for `present` ones is worth new consumers."""
+    if present == wanted:
+        return False
+    at_the_end = 0 in (present, wanted) or wanted == slots
+    return at_the_end or abs(wanted - present) >= max(1, slots * _STEP)
+
+
+class Intake:
+    """Keeps the consumers of one worker as they should be."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        consumer: TaskConsumer,
+        breaker: StoreBreaker,
+        clock: Clock,
+        limit: int | Literal["auto"],
+    ) -> None:
+        """Prepare without consuming.
+
+        Args:
+            broker: where the messages are.
+            consumer: takes the deliveries, and knows what they hold.
+            breaker: while it is open nothing is consumed.
+            clock: for the pauses.
+            limit: the setting `worker.prefetch`.
+        """
+        self._broker = broker
+        self._consumer = consumer
+        self._breaker = breaker
+        self._clock = clock
+        self._limit = limit
+        self._types: Sequence[str] = ()
+        self._consumption: Consumption | None = None
+        #: The slots for which it is consumed now.
+        self._present = 0
+        self._is_stopping = False
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, task_types: Sequence[str]) -> None:
+        """Consume the queues of these types from now on, whenever that is right."""
+        self._types = task_types
+        self._breaker.on_change = self._wake.set
+        if task_types:
+            self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Consume no more. Nothing is taken in after this returns."""
+        self._is_stopping = True
+        self._wake.set()
+        if self._task is not None:
+            # Not cancelled: it may be just between the old consumers and the new ones.
+            await self._task
+
+    @property
+    def is_live(self) -> bool:
+        """Whether every queue is being consumed."""
+        return not self._types or (self._consumption is not None and self._consumption.is_live)
+
+    @property
+    def problem(self) -> str | None:
+        """Why not every queue is being consumed."""
+        if self.is_live:
+            return None
+        if self._breaker.is_open:
+            return "paused: the store is away"
+        if not self._free:
+            return "paused: every slot is held by a task that runs for long"
+        return "not consuming"
+
+    @property
+    def _free(self) -> int:
+        return max(0, self._consumer.slots - self._consumer.in_hand.acked_early)
+
+    @property
+    def _wanted(self) -> int:
+        return 0 if self._is_stopping or self._breaker.is_open else self._free
+
+    async def _run(self) -> None:
+        while not self._is_stopping:
+            try:
+                await self._adjust()
+            except Exception:
+                logger.exception("what this worker consumes could not be changed; trying again")
+            await self._pause()
+        await self._stop_consuming()
+
+    async def _adjust(self) -> None:
+        if is_worth_a_registration(self._present, self._wanted, self._consumer.slots):
+            await self._stop_consuming()
+            # Asked again, and not waited for any more: what happened meanwhile counts.
+            if wanted := self._wanted:
+                self._consume(wanted)
+        if not self._free and not self._is_stopping:
+            # It would wait for as long as the long tasks run, beside an idle worker.
+            self._consumer.hand_over_what_waits()
+
+    def _consume(self, slots: int) -> None:
+        count = prefetch(slots, len(self._types), self._limit)
+        logger.debug("consuming for %d slots, %d deliveries of each queue", slots, count)
+        self._consumption = self._broker.consume(ConsumeRequest(self._types, count), self._consumer.take)
+        self._present = slots
+
+    async def _stop_consuming(self) -> None:
+        if (former := self._consumption) is not None:
+            await former.stop()
+            self._consumption, self._present = None, 0
+            await self._consumer.retire()
+
+    async def _pause(self) -> None:
+        if self._is_stopping:
+            return
+        pauses = [asyncio.create_task(self._clock.sleep(_PAUSE)), asyncio.create_task(self._woken())]
+        await asyncio.wait(pauses, return_when=asyncio.FIRST_COMPLETED)
+        for pause in pauses:
+            pause.cancel()
+
+    async def _woken(self) -> None:
+        await self._wake.wait()
+        self._wake.clear()

@@ -1,0 +1,174 @@
+"""What a worker takes in while a server has trouble: the store is away, or RabbitMQ takes no messages."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from typing import Any, ClassVar
+
+import pytest
+
+from taskframework import BackgroundTaskExecutable, Settings, TaskContext, TaskFramework, TaskStatus
+from taskframework.brokers.base import Delivery
+from taskframework.errors import StoreError
+from taskframework.model.message import read_message
+from taskframework.stores.mongo.store import MongoStore
+from taskframework.worker.consumer import TaskConsumer
+from taskframework.worker.worker import Worker
+from tests.support.eventually import eventually
+from tests.support.kitchen_sink import Counts, Waits
+from tests.support.servers import MongoServer, RabbitServer
+
+pytestmark = pytest.mark.parametrize("urls", ["servers"], indirect=True)
+
+TASKS, SLOTS = 200, 10
+
+
+class Steady(BackgroundTaskExecutable[None, None]):
+    """Takes a moment, so that many wait."""
+
+    task_type = "steady"
+    executions: ClassVar[Counter[str]] = Counter()
+
+    async def execute(self, context: TaskContext[None]) -> None:
+        self.executions[context.task_id] += 1
+        await asyncio.sleep(0.02)
+
+
+class Arrivals:
+    """What was delivered to the workers of this process."""
+
+    def __init__(self) -> None:
+        self.times: Counter[str] = Counter()
+        self.redelivered = 0
+
+    def note(self, delivery: Delivery) -> None:
+        self.times[read_message(delivery.body).task_id] += 1
+        self.redelivered += int(delivery.headers.get("x-delivery-count", "0")) > 0
+
+
+@pytest.fixture
+def arrivals(monkeypatch: pytest.MonkeyPatch) -> Arrivals:
+    noted, take = Arrivals(), TaskConsumer.take
+
+    def noting(self: TaskConsumer, delivery: Delivery) -> None:
+        noted.note(delivery)
+        take(self, delivery)
+
+    monkeypatch.setattr(TaskConsumer, "take", noting)
+    return noted
+
+
+@pytest.fixture
+def failed_pings(monkeypatch: pytest.MonkeyPatch) -> list[StoreError]:
+    """The looks at a store that was away."""
+    failed: list[StoreError] = []
+    ping = MongoStore.ping
+
+    async def noting(self: MongoStore) -> None:
+        try:
+            await ping(self)
+        except StoreError as error:
+            failed.append(error)
+            raise
+
+    monkeypatch.setattr(MongoStore, "ping", noting)
+    return failed
+
+
+@contextlib.asynccontextmanager
+async def working(settings: Callable[..., Settings], **sections: dict[str, Any]) -> AsyncIterator[TaskFramework]:
+    framework = TaskFramework(settings(**sections))
+    for executable in (Steady, Counts, Waits):
+        framework.register(executable)
+    async with framework.running():
+        await eventually(lambda: _worker(framework).is_live, timeout=20, what="every queue is consumed")
+        yield framework
+
+
+@pytest.mark.parametrize("how", ["stopped", "frozen"])
+async def test_while_the_store_is_away_messages_are_held_and_none_comes_twice(
+    settings: Callable[..., Settings],
+    mongo_server: MongoServer,
+    arrivals: Arrivals,
+    failed_pings: list[StoreError],
+    caplog: pytest.LogCaptureFixture,
+    how: str,
+) -> None:
+    caplog.set_level("INFO", "taskframework.worker.patience")
+    leave, come_back = (
+        (mongo_server.stop, mongo_server.start) if how == "stopped" else (mongo_server.pause, mongo_server.resume)
+    )
+    sections: dict[str, Any] = {
+        "worker": {"concurrency": SLOTS, "lease": "60s"},
+        "store": {"timeout": "1s"},
+        # A message that the sweeper sends again is no redelivery.
+        "recovery": {"dispatch_grace": "5m", "redispatch": "5m"},
+    }
+    async with working(settings, **sections) as framework:
+        handles = [await framework.submit("steady") for _ in range(TASKS)]
+        await framework.desk.bus.drain()
+        try:
+            await asyncio.to_thread(leave)
+            await eventually(lambda: _worker(framework).problem == "paused: the store is away", timeout=20)
+            checks = (await framework.plant.health.readiness()).checks
+            assert checks["consumers"] == "paused: the store is away"
+            held = len(arrivals.times)
+            assert held < TASKS, "everything was taken in; the test shows nothing"
+            # Several looks at the store, each at most three seconds after the other, find it away.
+            await eventually(lambda: len(failed_pings) >= 4, timeout=20)
+            assert len(arrivals.times) <= held + 3 * SLOTS, "consuming goes on"
+        finally:
+            await asyncio.to_thread(come_back)
+        for handle in handles:
+            assert (await handle.finished(timeout=40)).status is TaskStatus.COMPLETED
+        assert _worker(framework).problem is None
+    assert arrivals.redelivered == 0
+    assert set(arrivals.times.values()) == {1}
+    assert {Steady.executions[handle.task_id] for handle in handles} == {1}
+    assert [record.levelname for record in caplog.records if "patience" in record.name] == ["WARNING", "INFO"]
+
+
+async def test_a_memory_alarm_stops_publishing_and_nothing_else(
+    settings: Callable[..., Settings], rabbit_server: RabbitServer, urls: dict[str, str]
+) -> None:
+    Waits.gate, Waits.started = asyncio.Event(), 0
+    vhost = urls["broker"].rpartition("/")[2]
+    sections: dict[str, Any] = {"broker": {"publish_timeout": "1s"}, "worker": {"concurrency": SLOTS}}
+    async with working(settings, **sections) as framework:
+        before = [await framework.submit("waits") for _ in range(4)]
+        await eventually(lambda: Waits.started == 4)
+        try:
+            await _watermark(rabbit_server, "absolute", "1MB")
+            async with asyncio.timeout(5):
+                meanwhile = [await framework.submit("counts") for _ in range(3)]
+            await eventually(lambda: not framework.plant.broker.is_connected, what="the publisher knows of the alarm")
+            async with asyncio.timeout(0.9):  # known by now, so that nobody waits for a confirm
+                meanwhile.append(await framework.submit("counts"))
+            Waits.gate.set()
+            for handle in before:
+                assert await handle.result(timeout=10) == "done"
+            await eventually(lambda: _unacknowledged(rabbit_server, vhost, "tasks.waits.normal", 0), timeout=20)
+            assert _worker(framework).problem is None
+            assert [(await handle.task()).status for handle in meanwhile] == [TaskStatus.QUEUED] * 4
+        finally:
+            await _watermark(rabbit_server, "0.4")
+        for handle in meanwhile:
+            assert await handle.result(timeout=30) == 1
+
+
+async def _watermark(server: RabbitServer, *value: str) -> None:
+    await asyncio.to_thread(server.ctl, "set_vm_memory_high_watermark", *value)
+
+
+async def _unacknowledged(server: RabbitServer, vhost: str, queue: str, expected: int) -> bool:
+    table = await asyncio.to_thread(server.ctl, "list_queues", "-p", vhost, "name", "messages")
+    counts = dict(line.split() for line in table.splitlines() if line.startswith("tasks."))
+    return int(counts[queue]) == expected
+
+
+def _worker(framework: TaskFramework) -> Worker:
+    assert framework.plant.worker is not None
+    return framework.plant.worker

@@ -1,0 +1,137 @@
+"""Settlements whose reply is lost, cancels by another process, and attempts that lost their lease."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from taskframework import BackgroundTaskExecutable, TaskContext, TaskFramework, TaskOptions, TaskStatus
+from taskframework.errors import StoreUnavailableError
+from taskframework.model.interventions import Cancel, Reap
+from taskframework.model.task import Task
+from taskframework.model.transitions import Complete, Fail, Release, Transition
+from tests.flow.conftest import Run
+from tests.support.eventually import eventually
+from tests.support.kitchen_sink import Waits, WaitsInThread
+
+#: With it a beat comes every hundred seconds: what a test sees sooner was brought by the look for cancels.
+LONG_LEASE = "300s"
+
+
+class Spins(BackgroundTaskExecutable[str, None]):
+    """Computes in a process of its own and looks at nothing."""
+
+    task_type = "spins"
+    options = TaskOptions(run_in="process")
+
+    def execute(self, context: TaskContext[str]) -> None:
+        Path(context.parameters).write_text(str(os.getpid()))
+        while True:
+            time.sleep(0.01)
+
+
+@pytest.mark.parametrize("together", [1, 20])
+async def test_settlements_whose_replies_were_lost_are_recognised(
+    run: Run, monkeypatch: pytest.MonkeyPatch, together: int
+) -> None:
+    async with run() as framework:
+        store, lost = framework.desk.store, set[str]()
+        apply = store.apply
+
+        async def forgetful(transition: Transition) -> Task | None:
+            task = await apply(transition)
+            if isinstance(transition, Complete | Fail | Release) and transition.fence.claim_id not in lost:
+                lost.add(transition.fence.claim_id)
+                raise StoreUnavailableError
+            return task
+
+        monkeypatch.setattr(store, "apply", forgetful)
+        counting = [await framework.submit("counts") for _ in range(together)]
+        failing = [await framework.submit("broken") for _ in range(together)]
+        retrying = [await framework.submit("flaky", {"succeed_at": 2, "delay": 0}) for _ in range(together)]
+        ended = [await handle.finished(timeout=30) for handle in [*counting, *failing, *retrying]]
+        await framework.desk.bus.drain()
+        metrics = framework.plant.metrics.exposition().decode()
+    assert [task.status for task in ended] == (
+        [TaskStatus.COMPLETED] * together + [TaskStatus.FAILED] * together + [TaskStatus.COMPLETED] * together
+    )
+    assert len(lost) == 4 * together
+    assert all(task.sequence == 3 + 2 * (task.task_type == "flaky") for task in ended), "each outcome is stored once"
+    assert "tasks_stale_writes_total{" not in metrics
+    assert f'tasks_dlq_entered_total{{task_type="broken"}} {together}.0' in metrics
+    assert f'tasks_retries_total{{task_type="flaky"}} {together}.0' in metrics
+
+
+async def test_an_attempt_that_lost_its_lease_is_counted_once_and_told_with_both_tokens(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with run(lease="600ms") as framework:
+        handle = await framework.submit("waits")
+        await eventually(lambda: Waits.started == 1)
+        store = framework.desk.store
+        hasty = Reap(handle.task_id, 1, timedelta(seconds=-60), 3, timedelta(hours=1))
+        assert await store.apply(hasty) is not None
+        await eventually(lambda: _stale_writes(framework, "waits") > 0)
+        Waits.gate.set()
+        assert (await handle.finished(timeout=20)).fencing_token == 2
+        assert _stale_writes(framework, "waits") == 1
+    (record,) = [vars(record) for record in caplog.records if hasattr(record, "current_token")]
+    assert (record["task_id"], record["fencing_token"], record["levelno"]) == (handle.task_id, 1, logging.WARNING)
+    assert (record["current_token"], bool(record["held_by"])) in {(1, False), (2, True)}, (
+        "taken, and maybe claimed again"
+    )
+
+
+async def test_a_cancel_that_another_process_wrote_is_heard_between_beats(run: Run) -> None:
+    async with run(lease=LONG_LEASE) as framework:
+        WaitsInThread.started.clear()
+        handles = [await framework.submit("waits"), await framework.submit("waits-in-thread")]
+        await eventually(lambda: Waits.started == 1 and WaitsInThread.started.is_set())
+        for handle in handles:
+            await _cancelled_elsewhere(framework, handle.task_id)
+        ended = [await handle.finished(timeout=20) for handle in handles]
+    assert [task.status for task in ended] == [TaskStatus.CANCELLED] * 2
+
+
+async def test_a_cancel_reaches_code_deep_in_a_process_that_does_not_react(run: Run, tmp_path: Path) -> None:
+    mark = tmp_path / "pid"
+    async with run(lease=LONG_LEASE, extra=[Spins]) as framework:
+        handle = await framework.submit("spins", str(mark))
+        pid = int(await eventually(partial(asyncio.to_thread, _text_of, mark), timeout=20))
+        await _cancelled_elsewhere(framework, handle.task_id)
+        assert (await handle.finished(timeout=20)).status is TaskStatus.CANCELLED
+        await eventually(partial(asyncio.to_thread, _is_gone, pid))
+
+
+async def _cancelled_elsewhere(framework: TaskFramework, task_id: str) -> None:
+    """Write a cancel without telling this process."""
+    asked = await framework.desk.store.apply(Cancel(task_id, None, "ada", None))
+    assert asked is not None
+    assert asked.status is TaskStatus.RUNNING
+
+
+def _stale_writes(framework: TaskFramework, task_type: str) -> float:
+    lines = framework.plant.metrics.exposition().decode().splitlines()
+    counts = [
+        line.split()[1] for line in lines if line.startswith(f'tasks_stale_writes_total{{task_type="{task_type}"}}')
+    ]
+    return float(counts[0]) if counts else 0
+
+
+def _text_of(file: Path) -> str:
+    return file.read_text() if file.exists() else ""
+
+
+def _is_gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False

@@ -1,0 +1,92 @@
+"""A subscriber that is left in the middle of a message has not heard the rest of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import pytest
+
+from taskframework.brokers.base import Broker, ExternalMessage
+from taskframework.events.external import ExternalEvent, to_message
+from taskframework.events.subscriber import EventSubscriber
+from tests.support.eventually import eventually
+
+
+class StubBroker:
+    """Hands one message over, as often as it is asked to."""
+
+    is_live = True
+
+    def subscribe(self, receive: Any, *, durable_name: str | None) -> StubBroker:
+        self.receive = receive
+        return self
+
+    async def stop(self) -> None:
+        """Nothing to stop."""
+
+
+@pytest.fixture
+def broker() -> StubBroker:
+    return StubBroker()
+
+
+@pytest.fixture
+def subscriber(broker: StubBroker) -> EventSubscriber:
+    return EventSubscriber(cast(Broker, broker), queue="durable")
+
+
+BATCH: ExternalMessage = to_message(
+    [ExternalEvent(f"t-{n}", "task.started", "test", "t", n, datetime.now(UTC), {}) for n in (1, 2, 3)]
+)
+
+
+async def test_the_rest_of_a_batch_waits_for_the_next_loop(subscriber: EventSubscriber, broker: StubBroker) -> None:
+    heard = []
+    async with subscriber:
+        first = asyncio.create_task(broker.receive(BATCH))
+        async with contextlib.aclosing(aiter(subscriber)) as events:
+            async for event in events:
+                heard.append(event.sequence)
+                if event.sequence == 2:
+                    break
+        with pytest.raises(ConnectionError):  # so the broker delivers it again
+            await first
+        again = asyncio.create_task(broker.receive(BATCH))
+        async with contextlib.aclosing(aiter(subscriber)) as events:
+            async for event in events:
+                heard.append(event.sequence)
+                if event.sequence == 3:
+                    break
+        again.cancel()
+    assert heard == [1, 2, 2, 3]
+
+
+async def test_a_loop_that_is_cancelled_takes_nothing_with_it(subscriber: EventSubscriber, broker: StubBroker) -> None:
+    async with subscriber:
+        loop = asyncio.create_task(_iterate(subscriber))
+        await asyncio.sleep(0)
+        loop.cancel()
+        await asyncio.wait([loop])
+        receiving = asyncio.create_task(broker.receive(BATCH))
+        await asyncio.sleep(0)
+        assert not receiving.done(), "it is not handled, so it may not be acknowledged"
+    with pytest.raises(ConnectionError):
+        await receiving
+
+
+async def test_events_wait_for_the_first_who_listens(subscriber: EventSubscriber, broker: StubBroker) -> None:
+    async with subscriber:
+        receiving = asyncio.create_task(broker.receive(BATCH))
+        await asyncio.sleep(0)
+        heard: list[int] = []
+        subscriber.on()(lambda event: heard.append(event.sequence))
+        await eventually(lambda: receiving.done())
+    assert heard == [1, 2, 3]
+
+
+async def _iterate(subscriber: EventSubscriber) -> None:
+    async for _ in subscriber:
+        pass

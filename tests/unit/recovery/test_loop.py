@@ -1,0 +1,141 @@
+"""Repair loops: nothing ends one, and when it last looked is known."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import pytest
+
+from taskframework.errors import BrokerUnavailableError, StoreUnavailableError
+from taskframework.recovery.loop import RepairLoop
+from taskframework.testing.clock import FakeClock
+from taskframework.testing.eventually import eventually
+
+INTERVAL = 2
+
+
+class Repair:
+    """Does what it is told, look by look."""
+
+    def __init__(self) -> None:
+        self.ends: list[BaseException | bool] = []
+        self.looks = 0
+        self.hangs = asyncio.Event()
+
+    async def look(self) -> bool:
+        self.looks += 1
+        end = self.ends.pop(0) if self.ends else False
+        if isinstance(end, BaseException):
+            raise end
+        if self.hangs.is_set():
+            await asyncio.Event().wait()
+        return end
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def repair() -> Repair:
+    return Repair()
+
+
+@pytest.fixture
+def failures() -> list[str]:
+    return []
+
+
+@pytest.fixture
+async def loop(clock: FakeClock, repair: Repair, failures: list[str]) -> AsyncIterator[RepairLoop]:
+    loop = RepairLoop("sweep", repair.look, timedelta(seconds=INTERVAL), clock, failures.append)
+    yield loop
+    await loop.stop()
+
+
+async def asleep(clock: FakeClock) -> None:
+    await eventually(lambda: clock.sleeping == 1)
+
+
+async def test_it_looks_again_and_again_and_knows_when(loop: RepairLoop, repair: Repair, clock: FakeClock) -> None:
+    assert (loop.last_run, loop.seconds_since_success) == (None, 0)
+    loop.start()
+    await asleep(clock)
+    assert (loop.last_run, loop.looks) == (clock.now(), 1)
+    first = clock.now()
+    clock.advance(1)
+    assert (loop.last_run, loop.seconds_since_success) == (first, 1)
+    clock.advance(INTERVAL)
+    await eventually(lambda: loop.looks == 2)
+    assert (loop.last_run, loop.seconds_since_success, loop.problem) == (clock.now(), 0, None)
+
+
+async def test_while_there_is_more_to_do_it_does_not_pause(loop: RepairLoop, repair: Repair, clock: FakeClock) -> None:
+    repair.ends = [True, True, True]
+    loop.start()
+    await asleep(clock)
+    assert repair.looks == 4
+
+
+@pytest.mark.parametrize(
+    ("error", "has_traceback"),
+    [
+        (StoreUnavailableError(), False),
+        (BrokerUnavailableError(), False),
+        (KeyError("a bug"), True),
+        (asyncio.CancelledError(), True),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+async def test_a_look_that_fails_is_told_and_counted_and_the_loop_goes_on(
+    loop: RepairLoop,
+    repair: Repair,
+    clock: FakeClock,
+    failures: list[str],
+    caplog: pytest.LogCaptureFixture,
+    error: BaseException,
+    has_traceback: bool,
+) -> None:
+    repair.ends = [error]
+    loop.start()
+    await asleep(clock)
+    assert (loop.looks, loop.last_run, failures) == (0, None, ["sweep"])
+    (record,) = caplog.records
+    assert "sweep" in record.getMessage()
+    assert bool(record.exc_info) is has_traceback
+    clock.advance(2 * INTERVAL)
+    await eventually(lambda: loop.looks == 1)
+    assert (loop.problem, failures) == (None, ["sweep"])
+
+
+async def test_one_that_fails_for_long_is_a_problem_until_it_succeeds(
+    loop: RepairLoop, repair: Repair, clock: FakeClock
+) -> None:
+    repair.ends = [StoreUnavailableError() for _ in range(25)]
+    loop.start()
+    for _ in range(25):
+        await asleep(clock)
+        assert (loop.problem is None) == (clock.monotonic() <= 10 * INTERVAL + 30)
+        clock.advance(1.25 * INTERVAL)
+    assert loop.problem == "last succeeded 62 s ago"
+    await eventually(lambda: loop.looks == 1)
+    assert loop.problem is None
+
+
+async def test_one_that_hangs_is_a_problem(loop: RepairLoop, repair: Repair, clock: FakeClock) -> None:
+    repair.hangs.set()
+    loop.start()
+    await eventually(lambda: repair.looks == 1)
+    clock.advance(51)
+    assert loop.problem == "last succeeded 51 s ago"
+
+
+async def test_one_that_ended_is_a_problem_at_once(loop: RepairLoop, repair: Repair, clock: FakeClock) -> None:
+    loop.start()
+    await asleep(clock)
+    clock.advance(1)
+    await loop.stop()
+    assert loop.problem == "ended; last succeeded 1 s ago"

@@ -1,0 +1,282 @@
+"""Deliveries in hand: nothing is kept for longer than the broker's patience, whatever becomes of it here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from datetime import timedelta
+from typing import Any, cast
+
+import pytest
+
+from taskframework.errors import StoreUnavailableError
+from taskframework.model.message import TaskMessage
+from taskframework.model.outcome import Outcome, Succeeded
+from taskframework.model.status import Priority
+from taskframework.tasks.registry import Registration, TaskRegistry
+from taskframework.testing.clock import FakeClock
+from taskframework.testing.factories import new_task
+from taskframework.worker.attempt import RunningAttempt
+from taskframework.worker.claim import Refusal
+from taskframework.worker.consumer import TaskConsumer
+from taskframework.worker.held import HeldDelivery, InHand
+from taskframework.worker.patience import StoreBreaker
+
+#: A quarter of it is 15 s, half is 30 s, an eighth 7.5 s; it is looked for what is due once a second.
+TIMEOUT = timedelta(seconds=60)
+
+
+class FakeDelivery:
+    """Remembers its answers."""
+
+    headers: Mapping[str, str] = {}
+    queue = "tasks.reports.normal"
+    lane = Priority.NORMAL
+
+    def __init__(self, task_id: str = "t1", body: bytes | None = None) -> None:
+        self.body = TaskMessage(task_id, "reports", 1).to_body() if body is None else body
+        self.answers: list[str] = []
+
+    async def ack(self) -> None:
+        self.answers.append("ack")
+
+    async def reject(self) -> None:
+        self.answers.append("reject")
+
+    async def put_back(self) -> None:
+        self.answers.append("put back")
+
+
+class FakeClaims:
+    """Gives every task to who asks, as long as the store is there."""
+
+    def __init__(self) -> None:
+        self.is_away = False
+        self.known = True
+        self.due: list[str] = []
+        self.asked = 0
+
+    def request(self, message: TaskMessage) -> TaskMessage:
+        return message
+
+    async def claim(self, message: TaskMessage) -> RunningAttempt | Refusal:
+        self.asked += 1
+        self._look()
+        return cast(RunningAttempt, FakeAttempt(message.task_id)) if self.known else Refusal.NO_DOCUMENT
+
+    async def hand_over(self, message: TaskMessage) -> Refusal:
+        self._look()
+        if not self.known:
+            return Refusal.NO_DOCUMENT
+        self.due.append(message.task_id)
+        return Refusal.NOT_OURS
+
+    def _look(self) -> None:
+        if self.is_away:
+            raise StoreUnavailableError("no answer")
+
+
+class FakeAttempt:
+    def __init__(self, task_id: str) -> None:
+        self.task = new_task(task_id=task_id)
+
+
+class FakeRegistry:
+    def get(self, task_type: str) -> str:
+        return task_type
+
+
+class FakeHeartbeat:
+    def add(self, attempt: RunningAttempt) -> None: ...
+    def remove(self, attempt: RunningAttempt) -> None: ...
+
+
+class Work:
+    """Executor and settlement: every task runs until it is told to end, then its delivery is acknowledged."""
+
+    def __init__(self) -> None:
+        self.running: dict[str, asyncio.Event] = {}
+        self.error: Exception | None = None
+
+    async def execute(self, registration: Registration, attempt: RunningAttempt) -> Outcome:
+        if self.error is not None:
+            raise self.error
+        end = self.running[attempt.task.task_id] = asyncio.Event()
+        await end.wait()
+        del self.running[attempt.task.task_id]
+        return Succeeded(None)
+
+    async def settle(self, _: Registration, __: RunningAttempt, ___: Outcome, held: HeldDelivery) -> None:
+        await held.ack()
+
+
+class Bench:
+    """A consumer with one slot, among fakes."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.timeout: timedelta | None = TIMEOUT
+        self.claims, self.work = FakeClaims(), Work()
+        self.in_hand = InHand(self.clock, lambda: self.timeout)
+        self.breaker = StoreBreaker(self._ping, self.clock, lambda: self.in_hand.unanswered)
+        self.consumer = TaskConsumer(
+            cast(TaskRegistry, FakeRegistry()),
+            cast(Any, self.claims),
+            cast(Any, self.work),
+            cast(Any, self.work),
+            cast(Any, FakeHeartbeat()),
+            self.breaker,
+            self.in_hand,
+            slots=1,
+        )
+
+    async def _ping(self) -> None:
+        if self.claims.is_away:
+            raise StoreUnavailableError("no answer")
+
+    def take(self, task_id: str = "t1", body: bytes | None = None) -> FakeDelivery:
+        delivery = FakeDelivery(task_id, body)
+        self.consumer.take(delivery)
+        return delivery
+
+    async def after(self, seconds: float) -> None:
+        """Let time pass in small steps."""
+        for _ in range(max(1, round(seconds * 4))):
+            for _ in range(10):
+                await asyncio.sleep(0)
+            self.clock.advance(min(seconds, 0.25))
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    made = Bench()
+    keeping = asyncio.create_task(made.consumer.keep_time())
+    yield made
+    keeping.cancel()
+    made.consumer.abandon()
+    await made.breaker.stop()
+    await asyncio.wait([keeping])
+
+
+async def test_what_waits_for_a_slot_is_handed_over_after_a_quarter(bench: Bench) -> None:
+    running, waiting = bench.take("t1"), bench.take("t2")
+    await bench.after(14)
+    assert (running.answers, waiting.answers) == ([], [])
+    await bench.after(2)
+    assert (running.answers, waiting.answers) == ([], ["ack"])
+    assert (bench.claims.due, bench.consumer.lanes.waiting) == (["t2"], 0)
+    bench.work.running["t1"].set()
+    await bench.after(0)
+    assert (running.answers, bench.claims.asked, bench.in_hand.unanswered) == (["ack"], 1, 0)
+
+
+async def test_each_waits_from_its_own_arrival(bench: Bench) -> None:
+    bench.take("t1")
+    first = bench.take("t2")
+    await bench.after(10)
+    second = bench.take("t3")
+    await bench.after(6)
+    assert (first.answers, second.answers) == (["ack"], [])
+
+
+async def test_what_runs_is_acknowledged_after_half_and_keeps_its_slot(bench: Bench) -> None:
+    running = bench.take("t1")
+    await bench.after(29)
+    assert (running.answers, bench.in_hand.acked_early) == ([], 0)
+    await bench.after(2)
+    assert (running.answers, bench.in_hand.acked_early) == (["ack"], 1)
+    waiting = bench.take("t2")
+    await bench.after(1)
+    assert (bench.consumer.lanes.running, waiting.answers) == (1, [])
+    bench.work.running["t1"].set()
+    await bench.after(0)
+    assert running.answers == ["ack"], "acknowledged twice"
+    assert bench.in_hand.acked_early == 0
+    assert list(bench.work.running) == ["t2"]
+
+
+async def test_a_long_task_of_a_stopped_consumer_counts_at_once(bench: Bench) -> None:
+    running = bench.take("t1")
+    await bench.after(5)
+    await bench.consumer.retire()
+    assert running.answers == [], "it may end in a moment"
+    await bench.after(4)
+    assert (running.answers, bench.in_hand.acked_early) == (["ack"], 1)
+
+
+async def test_a_shorter_timeout_counts_for_what_is_in_hand(bench: Bench) -> None:
+    running, waiting = bench.take("t1"), bench.take("t2")
+    await bench.after(5)
+    bench.timeout = timedelta(seconds=8)
+    await bench.after(1)
+    assert (running.answers, waiting.answers) == (["ack"], ["ack"])
+    assert bench.claims.due == ["t2"]
+
+
+async def test_a_broker_with_patience_for_ever_gets_nothing_early(bench: Bench) -> None:
+    bench.timeout = None
+    running, waiting = bench.take("t1"), bench.take("t2")
+    await bench.after(100)
+    await bench.consumer.retire()
+    assert (running.answers, waiting.answers) == ([], [])
+
+
+async def test_when_only_long_tasks_run_what_waits_goes_at_once(bench: Bench) -> None:
+    bench.take("t1")
+    waiting = [bench.take(f"t{number}") for number in (2, 3)]
+    await bench.after(0)
+    bench.consumer.hand_over_what_waits()
+    await bench.after(0)
+    assert [delivery.answers for delivery in waiting] == [["ack"], ["ack"]]
+    assert bench.claims.due == ["t2", "t3"]
+
+
+async def test_a_delivery_is_held_while_the_store_is_away(bench: Bench) -> None:
+    bench.claims.is_away = True
+    held = bench.take()
+    await bench.after(10)
+    assert (held.answers, bench.claims.asked, bench.breaker.is_open) == ([], 1, True)
+    bench.claims.is_away = False
+    await bench.after(4)
+    assert list(bench.work.running) == ["t1"]
+    assert held.answers == []
+
+
+async def test_held_for_a_quarter_it_is_left_to_its_document(bench: Bench) -> None:
+    bench.claims.is_away = True
+    held, waiting = bench.take("t1"), bench.take("t2")
+    await bench.after(16)
+    assert (held.answers, waiting.answers, bench.claims.due) == (["ack"], ["ack"], [])
+    bench.claims.is_away = False
+    await bench.after(4)
+    assert not bench.work.running, "nobody runs it without its message"
+    assert bench.consumer.lanes.running == 0
+
+
+async def test_what_nobody_can_read_and_what_has_no_task_is_rejected_also_then(bench: Bench) -> None:
+    bench.take("t1")
+    unreadable = bench.take(body=b"{")
+    await bench.after(16)
+    bench.claims.known = False
+    orphan = bench.take("t3")
+    await bench.after(16)
+    assert (unreadable.answers, orphan.answers) == (["reject"], ["reject"])
+
+
+async def test_a_delivery_whose_handling_fails_costs_no_place_for_good(bench: Bench) -> None:
+    bench.work.error = RuntimeError("a bug")
+    failed = bench.take()
+    await bench.after(0)
+    assert (failed.answers, bench.in_hand.unanswered, bench.consumer.lanes.running) == (["ack"], 0, 0)
+
+
+async def test_what_has_not_started_goes_back_when_the_worker_stops(bench: Bench) -> None:
+    running, waiting = bench.take("t1"), bench.take("t2")
+    await bench.after(1)
+    await bench.consumer.close()
+    late = bench.take("t3")
+    await bench.after(1)
+    assert (running.answers, waiting.answers, late.answers) == ([], ["put back"], [])
+    assert list(bench.work.running) == ["t1"]

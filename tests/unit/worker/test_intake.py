@@ -1,0 +1,336 @@
+"""What a worker takes in: how much, when nothing, and how seldom it registers anew."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Literal, cast
+
+import pytest
+
+from taskframework.brokers.base import Broker, ConsumeRequest, OnDelivery
+from taskframework.errors import StoreUnavailableError
+from taskframework.testing.clock import FakeClock
+from taskframework.worker.consumer import TaskConsumer
+from taskframework.worker.intake import Intake, is_worth_a_registration, prefetch
+from taskframework.worker.patience import StoreBreaker
+
+SLOTS = 16
+
+
+@pytest.mark.parametrize(
+    ("free", "types", "limit", "expected"),
+    [
+        (100, 1, "auto", 100),
+        (100, 3, "auto", 34),
+        (100, 200, "auto", 2),  # two, so that the next one is here when the first is done
+        (2, 1, "auto", 2),
+        (1, 1, "auto", 1),  # a second one would wait beside an idle worker
+        (1, 50, "auto", 1),
+        (5, 0, "auto", 5),
+        (100, 1, 7, 7),
+        (3, 1, 7, 3),  # an upper bound, not a wish
+        (100, 200, 1, 1),
+    ],
+)
+def test_the_free_slots_are_shared_among_the_types(
+    free: int, types: int, limit: int | Literal["auto"], expected: int
+) -> None:
+    assert prefetch(free, types, limit) == expected
+
+
+@pytest.mark.parametrize(
+    ("present", "wanted", "slots", "worth"),
+    [
+        (100, 100, 100, False),
+        (100, 99, 100, False),
+        (100, 88, 100, False),
+        (100, 87, 100, True),
+        (88, 100, 100, True),  # the last ones: else a worker would stay smaller than it is
+        (87, 99, 100, False),
+        (1, 0, 100, True),
+        (0, 1, 100, True),
+        (2, 1, 2, True),
+        (4, 3, 4, True),
+    ],
+)
+def test_a_few_slots_are_not_worth_new_consumers(present: int, wanted: int, slots: int, worth: bool) -> None:
+    assert is_worth_a_registration(present, wanted, slots) is worth
+
+
+class FakeConsumption:
+    """Stops when it is let."""
+
+    def __init__(self, broker: FakeBroker) -> None:
+        self._broker = broker
+
+    async def stop(self) -> None:
+        self._broker.stopping += 1
+        await self._broker.may_stop.wait()
+        self._broker.running.remove(self)
+
+    @property
+    def is_live(self) -> bool:
+        return self in self._broker.running
+
+
+class FakeBroker:
+    """Remembers what was consumed."""
+
+    def __init__(self) -> None:
+        self.prefetches: list[int] = []
+        self.running: list[FakeConsumption] = []
+        self.stopping = 0
+        self.may_stop = asyncio.Event()
+        self.may_stop.set()
+
+    def consume(self, request: ConsumeRequest, on_delivery: OnDelivery) -> FakeConsumption:
+        assert list(request.task_types) == ["reports"]
+        assert not self.running, "two consumptions at the same time"
+        self.prefetches.append(request.prefetch)
+        self.running.append(FakeConsumption(self))
+        return self.running[-1]
+
+
+class FakeHand:
+    acked_early = 0
+
+
+class FakeConsumer:
+    """A consumer that does nothing but hold slots."""
+
+    slots = SLOTS
+
+    def __init__(self) -> None:
+        self.in_hand = FakeHand()
+        self.retired = 0
+        self.handed_over = 0
+
+    def take(self, _: object) -> None: ...
+
+    async def retire(self) -> None:
+        self.retired += 1
+
+    def hand_over_what_waits(self) -> None:
+        self.handed_over += 1
+
+
+class Bench:
+    """An intake among fakes."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.broker = FakeBroker()
+        self.consumer = FakeConsumer()
+        self.pings = 0
+        self.is_away = False
+        self.breaker = StoreBreaker(self._ping, self.clock, lambda: 5)
+        self.intake = Intake(
+            cast(Broker, self.broker), cast(TaskConsumer, self.consumer), self.breaker, self.clock, "auto"
+        )
+
+    async def _ping(self) -> None:
+        self.pings += 1
+        if self.is_away:
+            raise StoreUnavailableError("no answer")
+
+    def start(self) -> None:
+        self.intake.start(["reports"])
+
+    async def after(self, seconds: float, *expected: int) -> None:
+        """Let time pass and say what was consumed until then."""
+        await self.settled()
+        self.clock.advance(seconds)
+        await self.settled()
+        assert self.broker.prefetches == list(expected)
+
+    async def settled(self) -> None:
+        """Wait until everyone sleeps."""
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+    def store_fails(self) -> None:
+        self.is_away = True
+        self.breaker.open(StoreUnavailableError("no answer"))
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    made = Bench()
+    yield made
+    made.broker.may_stop.set()
+    await made.intake.stop()
+    await made.breaker.stop()
+
+
+async def test_it_consumes_for_all_slots_and_leaves_that_alone(bench: Bench) -> None:
+    bench.start()
+    await bench.after(0, 16)
+    assert bench.intake.is_live
+    assert bench.intake.problem is None
+    for _ in range(5):
+        await bench.after(1, 16)
+
+
+async def test_many_early_acknowledgements_are_one_registration(bench: Bench) -> None:
+    bench.start()
+    await bench.after(0.5, 16)
+    for _ in range(10):
+        bench.consumer.in_hand.acked_early += 1
+        await bench.after(0, 16)
+    await bench.after(0.5, 16, 6)
+    assert (bench.consumer.retired, bench.consumer.handed_over) == (1, 0)
+    bench.consumer.in_hand.acked_early = 11
+    await bench.after(5, 16, 6)
+    bench.consumer.in_hand.acked_early = 0
+    await bench.after(1, 16, 6, 16)
+
+
+async def test_with_every_slot_held_it_takes_nothing_and_hands_over_what_waits(bench: Bench) -> None:
+    bench.start()
+    bench.consumer.in_hand.acked_early = SLOTS - 1
+    await bench.after(1, 1)
+    bench.consumer.in_hand.acked_early = SLOTS
+    await bench.after(1, 1)
+    assert not bench.broker.running
+    assert bench.consumer.handed_over == 1
+    assert bench.intake.problem == "paused: every slot is held by a task that runs for long"
+    bench.consumer.in_hand.acked_early = SLOTS - 1
+    await bench.after(1, 1, 1)
+    assert bench.intake.problem is None
+
+
+async def test_while_the_store_is_away_nothing_is_taken_in(bench: Bench) -> None:
+    bench.start()
+    await bench.after(0, 16)
+    bench.store_fails()
+    await bench.after(0, 16)
+    assert not bench.broker.running, "at once, not after the pause for early acknowledgements"
+    assert bench.intake.problem == "paused: the store is away"
+    assert bench.consumer.handed_over == 0
+    await bench.after(60, 16)
+    bench.is_away = False
+    await bench.after(3, 16, 16)
+    assert bench.intake.problem is None
+
+
+async def test_a_worker_that_starts_without_a_store_waits_for_it(bench: Bench) -> None:
+    bench.store_fails()
+    bench.start()
+    await bench.after(10)
+    bench.is_away = False
+    await bench.after(3, 16)
+
+
+async def test_a_stop_while_it_registers_anew_leaves_nothing_running(bench: Bench) -> None:
+    bench.start()
+    await bench.after(0, 16)
+    bench.broker.may_stop.clear()
+    bench.consumer.in_hand.acked_early = 8
+    await bench.after(1, 16)
+    assert bench.broker.stopping == 1
+    stopping = asyncio.create_task(bench.intake.stop())
+    await bench.settled()
+    assert not stopping.done(), "the old consumers still run"
+    bench.broker.may_stop.set()
+    await stopping
+    await bench.after(5, 16)
+    assert not bench.broker.running
+
+
+@pytest.mark.parametrize("what", ["stops", "consumes"])
+async def test_trouble_with_the_broker_ends_no_supervision(
+    bench: Bench, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.start()
+    await bench.after(0, 16)
+
+    def fail(*_: object) -> Awaitable[None]:
+        raise RuntimeError("a bug")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            FakeConsumption if what == "stops" else FakeBroker, "stop" if what == "stops" else "consume", fail
+        )
+        bench.consumer.in_hand.acked_early = 8
+        await bench.after(1, 16)
+    await bench.after(1, 16, 8)
+
+
+async def test_without_task_types_there_is_nothing_to_consume(bench: Bench) -> None:
+    bench.intake.start([])
+    await bench.after(5)
+    assert bench.intake.is_live
+
+
+# --- the breaker ------------------------------------------------------------------------------------------------------
+
+
+async def test_the_breaker_closes_when_the_store_answers(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "taskframework.worker.patience")
+    bench.store_fails()
+    bench.store_fails()
+    assert not await _ends(bench.breaker.closed(within=None))
+    await _advance(bench, 12, until=lambda: False)
+    bench.is_away = False
+    waiting = [asyncio.create_task(bench.breaker.closed(within=None)) for _ in range(3)]
+    await _advance(bench, 3, until=lambda: not bench.breaker.is_open)
+    assert await asyncio.gather(*waiting) == [True] * 3
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+    assert "5 deliveries are held: no answer" in caplog.messages[0]
+    assert "back after 1" in caplog.messages[1]
+
+
+async def test_the_store_is_asked_often_at_first_and_at_least_every_three_seconds(bench: Bench) -> None:
+    bench.store_fails()
+    await _advance(bench, 0.21, until=lambda: bench.pings > 0)
+    assert bench.pings == 1
+    await _advance(bench, 60, until=lambda: False)
+    assert 20 <= bench.pings <= 200, "no hot loop, and never longer than three seconds"
+    before = bench.pings
+    await _advance(bench, 3.1, until=lambda: bench.pings > before)
+    assert bench.pings > before
+
+
+async def test_a_store_that_answers_pings_alone_is_asked_more_and_more_seldom(bench: Bench) -> None:
+    opened = 0
+    start = bench.clock.monotonic()
+    while bench.clock.monotonic() - start < 20:
+        bench.breaker.open(StoreUnavailableError("no majority"))
+        opened += 1
+        await _advance(bench, 3.1, until=lambda: not bench.breaker.is_open)
+    assert opened < 25
+    bench.clock.advance(60)
+    bench.breaker.open(StoreUnavailableError("no majority"))
+    await _advance(bench, 0.21, until=lambda: not bench.breaker.is_open)
+    assert not bench.breaker.is_open, "after a good while it is quick again"
+
+
+async def test_who_waits_for_the_store_waits_only_so_long(bench: Bench) -> None:
+    assert await bench.breaker.closed(within=0)
+    bench.store_fails()
+    waiting = asyncio.create_task(bench.breaker.closed(within=5))
+    await _advance(bench, 4.9, until=lambda: False)
+    assert not waiting.done()
+    await _advance(bench, 0.2, until=waiting.done)
+    assert await waiting is False
+
+
+async def _advance(bench: Bench, seconds: float, until: Callable[[], bool]) -> None:
+    """Let time pass in small steps, until something is true."""
+    for _ in range(round(seconds / 0.05)):
+        await bench.settled()
+        if until():
+            return
+        bench.clock.advance(0.05)
+    await bench.settled()
+
+
+async def _ends(work: Awaitable[bool]) -> bool:
+    """Whether it ends without any time passing."""
+    task = asyncio.ensure_future(work)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    done = task.done()
+    task.cancel()
+    return done

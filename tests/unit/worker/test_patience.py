@@ -1,0 +1,57 @@
+"""Waiting for a store that is away."""
+
+from __future__ import annotations
+
+import pytest
+from tenacity import wait_none
+
+from taskframework.errors import StoreUnavailableError
+from taskframework.worker import patience
+from taskframework.worker.patience import until_available
+
+
+@pytest.fixture(autouse=True)
+def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "_PAUSE", wait_none())
+
+
+class Store:
+    """Is away for a number of questions."""
+
+    def __init__(self, away: int) -> None:
+        self.away = away
+        self.asked = 0
+
+    async def ask(self) -> str:
+        self.asked += 1
+        if self.asked <= self.away:
+            raise StoreUnavailableError
+        return "answer"
+
+
+@pytest.mark.parametrize("away", [0, 1, 5])
+@pytest.mark.parametrize("as_lambda", [True, False])
+async def test_the_answer_is_that_of_the_first_call_that_reached_the_store(away: int, as_lambda: bool) -> None:
+    store = Store(away)
+    assert await until_available((lambda: store.ask()) if as_lambda else store.ask) == "answer"
+    assert store.asked == away + 1
+
+
+@pytest.mark.parametrize("patience_for", [1, 2, 5])
+async def test_who_gives_up_gets_the_last_error(patience_for: int) -> None:
+    store = Store(away=100)
+    with pytest.raises(StoreUnavailableError):
+        await until_available(lambda: store.ask(), lambda: store.asked >= patience_for)
+    assert store.asked == patience_for
+
+
+async def test_another_error_is_not_waited_for() -> None:
+    calls: list[int] = []
+
+    async def ask() -> None:
+        calls.append(1)
+        raise ValueError("a bug") if len(calls) > 1 else StoreUnavailableError
+
+    with pytest.raises(ValueError, match="a bug"):
+        await until_available(lambda: ask())
+    assert len(calls) == 2

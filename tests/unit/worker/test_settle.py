@@ -1,0 +1,227 @@
+"""Settlement: what becomes of an outcome, its message and the count of stale writes, whatever the store answers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taskframework import BackgroundTaskExecutable, TaskContext
+from taskframework.aggregation.state_aggregator import StateAggregatorService
+from taskframework.bus import EventBus
+from taskframework.clock import SystemClock
+from taskframework.errors import StoreUnavailableError
+from taskframework.model.events import AttemptFinished, TaskEvent
+from taskframework.model.interventions import Reap
+from taskframework.model.outcome import Failed, Outcome, Released, Succeeded, describe
+from taskframework.model.retry import RetryPolicy
+from taskframework.model.status import TaskStatus
+from taskframework.model.task import Task
+from taskframework.model.transitions import Claim, Fence, Transition
+from taskframework.stores.sqlite import SqliteStore
+from taskframework.tasks.registry import TaskRegistry
+from taskframework.testing.factories import new_task
+from taskframework.worker.attempt import RunningAttempt
+from taskframework.worker.settle import SettleStation
+
+FAILED = Failed(describe(ValueError("broken"), retryable=False), False)
+RETRYING = Failed(describe(OSError("not now"), retryable=True), True, timedelta(hours=1))
+HOUR = timedelta(hours=1)
+
+
+class Plain(BackgroundTaskExecutable[Any, Any]):
+    task_type = "test-task"
+
+    async def execute(self, context: TaskContext[Any]) -> None: ...
+
+
+class Delivery:
+    """Tells how it was answered."""
+
+    def __init__(self) -> None:
+        self.answers: list[str] = []
+
+    async def ack(self) -> None:
+        self.answers.append("ack")
+
+    async def reject(self) -> None:
+        self.answers.append("reject")
+
+
+class Forgetful(SqliteStore):
+    """Applies what it is asked, and then fails as often as told."""
+
+    lost_replies = 0
+    is_away = False
+
+    async def apply(self, transition: Transition) -> Task | None:
+        self._look()
+        task = await super().apply(transition)
+        if self.lost_replies:
+            self.lost_replies -= 1
+            raise StoreUnavailableError
+        return task
+
+    async def get(self, task_id: str, *, owner: str | None = None) -> Task | None:
+        self._look()
+        return await super().get(task_id, owner=owner)
+
+    def _look(self) -> None:
+        if self.is_away:
+            raise StoreUnavailableError
+
+
+class Bench:
+    """A settle station with the aggregator behind it."""
+
+    def __init__(self, store: Forgetful) -> None:
+        self.store = store
+        self.bus = EventBus()
+        self.events: list[str] = []
+        self.stale: list[str] = []
+        self.bus.listen(AttemptFinished, StateAggregatorService(store, self.bus).hear, name="a", must_succeed=True)
+        self.bus.listen(TaskEvent, lambda event: self.events.append(type(event).__name__), name="events")
+        policy = RetryPolicy(5, HOUR, HOUR, 2, 0)
+        self.station = SettleStation(
+            store, self.bus, SystemClock(), "worker", policy, self.stale.append, lambda error: None
+        )
+
+    async def claimed(self, worker_id: str = "worker", task: Task | None = None) -> RunningAttempt:
+        """An attempt at a task, a new one by default."""
+        if task is None:
+            task = (await self.store.insert(new_task(now=self.store.now() - HOUR))).task
+        claim = Claim(task.task_id, task.dispatch_epoch, f"claim of {worker_id}", worker_id, -HOUR)
+        running = await self.store.apply(claim)
+        assert running is not None
+        fence = Fence(task.task_id, running.fencing_token, claim.claim_id)
+        return RunningAttempt(running, fence, SystemClock().monotonic() + 30)
+
+    async def taken_away(self) -> RunningAttempt:
+        """An attempt whose task another worker runs by now."""
+        attempt = await self.claimed()
+        retrying = await self.store.apply(Reap(attempt.task.task_id, 1, timedelta(0), 3, timedelta(0)))
+        await self.claimed("other-worker", retrying)
+        return attempt
+
+    async def settle(self, attempt: RunningAttempt, outcome: Outcome) -> Delivery:
+        delivery = Delivery()
+        await self.station.settle(TaskRegistry().register(Plain), attempt, outcome, delivery)  # type: ignore[arg-type]
+        return delivery
+
+    async def present(self, attempt: RunningAttempt) -> Task:
+        task = await self.store.get(attempt.task.task_id)
+        assert task is not None
+        return task
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    store = Forgetful(tmp_path / "tasks.db")
+    await store.open()
+    yield Bench(store)
+    await store.close()
+
+
+@pytest.mark.parametrize("lost_replies", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("outcome", "status", "event", "answer"),
+    [
+        (Succeeded("done"), TaskStatus.COMPLETED, "TaskCompletedEvent", "ack"),
+        (FAILED, TaskStatus.FAILED, "TaskFailedEvent", "reject"),
+        (RETRYING, TaskStatus.RETRYING, "TaskRetryingEvent", "ack"),
+        (Released(), TaskStatus.QUEUED, "TaskReleasedEvent", "ack"),
+    ],
+    ids=["completed", "failed", "retrying", "released"],
+)
+async def test_a_settlement_is_recognised_as_its_own_when_its_reply_was_lost(
+    bench: Bench, lost_replies: int, outcome: Outcome, status: TaskStatus, event: str, answer: str
+) -> None:
+    attempt = await bench.claimed()
+    bench.store.lost_replies = lost_replies
+    delivery = await bench.settle(attempt, outcome)
+    task = await bench.present(attempt)
+    assert (task.status, task.sequence) == (status, attempt.task.sequence + 1)
+    assert (delivery.answers, bench.events, bench.stale) == ([answer], [event], [])
+
+
+async def test_a_settlement_is_recognised_although_the_task_is_further_on(bench: Bench) -> None:
+    attempt = await bench.claimed()
+    request = AttemptFinished(attempt.task, attempt.fence, "worker", Released())
+    first = await bench.bus.ask(request)
+    await bench.claimed("other-worker", await bench.present(attempt))
+    assert await bench.bus.ask(request) == first
+
+
+async def test_a_stale_outcome_is_counted_once_and_told_with_both_tokens(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    attempt = await bench.taken_away()
+    delivery = await bench.settle(attempt, FAILED)
+    assert (delivery.answers, bench.events, bench.stale) == (["ack"], [], ["test-task"])
+    told(caplog, attempt, 2, "other-worker")
+
+
+async def test_a_lease_lost_in_the_heartbeat_is_told_with_both_tokens(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    attempt = await bench.taken_away()
+    await bench.station.discard(attempt)
+    assert bench.stale == ["test-task"]
+    told(caplog, attempt, 2, "other-worker")
+
+
+async def test_a_task_that_nobody_holds_is_told_as_such(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    attempt = await bench.claimed()
+    await bench.store.apply(Reap(attempt.task.task_id, 1, timedelta(0), 3, timedelta(0)))
+    await bench.station.discard(attempt)
+    told(caplog, attempt, 1, None)
+
+
+@pytest.mark.parametrize("trouble", ["away", "hangs"])
+async def test_without_the_store_a_lost_lease_is_counted_all_the_same(
+    bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    attempt = await bench.claimed()
+    monkeypatch.setattr("taskframework.worker.settle._TOLD_WITHIN", 0.01)
+    bench.store.is_away = trouble == "away"
+    if trouble == "hangs":
+        monkeypatch.setattr(bench.store, "get", lambda _: asyncio.Event().wait())
+    await bench.station.discard(attempt)
+    assert bench.stale == ["test-task"]
+    told(caplog, attempt, None, None)
+
+
+async def test_a_store_that_stays_away_costs_the_outcome_when_the_lease_is_over(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    attempt = await bench.claimed()
+    attempt.lease_ends = SystemClock().monotonic() + 0.05
+    bench.store.is_away = True
+    delivery = await bench.settle(attempt, Succeeded("done"))
+    assert (delivery.answers, bench.events, bench.stale) == (["ack"], [], ["test-task"])
+    told(caplog, attempt, None, None)
+
+
+def told(caplog: pytest.LogCaptureFixture, attempt: RunningAttempt, token: int | None, holder: str | None) -> None:
+    """The one line in the log says what it should, to people and to programs."""
+    (record,) = [record for record in caplog.records if record.name == "taskframework.worker.settle"]
+    assert record.levelno == logging.WARNING
+    fields = {
+        name: vars(record)[name] for name in ("task_id", "task_type", "fencing_token", "current_token", "held_by")
+    }
+    assert fields == {
+        "task_id": attempt.task.task_id,
+        "task_type": "test-task",
+        "fencing_token": 1,
+        "current_token": token,
+        "held_by": holder,
+    }
+    text = record.getMessage()
+    assert attempt.task.task_id in text
+    assert f"token is now {'unknown' if token is None else token}" in text
+    assert (holder or ("unknown" if token is None else "nobody")) in text
