@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install servers demo test check docs lock clean
+.PHONY: help install servers demo test chaos check docs lock clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -22,7 +22,7 @@ $(STAMP): pyproject.toml requirements.lock
 	@touch $@
 	@echo 'Installed: $(BIN)/taskframework'
 
-servers: ## install RabbitMQ if it is missing (the MongoDB of the tests comes with `make install`)
+servers: ## install RabbitMQ and Spin if they are missing (the MongoDB of the tests comes with `make install`)
 	@.ci/servers
 
 demo: install ## process real files with the embedded broker and store, show progress, end
@@ -32,6 +32,11 @@ demo: install ## process real files with the embedded broker and store, show pro
 test: install ## run the tests against the embedded backends and private RabbitMQ and MongoDB servers
 	@.ci/servers || [ "$$CI" != true ]
 	@$(BIN)/python -m pytest -m 'not chaos_long and not bench' $(ARGS)
+
+# One scenario after the other; at the end it tells what was done and what came of it. CHAOS_SEED=... repeats a run.
+chaos: install ## kill, freeze and cut off processes and servers under load for about twenty minutes
+	@.ci/servers || [ "$$CI" != true ]
+	@$(BIN)/python -m pytest -m chaos_long $(ARGS)
 
 # The linter's cache does not notice when a module that an import could not find comes into being.
 check: install ## formatting, lint, types and import rules

@@ -1,0 +1,192 @@
+"""Who works in a walk: submitter, broker, workers, operator. Each step does a few writes at most.
+
+A step returns whether there was anything to do.
+"""
+
+from __future__ import annotations
+
+from taskframework.model.interventions import Cancel, Postpone, Replay
+from taskframework.model.marks import MakeDue
+from taskframework.model.outcome import describe
+from taskframework.model.status import REPLAYABLE
+from taskframework.model.task import ParentLink, submitted
+from taskframework.model.transitions import (
+    Claim,
+    Complete,
+    Fail,
+    Fence,
+    RecordStep,
+    Release,
+    ReportProgress,
+    Transition,
+)
+from taskframework.testing.factories import new_task
+from tests.models.world import DELAY, HOUR, LEASE, MAX_POSTPONED, REDISPATCH, Attempt, World
+
+_TEMPLATE = new_task(parameters={"n": 1})
+_ERROR = describe(ValueError("it broke"), retryable=True)
+_AT_ONCE = DELAY * 0
+_LONG_AGO = -DELAY  # so that no two clocks disagree whether it is due
+_VALUES = (None, 1, 1.0, True, {"$set": {"status": "COMPLETED"}}, ["$$ROOT"], {"a": {"b": "c"}})
+
+
+async def submit(world: World) -> bool:
+    """A new task, or the same request once more. The submitter may die before it publishes."""
+    chance, now = world.chance, world.store.now()
+    is_new = await world.living() < world.crowd
+    if not is_new and chance.yes(0.8):
+        return False
+    task_id = f"{world.name}-task-{len(world.task_ids)}" if is_new else chance.pick(world.task_ids)
+    task = _TEMPLATE.evolve(
+        task_id=task_id,
+        max_attempts=chance.pick((1, 2, 2, 3)),
+        parent=chance.pick((None, None, ParentLink("parent", 0, 1))),
+        not_before=now + chance.pick((_LONG_AGO, _LONG_AGO, DELAY)),
+        deadline=chance.pick((None, None, None, now + LEASE, now + 10 * LEASE)),
+        created_at=now,
+        updated_at=now,
+    )
+    inserted = await world.store.insert(submitted(task, now, REDISPATCH))
+    assert inserted.is_new is is_new
+    if is_new:
+        world.task_ids.append(task_id)
+    await world.ring(inserted.task)
+    return True
+
+
+async def time_passes(world: World) -> bool:
+    if not world.task_ids:
+        return False
+    await world.let_time_pass((await world.any_task()).task_id, world.chance.pick((1, 2, 2, 12)) * HOUR)
+    return True
+
+
+async def lose_message(world: World) -> bool:
+    if not world.messages:
+        return False
+    world.chance.take(world.messages)
+    return True
+
+
+async def double_message(world: World) -> bool:
+    if not world.messages or len(world.messages) > 6:
+        return False
+    world.messages.append(world.chance.pick(world.messages))
+    return True
+
+
+async def deliver(world: World) -> bool:
+    """A worker takes a message: it claims the task, dies over it, or cannot run it."""
+    if not world.messages:
+        return False
+    chance, message = world.chance, world.chance.take(world.messages)
+    if chance.yes(0.06):  # a worker that does not know the type
+        await world.store.apply(Postpone(message.task_id, message.dispatch_epoch, REDISPATCH, MAX_POSTPONED))
+        return True
+    if chance.yes(0.04):  # no slot in time: left to the sweeper, if the worker lives
+        if chance.yes(0.7):
+            await world.store.mark(MakeDue(message.task_id, message.dispatch_epoch))
+        else:
+            world.messages.append(message)
+        return True
+    worker_id, claim_id = chance.pick(("worker-1", "worker-2")), world.new_claim_id()
+    claim = Claim(message.task_id, message.dispatch_epoch, claim_id, worker_id, LEASE, message.task_type)
+    task = await world.store.apply(claim)
+    if chance.yes(0.1):  # dies before it hears
+        world.messages.append(message)
+    elif task is not None:
+        fence = Fence(task.task_id, task.fencing_token, claim_id)
+        world.attempts.append(Attempt(fence, worker_id, message))
+    return True
+
+
+async def report(world: World) -> bool:
+    """A worker renews its lease, reports progress or records a step; a refusal tells it that the lease is lost."""
+    if not world.attempts:
+        return False
+    chance, attempt = world.chance, world.chance.pick(world.attempts)
+    fence = attempt.fence
+    what = chance.pick(("renew", "renew", "progress", "step"))
+    if what == "renew":
+        held = bool(await world.store.renew(attempt.worker_id, [fence], LEASE))
+    elif what == "progress":
+        held = await world.store.apply(ReportProgress(fence, chance.pick(_VALUES))) is not None
+    else:
+        step = RecordStep(fence, chance.pick(("charge", "mail")), chance.pick(_VALUES))
+        held = await world.store.apply(step) is not None
+    if not held and chance.yes(0.5):  # else it does not listen and will write again
+        world.attempts.remove(attempt)
+    return True
+
+
+async def acknowledge_early(world: World) -> bool:
+    """A long attempt gives its message back before the end; from here on its lease alone carries it."""
+    if not world.attempts:
+        return False
+    world.chance.pick(world.attempts).message = None
+    return True
+
+
+async def kill_worker(world: World) -> bool:
+    if not world.attempts:
+        return False
+    world.redeliver(world.chance.take(world.attempts))
+    return True
+
+
+async def cut_off_worker(world: World) -> bool:
+    """Paused, or without its broker: the message comes again, and the attempt goes on all the same."""
+    if not world.attempts:
+        return False
+    world.redeliver(world.chance.pick(world.attempts))
+    return True
+
+
+async def settle(world: World) -> bool:
+    """A worker writes an outcome, perhaps twice, and acknowledges; or dies in between."""
+    if not world.attempts:
+        return False
+    chance, attempt = world.chance, world.chance.take(world.attempts)
+    outcome = outcome_of(world, attempt)
+    task = await world.store.apply(outcome)
+    if chance.yes(0.1):  # the reply was lost: asked again
+        await world.store.apply(outcome)
+    if chance.yes(0.1):  # code that did not hear that it is over
+        world.attempts.append(Attempt(attempt.fence, attempt.worker_id, None))
+    if chance.yes(0.15):
+        world.redeliver(attempt)
+    else:
+        await world.ring(task)
+    return True
+
+
+def outcome_of(world: World, attempt: Attempt) -> Transition:
+    chance, fence, worker_id = world.chance, attempt.fence, attempt.worker_id
+    kind = chance.pick(("complete", "complete", "complete", "fail", "fail", "fail", "fail", "release", "release"))
+    if kind == "complete":
+        return Complete(fence, worker_id, chance.pick(_VALUES))
+    if kind == "release":
+        return Release(fence, worker_id)
+    return Fail(fence, worker_id, _ERROR, chance.yes(0.75), chance.pick((_AT_ONCE, DELAY)))
+
+
+async def cancel(world: World) -> bool:
+    if not world.task_ids or world.chance.yes(0.5):
+        return False
+    chance = world.chance
+    owner, reason = chance.pick((None, "alice", "alice", "bob")), chance.pick((None, "$why"))
+    await world.store.apply(Cancel((await world.any_task()).task_id, owner, "alice", reason))
+    return True
+
+
+async def replay(world: World) -> bool:
+    """An operator queues a task anew, from a list that may be old."""
+    if not world.task_ids:
+        return False
+    chance, task = world.chance, await world.any_task()
+    if task.status not in REPLAYABLE and chance.yes(0.8):
+        return False
+    revision = chance.pick((None, task.revision, task.revision, task.revision - 1))
+    owner = chance.pick((None, None, "alice", "bob"))
+    await world.ring(await world.store.apply(Replay(task.task_id, owner, "operator", REDISPATCH, revision)))
+    return True

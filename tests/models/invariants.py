@@ -1,0 +1,127 @@
+"""What must hold in every schedule: a watch that sees each write, and the reckoning at the end.
+
+I1 no task is lost, I2 each generation ends once, I3 fencing, I4 events are complete and in order, I6 counters, I7
+nothing starts early or by an old message, I8 a cancelled task goes nowhere else. I5, on parents, is in fanin.pml.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from taskframework.model.interventions import Reap, Replay
+from taskframework.model.marks import Mark
+from taskframework.model.status import CLAIMABLE, FINAL, MOVES, TaskStatus
+from taskframework.model.task import Task
+from taskframework.model.transitions import Claim
+
+
+def is_driven(task: Task) -> bool:
+    """I1: whether somebody would move this task on, or it needs nobody."""
+    if task.publish_at is None and task.sequence > task.published_sequence:
+        return False
+    if task.status in CLAIMABLE:
+        # No claim accepts a task with a cancel: it would wait for ever.
+        return task.next_dispatch_at is not None and task.cancel is None
+    return task.lease is not None or task.status is not TaskStatus.RUNNING
+
+
+@dataclass(slots=True)
+class _Life:
+    """What the document of a task does not tell."""
+
+    claims: list[str] = field(default_factory=list)
+    #: How many of the claims belong to generations that are over.
+    claims_before: int = 0
+    #: The generation of each end.
+    ends: list[int] = field(default_factory=list)
+
+
+class Watch:
+    """Sees each write of one walk."""
+
+    def __init__(self) -> None:
+        #: Each request with the task before and after it; after is None where it was refused.
+        self.requests: list[tuple[Mark, Task, Task | None]] = []
+        #: What the subscriber applied last, by task.
+        self.heard: dict[str, int] = {}
+        self._lives: dict[str, _Life] = {}
+
+    def inserted(self, task: Task) -> None:
+        life = self._lives[task.task_id] = _Life()
+        _check_task(task, life)
+
+    def asked(self, request: Mark, before: Task, after: Task | None, now: datetime) -> None:
+        """Check one write."""
+        self.requests.append((request, before, after))
+        if after is None or after is before:
+            return
+        life = self._lives[before.task_id]
+        if type(request) is Claim:
+            _check_claim(request, before, now)
+            life.claims.append(request.claim_id)
+        elif type(request) is Replay:
+            life.claims_before = len(life.claims)
+        elif type(request) is Reap and before.lease is not None:
+            is_over = before.lease.expires_at + request.grace <= now
+            assert is_over, "I3: taken from a worker while the lease goes on"
+        elif (fence := getattr(request, "fence", None)) is not None:
+            assert before.status is TaskStatus.RUNNING, "I3: a worker wrote to a task that does not run"
+            assert fence.claim_id == life.claims[-1], "I3: a worker wrote after it lost the lease"
+        if after.sequence == before.sequence:
+            assert after.status is before.status, "I4: a move that nobody is told of"
+        else:
+            _check_move(request, before, after, life)
+        assert after.dispatch_epoch >= before.dispatch_epoch, "I6: the dispatch epoch went back"
+        assert after.published_sequence >= before.published_sequence, "I4: the published mark went back"
+        _check_task(after, life)
+
+    def hear(self, task_id: str, sequence: int) -> None:
+        """The subscriber gets an event, and applies what is newer than the last it applied."""
+        last = self.heard.get(task_id, 0)
+        assert sequence <= last + 1, f"I4: the subscriber heard event {sequence} of {task_id} after {last}"
+        self.heard[task_id] = max(sequence, last)
+
+    def check_the_end(self, tasks: Iterable[Task]) -> None:
+        """Check what must be so when the faults are over and everybody had time."""
+        for task in tasks:
+            assert task.status in FINAL, f"I1: {task.task_id} is stuck in {task.status}"
+            ends = self._lives[task.task_id].ends
+            assert ends == list(range(task.generation + 1)), f"I2: {task.task_id} ended in the generations {ends}"
+            assert self.heard.get(task.task_id, 0) == task.sequence, "I4: the subscriber missed events"
+            assert task.published_sequence == task.sequence, "I4: events are not known to be published"
+
+
+def _check_claim(claim: Claim, before: Task, now: datetime) -> None:
+    assert before.not_before <= now, "I7: claimed before its time"
+    assert claim.dispatch_epoch == before.dispatch_epoch, "I7: an old message started an attempt"
+    assert before.cancel is None, "I8: a cancelled task was claimed"
+
+
+def _check_move(request: Mark, before: Task, after: Task, life: _Life) -> None:
+    assert after.sequence == before.sequence + 1 == after.history[-1].sequence, "I4: events are not counted by ones"
+    assert after.revision == before.revision + 1, "I6: the revision does not count the moves"
+    if after.status is before.status:
+        assert before.status is TaskStatus.RUNNING, "I2: a second event for a task that rests"
+        return
+    assert before.status not in FINAL or type(request) is Replay, "I2: a final status changed"
+    assert after.status in MOVES[before.status], f"I2: moved from {before.status} to {after.status}"
+    if before.cancel is not None and before.status is TaskStatus.RUNNING:
+        assert after.status in FINAL, "I8: a cancelled task goes on"
+    if after.status in FINAL:
+        life.ends.append(after.generation)
+    elif after.status in CLAIMABLE:
+        assert after.dispatch_epoch > before.dispatch_epoch, "I7: claimable again, and old messages still count"
+
+
+def _check_task(task: Task, life: _Life) -> None:
+    assert is_driven(task), f"I1: nobody would ever move {task.task_id} on, which is {task.status}"
+    assert task.fencing_token == len(life.claims), "I6: the fencing token does not count the claims"
+    assert task.attempts <= task.max_attempts, "I6: more attempts than allowed"
+    if task.status not in FINAL:  # a release that ends a cancelled task hands nothing back
+        counted = len(life.claims) - life.claims_before - task.releases
+        assert task.attempts == counted, "I6: attempts are not the claims that were not handed back"
+    history = task.history
+    assert len(history) == history[-1].sequence - history[0].sequence + 1, "I4: the events have gaps"
+    assert history[0].sequence <= task.published_sequence + 1, "I4: an event was dropped before it was published"

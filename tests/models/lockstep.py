@@ -1,0 +1,173 @@
+"""A store and the reference in step: every request goes to both, and replies, documents and lists must be the same."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import fields
+from datetime import datetime, timedelta
+from typing import TypeVar
+
+from taskframework.model.marks import Mark
+from taskframework.model.task import Task
+from taskframework.model.transitions import Fence, Transition
+from taskframework.stores.base import DueTask, ExpiredLease, Inserted, Renewal, TaskStore
+from taskframework.stores.mongo.expressions import change, milliseconds
+from taskframework.stores.mongo.transitions import Write, write_of
+from taskframework.testing.conformance.comparison import differences
+from tests.models.invariants import Watch
+from tests.models.reference import Reference, TimePasses
+
+Entry = TypeVar("Entry", bound=Hashable)
+
+#: What differs in a walk differs by ten minutes and more; less is how long the walk takes.
+_TOLERANCE = timedelta(minutes=4)
+_USER_VALUES = {"parameters", "progress", "result", "steps", "history"}
+_PLAIN = tuple(field.name for field in fields(Task) if field.name not in {*_USER_VALUES, "status"})
+
+
+class Lockstep:
+    """Makes each request to a store and to the reference.
+
+    The reference goes on from the document that the store has, so that its times are the store's own. Others may use
+    the store meanwhile, for other tasks.
+    """
+
+    def __init__(self, store: TaskStore, watch: Watch) -> None:
+        self._store = store
+        # A little ahead: what the store has just made due must be due here, and only the store's own clock knows when.
+        self._reference = Reference(watch, now=lambda: store.now() + timedelta(minutes=1))
+
+    def now(self) -> datetime:
+        return self._store.now()
+
+    async def insert(self, task: Task) -> Inserted:
+        inserted, expected = await self._store.insert(task), self._reference.put(task)
+        assert inserted.is_new is expected.is_new, f"the store says that it is new: {inserted}"
+        self._compare(inserted.task)
+        return inserted
+
+    async def apply(self, transition: Transition) -> Task | None:
+        reply, expected = await self._store.apply(transition), self._reference.write(transition)
+        if reply is None:
+            assert expected is None, f"the store refused {transition}"
+            self._compare(await self._stored(transition.task_id))
+        else:
+            assert expected is not None, f"the rule refuses {transition}, the store made it"
+            self._compare(reply)  # the document as it is: nobody else is at this task
+        return reply
+
+    async def race(self, first: Transition, second: Transition) -> tuple[Task | None, Task | None]:
+        """Two requests on one task at once: what comes of it is what one of the two orders makes of it."""
+        replies = await asyncio.gather(self._store.apply(first), self._store.apply(second))
+        before, after = self._reference.tasks[first.task_id], await self._stored(first.task_id)
+        made = list(zip((first, second), [reply is not None for reply in replies], strict=True))
+        for order in (made, made[::-1]):
+            if self._explains(order, before, after):
+                for request, _ in order:
+                    self._reference.write(request)
+                self._compare(after)
+                return replies
+        outcome = "\n".join(_differences(after, before))
+        raise AssertionError(f"no order explains what was made of {made}; changed:\n{outcome}")
+
+    def _explains(self, order: Iterable[tuple[Transition, bool]], task: Task, after: Task) -> bool:
+        for request, is_made in order:
+            moved = request.apply(task, self._reference.now())
+            if is_made is not (moved is not None):
+                return False
+            task = moved or task
+        return not _differences(after, task)
+
+    async def mark(self, mark: Mark) -> None:
+        await self._store.mark(mark)
+        self._reference.write(mark)
+        self._compare(await self._stored(mark.task_id))
+
+    async def renew(self, worker_id: str, fences: Sequence[Fence], lease: timedelta) -> dict[str, Renewal]:
+        renewed = await self._store.renew(worker_id, fences, lease)
+        expected = await self._reference.renew(worker_id, fences, lease)
+        assert renewed == expected, f"the store renewed {renewed}, the rule {expected}"
+        for fence in fences:
+            self._compare(await self._stored(fence.task_id))
+        return renewed
+
+    async def get(self, task_id: str) -> Task | None:
+        """The document after the last write; read from the store then."""
+        return await self._reference.get(task_id)
+
+    async def due_for_dispatch(self, limit: int) -> Sequence[DueTask]:
+        found = [due for due in await self._store.due_for_dispatch(limit) if due.task_id in self._reference.tasks]
+        _same("due for dispatch", found, await self._reference.due_for_dispatch(limit))
+        await self._check_drivers()
+        return found
+
+    async def expired_leases(self, grace: timedelta, limit: int) -> Sequence[ExpiredLease]:
+        leases = await self._store.expired_leases(grace, limit)
+        found = [lease for lease in leases if lease.task_id in self._reference.tasks]
+        _same("expired", found, await self._reference.expired_leases(grace, limit))
+        return found
+
+    async def past_deadline(self, limit: int) -> Sequence[str]:
+        found = [task_id for task_id in await self._store.past_deadline(limit) if task_id in self._reference.tasks]
+        _same("past their deadline", found, await self._reference.past_deadline(limit))
+        return found
+
+    async def unpublished(self, limit: int) -> Sequence[Task]:
+        found = [task for task in await self._store.unpublished(limit) if task.task_id in self._reference.tasks]
+        now = self.now()  # a relay time is seconds ahead, so right after a move it is anybody's guess
+        told, expected = (
+            [task.task_id for task in tasks if task.publish_at and abs(task.publish_at - now) > _TOLERANCE]
+            for tasks in (found, await self._reference.unpublished(limit))
+        )
+        _same("unpublished", told, expected)
+        for task in found:
+            self._compare(task)
+        return found
+
+    async def count_undriven(self) -> int:
+        return await self._store.count_undriven()
+
+    async def _check_drivers(self) -> None:
+        undriven = await self._store.count_undriven()
+        assert undriven == 0, f"I1: the store counts {undriven} undriven tasks"
+
+    async def _stored(self, task_id: str) -> Task:
+        task = await self._store.get(task_id)
+        assert task is not None, f"{task_id} is gone"
+        return task
+
+    def _compare(self, actual: Task) -> None:
+        expected = self._reference.tasks[actual.task_id]
+        found = _differences(actual, expected)
+        assert found == [], "\n".join(["the document is not what the rule makes of it:", *found])
+        self._reference.tasks[actual.task_id] = actual
+
+
+def _same(what: str, found: Iterable[Entry], expected: Iterable[Entry]) -> None:
+    assert set(found) == set(expected), f"{what}: the store lists {list(found)}, it should {list(expected)}"
+
+
+def _differences(actual: Task, expected: Task) -> list[str]:
+    """`differences`, without a second look at what is plainly equal; in a user's values 1 and True are not."""
+    plain: dict[str, object] = {name: None for name in _PLAIN if getattr(actual, name) == getattr(expected, name)}
+    if "errors" in plain:
+        plain["errors"] = ()
+    kept = 0
+    for old, new in zip(actual.history, expected.history, strict=False):
+        if old != new:
+            break
+        kept += 1
+    left, right = (task.evolve(**plain, history=task.history[kept:]) for task in (actual, expected))
+    return differences(left, right, _TOLERANCE)
+
+
+@write_of.register
+def _time_passes(passing: TimePasses) -> Write:
+    by = milliseconds(passing.by)
+    times = ("not_before", "next_dispatch_at", "deadline", "publish_at")
+    sooner = {name: {"$subtract": [f"${name}", by]} for name in times}  # null stays null
+    lease = {"$mergeObjects": ["$lease", {"expires_at": {"$subtract": ["$lease.expires_at", by]}}]}
+    return Write(
+        {"_id": passing.task_id}, [change({**sooner, "lease": {"$cond": [{"$eq": ["$lease", None]}, None, lease]}})]
+    )

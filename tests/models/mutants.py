@@ -1,0 +1,142 @@
+"""The protocol, each time without one of its rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from taskframework.model.interventions import Cancel, Reap, Replay
+from taskframework.model.marks import MarkPublished
+from taskframework.model.status import FINAL, TaskStatus
+from taskframework.model.task import Lease, Task
+from taskframework.model.transitions import Claim, Complete, Fail, Fence, Release, ReportProgress, Transition
+from tests.models.reference import Rule
+from tests.models.world import Without
+
+_LONG = timedelta(days=1000)
+_NOTHING = Without()
+
+Outcome = Complete | Fail | Release | ReportProgress
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """What is left out, and the invariant that breaks."""
+
+    breaks: str
+    rules: Mapping[type, Rule] = field(default_factory=dict)
+    without: Without = _NOTHING
+
+
+def _no_fence(request: Outcome, task: Task, now: datetime) -> Task | None:
+    if task.lease is None:
+        return None
+    fence = Fence(task.task_id, task.fencing_token, task.lease.claim_id)
+    return replace(request, fence=fence).apply(task, now)
+
+
+def _second_end(request: Outcome, task: Task, now: datetime) -> Task | None:
+    """The claim that ended the run may write again."""
+    if task.status in FINAL and task.last_claim_id == request.fence.claim_id:
+        task = task.evolve(status=TaskStatus.RUNNING, lease=Lease("worker-1", request.fence.claim_id, now))
+    return request.apply(task, now)
+
+
+def _any_epoch(claim: Claim, task: Task, now: datetime) -> Task | None:
+    return replace(claim, dispatch_epoch=task.dispatch_epoch).apply(task, now)
+
+
+def _early(claim: Claim, task: Task, now: datetime) -> Task | None:
+    return claim.apply(task.evolve(not_before=min(task.not_before, now)), now)
+
+
+def _reap_unseen(reap: Reap, task: Task, now: datetime) -> Task | None:
+    lease = task.lease or Lease("worker-1", "", now)
+    running = task.evolve(status=TaskStatus.RUNNING, lease=replace(lease, expires_at=now - _LONG))
+    return replace(reap, fencing_token=task.fencing_token).apply(running, now)
+
+
+def _reap_renewed(reap: Reap, task: Task, now: datetime) -> Task | None:
+    """Takes the task from a worker that came back in time."""
+    is_same = task.status is TaskStatus.RUNNING and task.fencing_token == reap.fencing_token
+    return _reap_unseen(reap, task, now) if is_same else None
+
+
+def _reap_for_ever(reap: Reap, task: Task, now: datetime) -> Task | None:
+    after = replace(reap, max_crashes=1000).apply(task.evolve(max_attempts=1000), now)
+    return None if after is None else after.evolve(max_attempts=task.max_attempts)
+
+
+def _token_from_zero(replay: Replay, task: Task, now: datetime) -> Task | None:
+    after = replay.apply(task, now)
+    return None if after is None else after.evolve(fencing_token=0)
+
+
+def _cancel_final(cancel: Cancel, task: Task, now: datetime) -> Task | None:
+    return cancel.apply(task.evolve(status=TaskStatus.QUEUED, cancel=None) if task.status in FINAL else task, now)
+
+
+def _costly_release(release: Release, task: Task, now: datetime) -> Task | None:
+    after = release.apply(task, now)
+    return None if after is None else after.evolve(attempts=task.attempts)
+
+
+def _forget_cancel(request: Transition, task: Task, now: datetime) -> Task | None:
+    after = request.apply(task.evolve(cancel=None), now)
+    return None if after is None else after.evolve(cancel=task.cancel)
+
+
+def _undriven_retry(request: Transition, task: Task, now: datetime) -> Task | None:
+    after = request.apply(task, now)
+    if after is None or after.status is not TaskStatus.RETRYING:
+        return after
+    return after.evolve(next_dispatch_at=None)
+
+
+def _same_epoch(request: Transition, task: Task, now: datetime) -> Task | None:
+    after = request.apply(task, now)
+    return None if after is None else after.evolve(dispatch_epoch=task.dispatch_epoch)
+
+
+def _untold(request: Transition, task: Task, now: datetime) -> Task | None:
+    after = request.apply(task, now)
+    if after is None:
+        return None
+    return after.evolve(sequence=task.sequence, history=task.history, publish_at=task.publish_at)
+
+
+def _mark_back(mark: MarkPublished, task: Task, now: datetime) -> Task | None:
+    return task.evolve(published_sequence=mark.sequence, publish_at=None if mark.sequence == task.sequence else now)
+
+
+def _mark_done(mark: MarkPublished, task: Task, now: datetime) -> Task | None:
+    after = mark.apply(task, now)
+    return None if after is None else after.evolve(publish_at=None)
+
+
+_WORKER = (Complete, Fail, Release, ReportProgress)
+
+MUTANTS: Mapping[str, Mutant] = {
+    "no fence": Mutant("I3: a worker wrote after it lost the lease", dict.fromkeys(_WORKER, _no_fence)),
+    "a second final write": Mutant("I3: a worker wrote to a task that does not run", {Complete: _second_end}),
+    "no epoch check": Mutant("I7: an old message started an attempt", {Claim: _any_epoch}),
+    "a claim before its time": Mutant("I7: claimed before its time", {Claim: _early}),
+    "a retry that keeps its epoch": Mutant("I7: claimable again, and old messages still count", {Fail: _same_epoch}),
+    "a reaper without its guard": Mutant("I[23]", {Reap: _reap_unseen}),
+    "a reaper that does not look at the lease again": Mutant("I3: .* the lease goes on", {Reap: _reap_renewed}),
+    "a reaper that never gives up": Mutant("I6: more attempts than allowed", {Reap: _reap_for_ever}),
+    "a replay that resets the token": Mutant("I6: the fencing token", {Replay: _token_from_zero}),
+    "a cancel of a final task": Mutant("I2", {Cancel: _cancel_final}),
+    "a release that ignores a cancel": Mutant("I8: a cancelled task goes on", {Release: _forget_cancel}),
+    "a release that costs an attempt": Mutant("I6: attempts", {Release: _costly_release}),
+    "a failure that ignores a cancel": Mutant("I8: a cancelled task goes on", {Fail: _forget_cancel}),
+    "a retry without a due time": Mutant("I1: nobody would ever move", {Fail: _undriven_retry}),
+    "a completion without its event": Mutant("I4: a move that nobody is told of", {Complete: _untold}),
+    "a mark that moves backwards": Mutant("I4: the published mark went back", {MarkPublished: _mark_back}),
+    "a mark that ends the relay's duty": Mutant("I1: nobody would ever move", {MarkPublished: _mark_done}),
+    "a mark before the publication": Mutant("I4: the subscriber", without=Without(confirms=True)),
+    "an event without those before it": Mutant("I4: the subscriber heard", without=Without(backlog=True)),
+    "no reaper": Mutant("I1: .* is stuck in RUNNING", without=Without(reaper=True)),
+    "no sweeper": Mutant("I1: .* is stuck in (QUEUED|RETRYING)", without=Without(sweeper=True)),
+}

@@ -1,0 +1,45 @@
+"""Two of them at the same moment, about the same task."""
+
+from __future__ import annotations
+
+from taskframework.model.interventions import Cancel, Expire, Postpone, Reap, Replay
+from taskframework.model.task import Task
+from taskframework.model.transitions import Claim, Fence, Transition
+from tests.models.actors import outcome_of
+from tests.models.world import DELAY, GRACE, LEASE, MAX_CRASHES, MAX_POSTPONED, REDISPATCH, Attempt, World
+
+
+async def race(world: World) -> bool:
+    if not world.task_ids:
+        return False
+    task = await world.any_task()
+    wishes = _wishes(world, task)
+    first, second = world.chance.take(wishes), world.chance.take(wishes)
+    replies = await world.store.race(first, second)
+    for request, reply in zip((first, second), replies, strict=True):
+        if reply is not None and isinstance(request, Claim):
+            # By the document of the claim: the other one may have been quicker to change it.
+            fence = Fence(task.task_id, task.fencing_token + 1, request.claim_id)
+            world.attempts.append(Attempt(fence, request.worker_id, None))
+    await world.ring(await world.task(task.task_id))
+    return True
+
+
+def _wishes(world: World, task: Task) -> list[Transition]:
+    """What somebody might want of this task now, or just about now: the next epoch may be a moment away."""
+    epoch, pick = task.dispatch_epoch, world.chance.pick
+    claims = [
+        Claim(task.task_id, epoch + ahead, world.new_claim_id(), worker_id, LEASE)
+        for ahead, worker_id in ((0, "worker-1"), (0, "worker-2"), (1, "worker-1"))
+    ]
+    outcomes = [outcome_of(world, attempt) for attempt in world.attempts if attempt.fence.task_id == task.task_id]
+    return [
+        *claims,
+        *outcomes,
+        *outcomes,  # asked twice, because the first reply takes long
+        Cancel(task.task_id, None, "alice", None),
+        Expire(task.task_id),
+        Postpone(task.task_id, epoch, REDISPATCH, MAX_POSTPONED),
+        Reap(task.task_id, task.fencing_token, GRACE, MAX_CRASHES, pick((DELAY, DELAY * 0))),
+        Replay(task.task_id, None, "operator", REDISPATCH, pick((None, task.revision))),
+    ]

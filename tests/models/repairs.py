@@ -1,0 +1,115 @@
+"""Who repairs in a walk: sweeper, reaper, deadlines, relays, and the subscriber that hears them.
+
+Whoever reads acts later, if it has not died: in between, everything may have changed.
+"""
+
+from __future__ import annotations
+
+from taskframework.model.interventions import Expire, Reap
+from taskframework.model.marks import MarkPublished, PostponeRelay, ReserveDispatch
+from taskframework.model.task import Task
+from taskframework.stores.base import DueTask, ExpiredLease
+from tests.models.world import ALL, DELAY, GRACE, HOUR, MAX_CRASHES, REDISPATCH, REDISPATCH_MAX, Publication, World
+
+
+async def look(world: World) -> bool:
+    """The repairs read what is due."""
+    if not world.task_ids:
+        return False
+    await _look_for_leases(world)
+    if not world.without.sweeper:
+        world.due = [due for due in await world.store.due_for_dispatch(ALL) if due.task_id in world.task_ids]
+    world.overdue = [task_id for task_id in await world.store.past_deadline(ALL) if task_id in world.task_ids]
+    return True
+
+
+async def _look_for_leases(world: World) -> None:
+    if not world.without.reaper:
+        leases = await world.store.expired_leases(GRACE, ALL)
+        world.expired = [lease for lease in leases if lease.task_id in world.task_ids]
+
+
+async def act(world: World) -> bool:
+    """One of the repairs does the next thing it read."""
+    chance = world.chance
+    if world.expired and chance.yes(0.5):
+        await reap(world, chance.take(world.expired))
+    elif world.due:
+        await dispatch(world, chance.take(world.due), is_lost=chance.yes(0.2))
+    elif world.overdue:
+        await world.store.apply(Expire(world.overdue.pop()))
+    else:
+        return False
+    return True
+
+
+async def outlive_lease(world: World) -> bool:
+    """A worker does not renew, and the reaper is quick; the worker does not know it yet."""
+    if not world.attempts:
+        return False
+    await world.let_time_pass(world.chance.pick(world.attempts).fence.task_id, 2 * HOUR)
+    await _look_for_leases(world)
+    while world.expired:
+        await reap(world, world.expired.pop())
+    return True
+
+
+async def dispatch(world: World, due: DueTask, *, is_lost: bool = False) -> None:
+    """Reserve, then publish: a message that is lost is sent again when the reservation is over."""
+    reservation = ReserveDispatch(due.task_id, due.dispatch_epoch, REDISPATCH, REDISPATCH_MAX)
+    if await world.store.apply(reservation) is not None and not is_lost:
+        world.send(due.task_id, due.task_type, due.dispatch_epoch)
+
+
+async def reap(world: World, lease: ExpiredLease) -> None:
+    await world.ring(await world.store.apply(Reap(lease.task_id, lease.fencing_token, GRACE, MAX_CRASHES, DELAY)))
+
+
+async def relay(world: World) -> bool:
+    """One of two relays takes a task in hand, publishes an event of it, or dies; the broker may refuse."""
+    if not world.task_ids:
+        return False
+    chance, at = world.chance, world.chance.pick((0, 1))
+    publication = world.relays[at]
+    if publication is None:
+        world.relays[at] = await _take_in_hand(world, await world.any_task())
+        return True
+    if chance.yes(0.15):  # refused, or dead: before or after the confirm, and never marked
+        world.relays[at] = None
+    if publication.entries and chance.yes(0.95):
+        world.events.append((publication.task_id, publication.entries.pop(0).sequence))
+    if not publication.entries and world.relays[at] is not None:
+        await world.store.mark(MarkPublished(publication.task_id, publication.sequence))
+        world.relays[at] = None
+    return True
+
+
+async def _take_in_hand(world: World, task: Task) -> Publication | None:
+    entries = list(task.unpublished)
+    if not entries:
+        return None
+    if world.chance.yes(0.5):  # the relay does, the bridge, which heard of it, does not
+        await world.store.mark(PostponeRelay(task.task_id, DELAY))
+    if world.without.confirms:
+        await world.store.mark(MarkPublished(task.task_id, task.sequence))
+    if world.without.backlog:
+        entries = entries[-1:]
+    return Publication(task.task_id, entries, task.sequence)
+
+
+async def publish_all(world: World, task: Task) -> None:
+    """What a relay does when nothing goes wrong."""
+    if (publication := await _take_in_hand(world, task)) is not None:
+        world.events.extend((task.task_id, entry.sequence) for entry in publication.entries)
+        await world.store.mark(MarkPublished(task.task_id, publication.sequence))
+
+
+async def hear(world: World) -> bool:
+    """The subscriber takes the next event of its queue; a copy of it may come again later."""
+    if not world.events:
+        return False
+    task_id, sequence = world.events.pop(0)
+    world.watch.hear(task_id, sequence)
+    if world.chance.yes(0.1):
+        world.events.append((task_id, sequence))
+    return True

@@ -1,0 +1,156 @@
+"""The walk can fail: every rule that is left out breaks a promise, every store that deviates is found out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taskframework.grouping import Grouping
+from taskframework.model.interventions import Cancel, Replay
+from taskframework.model.marks import MarkPublished
+from taskframework.model.status import TaskStatus
+from taskframework.model.task import Task
+from taskframework.model.transitions import Claim, Complete, Fail, Release
+from taskframework.stores.base import TaskStore
+from taskframework.stores.mongo import queries as mongo_queries
+from taskframework.stores.mongo import writer
+from taskframework.stores.mongo.expressions import change
+from taskframework.stores.mongo.store import MongoStore
+from taskframework.stores.mongo.transitions import Write, write_of
+from taskframework.stores.sqlite import SqliteStore, groups, queries
+from taskframework.stores.sqlite.rows import Stored
+from tests.models.mutants import MUTANTS, Mutant
+from tests.models.walk import walk, walk_together
+
+_PATIENCE = 2_000
+_AT_ONCE = 24
+
+
+@pytest.mark.parametrize("mutant", [pytest.param(mutant, id=name) for name, mutant in MUTANTS.items()])
+async def test_a_rule_that_is_left_out_breaks_a_promise(mutant: Mutant) -> None:
+    async def search() -> None:
+        for seed in range(_PATIENCE):
+            await walk(seed, mutant.rules, mutant.without)
+
+    with pytest.raises(AssertionError, match=mutant.breaks) as failure:
+        await search()
+    schedule, again = str(failure.value).rsplit("\n\n", 1)
+    assert "QUEUED" in schedule
+    assert again.startswith("again: ")
+
+
+async def test_the_same_seed_walks_the_same_way() -> None:
+    first, second = await walk(7), await walk(7)
+    assert [request for request, _, _ in first.requests] == [request for request, _, _ in second.requests]
+
+
+def _without_guard(*kinds: type, fields: Iterable[str]) -> Callable[[Any, Write], Write]:
+    """These transitions no longer look at these fields."""
+
+    def broken(request: Any, write: Write) -> Write:
+        if not isinstance(request, kinds):
+            return write
+        return Write({name: value for name, value in write.guard.items() if name not in fields}, write.stages)
+
+    return broken
+
+
+def _without_change(*kinds: type, fields: Iterable[str]) -> Callable[[Any, Write], Write]:
+    """These transitions leave these fields as they were."""
+
+    def stripped(changes: dict[str, Any]) -> dict[str, Any]:
+        if "$cond" in changes:
+            condition, *branches = changes["$cond"]
+            return {"$cond": [condition, *map(stripped, branches)]}
+        return {name: value for name, value in changes.items() if name not in fields}
+
+    def broken(request: Any, write: Write) -> Write:
+        if not isinstance(request, kinds):
+            return write
+        stages = [change(stripped(stage["$replaceWith"]["$mergeObjects"][1])) for stage in write.stages]
+        return Write(write.guard, stages)
+
+    return broken
+
+
+_FENCE = ("fencing_token", "lease.claim_id")
+_BROKEN_WRITES: dict[str, Callable[[Any, Write], Write]] = {
+    "an outcome without the fence": _without_guard(Complete, Fail, Release, fields=_FENCE),
+    "a claim of any epoch": _without_guard(Claim, fields=["dispatch_epoch"]),
+    "a claim before its time": _without_guard(Claim, fields=["not_before", "$expr"]),
+    "a cancel of a final task": _without_guard(Cancel, fields=["status", "cancel"]),
+    "a replay from an old list": _without_guard(Replay, fields=["revision"]),
+    "a mark that may go back": _without_guard(MarkPublished, fields=["published_sequence"]),
+    "a completion without its event": _without_change(Complete, fields=["history", "sequence"]),
+    "a retry without a due time": _without_change(Fail, fields=["next_dispatch_at"]),
+    "a replay that counts on": _without_change(Replay, fields=["attempts"]),
+    "a release that keeps the epoch": _without_change(Release, fields=["dispatch_epoch"]),
+}
+
+
+@pytest.mark.parametrize("name", _BROKEN_WRITES)
+async def test_a_mongo_write_that_deviates_is_found_out(
+    name: str, mongo_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "write_of", lambda request: _BROKEN_WRITES[name](request, write_of(request)))
+    await _is_found_out(MongoStore(mongo_url))
+
+
+async def test_a_mongo_list_that_deviates_is_found_out(mongo_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mongo_queries, "expired_leases", lambda grace: {"status": TaskStatus.RUNNING})
+    await _is_found_out(MongoStore(mongo_url), "expired")
+
+
+async def test_a_mongo_group_with_two_writes_to_a_task_is_found_out(
+    mongo_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both settlements of one claim would seem to have won."""
+    monkeypatch.setattr(writer, "Grouping", lambda write, key=None, **options: Grouping(write, **options))
+    await _is_found_out(MongoStore(mongo_url), "no order explains")
+
+
+@pytest.mark.parametrize(
+    "column", ["next_dispatch_at", "not_before", "lease_expires_at", "publish_at", "fencing_token"]
+)
+async def test_a_sqlite_column_that_is_left_as_it_was_is_found_out(
+    column: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_it_was = queries.UPDATE_TASK.replace(f"{column} = ?", f"{column} = iif(?, {column}, {column})")
+    assert as_it_was != queries.UPDATE_TASK
+    monkeypatch.setattr(queries, "UPDATE_TASK", as_it_was)
+    await _is_found_out(SqliteStore(tmp_path / "tasks.db"))
+
+
+@pytest.mark.parametrize("field", ["history", "lease", "attempts", "cancel"])
+async def test_a_sqlite_document_that_forgets_a_field_is_found_out(
+    field: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed_to = Stored.changed_to
+
+    def forgetful(row: Stored, task: Task) -> Stored:
+        return changed_to(row, task.evolve(**{field: getattr(row.task, field)}))
+
+    monkeypatch.setattr(Stored, "changed_to", forgetful)
+    await _is_found_out(SqliteStore(tmp_path / "tasks.db"))
+
+
+async def test_a_sqlite_group_that_loses_a_write_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second of two writes to a task in a group would start from the task before the first."""
+    monkeypatch.setattr(groups._Group, "_keep", lambda group, row: None)
+    await _is_found_out(SqliteStore(tmp_path / "tasks.db"), "no order explains")
+
+
+async def _is_found_out(store: TaskStore, match: str | None = None) -> None:
+    async def search() -> None:
+        for first in range(0, _PATIENCE, _AT_ONCE):
+            await walk_together(range(first, first + _AT_ONCE), store)
+
+    await store.open()
+    try:
+        with pytest.raises(AssertionError, match=match):
+            await search()
+    finally:
+        await store.close()

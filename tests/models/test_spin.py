@@ -1,0 +1,111 @@
+"""The protocol as Spin models: every schedule of a small world is looked at, and each rule that is left out shows."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import _unavailable
+
+_MODELS = Path(__file__).parent
+_ASSERTION = "assertion violated"
+_STUCK = "acceptance cycle"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One verification: of the assertions, or of a liveness property under weak fairness."""
+
+    model: str
+    flags: str = ""
+    liveness: str | None = None
+    #: What Spin finds in a mutant; None where the protocol must hold.
+    finds: str | None = None
+    marks: list[pytest.MarkDecorator] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        words = [self.model, *self.flags.replace("-D", "").split(), self.liveness or "safety"]
+        return "-".join(words)
+
+
+def _mutants(model: str, flags: list[str], *, liveness: str | None = None) -> list[Run]:
+    finds = _ASSERTION if liveness is None else _STUCK
+    return [Run(model, one, liveness, finds) for one in flags]
+
+
+#: The cheap ones first.
+RUNS = [
+    *_mutants("fanin", ["-DINCREMENT", "-DUNGUARDED", "-DCOUNTSPLANNED"]),
+    *_mutants("fanin", ["-DEVENTONLY", "-DCLEARFIRST"], liveness="finished"),
+    *_mutants("outbox", ["-DNEWESTONLY", "-DPIPELINE", "-DMARKFIRST", "-DMARKBACK", "-DMARKDONE"]),
+    *_mutants("outbox", ["-DMARKFIRST", "-DEVENTAFTER"], liveness="delivered"),
+    *_mutants("task", ["-DNOFENCE", "-DNOEPOCH", "-DNODUE", "-DREAPERFORGETS"]),
+    *_mutants("task", ["-DCANCEL -DRELEASE -DRELEASEFORGETS", "-DREPLAY -DRESETTOKEN"]),
+    *_mutants("task", ["-DNAIVE", "-DNOSWEEP", "-DNOREAP", "-DLOSSES=0 -DBYREDELIVERY"], liveness="live"),
+    Run("fanin"),
+    Run("fanin", liveness="finished"),
+    Run("outbox"),
+    Run("outbox", liveness="delivered"),
+    Run("task", liveness="stable"),
+    Run("task", "-DFAULTS=2"),
+    Run("task", "-DREPLAY -DFAULTS=0"),
+    Run("task", "-DCANCEL -DRELEASE"),
+    Run("task", "-DMAX_ATTEMPTS=3"),
+    Run("task", liveness="live"),
+    Run("task", "-DCANCEL -DRELEASE", "live"),
+    Run("task", "-DREPLAY -DFAULTS=0", "live"),
+    Run("task", "-DREPLAY", marks=[pytest.mark.chaos_long]),
+    Run("task", "-DCANCEL -DRELEASE -DFAULTS=2", marks=[pytest.mark.chaos_long]),
+    Run("task", "-DFAULTS=2", "live", marks=[pytest.mark.chaos_long]),
+]
+
+
+@pytest.fixture(scope="session")
+def _spin() -> None:
+    for program in ("spin", "gcc"):
+        if shutil.which(program) is None:
+            _unavailable(f"{program} is not on this machine: install the packages spin and gcc (`make servers` does)")
+
+
+@pytest.mark.usefixtures("_spin")
+@pytest.mark.parametrize("run", [pytest.param(run, id=str(run), marks=run.marks) for run in RUNS])
+def test_the_protocol_holds_and_no_mutant_does(run: Run, tmp_path: Path) -> None:
+    report = _verify(run, tmp_path)
+    [errors] = map(int, re.findall(r"errors: (\d+)", report))
+    if run.finds is None:
+        assert errors == 0, report
+        assert "Search not completed" not in report
+        assert "max search depth too small" not in report
+    else:
+        assert errors > 0, f"the mutant {run} goes unnoticed\n{report}"
+        assert run.finds in report, report
+
+
+def test_every_variant_of_a_model_is_run() -> None:
+    for model in ("task", "outbox", "fanin"):
+        variants = set(re.findall(r"#ifn?def (\w+)", (_MODELS / f"{model}.pml").read_text()))
+        run = {flag for run in RUNS if run.model == model for flag in re.findall(r"-D(\w+)", run.flags)}
+        assert variants - run <= {"CRASHES"}
+
+
+def _verify(run: Run, folder: Path) -> str:
+    """Make Spin's verifier of a model in an empty folder, run it, and return what it says."""
+    _call(["spin", "-a", *run.flags.split(), str(_MODELS / f"{run.model}.pml")], folder)
+    kind = ["-DSAFETY", "-DNOCLAIM"] if run.liveness is None else ["-DNFAIR=5"]  # room for the fairness of 38 processes
+    effort = "-O0" if run.finds else "-O1"  # a mutant is found sooner than it is compiled
+    _call(["gcc", effort, "-w", *kind, "-o", "pan", "pan.c"], folder)
+    liveness = [] if run.liveness is None else ["-a", "-f", "-N", run.liveness]
+    return _call(["./pan", "-E", "-n", "-m1000000", *liveness], folder)
+
+
+def _call(command: list[str], folder: Path) -> str:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
+    said = done.stdout + done.stderr
+    # Spin tells of a syntax error by its text alone.
+    assert done.returncode == 0 and "Error" not in said, f"{' '.join(command)}\n{said}"  # noqa: PT018
+    return said
