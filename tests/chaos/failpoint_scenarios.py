@@ -1,0 +1,200 @@
+"""How each failpoint is passed: for every point at least one story of what a user, an operator or a clock does.
+
+A story runs up to its `yield`, then the fault happens; it goes on when everything runs again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Literal
+
+from taskframework.model.transitions import Claim
+from tests.chaos.failpoint_stage import Role, Stage
+from tests.chaos.failpoint_tasks import GO, MENDED
+
+Story = Callable[[Stage], AsyncIterator[None]]
+
+_HOUR = timedelta(hours=1)
+_MOMENT = timedelta(milliseconds=300)
+
+
+async def submits(stage: Stage) -> AsyncIterator[None]:
+    await stage.submit(5)
+    yield
+
+
+async def tries_again(stage: Stage) -> AsyncIterator[None]:
+    stage.repeats = 6
+    await stage.submit(3, fails=2)
+    yield
+
+
+async def fails(stage: Stage) -> AsyncIterator[None]:
+    """The message goes through the dead-letter exchange to the collector."""
+    stage.expected = "FAILED"
+    await stage.submit(3, is_broken=True)
+    yield
+
+
+async def takes_long(stage: Stage) -> AsyncIterator[None]:
+    await stage.submit(2, waits=True)
+    yield
+    stage.touch(GO)
+
+
+async def stops_the_worker(stage: Stage) -> AsyncIterator[None]:
+    stage.repeats = 2
+    await stage.submit(2, waits=True)
+    await stage.all_are("RUNNING")
+    await stage.stop_armed()
+    yield
+    stage.touch(GO)
+
+
+async def cancels_what_waits(stage: Stage) -> AsyncIterator[None]:
+    stage.expected = "CANCELLED"
+    task = await stage.plant(not_before=stage.store.now() + _HOUR, next_dispatch_at=stage.store.now() + _HOUR)
+    await stage.post(f"/tasks/{task.task_id}/cancel")
+    yield
+    assert await stage.post(f"/tasks/{task.task_id}/cancel") in (202, 409)
+
+
+async def cancels_what_runs(stage: Stage) -> AsyncIterator[None]:
+    stage.expected = "CANCELLED"
+    await stage.submit(waits=True)
+    await stage.all_are("RUNNING")
+    task_id = await stage.only_task()
+    await stage.post(f"/tasks/{task_id}/cancel")
+    yield
+    assert await stage.post(f"/tasks/{task_id}/cancel") in (202, 409)
+
+
+async def queues_anew(stage: Stage) -> AsyncIterator[None]:
+    stage.repeats = 1
+    await stage.submit(is_broken=True)
+    await stage.all_are("FAILED")
+    stage.touch(MENDED)
+    task_id = await stage.only_task()
+    await stage.post(f"/tasks/{task_id}/retry")
+    yield
+    assert await stage.post(f"/tasks/{task_id}/retry") in (202, 409)
+
+
+async def leaves_due(stage: Stage) -> AsyncIterator[None]:
+    for _ in range(2):
+        await stage.plant()
+    yield
+
+
+async def misses_a_deadline(stage: Stage) -> AsyncIterator[None]:
+    stage.expected = "FAILED"
+    now = stage.store.now()
+    await stage.plant(not_before=now + _HOUR, next_dispatch_at=now + _HOUR, deadline=now + _MOMENT)
+    yield
+
+
+async def lost_a_worker(stage: Stage) -> AsyncIterator[None]:
+    task = await stage.plant()
+    claim = Claim(task.task_id, task.dispatch_epoch, "claim-of-the-dead", "host:1:dead", _MOMENT)
+    assert await stage.store.apply(claim) is not None
+    yield
+
+
+async def is_too_new(stage: Stage) -> AsyncIterator[None]:
+    """Nobody here can run it, so it is put off twice and then given up."""
+    stage.expected = "DEAD_LETTER"
+    await stage.plant(schema_version=2)
+    yield
+
+
+async def gets_rubbish(stage: Stage) -> AsyncIterator[None]:
+    """What nobody can read is in the dead-letter queue, and then kept. It is in nobody's way."""
+    await stage.publish(b"rubbish", "tasks.dlq")
+    yield
+    await stage.submit()
+    kept = (await stage.store.list_dead_messages(limit=10, cursor=None)).items
+    assert {letter.body for letter in kept} == {b"rubbish"}
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A point, the story that passes it, and who does.
+
+    Attributes:
+        is_alone: whether the armed process is the only one until the fault, else another one might pass instead.
+        settings: of all processes.
+        where: the installations that pass it so: the embedded one, RabbitMQ with MongoDB, or both.
+    """
+
+    point: str
+    story: Story
+    role: Role
+    is_alone: bool = False
+    settings: Mapping[str, str] = field(default_factory=dict, hash=False)
+    where: Literal["embedded", "servers", "both"] = "both"
+
+    def __str__(self) -> str:
+        return f"{self.point}-{self.story.__name__}"
+
+
+_EARLY = {"BROKER__CONSUMER_TIMEOUT": "1s"}
+#: Sweepers that do not come before the timers and the relay.
+_NO_SWEEP = {"RECOVERY__SWEEP_INTERVAL": "3s"}
+
+#: The longest first, so that they do not end after all others.
+SCENARIOS = (
+    Scenario("relay.after_reserve", leaves_due, "front", is_alone=True, settings=_NO_SWEEP),
+    Scenario("relay.before_publish", submits, "back"),
+    Scenario("relay.after_confirm", submits, "back"),
+    Scenario("relay.after_mark", submits, "back"),
+    Scenario("relay.reply", submits, "back", where="servers"),
+    Scenario("submit.before_insert", submits, "front"),
+    Scenario("submit.after_insert", submits, "front"),
+    Scenario("submit.reply", submits, "front"),
+    Scenario("dispatch.before_publish", submits, "front"),
+    Scenario("dispatch.after_publish", submits, "front"),
+    Scenario("dispatch.before_mark", submits, "front"),
+    Scenario("dispatch.reply", submits, "front", where="servers"),
+    Scenario("mark.reply", submits, "front"),
+    Scenario("sweep.after_reserve", leaves_due, "front", is_alone=True),
+    Scenario("reserve.reply", leaves_due, "front", is_alone=True),
+    Scenario("retry.after_reserve", tries_again, "back", settings=_NO_SWEEP, where="servers"),
+    Scenario("deliver.before_claim", submits, "back"),
+    Scenario("claim.after_write", submits, "back"),
+    Scenario("claim.reply", submits, "back"),
+    Scenario("claim.postponed", is_too_new, "back"),
+    Scenario("postpone.reply", is_too_new, "back"),
+    Scenario("execute.before", submits, "back"),
+    Scenario("execute.middle", submits, "back"),
+    Scenario("progress.reply", submits, "back"),
+    Scenario("heartbeat.after_write", takes_long, "back"),
+    Scenario("renew.reply", takes_long, "back"),
+    Scenario("early_ack.before", takes_long, "back", settings=_EARLY),
+    Scenario("early_ack.after", takes_long, "back", settings=_EARLY),
+    Scenario("settle.before_write", submits, "back"),
+    Scenario("settle.after_write", submits, "back"),
+    Scenario("settle.after_write", tries_again, "back"),
+    Scenario("settle.before_ack", submits, "back"),
+    Scenario("settle.before_ack", fails, "back"),
+    Scenario("settle.reply", submits, "back"),
+    Scenario("settle.reply", tries_again, "back"),
+    Scenario("settle.reply", fails, "back"),
+    Scenario("settle.reply", stops_the_worker, "back"),
+    Scenario("release.after_write", stops_the_worker, "back"),
+    Scenario("reap.after_read", lost_a_worker, "front", is_alone=True),
+    Scenario("reap.after_write", lost_a_worker, "front", is_alone=True),
+    Scenario("reap.reply", lost_a_worker, "front", is_alone=True),
+    Scenario("cancel.after_write", cancels_what_waits, "front"),
+    Scenario("cancel.after_write", cancels_what_runs, "front"),
+    Scenario("cancel.reply", cancels_what_waits, "front"),
+    Scenario("cancel.reply", cancels_what_runs, "front"),
+    Scenario("replay.after_write", queues_anew, "front"),
+    Scenario("replay.reply", queues_anew, "front"),
+    Scenario("expire.after_write", misses_a_deadline, "front", is_alone=True),
+    Scenario("expire.reply", misses_a_deadline, "front", is_alone=True),
+    Scenario("collect.after_keep", gets_rubbish, "back", is_alone=True, where="servers"),
+    Scenario("collect.after_keep", fails, "back", where="embedded"),
+    Scenario("keep.reply", gets_rubbish, "back", is_alone=True, where="servers"),
+)

@@ -1,0 +1,69 @@
+"""The task type of the failpoint scenarios. Run by the processes under test, in the scenario's folder."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from taskframework import BackgroundTaskExecutable, RetryableError, TaskContext
+from tests.chaos.history import Recorder
+
+#: Files in the scenario's folder, by which its story tells running tasks what to do.
+GO = Path("go")
+MENDED = Path("mended")
+_LOOK_SECONDS = 0.02
+
+
+class Wanted(BaseModel):
+    """What the task does besides reporting progress and doing a step."""
+
+    fails: int = 0
+    waits: bool = False
+    is_broken: bool = False
+
+
+class Probe(BackgroundTaskExecutable[Wanted, dict[str, int]]):
+    """Writes down that it runs, passes whatever a task can pass, and returns its token."""
+
+    task_type = "probe"
+
+    async def execute(self, context: TaskContext[Wanted]) -> dict[str, int]:
+        _note("start", context, attempt=context.attempt)
+        outcome = "stopped"
+        try:
+            await self._work(context)
+            outcome = "returned"
+        except RetryableError:
+            outcome = "raised"
+            raise
+        finally:
+            _note("end", context, outcome=outcome, delay=None)
+        return {"token": context.fencing_token, "attempt": context.attempt}
+
+    @staticmethod
+    async def _work(context: TaskContext[Wanted]) -> None:
+        wanted = context.parameters
+        await context.update_progress({"attempt": context.attempt})
+        if context.attempt <= wanted.fails:
+            raise RetryableError("not yet", delay=0.05)
+        if wanted.is_broken and not MENDED.exists():
+            raise ValueError("broken until it is mended")
+        while wanted.waits and not GO.exists():  # noqa: ASYNC110 - another process makes the file
+            await asyncio.sleep(_LOOK_SECONDS)
+        _note("effect", context)
+
+
+def _note(what: str, context: TaskContext[Any], **fields: Any) -> None:
+    _recorder().record(
+        f"execution.{what}", task=context.task_id, token=context.fencing_token, pid=os.getpid(), **fields
+    )
+
+
+@functools.cache
+def _recorder() -> Recorder:
+    return Recorder.from_environment()

@@ -1,0 +1,108 @@
+"""Task types whose code writes down what it does. Run by the workers under test, in processes of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pydantic import BaseModel
+
+from taskframework import BackgroundTaskExecutable, RetryableError, TaskContext
+from tests.chaos.history import Recorder
+
+_SLICE = 0.02
+
+recorder = Recorder.from_environment()
+
+
+class Work(BaseModel):
+    """What to do: take time, and fail in the first attempts."""
+
+    seconds: float = 0.05
+    fails: int = 0
+    delay: float = 0.2
+
+
+class _StoppedError(Exception):
+    """The code saw that nobody wants it to go on."""
+
+
+class AsyncWork(BackgroundTaskExecutable[Work, dict[str, int]]):
+    """Waits on the event loop."""
+
+    task_type = "async-work"
+
+    async def execute(self, context: TaskContext[Work]) -> dict[str, int]:
+        with _written_down(context):
+            await asyncio.sleep(context.parameters.seconds / 2)
+            _act(context)
+            await asyncio.sleep(context.parameters.seconds / 2)
+            _fail_in_time(context)
+        return _result(context)
+
+
+class PlainWork(BackgroundTaskExecutable[Work, dict[str, int]]):
+    """A plain function: nobody can stop its thread from outside."""
+
+    task_type = "plain-work"
+
+    def execute(self, context: TaskContext[Work]) -> dict[str, int]:
+        with _written_down(context):
+            _sleep(context, context.parameters.seconds / 2)
+            _act(context)
+            _sleep(context, context.parameters.seconds / 2)
+            _fail_in_time(context)
+        return _result(context)
+
+
+class Exits(BackgroundTaskExecutable[None, None]):
+    """Takes its worker with it."""
+
+    task_type = "exits"
+
+    async def execute(self, context: TaskContext[None]) -> None:
+        _note("start", context, attempt=context.attempt)
+        os._exit(139)
+
+
+def _sleep(context: TaskContext[Work], seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(min(_SLICE, seconds))
+        if context.is_cancel_requested:
+            raise _StoppedError
+
+
+def _act(context: TaskContext[Any]) -> None:
+    _note("effect", context)
+
+
+def _fail_in_time(context: TaskContext[Work]) -> None:
+    if context.attempt <= context.parameters.fails:
+        raise RetryableError("not yet", delay=context.parameters.delay)
+
+
+def _result(context: TaskContext[Any]) -> dict[str, int]:
+    return {"token": context.fencing_token, "attempt": context.attempt, "pid": os.getpid()}
+
+
+@contextmanager
+def _written_down(context: TaskContext[Work]) -> Iterator[None]:
+    _note("start", context, attempt=context.attempt)
+    try:
+        yield
+    except RetryableError as error:
+        _note("end", context, outcome="raised", delay=error.delay.total_seconds() if error.delay else None)
+        raise
+    except BaseException:
+        _note("end", context, outcome="stopped")
+        raise
+    _note("end", context, outcome="returned")
+
+
+def _note(what: str, context: TaskContext[Any], **fields: Any) -> None:
+    recorder.record(f"execution.{what}", task=context.task_id, token=context.fencing_token, pid=os.getpid(), **fields)

@@ -1,0 +1,175 @@
+"""Processes that die, fail, hang or lose a reply at every named point: nothing is lost, nothing is done twice.
+
+Each scenario arms one point in one process of an installation of its own, passes it, shows that the fault happened,
+starts what died anew, and judges the whole history. Many run at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taskframework.failpoint import POINTS
+from tests.chaos.failpoint_forks import Forks
+from tests.chaos.failpoint_scenarios import SCENARIOS, Scenario
+from tests.chaos.failpoint_stage import Fault, Servers, Stage
+from tests.support.external import ExternalMongo, ExternalRabbit
+
+#: A process takes most of a second of a processor to start and is idle afterwards.
+_AT_ONCE = 3 * (os.cpu_count() or 2)
+_PATIENCE = 150
+_RABBITMQ_URL = os.environ.get("TASKFRAMEWORK_TEST_RABBITMQ_URL")
+_MONGODB_URL = os.environ.get("TASKFRAMEWORK_TEST_MONGODB_URL")
+
+pytestmark = pytest.mark.timeout(_PATIENCE)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run of a scenario."""
+
+    scenario: Scenario
+    action: str
+    driver: str = "motor"
+
+    def __str__(self) -> str:
+        driver = "" if self.driver == "motor" else f"-{self.driver}"
+        return f"{self.scenario}-{self.action.partition(':')[0]}{driver}"
+
+
+def _cases(where: str) -> Iterator[Any]:
+    """A crash at every point, and every reply lost; the rest takes minutes."""
+    for scenario in SCENARIOS:
+        if scenario.where not in (where, "both"):
+            continue
+        is_reply = scenario.point.endswith(".reply")
+        usual, others = ("drop", ("kill", "pause:3")) if is_reply else ("kill", ("raise", "pause:3"))
+        cases = [Case(scenario, action) for action in others]
+        if where == "servers":
+            cases.append(Case(scenario, usual, "pymongo"))
+        yield pytest.param(Case(scenario, usual), id=str(Case(scenario, usual)))
+        for case in cases:
+            yield pytest.param(case, id=str(case), marks=pytest.mark.chaos_long)
+
+
+@pytest.mark.rabbitmq
+@pytest.mark.mongodb
+@pytest.mark.parametrize("case", list(_cases("servers")))
+def test_on_servers(case: Case, on_servers: Mapping[Case, Future[None]]) -> None:
+    on_servers[case].result(_PATIENCE)
+
+
+@pytest.mark.parametrize("case", list(_cases("embedded")))
+def test_embedded(case: Case, embedded: Mapping[Case, Future[None]]) -> None:
+    embedded[case].result(_PATIENCE)
+
+
+def test_every_point_has_a_scenario() -> None:
+    assert POINTS.keys() == {scenario.point for scenario in SCENARIOS}
+
+
+async def play(case: Case, folder: Path, forks: Forks, servers: Servers | None) -> None:
+    """Play a scenario and judge it."""
+    scenario = case.scenario
+    fault = Fault(scenario.point, case.action, scenario.role, scenario.is_alone)
+    async with Stage(folder, forks, fault, servers, {**scenario.settings, "STORE__DRIVER": case.driver}) as stage:
+        story = scenario.story(stage)
+        await anext(story)
+        await stage.happened()
+        await stage.repair()
+        assert await anext(story, None) is None
+        report = await stage.judged()
+    assert not report.violations, "\n".join(str(violation)[:500] for violation in report.violations)
+    assert set(report.statuses) == {stage.expected}
+    if fault.verb == "drop":  # what was written counts, though nobody was told
+        assert (report.repeated, stage.refused_writes) == (stage.repeats, 0)
+
+
+@pytest.fixture(scope="module")
+def forks() -> Iterator[Forks]:
+    """Starts processes."""
+    parent = Forks()
+    yield parent
+    parent.close()
+
+
+@pytest.fixture(scope="module")
+def embedded(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, forks: Forks
+) -> Iterator[Mapping[Case, Future[None]]]:
+    """The chosen cases on the embedded broker and SQLite, under way."""
+    folder = tmp_path_factory.mktemp("embedded")
+    with _under_way(request, "embedded", lambda case: play(case, folder / str(case), forks, None)) as runs:
+        yield runs
+
+
+@pytest.fixture(scope="module")
+def on_servers(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, forks: Forks
+) -> Iterator[Mapping[Case, Future[None]]]:
+    """The chosen cases on RabbitMQ and MongoDB, under way."""
+    rabbit = ExternalRabbit(_RABBITMQ_URL) if _RABBITMQ_URL else request.getfixturevalue("rabbit_server")
+    mongo = ExternalMongo(_MONGODB_URL) if _MONGODB_URL else request.getfixturevalue("mongo_server")
+    rabbit.ensure_running()
+    mongo.ensure_running()
+    folder = tmp_path_factory.mktemp("servers")
+
+    one_call = asyncio.Lock()  # the tool that tells RabbitMQ has one name, so a second one is refused meanwhile
+
+    async def play_there(case: Case) -> None:
+        async with one_call:
+            vhost = await asyncio.to_thread(rabbit.new_vhost)
+        database = f"test_{secrets.token_hex(6)}"
+        try:
+            await play(case, folder / str(case), forks, Servers(rabbit.url_of(vhost), mongo.url_of(database)))
+        finally:
+            async with one_call:
+                await asyncio.to_thread(rabbit.delete_vhost, vhost)
+            await asyncio.to_thread(mongo.drop_database, database)
+
+    with _under_way(request, "on_servers", play_there) as runs:
+        yield runs
+
+
+@contextmanager
+def _under_way(
+    request: pytest.FixtureRequest, name: str, play_case: Callable[[Case], Coroutine[Any, Any, None]]
+) -> Iterator[Mapping[Case, Future[None]]]:
+    """Play the cases of the tests that were chosen, some at a time, in the order of the tests."""
+    items = [item for item in request.session.items if name in getattr(item, "fixturenames", ())]
+    cases: list[Case] = [item.callspec.params["case"] for item in items if isinstance(item, pytest.Function)]
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name=f"failpoints {name}")
+    thread.start()
+    places = asyncio.Semaphore(_AT_ONCE)
+
+    async def in_turn(case: Case) -> None:
+        async with places:
+            await play_case(case)
+
+    runs = {case: asyncio.run_coroutine_threadsafe(in_turn(case), loop) for case in cases}
+    try:
+        yield runs
+    finally:
+        for run in runs.values():
+            run.cancel()
+        asyncio.run_coroutine_threadsafe(_ended(), loop).result(_PATIENCE)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+async def _ended() -> None:
+    """Wait until the cases that were cancelled have cleaned up."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    await asyncio.gather(*others, return_exceptions=True)
