@@ -64,6 +64,7 @@ async def get_metrics(request: Request) -> Response:
         await _refresh(plant)
     if plant.worker is not None:
         plant.metrics.in_flight.set(plant.worker.in_flight)
+        plant.metrics.consuming.set(plant.worker.is_live)
     return Response(plant.metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
 
 

@@ -169,7 +169,7 @@ def _rank(file: str) -> int:
 def _tell(blockage: Blockage) -> None:
     if blockage.task_type is not None:
         logger.warning(
-            "the event loop has stood still for %.1f s: task %s %s blocks it, at %s; "
+            "the event loop is blocked, for %.1f s so far, by task %s %s at %s; "
             "make execute a plain def, which runs in a thread, or set run_in='process'",
             blockage.seconds,
             blockage.task_type,
@@ -178,11 +178,11 @@ def _tell(blockage: Blockage) -> None:
             extra=_fields(blockage),
         )
     elif blockage.place is not None:
-        text = "the event loop has stood still for %.1f s: %s blocks it; run it with asyncio.to_thread"
+        text = "the event loop is blocked, for %.1f s so far, by %s; run it with asyncio.to_thread"
         logger.warning(text, blockage.seconds, blockage.place, extra=_fields(blockage))
     else:
         logger.warning(
-            "the event loop stood still for %.1f s, and nothing of it could be seen: the machine is overloaded, or "
+            "the event loop was blocked for %.1f s, and nothing of it could be seen: the machine is overloaded, or "
             "code in C kept the interpreter lock",
             blockage.seconds,
             extra=_fields(blockage),

@@ -77,6 +77,7 @@ class Metrics:
             "tasks_queue_depth", "Messages ready in the broker", ["task_type", "lane"], registry=registry
         )
         self.in_flight = Gauge("tasks_in_flight", "Attempts running in this process", registry=registry)
+        self.consuming = Gauge("tasks_consuming", "Whether this process takes in messages (0 or 1)", registry=registry)
         self.loop_lag = Gauge(
             "tasks_loop_lag_seconds", "How late the event loop was at its last look", registry=registry
         )

@@ -112,7 +112,8 @@ class WorkerSettings(Section):
 
     concurrency: int = Field(default=100, ge=1, le=100_000, description="Tasks one worker executes at once")
     prefetch: Literal["auto"] | Annotated[int, Field(ge=1, le=65535)] = Field(
-        default="auto", description="Most messages taken and not yet acknowledged; auto is as many as concurrency"
+        default="auto",
+        description="Most messages of one queue taken and not acknowledged; auto shares the slots among the task types",
     )
     lease: Duration = Field(
         default=timedelta(seconds=30),

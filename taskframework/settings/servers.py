@@ -37,7 +37,7 @@ class BrokerSettings(Section):
     consumer_timeout: Duration = Field(
         default=timedelta(minutes=30),
         ge=timedelta(seconds=1),
-        description="The broker's own consumer_timeout; a task that runs longer than half of it is acknowledged early",
+        description="The broker's consumer_timeout (learned if shorter); tasks that run half of it are acknowledged",
     )
     delivery_limit: int = Field(
         default=20, ge=1, description="Deliveries of one message before the broker dead-letters it (x-delivery-limit)"

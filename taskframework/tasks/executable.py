@@ -20,7 +20,7 @@ class BackgroundTaskExecutable(ABC, Generic[P, R]):
     of an attempt on `self`.
 
     An attempt may be repeated: the process can die after the work is done and before that is known. Use
-    `context.idempotency_key` and `context.fencing_token` where an effect must not happen twice.
+    `context.once`, `context.idempotency_key` and `context.fencing_token` where an effect must not happen twice.
     """
 
     #: Name on the wire and over HTTP: `[a-z0-9][a-z0-9._-]*`, at most 100 characters.

@@ -56,6 +56,7 @@ class TaskConsumer:
         self.slots = slots
         self.lanes: Lanes[HeldDelivery] = Lanes(slots, self._start)
         self._handling: set[asyncio.Task[None]] = set()
+        self._is_closing = False
 
     def take(self, delivery: Delivery) -> None:
         """The broker's callback: never runs task code, never waits."""
@@ -82,6 +83,8 @@ class TaskConsumer:
 
     async def close(self) -> None:
         """Start nothing more, and give what has not started back to the broker."""
+        self._is_closing = True
+        self._breaker.give_up()
         await asyncio.gather(*(held.put_back() for held in self.lanes.close()))
 
     async def finished(self) -> None:
@@ -123,7 +126,7 @@ class TaskConsumer:
         await failpoint.reached("deliver.before_claim")
         attempt = await self._claim(held, message, registration)
         if attempt is None:
-            await self._hand_over(held)
+            await (held.put_back() if self._is_closing else self._hand_over(held))
         elif isinstance(attempt, Refusal):
             await (held.reject() if attempt is Refusal.NO_DOCUMENT else held.ack())
         elif registration is not None:
@@ -145,7 +148,7 @@ class TaskConsumer:
         """Claim; while the store is away the delivery is held, neither acknowledged nor sent back.
 
         Returns:
-            None if the store was away for so long that the delivery has to be handed over.
+            None if the store was away for too long, or is away when the worker stops.
         """
         claim = self._claims.request(message)
         while await self._breaker.closed(within=self.in_hand.seconds_to_claim(held)):
@@ -183,6 +186,7 @@ class TaskConsumer:
                 refusal = await self._claims.hand_over(message)
         except (StoreError, TimeoutError) as error:
             logger.info("task %s waits for its due time: %s", message.task_id, error)
+        await failpoint.reached("hand_over.after_write")
         await (held.reject() if refusal is Refusal.NO_DOCUMENT else held.ack())
 
     async def _acknowledge_early(self) -> None:

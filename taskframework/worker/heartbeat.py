@@ -87,6 +87,7 @@ class Heartbeat:
         attempts = [attempt for attempt in self.attempts if self._is_ours(attempt, asked_at)]
         if not attempts:
             return True
+        await failpoint.reached("heartbeat.before_write")
         held = await self._renew(attempts)
         if held is None:
             return False
@@ -120,13 +121,14 @@ class Heartbeat:
         try:
             async with asyncio.timeout(self._seconds / 3):
                 return await self._store.renew(self._worker_id, [attempt.fence for attempt in attempts], self._lease)
-        except (StoreError, TimeoutError) as error:
-            logger.warning("leases not renewed: %s", str(error) or "the store does not answer")
-            if isinstance(error, TimeoutError):
-                error = StoreUnavailableError("The store did not renew the leases in time.")
-            if isinstance(error, StoreUnavailableError):
-                self._on_store_away(error)
-            return None
+        except TimeoutError:
+            trouble: StoreError = StoreUnavailableError("The store did not renew the leases in time.")
+        except StoreError as error:
+            trouble = error
+        logger.warning("leases not renewed: %s", trouble)
+        if isinstance(trouble, StoreUnavailableError):
+            self._on_store_away(trouble)
+        return None
 
     async def _repeat(self, step: Callable[[], Awaitable[float]], pause: float) -> None:
         """Take the step for ever, each after the pause that the one before returned; no error ends it."""

@@ -74,17 +74,14 @@ class StoreBreaker:
         self._ping = ping
         self._clock = clock
         self._held = held
-        self._is_closed = asyncio.Event()
-        self._is_closed.set()
+        self.is_open = False
+        self._waiting_is_over = asyncio.Event()
         self._closed_at = -_SOON
         self._relapses = 0
+        self._is_stopped = False
         self._probing: asyncio.Task[None] | None = None
         #: Called when it opens and when it closes.
         self.on_change: Callable[[], None] = lambda: None
-
-    @property
-    def is_open(self) -> bool:
-        return not self._is_closed.is_set()
 
     def open(self, error: StoreUnavailableError) -> None:
         """Say that the store did not answer; again changes nothing."""
@@ -92,20 +89,22 @@ class StoreBreaker:
             return
         # A store that answers pings and fails at writes must not be asked, consumed for and left in a hot loop.
         self._relapses = self._relapses + 1 if self._clock.monotonic() - self._closed_at < _SOON else 0
-        self._is_closed.clear()
+        self.is_open = True
+        if not self._is_stopped:
+            self._waiting_is_over.clear()
         logger.warning("the store is away, consuming stops, %d deliveries are held: %s", self._held(), error)
         self._probing = asyncio.create_task(self._probe())
         self.on_change()
 
     async def closed(self, within: float | None) -> bool:
-        """Wait until it is closed, for so many seconds at most.
+        """Wait until it is closed, for so many seconds at most and not beyond `give_up`.
 
         Returns:
             Whether it is.
         """
         if not self.is_open:
             return True
-        closing = asyncio.create_task(self._is_closed.wait())
+        closing = asyncio.create_task(self._waiting_is_over.wait())
         tasks: set[asyncio.Task[object]] = {closing}
         if within is not None:
             tasks.add(asyncio.create_task(self._clock.sleep(within)))
@@ -115,6 +114,11 @@ class StoreBreaker:
             for task in tasks:
                 task.cancel()
         return not self.is_open
+
+    def give_up(self) -> None:
+        """Let nobody wait any longer."""
+        self._is_stopped = True
+        self._waiting_is_over.set()
 
     async def stop(self) -> None:
         """Ask no more."""
@@ -134,5 +138,6 @@ class StoreBreaker:
             self._closed_at - since,
             self._held(),
         )
-        self._is_closed.set()
+        self.is_open = False
+        self._waiting_is_over.set()
         self.on_change()

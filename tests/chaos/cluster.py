@@ -120,12 +120,16 @@ class Member:
 
     def log_lines(self, *, since_start: bool = False) -> list[dict[str, Any]]:
         """The JSON log lines so far, of all its lives or of the last one."""
-        if not self._log.exists():
-            return []
-        with self._log.open("rb") as log:
-            log.seek(self._log_start if since_start else 0)
-            lines = log.read().splitlines()
-        return [json.loads(line) for line in lines if line.startswith(b"{") and line.endswith(b"}")]
+        return [json.loads(line) for line in self._lines(since_start) if _is_whole(line)]
+
+    def complaints(self) -> list[str]:
+        """What was logged as an error, or written past the log by Python itself.
+
+        What the framework expects to go wrong is a warning at most.
+        """
+        errors = [str(line) for line in self.log_lines() if line.get("level") in ("error", "critical")]
+        others = [line.decode() for line in self._lines(False) if not _is_whole(line)]
+        return errors + [line for line in others if "Warning:" in line or "Traceback" in line]
 
     async def metric(self, name: str, **labels: str) -> float:
         """The sum of a metric over its other labels, as the process tells it now."""
@@ -135,6 +139,13 @@ class Member:
         return sum(
             sample.value for sample in samples if sample.name == name and labels.items() <= sample.labels.items()
         )
+
+    def _lines(self, since_start: bool) -> list[bytes]:
+        if not self._log.exists():
+            return []
+        with self._log.open("rb") as log:
+            log.seek(self._log_start if since_start else 0)
+            return log.read().splitlines()
 
     def _own_settings(self) -> dict[str, str]:
         return {}
@@ -205,6 +216,14 @@ class Cluster:
         self._start(worker)
         return worker
 
+    async def up(self, *, workers: int) -> list[Worker]:
+        """Start an API and some workers, and return the workers when all serve."""
+        self.add_api()
+        for _ in range(workers):
+            self.add_worker()
+        await self.ready()
+        return self.workers
+
     async def ready(self) -> None:
         await asyncio.gather(*(member.ready() for member in self.members))
 
@@ -222,11 +241,10 @@ class Cluster:
         return sum("fencing token" in line["event"] and "discarded" in line["event"] for line in lines)
 
     def record_errors(self) -> None:
-        """Write down what was logged as an error: what the framework expects to go wrong is a warning at most."""
+        """Write down what nobody reckoned with."""
         for member in self.members:
-            for line in member.log_lines():
-                if line.get("level") in ("error", "critical"):
-                    self._recorder.record("error", target=member.name, line=line)
+            for line in member.complaints():
+                self._recorder.record("error", target=member.name, line=line)
 
     def _with(self, settings: Mapping[str, str]) -> dict[str, str]:
         return {**self._environment, **settings_of(settings)}
@@ -234,6 +252,11 @@ class Cluster:
     def _start(self, member: Member) -> None:
         self.members.append(member)
         member.start()
+
+
+def _is_whole(line: bytes) -> bool:
+    """Whether it is a log line, and all of it: a process may be killed while it writes."""
+    return line.startswith(b"{") and line.endswith(b"}")
 
 
 def settings_of(settings: Mapping[str, str]) -> dict[str, str]:

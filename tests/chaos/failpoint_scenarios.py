@@ -38,15 +38,32 @@ async def fails(stage: Stage) -> AsyncIterator[None]:
     yield
 
 
-async def takes_long(stage: Stage) -> AsyncIterator[None]:
-    await stage.submit(2, waits=True)
+async def does_a_step(stage: Stage) -> AsyncIterator[None]:
+    """What is recorded is not done again by the next attempt."""
+    await stage.submit()
     yield
+    await stage.all_are("COMPLETED")
+    assert stage.steps_done() == 1
+
+
+async def takes_long(stage: Stage) -> AsyncIterator[None]:
+    await stage.submit(2, waits_from=1)
+    yield
+    stage.touch(GO)
+
+
+async def is_overtaken(stage: Stage) -> AsyncIterator[None]:
+    """The first attempt hangs with its result in hand until the second one runs: nobody may take that result."""
+    stage.refusals = 1
+    await stage.submit(waits_from=2)
+    yield
+    await stage.told("goes on")
     stage.touch(GO)
 
 
 async def stops_the_worker(stage: Stage) -> AsyncIterator[None]:
     stage.repeats = 2
-    await stage.submit(2, waits=True)
+    await stage.submit(2, waits_from=1)
     await stage.all_are("RUNNING")
     await stage.stop_armed()
     yield
@@ -63,7 +80,7 @@ async def cancels_what_waits(stage: Stage) -> AsyncIterator[None]:
 
 async def cancels_what_runs(stage: Stage) -> AsyncIterator[None]:
     stage.expected = "CANCELLED"
-    await stage.submit(waits=True)
+    await stage.submit(waits_from=1)
     await stage.all_are("RUNNING")
     task_id = await stage.only_task()
     await stage.post(f"/tasks/{task_id}/cancel")
@@ -96,6 +113,7 @@ async def misses_a_deadline(stage: Stage) -> AsyncIterator[None]:
 
 
 async def lost_a_worker(stage: Stage) -> AsyncIterator[None]:
+    stage.repeats = 1
     task = await stage.plant()
     claim = Claim(task.task_id, task.dispatch_epoch, "claim-of-the-dead", "host:1:dead", _MOMENT)
     assert await stage.store.apply(claim) is not None
@@ -125,6 +143,8 @@ class Scenario:
     Attributes:
         is_alone: whether the armed process is the only one until the fault, else another one might pass instead.
         settings: of all processes.
+        also: what else is armed.
+        actions: what happens at the point; by default a crash or a lost reply at first, the rest when there is time.
         where: the installations that pass it so: the embedded one, RabbitMQ with MongoDB, or both.
     """
 
@@ -133,13 +153,18 @@ class Scenario:
     role: Role
     is_alone: bool = False
     settings: Mapping[str, str] = field(default_factory=dict, hash=False)
+    also: str = ""
+    actions: tuple[str, ...] = ()
     where: Literal["embedded", "servers", "both"] = "both"
 
     def __str__(self) -> str:
         return f"{self.point}-{self.story.__name__}"
 
 
+_ONE_SLOT = {"WORKER__CONCURRENCY": "1"}
 _EARLY = {"BROKER__CONSUMER_TIMEOUT": "1s"}
+#: Holds the heartbeat up for longer than a lease.
+_NO_BEAT = "heartbeat.before_write@1=pause:3"
 #: Sweepers that do not come before the timers and the relay.
 _NO_SWEEP = {"RECOVERY__SWEEP_INTERVAL": "3s"}
 
@@ -169,11 +194,17 @@ SCENARIOS = (
     Scenario("execute.before", submits, "back"),
     Scenario("execute.middle", submits, "back"),
     Scenario("progress.reply", submits, "back"),
+    Scenario("heartbeat.before_write", takes_long, "back"),
     Scenario("heartbeat.after_write", takes_long, "back"),
     Scenario("renew.reply", takes_long, "back"),
-    Scenario("early_ack.before", takes_long, "back", settings=_EARLY),
-    Scenario("early_ack.after", takes_long, "back", settings=_EARLY),
+    Scenario("hand_over.after_write", takes_long, "back", settings={**_EARLY, **_ONE_SLOT}, where="servers"),
+    Scenario("early_ack.before", takes_long, "back", settings=_EARLY, where="servers"),
+    Scenario("early_ack.after", takes_long, "back", settings=_EARLY, where="servers"),
+    Scenario("step.before_write", submits, "back"),
+    Scenario("step.after_write", does_a_step, "back"),
+    Scenario("step.reply", does_a_step, "back"),
     Scenario("settle.before_write", submits, "back"),
+    Scenario("settle.before_write", is_overtaken, "back", actions=("pause:8",), also=_NO_BEAT),
     Scenario("settle.after_write", submits, "back"),
     Scenario("settle.after_write", tries_again, "back"),
     Scenario("settle.before_ack", submits, "back"),

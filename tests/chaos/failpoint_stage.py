@@ -25,6 +25,7 @@ from taskframework.testing.factories import new_task
 from tests.chaos.checker import Report, check
 from tests.chaos.cluster import Api, Cluster, Member, Worker, settings_of
 from tests.chaos.failpoint_forks import Forks
+from tests.chaos.failpoint_tasks import STEP
 from tests.chaos.history import Recorder, read
 from tests.chaos.listener import Listener
 from tests.chaos.story import FINAL_STATUSES
@@ -71,6 +72,8 @@ class Fault:
     role: Role
     #: Whether the other process starts after the fault only, so that nobody else can be the one who passes.
     is_alone: bool = False
+    #: What else is armed, as in the environment.
+    also: str = ""
 
     @property
     def verb(self) -> str:
@@ -79,7 +82,7 @@ class Fault:
     @property
     def armed(self) -> str:
         """The first passage only: what comes after a fault goes well."""
-        return f"{self.point}@1={self.action}"
+        return f"{self.point}@1={self.action},{self.also}"
 
     @property
     def lease(self) -> str:
@@ -126,8 +129,11 @@ class Stage:
         self.amqp_url = servers.amqp_url if servers else None
         #: How every task ends.
         self.expected = "COMPLETED"
-        #: Executions besides each task's first, if the fault costs none.
+        #: Claims besides each task's first, if the fault costs none.
         self.repeats = 0
+        #: Outcomes that must be refused because their attempt was overtaken.
+        self.refusals = 0
+        self.claims_repeated = self.refused = 0
         self._folder = folder
         self._recorder = Recorder(folder / "history.jsonl", "harness")
         self.store: TaskStore
@@ -217,15 +223,29 @@ class Stage:
         """Make a file that the task code looks for."""
         (self._folder / name).touch()
 
+    def steps_done(self) -> int:
+        """How often a step was really done."""
+        return sum(seen.kind == STEP for seen in read(self._recorder.path))
+
     async def stop_armed(self) -> None:
         """Tell the armed process to stop, and wait until it has ended, one way or the other."""
         os.kill(self.armed.pid, signal.SIGTERM)
         await _until(lambda: not self.armed.is_alive, f"the end of {self.armed.name}")
 
+    async def told(self, what: str) -> None:
+        """Wait until the armed process says this of its failpoint."""
+        told = f"failpoint {self.fault.point}: {what}"
+
+        def is_told() -> bool:
+            return any(line["event"] == told for line in self.armed.log_lines())
+
+        await _until(lambda: is_told() or not self.armed.is_alive, told)
+        assert is_told(), f"{self.armed.name} ended without saying {told}"
+
     async def happened(self) -> None:
         """Wait until the fault happened, and write that down."""
         member = self.armed
-        await self._told(self.fault.action)
+        await self.told(self.fault.action)
         self._recorder.record("fault.start", fault=self.fault.verb, target=member.name, pids=[member.pid])
         if self.fault.verb == "kill":
             await _until(lambda: not member.is_alive, f"the end of {member.name}")
@@ -240,16 +260,11 @@ class Stage:
         if self._wanted:
             await self._submit(list(self._wanted))
 
-    @property
-    def refused_writes(self) -> int:
-        """Outcomes that were discarded because their lease was lost."""
-        return self._cluster.refused_writes()
-
     async def judged(self) -> Report:
         """Wait until all is at rest, stop everything, and judge the history."""
         await _until(self._is_over, "every task is final, and its events are published")
         if self.fault.verb == "pause":
-            await self._told("goes on")
+            await self.told("goes on")
         if self.fault.verb in ("pause", "raise") and self.armed.is_alive:
             # What broke has its message still in hand; the broker gives it to somebody else when the process ends.
             await self.armed.stop()
@@ -262,8 +277,10 @@ class Stage:
         await self._record_queues()
         for document in await self.documents():
             self._recorder.record("document", document=document)
+            self.claims_repeated += max(0, document["fencing_token"] - 1)
         if self.fault.verb != "raise":  # an error nobody reckons with is what that one is
             self._cluster.record_errors()
+        self.refused = self._cluster.refused_writes()
         return check(read(self._recorder.path))
 
     async def publish(self, body: bytes, queue: str) -> None:
@@ -272,16 +289,6 @@ class Stage:
         async with await aio_pika.connect(self.amqp_url) as connection:
             channel = await connection.channel()
             await channel.default_exchange.publish(aio_pika.Message(body), routing_key=queue)
-
-    async def _told(self, what: str) -> None:
-        """Wait until the armed process says this of its failpoint."""
-        told = f"failpoint {self.fault.point}: {what}"
-
-        def is_told() -> bool:
-            return any(line["event"] == told for line in self.armed.log_lines())
-
-        await _until(lambda: is_told() or not self.armed.is_alive, told)
-        assert is_told(), f"{self.armed.name} ended without saying {told}"
 
     async def _submit(self, names: list[str]) -> None:
         tasks = [{**self._wanted[name], "idempotency_key": name} for name in names]

@@ -16,14 +16,18 @@ from tests.chaos.history import Recorder
 #: Files in the scenario's folder, by which its story tells running tasks what to do.
 GO = Path("go")
 MENDED = Path("mended")
+#: Written down by the task's step.
+STEP = "step.done"
 _LOOK_SECONDS = 0.02
 
 
 class Wanted(BaseModel):
     """What the task does besides reporting progress and doing a step."""
 
+    #: How many attempts fail.
     fails: int = 0
-    waits: bool = False
+    #: The first attempt that waits until it may go; 0 for none.
+    waits_from: int = 0
     is_broken: bool = False
 
 
@@ -49,11 +53,12 @@ class Probe(BackgroundTaskExecutable[Wanted, dict[str, int]]):
     async def _work(context: TaskContext[Wanted]) -> None:
         wanted = context.parameters
         await context.update_progress({"attempt": context.attempt})
+        await context.once("step", lambda: _recorder().record(STEP, task=context.task_id, token=context.fencing_token))
         if context.attempt <= wanted.fails:
             raise RetryableError("not yet", delay=0.05)
         if wanted.is_broken and not MENDED.exists():
             raise ValueError("broken until it is mended")
-        while wanted.waits and not GO.exists():  # noqa: ASYNC110 - another process makes the file
+        while 0 < wanted.waits_from <= context.attempt and not GO.exists():  # noqa: ASYNC110 - another process makes the file
             await asyncio.sleep(_LOOK_SECONDS)
         _note("effect", context)
 

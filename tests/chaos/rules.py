@@ -229,7 +229,7 @@ def stopped_badly(world: World) -> Iterator[Violation]:
 def error_logged(world: World) -> Iterator[Violation]:
     """Whatever breaks around it, no process meets an error it did not reckon with."""
     for seen in world.of_kind("error"):
-        yield Violation("error_logged", seen["target"], str(seen["line"])[:2000])
+        yield Violation("error_logged", seen["target"], seen["line"][:2000])
 
 
 def zombie_effects(world: World) -> list[Zombie]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -55,7 +55,6 @@ class Scenario:
             listens: whether somebody listens to events.
         """
         self.seed = seed
-        self.settings = settings
         self.recorder = Recorder(folder / "history.jsonl", "harness")
         self.cluster = Cluster(folder, self.recorder, settings_of(settings))
         self.listener = Listener(amqp_url, self.recorder) if listens and amqp_url else None
@@ -98,8 +97,17 @@ class Scenario:
         finally:
             submitting.cancel()
 
+    @contextlib.asynccontextmanager
+    async def unheard(self) -> AsyncIterator[None]:
+        """Let the subscriber be away while the block runs."""
+        if self.listener is None:
+            raise ValueError("nobody listens in this scenario")
+        await self.listener.stop()
+        yield
+        await self.listener.start()
+
     @contextlib.contextmanager
-    def fault(self, name: str, target: str, *, pids: Sequence[int] | None = ()) -> Any:
+    def fault(self, name: str, target: str, *, pids: Sequence[int] | None = ()) -> Iterator[None]:
         """Write down that the block is a fault.
 
         Args:

@@ -12,13 +12,13 @@ import pytest
 
 from tests.chaos.conftest import MakeScenario
 from tests.chaos.load import schedule
-from tests.chaos.test_kills import INNOCENT
+from tests.chaos.scenario import INNOCENT
 
 HOUR = 3600
 
 
 @pytest.mark.chaos_long
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("offset", [HOUR, -HOUR], ids=["an hour ahead", "an hour behind"])
 async def test_the_clock_of_a_worker_is_wrong(on_servers: MakeScenario, tmp_path: Path, seed: int, offset: int) -> None:
     library = wrong_clock(tmp_path, offset)

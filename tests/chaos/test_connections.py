@@ -12,7 +12,7 @@ from pymongo.uri_parser import parse_uri
 from tests.chaos.conftest import MakeScenario
 from tests.chaos.load import schedule
 from tests.chaos.proxy import Proxy
-from tests.chaos.test_kills import INNOCENT
+from tests.chaos.scenario import INNOCENT
 from tests.support.servers import MongoServer, RabbitServer
 
 #: How long something is held: longer than the lease, and than a few AMQP heartbeats.
@@ -87,7 +87,7 @@ def faults(store: Proxy, broker: Proxy, chance: random.Random) -> list[Fault]:
     return found
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(180)
 async def test_replies_of_the_database_are_lost(
     on_servers: MakeScenario, mongo_server: MongoServer, mongo_url: str, seed: int
 ) -> None:
@@ -112,13 +112,11 @@ async def test_replies_of_the_database_are_lost(
 
 
 @pytest.mark.chaos_long
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(180)
 async def test_the_broker_runs_out_of_memory(on_servers: MakeScenario, rabbit_server: RabbitServer, seed: int) -> None:
     """Publishers are blocked, submissions are not; what was accepted meanwhile is done afterwards."""
     async with on_servers(**INNOCENT) as scenario:
-        scenario.cluster.add_api()
-        scenario.cluster.add_worker()
-        await scenario.cluster.ready()
+        await scenario.cluster.up(workers=1)
         async with scenario.submitting(schedule(seed, 400, 25)):
             await scenario.running(1)
             with scenario.fault("memory alarm", "rabbitmq"):

@@ -10,14 +10,13 @@ from tests.chaos.checker import Report
 from tests.chaos.cluster import APP
 from tests.chaos.conftest import MakeScenario
 from tests.chaos.load import schedule
-from tests.chaos.scenario import Scenario
-from tests.chaos.test_kills import INNOCENT
+from tests.chaos.scenario import INNOCENT, Scenario
 from tests.support.command import COMMAND
 
 DEV = (*COMMAND, "dev", "--app", APP)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(180)
 async def test_the_only_process_is_killed_under_load(embedded: MakeScenario) -> None:
     async with embedded(**INNOCENT) as scenario:
         report = await kill_again_and_again(scenario, tasks=100, seconds=5)

@@ -11,15 +11,7 @@ import pytest
 from tests.chaos.cluster import Worker
 from tests.chaos.conftest import MakeScenario
 from tests.chaos.load import Job, schedule
-from tests.chaos.scenario import Scenario
-
-#: A task that is interrupted again and again by chance is no poison here.
-INNOCENT = {
-    "WORKER__MAX_CRASHES": "50",
-    "RETRY__MAX_ATTEMPTS": "60",
-    "RETRY__MAX_DELAY": "1s",
-    "RETRY__INITIAL_DELAY": "1s",
-}
+from tests.chaos.scenario import INNOCENT, Scenario
 
 
 async def kill_in_turn(scenario: Scenario, kills: int, *, every: float = 1.0) -> None:
@@ -41,14 +33,11 @@ async def kill_in_turn(scenario: Scenario, kills: int, *, every: float = 1.0) ->
     scenario.note(f"{kills} kills took {time.monotonic() - began:.0f} s")
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(180)
 async def test_workers_are_killed_under_load(on_servers: MakeScenario, seed: int) -> None:
     async with on_servers(**INNOCENT) as scenario:
-        scenario.cluster.add_api()
-        for _ in range(2):
-            scenario.cluster.add_worker()
-        await scenario.cluster.ready()
-        async with scenario.submitting(schedule(seed, 150, 8)):
+        await scenario.cluster.up(workers=2)
+        async with scenario.submitting(schedule(seed, 150, 8)), scenario.unheard():
             await kill_in_turn(scenario, 4, every=2)
         report = await scenario.finish(recovery_limit=12)
     assert report.violations == ()
@@ -59,10 +48,8 @@ async def test_workers_are_killed_under_load(on_servers: MakeScenario, seed: int
 @pytest.mark.timeout(300)
 async def test_2000_tasks_while_a_worker_is_killed_every_second(on_servers: MakeScenario, seed: int) -> None:
     async with on_servers(WORKER__LEASE="5s", **INNOCENT) as scenario:
-        api = scenario.cluster.add_api()
-        for _ in range(4):
-            scenario.cluster.add_worker()
-        await scenario.cluster.ready()
+        await scenario.cluster.up(workers=4)
+        [api] = scenario.cluster.apis
         async with scenario.submitting(schedule(seed, 2000, 58)):
             await kill_in_turn(scenario, 60)
         await scenario.drained(90)
@@ -77,12 +64,10 @@ async def test_2000_tasks_while_a_worker_is_killed_every_second(on_servers: Make
     assert report.faults["kill -9"] == 60
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(180)
 async def test_a_task_that_ends_its_worker_is_a_dead_letter_after_three(on_servers: MakeScenario, seed: int) -> None:
     async with on_servers(RETRY__INITIAL_DELAY="100ms", WORKER__LEASE="1s") as scenario:
-        scenario.cluster.add_api()
-        worker = scenario.cluster.add_worker()
-        await scenario.cluster.ready()
+        [worker] = await scenario.cluster.up(workers=1)
         await scenario.submit([Job(0, "exits", None)])
         await restarted(scenario, worker)
         # After the first crash: who runs beside the poison in all three of them is a suspect as good as it is.

@@ -8,6 +8,7 @@ from contextlib import closing
 
 import aio_pika
 import pytest
+from aio_pika.abc import AbstractIncomingMessage
 
 from tests.chaos.conftest import MakeScenario
 from tests.chaos.load import Job
@@ -32,9 +33,7 @@ async def test_a_task_of_three_minutes_runs_once_with_a_consumer_timeout_of_20_s
     on_servers: MakeScenario, amqp_url: str
 ) -> None:
     async with on_servers(BROKER__CONSUMER_TIMEOUT="20s", WORKER__LEASE="10s") as scenario:
-        scenario.cluster.add_api()
-        scenario.cluster.add_worker()
-        await scenario.cluster.ready()
+        await scenario.cluster.up(workers=1)
         await scenario.submit(
             [Job(0, task_type, {"seconds": MINUTES * 60}) for task_type in ("async-work", "plain-work")]
         )
@@ -46,6 +45,10 @@ async def test_a_task_of_three_minutes_runs_once_with_a_consumer_timeout_of_20_s
     assert [(task["attempts"], task["crashes"]) for task in scenario.found] == [(1, 0)] * 2
 
 
+async def hold(_: AbstractIncomingMessage) -> None:
+    """Take a delivery and never answer."""
+
+
 async def lose_patience(url: str, scenario: Scenario) -> None:
     """Hold a delivery without an answer until the broker closes the channel: it does have a timeout."""
     async with await aio_pika.connect(url) as connection:
@@ -54,6 +57,6 @@ async def lose_patience(url: str, scenario: Scenario) -> None:
         channel.close_callbacks.add(lambda _, reason: reasons.put_nowait(reason))
         queue = await channel.declare_queue("held", durable=True, arguments={"x-queue-type": "quorum"})
         await channel.default_exchange.publish(aio_pika.Message(b""), "held")
-        await queue.consume(lambda _: asyncio.sleep(0))
+        await queue.consume(hold)
         with scenario.fault("consumer timeout", "rabbitmq"):
             assert "timed out" in str(await reasons.get())

@@ -12,7 +12,7 @@ from tests.chaos.load import schedule
 NAIVE = (sys.executable, "-m", "tests.chaos.naive")
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("ack", ["acks-last", pytest.param("acks-first", marks=pytest.mark.chaos_long)])
 async def test_the_checker_sees_what_a_naive_system_loses(on_servers: MakeScenario, seed: int, ack: str) -> None:
     async with on_servers(listens=False) as scenario:

@@ -12,14 +12,12 @@ from tests.support.eventually import eventually
 TYPES = ("async-work", "plain-work")
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(180)
 async def test_a_frozen_worker_finds_its_tasks_finished_by_another(on_servers: MakeScenario) -> None:
     """One result, one refused write, whether the code can be stopped from outside (async) or not (plain)."""
     # A frozen worker also keeps the messages it is given: the next ones come when the sweeper doubts the first.
     async with on_servers(RECOVERY__REDISPATCH="2s") as scenario:
-        scenario.cluster.add_api()
-        frozen = scenario.cluster.add_worker()
-        await scenario.cluster.ready()
+        [frozen] = await scenario.cluster.up(workers=1)
         await scenario.submit([Job(0, task_type, {"seconds": 2}) for task_type in TYPES])
         await scenario.running(2, worker_pid=frozen.pid)
         frozen.pause()
@@ -42,14 +40,14 @@ async def test_a_frozen_worker_finds_its_tasks_finished_by_another(on_servers: M
         assert (task["result"]["pid"], task["result"]["token"], task["crashes"]) == (other.pid, 2, 1)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(180)
 async def test_a_stopped_worker_hands_its_tasks_back(on_servers: MakeScenario) -> None:
     async with on_servers(SHUTDOWN__AWAIT_TERMINATION_TIMEOUT="1s") as scenario:
         await hand_back(scenario, seconds=5, within=6)
 
 
 @pytest.mark.chaos_long
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(180)
 async def test_20_tasks_of_20_s_are_handed_back_after_a_grace_of_5_s(on_servers: MakeScenario) -> None:
     async with on_servers(WORKER__LEASE="30s", SHUTDOWN__AWAIT_TERMINATION_TIMEOUT="5s") as scenario:
         await hand_back(scenario, seconds=20, within=10)
@@ -57,9 +55,7 @@ async def test_20_tasks_of_20_s_are_handed_back_after_a_grace_of_5_s(on_servers:
 
 async def hand_back(scenario: Scenario, *, seconds: float, within: float) -> None:
     """Stop a worker with 20 running tasks: it ends in time, the tasks end elsewhere, and nobody counts it."""
-    scenario.cluster.add_api()
-    stopped = scenario.cluster.add_worker()
-    await scenario.cluster.ready()
+    [stopped] = await scenario.cluster.up(workers=1)
     await scenario.submit([Job(0, "async-work", {"seconds": seconds})] * 20)
     await scenario.running(20, worker_pid=stopped.pid)
     other = scenario.cluster.add_worker()

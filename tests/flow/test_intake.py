@@ -12,7 +12,7 @@ import pytest
 
 from taskframework import BackgroundTaskExecutable, Settings, TaskContext, TaskFramework, TaskStatus
 from taskframework.brokers.base import Delivery
-from taskframework.errors import StoreError
+from taskframework.errors import StoreError, StoreUnavailableError
 from taskframework.model.message import read_message
 from taskframework.stores.mongo.store import MongoStore
 from taskframework.worker.consumer import TaskConsumer
@@ -129,6 +129,30 @@ async def test_while_the_store_is_away_messages_are_held_and_none_comes_twice(
     assert set(arrivals.times.values()) == {1}
     assert {Steady.executions[handle.task_id] for handle in handles} == {1}
     assert [record.levelname for record in caplog.records if "patience" in record.name] == ["WARNING", "INFO"]
+
+
+@pytest.mark.parametrize("is_back", [False, True])
+async def test_a_stop_in_the_middle_of_a_registration_starts_nothing_more(
+    settings: Callable[..., Settings], is_back: bool
+) -> None:
+    sections: dict[str, Any] = {"worker": {"concurrency": SLOTS}, "recovery": {"dispatch_grace": "5m"}}
+    async with working(settings, **sections) as framework:
+        handles = [await framework.submit("steady") for _ in range(TASKS)]
+        await eventually(lambda: sum(Steady.executions[handle.task_id] for handle in handles) > SLOTS)
+        worker = _worker(framework)
+        worker._breaker.open(StoreUnavailableError("only for a moment"))
+        await asyncio.sleep(0)  # the intake begins to stop its consumers
+        if is_back:
+            await eventually(lambda: not worker._breaker.is_open)
+        await worker.stop()
+        started = sum(Steady.executions[handle.task_id] for handle in handles)
+        assert started < TASKS, "everything was executed; the test shows nothing"
+        assert (worker.in_flight, worker.problem) == (0, "not consuming" if is_back else "paused: the store is away")
+    assert sum(Steady.executions[handle.task_id] for handle in handles) == started
+    async with working(settings, **sections) as framework:
+        for handle in handles:
+            assert (await framework.handle(handle.task_id).finished(timeout=20)).status is TaskStatus.COMPLETED
+    assert {Steady.executions[handle.task_id] for handle in handles} == {1}
 
 
 async def test_a_memory_alarm_stops_publishing_and_nothing_else(

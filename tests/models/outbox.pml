@@ -7,9 +7,7 @@
  */
 #define LAST 3 /* transitions of the task */
 #define RELAYS 2
-#ifndef CRASHES
 #define CRASHES 2
-#endif
 #define REFUSALS 1
 
 /* The document. Every access below is one guarded write. */

@@ -48,10 +48,12 @@ def driver_errors(doing: str) -> Iterator[None]:
     except (AMQPError, OSError, RuntimeError) as error:
         raise translated(error, doing) from error
     except Exception as error:
-        if type(error) is not Exception:
+        if type(error) not in (Exception, StopAsyncIteration):
             raise
-        # A bare Exception is what the driver gives to waiting callers when a channel closed without a reason.
-        raise BrokerUnavailableError(f"RabbitMQ: {doing}: the channel was closed.") from error
+        # A bare Exception is what the driver gives to waiting callers when a channel closed without a reason, the other
+        # what comes out of its loop over frames when a connection ends before it is open.
+        what = "channel" if type(error) is Exception else "connection"
+        raise BrokerUnavailableError(f"RabbitMQ: {doing}: the {what} was closed.") from error
 
 
 def translated(error: BaseException, doing: str) -> BrokerError:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from taskframework.brokers.base import Broker
 from taskframework.model.status import Priority
 from taskframework.testing.conformance.broker_suite import GARBAGE, TYPE, BrokerSuite, Inbox, is_live, task_message
@@ -84,6 +86,30 @@ class ConsumingCases(BrokerSuite):
         assert later.bodies == [task_message(2).to_body()]
         await later.deliveries[0].ack()
         await again.close()
+
+    async def test_what_is_put_back_comes_first_to_somebody_else(self, broker: Broker) -> None:
+        inbox = Inbox()
+        consumption = self.consume(broker, inbox, prefetch=3)
+        messages = [task_message(number) for number in range(4)]
+        for message in messages:
+            await broker.publish(message)
+        deliveries = await inbox.first(3)
+        await consumption.stop()
+        await deliveries[0].ack()
+        for delivery in deliveries[1:]:
+            await delivery.put_back()
+        later = Inbox()
+        self.consume(broker, later)
+        await later.first(3)
+        assert later.bodies == [message.to_body() for message in messages[1:]]
+        await deliveries[1].ack()  # answered already
+        for delivery in later.deliveries:
+            await delivery.ack()
+        await self.depth_is(broker, 0)
+
+    async def test_a_broker_without_patience_says_so(self, broker: Broker) -> None:
+        timeout = broker.consumer_timeout
+        assert timeout is None or timeout > timedelta(0)
 
 
 class DeadLetterCases(BrokerSuite):

@@ -131,7 +131,7 @@ async def test_metrics_show_what_store_broker_and_worker_hold(open_api: OpenApi)
         await api.finished(task)
     assert found['tasks_submitted_total{task_type="waits"}'] == 1
     assert found['tasks_by_status{status="RUNNING"}'] == 1
-    assert found["tasks_in_flight"] == 1
+    assert (found["tasks_in_flight"], found["tasks_consuming"]) == (1, 1)
     assert found['tasks_queue_depth{lane="normal",task_type="waits"}'] == 0
 
 

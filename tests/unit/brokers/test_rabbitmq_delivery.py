@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import aiormq.abc
 import pytest
 from aio_pika.abc import AbstractChannel
 from aiormq import spec
-from aiormq.exceptions import ChannelInvalidStateError
+from aiormq.exceptions import ChannelInvalidStateError, ChannelPreconditionFailed
 from pamqp.header import ContentHeader
 
 from taskframework.brokers.rabbitmq import delivery as delivery_module
@@ -22,6 +22,10 @@ from taskframework.brokers.rabbitmq.supervision import Background, Kept
 from taskframework.model.status import Priority
 from taskframework.testing.eventually import eventually
 
+TIMED_OUT = (
+    "PRECONDITION_FAILED - delivery acknowledgement on channel 1 timed out. Timeout value used: {} ms. "
+    "This timeout value can be configured, see consumers doc guide to learn more"
+)
 Take = Callable[[aiormq.abc.DeliveredMessage], Awaitable[None]]
 
 
@@ -115,6 +119,29 @@ async def test_a_delivery_tells_what_it_is_and_prefetch_is_never_global() -> Non
     assert (delivery.body, delivery.queue, delivery.lane) == (b"body", "tasks.a.low", Priority.LOW)
     assert delivery.headers == {"task_id": "t1"}
     assert bench.fake.prefetch == (5, False)
+
+
+async def test_a_channel_that_was_closed_for_a_late_delivery_tells_the_timeout() -> None:
+    told: list[timedelta] = []
+    fake = FakeChannel()
+    ConsumerChannel(
+        cast(AbstractChannel, fake), cast(aiormq.abc.AbstractChannel, fake), Priority.LOW, on_timeout=told.append
+    )
+    for reason in (
+        None,
+        ChannelPreconditionFailed("PRECONDITION_FAILED - unknown delivery tag 7"),
+        ChannelPreconditionFailed(TIMED_OUT.format(-1)),
+        ChannelPreconditionFailed(TIMED_OUT.format(20000)),
+    ):
+        for callback in fake.close_callbacks:
+            callback(fake, reason)
+    assert told == [timedelta(seconds=20)]
+
+
+async def test_consumer_arguments_reach_the_broker() -> None:
+    bench = Bench()
+    await bench.channel.consume("tasks.a.low", 5, bench.deliveries.append, {"x-consumer-timeout": 1000})
+    assert bench.fake.arguments == {"x-consumer-timeout": 1000}
 
 
 async def test_each_delivery_is_answered_once() -> None:

@@ -52,6 +52,7 @@ _QUEUE = (
         (ChannelAccessRefused("ACCESS_REFUSED - configure access"), BrokerError, "topology apply"),
         (ChannelPreconditionFailed("PRECONDITION_FAILED - unknown delivery tag 1"), BrokerUnavailableError, "unknown"),
         (Exception(), BrokerUnavailableError, "channel was closed"),
+        (StopAsyncIteration(), BrokerUnavailableError, "connection was closed"),
     ],
 )
 def test_each_fault_has_its_kind_and_its_words(error: Exception, kind: type[BrokerError], text: str) -> None:

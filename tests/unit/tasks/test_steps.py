@@ -172,6 +172,19 @@ async def test_all_steps_of_a_task_are_bounded() -> None:
         assert await attempt.once("a small one", Calls()) == 1
 
 
+async def test_what_was_not_recorded_takes_no_room() -> None:
+    notebook, large = Notebook(is_slow=True), "x" * (MAX_STEP_BYTES - 100)
+    steps = Steps((), notebook)
+    for _ in range(6):
+        run = asyncio.create_task(steps.once("a", lambda: large))
+        await eventually(lambda: notebook.recording == ["a"])
+        notebook.refuse(StoreError("full"))
+        with pytest.raises(StoreError):
+            await run
+    notebook.is_slow = False
+    assert await steps.once("a", lambda: large) == large
+
+
 async def test_the_number_of_steps_is_bounded_before_anything_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     assert MAX_STEPS == 1000
     monkeypatch.setattr(module, "MAX_STEPS", 3)
@@ -244,10 +257,8 @@ async def test_a_cancel_does_not_tear_a_record() -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0):
             await steps.once("a", calls)
-    again = asyncio.create_task(steps.once("a", calls))
-    await asyncio.sleep(0)
-    notebook.keep()
-    assert await again == "first"
+    asyncio.get_running_loop().call_soon(notebook.keep)
+    assert await steps.once("a", calls) == "first"
     assert calls.count == 1
 
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+import time
 from datetime import UTC, datetime, timedelta
+
+import pytest
 
 from taskframework.clock import Clock, SystemClock, whole_milliseconds
 from taskframework.testing.clock import FakeClock
@@ -72,3 +76,10 @@ def test_the_system_clock_is_in_utc_and_whole_milliseconds() -> None:
     now = SystemClock().now()
     assert now.tzinfo is UTC
     assert whole_milliseconds(now) == now
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a monotonic clock that a suspended machine stops")
+def test_the_systems_steady_time_goes_on_while_the_machine_is_suspended(monkeypatch: pytest.MonkeyPatch) -> None:
+    clocks = {time.CLOCK_BOOTTIME: 3600.0, time.CLOCK_MONOTONIC: 60.0}
+    monkeypatch.setattr(time, "clock_gettime", clocks.__getitem__)
+    assert SystemClock().monotonic() == 3600

@@ -187,9 +187,13 @@ class Steady(_InProcess):
             given = await asyncio.gather(context.once("$set", function_later), context.once("$set", function))
             return {"given": given, "calls": len(calls)}
 
+        def function_heard() -> dict[str, int]:
+            context.update_progress_soon("called")
+            return function()
+
         def twice() -> Any:
             with ThreadPoolExecutor(2) as threads:
-                given = [threads.submit(context.once_blocking, "$set", function) for _ in range(2)]
+                given = [threads.submit(context.once_blocking, "$set", function_heard) for _ in range(2)]
             return {"given": [outcome.result() for outcome in given], "calls": len(calls)}
 
         match context.parameters:

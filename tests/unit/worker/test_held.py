@@ -272,6 +272,16 @@ async def test_a_delivery_whose_handling_fails_costs_no_place_for_good(bench: Be
     assert (failed.answers, bench.in_hand.unanswered, bench.consumer.lanes.running) == (["ack"], 0, 0)
 
 
+async def test_what_waits_for_the_store_goes_back_when_the_worker_stops(bench: Bench) -> None:
+    bench.claims.is_away = True
+    held = bench.take()
+    await bench.after(1)
+    await bench.consumer.close()
+    await bench.after(0)
+    assert (held.answers, bench.claims.due, bench.in_hand.unanswered) == (["put back"], [], 0)
+    await asyncio.wait_for(bench.consumer.finished(), 1)
+
+
 async def test_what_has_not_started_goes_back_when_the_worker_stops(bench: Bench) -> None:
     running, waiting = bench.take("t1"), bench.take("t2")
     await bench.after(1)

@@ -60,6 +60,14 @@ async def test_code_in_a_process_does_not_go_on_with_a_lost_lease(pool: ProcessP
         await run
 
 
+async def test_no_step_begins_in_a_process_with_a_lost_lease(pool: ProcessPool) -> None:
+    control, run = await _recording(pool, "in threads")
+    control.notebook.lose()
+    with pytest.raises(ExecutionFailedError, match="CancelledError"):
+        await run
+    assert control.reported == ["called"], "the thread that waited did not try itself"
+
+
 async def test_a_step_that_the_store_refuses_is_an_error_in_the_child(pool: ProcessPool) -> None:
     control, run = await _recording(pool, "in threads")
     control.notebook.refuse(StoreError("no space left"))

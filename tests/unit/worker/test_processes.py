@@ -39,9 +39,11 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 def is_running(pid: int) -> bool:
     """Whether a process exists and is not a zombie: who adopts an orphan need not have buried it yet."""
-    status = Path(f"/proc/{pid}/stat")
     if Path("/proc/self/stat").exists():
-        return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
+        try:
+            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        except (FileNotFoundError, ProcessLookupError):
+            return False
     return subprocess.run(["ps", "-p", str(pid)], capture_output=True, check=False).returncode == 0
 
 
