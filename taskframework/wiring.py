@@ -50,6 +50,7 @@ from taskframework.worker.held import InHand
 from taskframework.worker.intake import Intake
 from taskframework.worker.patience import StoreBreaker
 from taskframework.worker.settle import SettleStation
+from taskframework.worker.suspects import Suspects
 from taskframework.worker.worker import Worker, new_worker_id
 
 _METRICS_INTERVAL = timedelta(seconds=30)
@@ -245,6 +246,7 @@ def _build_worker(desk: Desk, broker: Broker, metrics: Metrics) -> tuple[Heartbe
         heartbeat,
         breaker,
         in_hand,
+        Suspects(settings.worker.max_crashes),
         slots=settings.worker.concurrency,
     )
     intake = Intake(broker, consumer, breaker, clock, settings.worker.prefetch)
@@ -278,7 +280,8 @@ def _repairs(
         "topology": (topology.repair, _TOPOLOGY_INTERVAL),
         "sweep": (sweeper.sweep, recovery.sweep_interval),
         "expire": (sweeper.expire, recovery.sweep_interval),
-        "reap": (reaper.reap, settings.worker.lease_grace),
+        # Twice as often as the grace is long: lease, grace and a look together must not take longer than lease + 10 s.
+        "reap": (reaper.reap, settings.worker.lease_grace / 2),
         "relay": (Relay(store, broker, bridge, batch).relay, recovery.relay_interval),
         "retention": (retention.purge, _RETENTION_INTERVAL),
         "metrics": (lambda: metrics.refresh(store), _METRICS_INTERVAL),

@@ -17,6 +17,8 @@ MESSAGE_VERSION = 1
 #: A readable message is about 150 bytes; whatever is far larger is not one of ours.
 MAX_MESSAGE_BYTES = 64 * 1024
 _INT64 = 2**63
+#: Tells a worker of the leases lost so far before it claims the task.
+CRASHES_HEADER = "x-crashes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,7 @@ class TaskMessage:
             "correlation_id": task.correlation_id,
             "submitted_at": rfc3339(task.created_at),
             "x-retry-count": task.attempts,
+            CRASHES_HEADER: task.crashes,
         }
         if (trace := traceparent or task.traceparent) is not None:
             headers["traceparent"] = trace

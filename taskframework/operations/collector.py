@@ -47,14 +47,15 @@ class DeadLetterCollector:
 
     async def _collect(self, delivery: Delivery) -> None:
         try:
-            await until_available(lambda: self._keep_if_unknown(delivery))
+            letter_id = new_task_id()  # one for all tries: the reply to the first may be what was lost
+            await until_available(lambda: self._keep_if_unknown(delivery, letter_id))
         except Exception:
             logger.exception("a dead letter could not be kept; the broker holds it")
             return
         await failpoint.reached("collect.after_keep")
         await delivery.ack()
 
-    async def _keep_if_unknown(self, delivery: Delivery) -> None:
+    async def _keep_if_unknown(self, delivery: Delivery, letter_id: str) -> None:
         message: TaskMessage | None = None
         try:
             message = read_message(delivery.body)
@@ -68,7 +69,7 @@ class DeadLetterCollector:
             reason += f" Of its {len(delivery.body):,} bytes the first {MAX_KEPT_BYTES:,} are kept."
         await self._store.keep_dead_message(
             DeadMessage(
-                id=new_task_id(),
+                id=letter_id,
                 body=delivery.body[:MAX_KEPT_BYTES],
                 headers=dict(delivery.headers),
                 queue=delivery.headers.get("x-first-death-queue", delivery.queue),

@@ -24,6 +24,7 @@ from taskframework.worker.held import HeldDelivery, InHand, Stage
 from taskframework.worker.lanes import Lanes
 from taskframework.worker.patience import StoreBreaker
 from taskframework.worker.settle import SettleStation
+from taskframework.worker.suspects import Suspects
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +44,7 @@ class TaskConsumer:
         heartbeat: Heartbeat,
         breaker: StoreBreaker,
         in_hand: InHand,
+        suspects: Suspects,
         *,
         slots: int,
     ) -> None:
@@ -53,6 +55,7 @@ class TaskConsumer:
         self._heartbeat = heartbeat
         self._breaker = breaker
         self.in_hand = in_hand
+        self._suspects = suspects
         self.slots = slots
         self.lanes: Lanes[HeldDelivery] = Lanes(slots, self._start)
         self._handling: set[asyncio.Task[None]] = set()
@@ -122,6 +125,10 @@ class TaskConsumer:
         message = await self._read(held)
         if message is None:
             return
+        async with self._suspects.turn(held.delivery.headers) as is_its_turn:
+            await (self._claim_and_run(held, message) if is_its_turn else self._hand_over(held))
+
+    async def _claim_and_run(self, held: HeldDelivery, message: TaskMessage) -> None:
         registration = self._registry.get(message.task_type)
         await failpoint.reached("deliver.before_claim")
         attempt = await self._claim(held, message, registration)

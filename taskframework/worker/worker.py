@@ -82,11 +82,11 @@ class Worker:
                 attempt.stop(StopReason.RELEASED)
             if not await self._finished_within(_RELEASE_SECONDS):
                 self._consumer.abandon()
-        await self._breaker.stop()
         for task in self._background:
             task.cancel()
         if self._background:
             await asyncio.wait(self._background)
+        await self._breaker.stop()  # after everybody who may open it
         await self._executor.close()
 
     async def _finished_within(self, seconds: float) -> bool:

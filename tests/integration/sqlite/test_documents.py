@@ -110,7 +110,7 @@ async def test_concurrent_calls_share_transactions(store: SqliteStore) -> None:
         counted += 1
         return transaction(*arguments)
 
-    store._database.transaction = counting  # type: ignore[method-assign] # counts, and does the same
+    store._database.transaction = counting  # type: ignore[method-assign, assignment] # counts, and does the same
     await asyncio.gather(*(store.insert(new_task()) for _ in range(200)))
     assert counted <= 4
 

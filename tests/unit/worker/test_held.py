@@ -21,6 +21,7 @@ from taskframework.worker.claim import Refusal
 from taskframework.worker.consumer import TaskConsumer
 from taskframework.worker.held import HeldDelivery, InHand
 from taskframework.worker.patience import StoreBreaker
+from taskframework.worker.suspects import Suspects
 
 #: A quarter of it is 15 s, half is 30 s, an eighth 7.5 s; it is looked for what is due once a second.
 TIMEOUT = timedelta(seconds=60)
@@ -127,6 +128,7 @@ class Bench:
             cast(Any, FakeHeartbeat()),
             self.breaker,
             self.in_hand,
+            Suspects(max_crashes=3),
             slots=1,
         )
 

@@ -1,0 +1,65 @@
+"""Suspects: who may run beside whom after lost leases."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+
+from taskframework.model.message import TaskMessage
+from taskframework.testing.factories import new_task
+from taskframework.worker import suspects as suspects_module
+from taskframework.worker.suspects import Suspects
+
+
+def crashed(times: int) -> dict[str, str]:
+    """The headers of the message for a task that lost so many leases."""
+    message = TaskMessage.for_task(new_task().evolve(crashes=times))
+    return {name: str(value) for name, value in (message.headers or {}).items()}
+
+
+@pytest.mark.parametrize(("crashes", "runs_together"), [(0, True), (1, True), (2, False), (3, False)])
+async def test_only_tasks_on_their_last_chance_are_kept_apart(
+    crashes: int, runs_together: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(suspects_module, "_PATIENCE", 0.01)
+    suspects = Suspects(max_crashes=3)
+    async with suspects.turn(crashed(2)), suspects.turn(crashed(crashes)) as is_its_turn:
+        assert is_its_turn is runs_together
+
+
+async def test_the_next_one_runs_when_the_one_before_is_done() -> None:
+    suspects = Suspects(max_crashes=3)
+    order: list[str] = []
+
+    async def run(name: str) -> None:
+        async with suspects.turn(crashed(2)) as is_its_turn:
+            assert is_its_turn
+            order.append(f"{name} begins")
+            await asyncio.sleep(0)
+            order.append(f"{name} ends")
+
+    await asyncio.gather(run("one"), run("other"))
+    assert order == ["one begins", "one ends", "other begins", "other ends"]
+
+
+async def test_a_turn_ends_with_an_error() -> None:
+    suspects = Suspects(max_crashes=3)
+    with contextlib.suppress(RuntimeError):
+        async with suspects.turn(crashed(2)):
+            raise RuntimeError
+    async with suspects.turn(crashed(2)) as is_its_turn:
+        assert is_its_turn
+
+
+async def test_with_a_single_crash_allowed_nobody_is_suspected_before_it() -> None:
+    suspects = Suspects(max_crashes=1)
+    async with suspects.turn(crashed(0)), suspects.turn(crashed(0)) as is_its_turn:
+        assert is_its_turn
+
+
+async def test_a_strange_header_is_no_accusation() -> None:
+    suspects = Suspects(max_crashes=3)
+    async with suspects.turn(crashed(2)), suspects.turn({"x-crashes": "many"}) as is_its_turn:
+        assert is_its_turn
