@@ -68,8 +68,9 @@ async def test_2000_tasks_while_a_worker_is_killed_every_second(on_servers: Make
 async def test_a_task_that_ends_its_worker_is_a_dead_letter_after_three(on_servers: MakeScenario, seed: int) -> None:
     async with on_servers(RETRY__INITIAL_DELAY="100ms", WORKER__LEASE="1s") as scenario:
         [worker] = await scenario.cluster.up(workers=1)
-        # Beside it in every crash there are tasks that have done nothing.
-        async with scenario.submitting([Job(0, "exits", None), *schedule(seed, 30, 1)]):
+        # Beside it, in every crash but the last, run tasks that have done nothing.
+        innocent = [Job(0, "async-work", {"seconds": 1}) for _ in range(10)]
+        async with scenario.submitting([*innocent, Job(0, "exits", None), *schedule(seed, 20, 3)]):
             for _ in range(3):
                 await restarted(scenario, worker)
         report = await scenario.finish()
