@@ -1,0 +1,86 @@
+"""The producer's timers: a retry comes in time also when our idea of the store's clock is early."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime, timedelta
+from typing import Any, cast
+
+import pytest
+
+from taskframework.brokers.base import Broker
+from taskframework.model.events import TaskRetryingEvent
+from taskframework.model.message import TaskMessage
+from taskframework.model.status import TaskStatus
+from taskframework.model.task import Task
+from taskframework.model.transitions import Transition
+from taskframework.stores.base import TaskStore
+from taskframework.submission.producer import DispatchPolicy, TaskMessageProducer
+from taskframework.testing.clock import FakeClock
+from taskframework.testing.eventually import eventually
+from taskframework.testing.factories import new_task
+
+MILLISECOND = timedelta(milliseconds=1)
+
+
+class SlowStore:
+    """A store whose clock is behind what this process takes it for."""
+
+    def __init__(self, clock: FakeClock, task: Task, behind: timedelta) -> None:
+        self._clock = clock
+        self._task = task
+        self._behind = behind
+        self.refused = 0
+
+    def now(self) -> datetime:
+        return self._clock.now()
+
+    async def apply(self, transition: Transition) -> Task | None:
+        reserved = transition.apply(self._task, self._clock.now() - self._behind)
+        self.refused += reserved is None
+        return reserved
+
+
+class Published:
+    """A broker that takes every message."""
+
+    is_connected = True
+    holds_delays = False
+
+    def __init__(self) -> None:
+        self.messages: list[TaskMessage] = []
+
+    async def publish(self, message: TaskMessage, **_: Any) -> None:
+        self.messages.append(message)
+
+
+@pytest.mark.parametrize(("behind", "refused"), [(0, 0), (1, 1), (40, 2), (300, 3)])
+async def test_a_timer_that_is_early_tries_again(behind: int, refused: int) -> None:
+    clock, broker = FakeClock(), Published()
+    due = clock.now() + 50 * MILLISECOND
+    task = new_task(now=clock.now(), status=TaskStatus.RETRYING, not_before=due, next_dispatch_at=due)
+    store = SlowStore(clock, task, behind * MILLISECOND)
+    producer = TaskMessageProducer(cast(TaskStore, store), cast(Broker, broker), clock, DispatchPolicy())
+    producer.hear(TaskRetryingEvent(task))
+    for pause in (50, 10, 50, 250):
+        await eventually(lambda: clock.sleeping or broker.messages)
+        clock.advance(pause * MILLISECOND)
+        await asyncio.sleep(0)
+    await eventually(lambda: broker.messages)
+    assert store.refused == refused
+    await producer.close()
+
+
+async def test_a_timer_whose_task_somebody_else_took_gives_up() -> None:
+    clock, broker = FakeClock(), Published()
+    due = clock.now() + 50 * MILLISECOND
+    task = new_task(now=clock.now(), status=TaskStatus.RETRYING, not_before=due, next_dispatch_at=due)
+    store = SlowStore(clock, task.evolve(status=TaskStatus.RUNNING), timedelta(0))
+    producer = TaskMessageProducer(cast(TaskStore, store), cast(Broker, broker), clock, DispatchPolicy())
+    producer.hear(TaskRetryingEvent(task))
+    for pause in (50, 10, 50, 250):
+        await eventually(lambda: clock.sleeping)
+        clock.advance(pause * MILLISECOND)
+    await eventually(lambda: store.refused == 4)
+    await producer.close()
+    assert broker.messages == []
