@@ -246,7 +246,7 @@ def _build_worker(desk: Desk, broker: Broker, metrics: Metrics) -> tuple[Heartbe
         heartbeat,
         breaker,
         in_hand,
-        Suspects(settings.worker.max_crashes),
+        Suspects(settings.worker.max_crashes, settings.worker.lease),
         slots=settings.worker.concurrency,
     )
     intake = Intake(broker, consumer, breaker, clock, settings.worker.prefetch)

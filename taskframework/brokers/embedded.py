@@ -11,6 +11,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
+from taskframework.background import is_failure
 from taskframework.brokers.base import (
     BrokerReport,
     ConsumeRequest,
@@ -286,12 +287,9 @@ class _Subscription:
         self._is_handling = True
         try:
             await self._on_message(message)
-        except asyncio.CancelledError:
-            # A cancellation inside the handler is a failure like any other; only our own may end this loop.
-            if (task := asyncio.current_task()) is not None and task.cancelling():
+        except BaseException as error:
+            if not is_failure(error):
                 raise
-            logger.warning("a subscriber of %s was cancelled inside and gets the message again", self._name)
-        except Exception:
             logger.warning("a subscriber of %s failed and gets the message again", self._name, exc_info=True)
         else:
             return True

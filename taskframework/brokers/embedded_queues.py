@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import bisect
 import heapq
 import logging
 from collections import deque
@@ -145,7 +146,9 @@ class Queue:
     def put_back(self, back: Sequence[EmbeddedDelivery]) -> None:
         """Make these deliveries ready again, each at its old place; their consumers are gone."""
         self.unacked.difference_update(back)
-        self.ready = deque(heapq.merge(sorted(delivery.message for delivery in back), self.ready))
+        # From the last to the first: then each comes in near the front, however many messages wait behind it.
+        for message in sorted((delivery.message for delivery in back), reverse=True):
+            bisect.insort(self.ready, message)
         self.wake()
 
     def wake(self) -> None:

@@ -23,8 +23,8 @@ from taskframework.worker.worker import Worker
 
 logger = logging.getLogger(__name__)
 
-#: Seconds that threads have to end by themselves before the process ends without them.
-_THREAD_PATIENCE = 1.0
+#: Seconds that task code has to end by itself, in threads and on the event loop, before the process ends without it.
+_PATIENCE = 1.0
 
 
 def serve(framework: TaskFramework, *, worker: bool, api: bool, remarks: Sequence[str] = ()) -> None:
@@ -44,18 +44,21 @@ def serve(framework: TaskFramework, *, worker: bool, api: bool, remarks: Sequenc
         logger.warning(remark)
     _arm_failpoints()
     close_tracing = _open_tracing(framework.settings)
+    runner = asyncio.Runner(loop_factory=_loop_factory())
     try:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(_serve(framework, worker=worker, api=api))
+        runner.run(_serve(framework, worker=worker, api=api))
     finally:
         close_tracing()
+        # The event loop waits for task code that was left behind, for ever if it swallows its cancellation.
+        error = sys.exception()
+        overtime = _start_overtime(int(error is not None), error)
+        runner.close()
+        overtime.cancel()
 
 
 def leave(code: int) -> NoReturn:
     """End the process with this code, also when task code holds a thread that Python would wait for."""
-    overtime = threading.Timer(_THREAD_PATIENCE, _end_without_threads, [code])
-    overtime.daemon = True
-    overtime.start()
+    _start_overtime(code)
     sys.exit(code)
 
 
@@ -161,11 +164,18 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-def _end_without_threads(code: int) -> None:
+def _start_overtime(code: int, error: BaseException | None = None) -> threading.Timer:
+    overtime = threading.Timer(_PATIENCE, _end_without_waiting, [code, error])
+    overtime.daemon = True
+    overtime.start()
+    return overtime
+
+
+def _end_without_waiting(code: int, error: BaseException | None) -> None:
     if code != INTERRUPTED:  # else somebody is in a hurry and knows why
         main = threading.main_thread()
-        names = [thread.name for thread in threading.enumerate() if not thread.daemon and thread is not main]
-        logger.warning("ending without waiting for threads that hang: %s", ", ".join(names))
+        names = [thread.name for thread in threading.enumerate() if not (thread.daemon or thread is main)]
+        logger.warning("ending without waiting for task code, threads: %s", ", ".join(names) or "none", exc_info=error)
     _end_now(code)
 
 

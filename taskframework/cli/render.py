@@ -132,20 +132,36 @@ def _state_facts(task: Task) -> Iterator[tuple[str, str | Text]]:
     yield "Submitted", rfc3339(task.created_at)
     if task.started_at and task.finished_at:
         yield "Finished", f"{rfc3339(task.finished_at)}, after {duration(task.finished_at - task.started_at)}"
-    if task.status in CLAIMABLE and task.not_before > task.created_at:
-        yield "Not before", rfc3339(task.not_before)
     if task.deadline:
         yield "Deadline", rfc3339(task.deadline)
+    yield from _driver_facts(task)
+    if task.cancel:
+        asked = f"by {task.cancel.by} at {rfc3339(task.cancel.at)}"
+        yield "Cancel asked", asked + (f": {task.cancel.reason}" if task.cancel.reason else "")
+
+
+def _driver_facts(task: Task) -> Iterator[tuple[str, str]]:
+    """What moves it on, and how that went so far: docs/operations/stuck-task.md reads these."""
+    if task.status in CLAIMABLE:
+        yield "Not before", rfc3339(task.not_before)
+        yield "Dispatches", str(task.dispatches)
+    if task.next_dispatch_at:
+        yield "Next dispatch", rfc3339(task.next_dispatch_at)
     if task.lease:
         yield "Worker", task.lease.worker_id
-    if task.cancel:
-        yield "Cancel asked", f"by {task.cancel.by}" + (f": {task.cancel.reason}" if task.cancel.reason else "")
+        yield "Lease until", rfc3339(task.lease.expires_at)
+    if task.fencing_token:
+        yield "Fencing token", str(task.fencing_token)
+    counts = {"Crashes": task.crashes, "Releases": task.releases, "No handler": task.no_handler}
+    yield from ((name, str(count)) for name, count in counts.items() if count)
 
 
 def _content_facts(task: Task) -> Iterator[tuple[str, str | Text]]:
     yield "Parameters", as_json_text(task.parameters)
     if task.progress is not None and not task.status.is_final:
         yield "Progress", progress_text(task.progress)
+    if task.steps:
+        yield "Steps done", ", ".join(entry.step for entry in task.steps)
     if task.status is TaskStatus.COMPLETED:
         yield "Result", as_json_text(task.result)
     if task.error:

@@ -69,6 +69,8 @@ class EventSubscriber:
         if self._owns_broker:
             await self._broker.open()
         self._is_left = False
+        if not self._handlers:
+            self._is_decided.clear()
         self._consumption = self._broker.subscribe(self._receive, durable_name=self._queue)
         return self
 

@@ -65,16 +65,17 @@ class ReserveDispatch:
 
 @dataclass(frozen=True, slots=True)
 class MakeDue:
-    """Nobody came to claim what a message of this epoch asked for: the sweeper sends another one at once."""
+    """Nobody claimed what a message of this epoch asked for: the sweeper sends another one, after `delay` at most."""
 
     task_id: str
     dispatch_epoch: int
+    delay: timedelta = timedelta(0)
 
     def apply(self, task: Task, now: datetime) -> Task | None:
         if task.status not in CLAIMABLE or task.dispatch_epoch != self.dispatch_epoch:
             return None
-        due = now if task.next_dispatch_at is None else min(now, task.next_dispatch_at)
-        return task.evolve(next_dispatch_at=due)
+        due = now + self.delay
+        return task.evolve(next_dispatch_at=min(due, task.next_dispatch_at or due))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,10 @@ import asyncio
 import logging
 
 from taskframework import failpoint
+from taskframework.background import end
 from taskframework.brokers.base import Broker, Consumption, Delivery
-from taskframework.errors import MessageUnreadableError
+from taskframework.errors import MessageUnreadableError, TaskUnreadableError
+from taskframework.model.marks import MakeDue
 from taskframework.model.message import TaskMessage, read_message
 from taskframework.model.query import DeadMessage
 from taskframework.model.task import new_task_id
@@ -35,10 +37,7 @@ class DeadLetterCollector:
     async def stop(self) -> None:
         if self._consumption is not None:
             await self._consumption.stop()
-        for task in self._collecting:
-            task.cancel()
-        if self._collecting:
-            await asyncio.wait(self._collecting)
+        await end(*self._collecting)
 
     def _take(self, delivery: Delivery) -> None:
         task = asyncio.create_task(self._collect(delivery))
@@ -55,6 +54,16 @@ class DeadLetterCollector:
         await failpoint.reached("collect.after_keep")
         await delivery.ack()
 
+    async def _is_known(self, message: TaskMessage) -> bool:
+        """Whether there is a task: its document is the record. One that still waits has lost its message with this."""
+        try:
+            task = await self._store.get(message.task_id)
+        except TaskUnreadableError:  # a newer release knows it
+            return True
+        if task is not None:
+            await self._store.mark(MakeDue(message.task_id, message.dispatch_epoch))
+        return task is not None
+
     async def _keep_if_unknown(self, delivery: Delivery, letter_id: str) -> None:
         message: TaskMessage | None = None
         try:
@@ -62,7 +71,7 @@ class DeadLetterCollector:
         except MessageUnreadableError as error:
             reason = error.message
         else:
-            if await self._store.get(message.task_id) is not None:
+            if await self._is_known(message):
                 return
             reason = "There is no task of this id; it was never stored, or removed after its retention time."
         if len(delivery.body) > MAX_KEPT_BYTES:

@@ -8,6 +8,7 @@ import random
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 
+from taskframework.background import end, is_failure
 from taskframework.clock import Clock
 from taskframework.errors import BrokerError, StoreError, TaskUnreadableError
 from taskframework.model.task import Task
@@ -64,8 +65,7 @@ class RepairLoop:
 
     async def stop(self) -> None:
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+            await end(self._task)
 
     @property
     def seconds_since_success(self) -> float:
@@ -94,11 +94,9 @@ class RepairLoop:
             more = await self._repair()
         except (StoreError, BrokerError) as error:
             logger.warning("%s: %s", self.name, error.message)
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
+        except asyncio.CancelledError as error:
+            if not is_failure(error):
                 raise
-            # Not ours: a channel that closes cancels who waits for it.
             logger.exception("%s heard a cancellation that was not meant for it, and goes on", self.name)
         except Exception:
             logger.exception("%s failed and goes on", self.name)

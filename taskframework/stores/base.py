@@ -64,7 +64,9 @@ class TaskStore(Protocol):
     """A database that holds tasks.
 
     Every method raises `StoreUnavailableError` when the database cannot be reached in time. A write that raised may
-    still have been applied; the transitions of a worker are read back by their claim id before it raises.
+    still have been applied. With a worker's transition the caller finds out: it asks the same one again, and if the reply
+    is None, `Transition.won` tells from the task, by its claim id, whether the first was applied. A store may repeat and
+    read back by itself before it raises; nobody relies on it.
     """
 
     async def open(self) -> None:

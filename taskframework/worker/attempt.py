@@ -62,10 +62,11 @@ class RunningAttempt:
 
     def stop(self, reason: StopReason, cancel: CancelRequest | None = None) -> None:
         """Ask the code to stop. The first reason counts, except that a lost lease overrides: nothing may be written."""
-        if self.stop_reason is None or reason is StopReason.LEASE_LOST:
-            self.stop_reason = reason
         self.cancel = self.cancel or cancel
-        self._cancel_run()
+        # Once for each reason: a second cancellation would tear the clean-up that the first one began.
+        if self.stop_reason is None or (reason is StopReason.LEASE_LOST and self.stop_reason is not reason):
+            self.stop_reason = reason
+            self._cancel_run()
 
     def _cancel_run(self) -> None:
         if self._run is None or self._run.done():

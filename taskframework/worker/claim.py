@@ -129,12 +129,12 @@ class ClaimStation:
             return Refusal.NO_DOCUMENT
         return await self._postpone(message.task_id, message.dispatch_epoch)
 
-    async def hand_over(self, message: TaskMessage) -> Refusal:
-        """Nobody here comes to claim it: leave the task to the sweeper, which sends another message at once."""
+    async def hand_over(self, message: TaskMessage, delay: timedelta = timedelta(0)) -> Refusal:
+        """Nobody here comes to claim it: leave the task to the sweeper, which sends another message after `delay`."""
         with contextlib.suppress(TaskUnreadableError):
             if await self._store.get(message.task_id) is None:
                 return Refusal.NO_DOCUMENT
-        await self._store.mark(MakeDue(message.task_id, message.dispatch_epoch))
+        await self._store.mark(MakeDue(message.task_id, message.dispatch_epoch, delay))
         return Refusal.NOT_OURS
 
     async def _refuse(self, claim: Claim, current: Task | None) -> Refusal:

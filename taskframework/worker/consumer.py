@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Iterable
+from datetime import timedelta
 from typing import Any
 
 from opentelemetry.trace import SpanKind
@@ -30,6 +31,8 @@ logger = logging.getLogger(__name__)
 
 #: Longest wait for the store to take the mark of a delivery that is handed over, in seconds.
 _MARK_SECONDS = 5.0
+#: When a suspect that could not have its turn comes again.
+_PUT_OFF = timedelta(seconds=5)
 
 
 class TaskConsumer:
@@ -126,7 +129,7 @@ class TaskConsumer:
         if message is None:
             return
         async with self._suspects.turn(held.delivery.headers) as is_its_turn:
-            await (self._claim_and_run(held, message) if is_its_turn else self._hand_over(held))
+            await (self._claim_and_run(held, message) if is_its_turn else self._hand_over(held, _PUT_OFF))
 
     async def _claim_and_run(self, held: HeldDelivery, message: TaskMessage) -> None:
         registration = self._registry.get(message.task_type)
@@ -179,7 +182,7 @@ class TaskConsumer:
         finally:
             self.in_hand.drop(held)
 
-    async def _hand_over(self, held: HeldDelivery) -> None:
+    async def _hand_over(self, held: HeldDelivery, delay: timedelta = timedelta(0)) -> None:
         """Leave a task that nobody here came to claim to the sweeper.
 
         If the store does not take the mark, the task is late and not lost: its document says when it is due.
@@ -190,7 +193,7 @@ class TaskConsumer:
         refusal = Refusal.NOT_OURS
         try:
             async with asyncio.timeout(_MARK_SECONDS):
-                refusal = await self._claims.hand_over(message)
+                refusal = await self._claims.hand_over(message, delay)
         except (StoreError, TimeoutError) as error:
             logger.info("task %s waits for its due time: %s", message.task_id, error)
         await failpoint.reached("hand_over.after_write")

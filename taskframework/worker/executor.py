@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
-import functools
 import logging
 import os
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from pydantic import ValidationError
@@ -27,6 +24,7 @@ from taskframework.telemetry import running_attempt
 from taskframework.worker.attempt import STOP_PATIENCE, ProgressReporter, RunningAttempt, StopReason
 from taskframework.worker.processes import ExecutionFailedError, ProcessPool
 from taskframework.worker.steps import StepRecorder
+from taskframework.worker.threads import ThreadPool
 
 logger = logging.getLogger(__name__)
 _task_logger = logging.getLogger("taskframework.task")
@@ -57,9 +55,7 @@ class TaskExecutorService:
         self._store = store
         self._bus = bus
         self._clock = clock
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="taskframework")
-        # As many as threads: an attempt waits here, where its time does not run yet, and not inside the pool.
-        self._thread_slots = asyncio.Semaphore(threads)
+        self._threads = ThreadPool(threads)
         self._processes = ProcessPool(processes or os.cpu_count() or 1)
 
     async def execute(self, registration: Registration, attempt: RunningAttempt) -> Outcome:
@@ -85,7 +81,7 @@ class TaskExecutorService:
         return outcome
 
     async def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
         await self._processes.close()
 
     async def _run(self, registration: Registration, attempt: RunningAttempt, progress: ProgressReporter) -> Outcome:
@@ -138,10 +134,7 @@ class TaskExecutorService:
             return await execute(context)
         if registration.executable.options.run_in == "process":
             return await self._processes.run(registration.executable, context, on_start=limit.start)
-        call = functools.partial(contextvars.copy_context().run, execute, context)
-        async with self._thread_slots:
-            limit.start()
-            return await asyncio.get_running_loop().run_in_executor(self._threads, _keep_stop_iteration(call))
+        return await self._threads.run(execute, context, on_start=limit.start)
 
 
 class _TimeLimit:
@@ -210,15 +203,3 @@ def _stopped(attempt: RunningAttempt) -> Outcome:
 def _timed_out(seconds: float) -> Failed:
     error = AttemptTimeoutError(f"The attempt ran longer than its timeout of {seconds:g} s.")
     return Failed(describe(error, True, "timeout"), True)
-
-
-def _keep_stop_iteration(call: Any) -> Any:
-    """A StopIteration cannot be set on a future and would hang the attempt."""
-
-    def run() -> Any:
-        try:
-            return call()
-        except StopIteration as error:
-            raise RuntimeError("the task code raised StopIteration") from error
-
-    return run

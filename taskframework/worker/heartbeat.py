@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 from taskframework import failpoint
+from taskframework.background import is_failure
 from taskframework.clock import Clock
 from taskframework.errors import StoreError, StoreUnavailableError
 from taskframework.model.events import TaskCancelRequestedEvent
@@ -46,6 +47,7 @@ class Heartbeat:
         self._fence_pause = min(1.0, self._seconds / 24)
         self._fenced_at = clock.monotonic()
         self._attempts: dict[str, RunningAttempt] = {}
+        self._is_releasing = False
 
     @property
     def attempts(self) -> tuple[RunningAttempt, ...]:
@@ -54,7 +56,16 @@ class Heartbeat:
     def add(self, attempt: RunningAttempt) -> None:
         """Keep the lease of this attempt; one that is over already, after a pause of the process, never runs."""
         self._attempts[attempt.fence.claim_id] = attempt
-        self._stop_what_ends_within(0)
+        if not self._is_ours(attempt, self._clock.monotonic()):
+            self._lose(attempt)
+        elif self._is_releasing:  # a claim that was slow: its code must not begin
+            attempt.stop(StopReason.RELEASED)
+
+    def release_all(self) -> None:
+        """Hand back every attempt, and those that are claimed from now on."""
+        self._is_releasing = True
+        for attempt in self.attempts:
+            attempt.stop(StopReason.RELEASED)
 
     def remove(self, attempt: RunningAttempt) -> None:
         self._attempts.pop(attempt.fence.claim_id, None)
@@ -136,9 +147,8 @@ class Heartbeat:
             await self._clock.sleep(pause)
             try:
                 pause = await step()
-            except asyncio.CancelledError:
-                task = asyncio.current_task()
-                if task is None or task.cancelling():
+            except asyncio.CancelledError as error:
+                if not is_failure(error):
                     raise
                 logger.error("the heartbeat heard a cancellation that was not meant for it, and goes on")
             except Exception:

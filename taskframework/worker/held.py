@@ -115,6 +115,12 @@ class InHand:
         """Slots held by attempts whose delivery is acknowledged."""
         return sum(held.is_answered and held.stage is Stage.RUNNING for held in self._held)
 
+    @property
+    def left_over(self) -> int:
+        """Deliveries whose consumer was stopped and that are still to be claimed."""
+        unclaimed = (Stage.WAITING, Stage.CLAIMING)
+        return sum(held.is_former and not held.is_answered and held.stage in unclaimed for held in self._held)
+
     async def rest(self) -> None:
         """Wait until it is worth while to look again for what takes long."""
         timeout = self._seconds

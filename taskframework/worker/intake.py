@@ -115,7 +115,11 @@ class Intake:
 
     @property
     def _wanted(self) -> int:
-        return 0 if self._is_stopping or self._breaker.is_open else self._free
+        if self._is_stopping or self._breaker.is_open:
+            return 0
+        # What is left over comes first. Else a store that answers pings and refuses claims would, each time it is given
+        # up and tried again, cost one more prefetch that nobody executes.
+        return 0 if not self._present and self._consumer.in_hand.left_over else self._free
 
     async def _run(self) -> None:
         while not self._is_stopping:

@@ -8,8 +8,9 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponential
+from tenacity import AsyncRetrying, retry_if_exception, retry_if_exception_type, wait_random_exponential
 
+from taskframework.background import end, is_failure
 from taskframework.clock import Clock
 from taskframework.errors import StoreUnavailableError
 
@@ -123,15 +124,14 @@ class StoreBreaker:
     async def stop(self) -> None:
         """Ask no more."""
         if self._probing is not None:
-            self._probing.cancel()
-            await asyncio.wait([self._probing])
+            await end(self._probing)
 
     async def _probe(self) -> None:
         since = self._clock.monotonic()
         first = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(self._relapses, 8))
         await self._clock.sleep(random.uniform(first / 2, first))
         pause = wait_random_exponential(multiplier=first, max=_LONGEST_PAUSE)
-        await AsyncRetrying(wait=pause, sleep=self._clock.sleep, retry=retry_if_exception_type(Exception))(self._ping)
+        await AsyncRetrying(wait=pause, sleep=self._clock.sleep, retry=retry_if_exception(is_failure))(self._ping)
         self._closed_at = self._clock.monotonic()
         logger.info(
             "the store is back after %.1f s, consuming goes on, %d deliveries were held",

@@ -32,7 +32,8 @@ from taskframework.tasks.executable import BackgroundTaskExecutable
 from taskframework.worker import process_child
 from taskframework.worker.process_child import HEADER, PARENTS_SIGNALS, packed
 
-#: Seconds that code has to end after a cancel. Less than the executor waits, so that the process is gone by then.
+#: Seconds that code in a process or a thread has to end after a cancel. Less than the executor and a stopping worker
+#: wait, so that the process is gone by then.
 GRACE = 3.0
 #: Seconds an idle child has to end by itself.
 _EXIT_PATIENCE = 1.0
@@ -104,7 +105,7 @@ class ProcessPool:
             child = await self._take()
             on_start()
             attempt = asyncio.create_task(child.run(request, context.control))
-            attempt.add_done_callback(_retrieved)
+            attempt.add_done_callback(retrieved)
             try:
                 await asyncio.wait([attempt])
             except asyncio.CancelledError:
@@ -272,7 +273,7 @@ def _log(payload: bytes) -> None:
         target.handle(record)
 
 
-def _retrieved(attempt: asyncio.Task[Any]) -> None:
+def retrieved(attempt: asyncio.Future[Any]) -> None:
     """Nobody looks at the attempt of a cancelled caller; asyncio must not complain about that."""
     if not attempt.cancelled():
         attempt.exception()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from concurrent.futures import Future
 
 from taskframework import failpoint
@@ -31,6 +32,7 @@ class StepRecorder:
         self._loop = asyncio.get_running_loop()
         self._writing: set[asyncio.Task[None]] = set()
         self._is_over = False
+        self._closing = threading.Lock()
 
     @property
     def is_open(self) -> bool:
@@ -38,20 +40,22 @@ class StepRecorder:
 
     def record(self, outcome: StepOutcome) -> Future[StepOutcome | None]:
         recorded: Future[StepOutcome | None] = Future()
-        self._loop.call_soon_threadsafe(self._begin, outcome, recorded)
+        with self._closing:
+            if not self._is_over:
+                self._loop.call_soon_threadsafe(self._begin, outcome, recorded)
+                return recorded
+        recorded.set_result(None)  # here, because the event loop may not run again, and a thread would wait for ever
         return recorded
 
     async def close(self) -> None:
         """Wait until what the code did is written. Code that was left behind records nothing from now on."""
-        await asyncio.sleep(0)  # lets in what a thread handed over just before it ended
-        self._is_over = True
+        with self._closing:
+            self._is_over = True
+        await asyncio.sleep(0)  # lets in what was handed over before
         while self._writing:
             await asyncio.wait(self._writing)
 
     def _begin(self, outcome: StepOutcome, recorded: Future[StepOutcome | None]) -> None:
-        if self._is_over:
-            recorded.set_result(None)
-            return
         writing = self._loop.create_task(self._write(outcome, recorded))
         self._writing.add(writing)
         writing.add_done_callback(self._writing.discard)

@@ -10,7 +10,8 @@ import socket
 from collections.abc import Sequence
 from datetime import timedelta
 
-from taskframework.worker.attempt import StopReason
+from taskframework.background import end
+from taskframework.worker.attempt import STOP_PATIENCE
 from taskframework.worker.consumer import TaskConsumer
 from taskframework.worker.executor import TaskExecutorService
 from taskframework.worker.heartbeat import Heartbeat
@@ -19,8 +20,8 @@ from taskframework.worker.patience import StoreBreaker
 
 logger = logging.getLogger(__name__)
 
-#: How long released attempts have to write that they were; the lease covers what is slower.
-_RELEASE_SECONDS = 5.0
+#: How long released attempts have to stop and to write that they did; the lease covers what is slower.
+_RELEASE_SECONDS = STOP_PATIENCE + 2
 
 
 def new_worker_id() -> str:
@@ -76,16 +77,11 @@ class Worker:
         await self._intake.stop()
         await self._consumer.close()
         if not await self._finished_within(self._grace.total_seconds()):
-            attempts = self._heartbeat.attempts
-            logger.info("handing back %d unfinished tasks", len(attempts))
-            for attempt in attempts:
-                attempt.stop(StopReason.RELEASED)
+            logger.info("handing back %d unfinished tasks", len(self._heartbeat.attempts))
+            self._heartbeat.release_all()
             if not await self._finished_within(_RELEASE_SECONDS):
                 self._consumer.abandon()
-        for task in self._background:
-            task.cancel()
-        if self._background:
-            await asyncio.wait(self._background)
+        await end(*self._background)
         await self._breaker.stop()  # after everybody who may open it
         await self._executor.close()
 

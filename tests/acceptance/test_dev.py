@@ -192,7 +192,40 @@ def test_task_code_that_does_not_stop_does_not_hold_the_process(folder: Folder) 
     folder.run("submit", "naps", "600", "--app", "program")
     wait_until((folder.path / "napping").exists, "it naps", timeout=20)
     assert dev.end() == 0
-    assert "ending without waiting for thread" in "".join(dev.err)
+    assert "ending without waiting for task code" in "".join(dev.err)
+
+
+STUBBORN = """
+import asyncio
+from pathlib import Path
+
+from taskframework import BackgroundTaskExecutable, TaskContext
+
+
+class Stubborn(BackgroundTaskExecutable[None, None]):
+    task_type = "stubborn"
+
+    async def execute(self, context: TaskContext[None]) -> None:
+        Path("begun").touch()
+        while True:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                pass
+"""
+
+
+def test_a_coroutine_that_swallows_its_cancellation_does_not_hold_the_process(folder: Folder) -> None:
+    (folder.path / "stubborn.py").write_text(STUBBORN)
+    worker = folder.start(
+        "worker", "--app", "stubborn", env={"TASKFRAMEWORK_SHUTDOWN__AWAIT_TERMINATION_TIMEOUT": "0s"}
+    )
+    worker.event("ready")
+    folder.run("submit", "stubborn", "null", "--app", "stubborn")
+    wait_until((folder.path / "begun").exists, "it has begun", timeout=20)
+    assert worker.end() == 0
+    worker.event("stopped")
+    assert "ending without waiting for task code" in "".join(worker.err)
 
 
 def test_it_says_what_is_missing_without_a_program(folder: Folder) -> None:

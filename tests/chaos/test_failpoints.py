@@ -155,7 +155,8 @@ def _under_way(
 ) -> Iterator[Mapping[Case, Future[None]]]:
     """Play the cases of the tests that were chosen, some at a time, in the order of the tests."""
     functions = [item for item in request.session.items if isinstance(item, pytest.Function)]
-    cases = [cast(Case, item.callspec.params["case"]) for item in functions if name in item.fixturenames]
+    ours = [item for item in functions if item.module is request.module and name in item.fixturenames]
+    cases = [cast(Case, item.callspec.params["case"]) for item in ours]
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name=f"failpoints {name}")
     thread.start()

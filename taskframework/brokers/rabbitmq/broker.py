@@ -11,6 +11,7 @@ from typing import Self
 
 from aio_pika.abc import AbstractChannel
 
+from taskframework.background import Background
 from taskframework.brokers.base import (
     BrokerReport,
     ConsumeRequest,
@@ -28,7 +29,7 @@ from taskframework.brokers.rabbitmq.messages import event_publication, task_publ
 from taskframework.brokers.rabbitmq.publisher import Publisher, is_about_topology
 from taskframework.brokers.rabbitmq.report import inspect_broker
 from taskframework.brokers.rabbitmq.subscriber import Subscription
-from taskframework.brokers.rabbitmq.supervision import Background, Kept
+from taskframework.brokers.rabbitmq.supervision import Kept
 from taskframework.brokers.rabbitmq.topology import Names, delayed_exchange
 from taskframework.errors import BrokerError, PublishRefusedError
 from taskframework.model.message import TaskMessage

@@ -10,10 +10,11 @@ from datetime import timedelta
 from aio_pika.abc import AbstractChannel
 from aiormq.exceptions import ChannelNotFoundEntity
 
+from taskframework.background import Background
 from taskframework.brokers.rabbitmq.connection import Line
 from taskframework.brokers.rabbitmq.delivery import ConsumerChannel, RabbitDelivery
 from taskframework.brokers.rabbitmq.faults import driver_errors
-from taskframework.brokers.rabbitmq.supervision import Background, Kept
+from taskframework.brokers.rabbitmq.supervision import Kept
 from taskframework.model.status import Priority
 
 #: Longest time to register a consumer, its declarations included, in seconds.

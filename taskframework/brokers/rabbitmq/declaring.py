@@ -8,10 +8,10 @@ from collections.abc import Iterable
 
 from aio_pika.abc import AbstractChannel
 
+from taskframework.background import end
 from taskframework.brokers.rabbitmq.connection import Connector, Line
 from taskframework.brokers.rabbitmq.delay_plugin import DelayPlugin
 from taskframework.brokers.rabbitmq.faults import driver_errors
-from taskframework.brokers.rabbitmq.supervision import end
 from taskframework.brokers.rabbitmq.topology import Names, Topology, base_topology, task_topology
 from taskframework.errors import BrokerError, BrokerUnavailableError, TaskframeworkError
 

@@ -17,6 +17,7 @@ from aiormq.exceptions import (
     ProbableAuthenticationError,
 )
 
+from taskframework.background import is_failure
 from taskframework.errors import BrokerError, BrokerUnavailableError, TopologyMismatchError
 
 _INEQUIVALENT = re.compile(
@@ -40,8 +41,7 @@ def driver_errors(doing: str) -> Iterator[None]:
     try:
         yield
     except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
+        if not is_failure(error):
             raise
         # Nobody cancelled us: this is how the driver tells waiting callers that a channel was closed.
         raise BrokerUnavailableError(f"RabbitMQ: {doing}: the channel was closed.") from error

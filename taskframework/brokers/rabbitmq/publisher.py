@@ -13,10 +13,11 @@ from aio_pika.abc import AbstractChannel
 from aiormq.exceptions import AMQPConnectionError, ChannelNotFoundEntity, DeliveryError, PublishError
 
 from taskframework import failpoint
+from taskframework.background import Background
 from taskframework.brokers.rabbitmq.connection import Connector, Line
 from taskframework.brokers.rabbitmq.faults import driver_errors
 from taskframework.brokers.rabbitmq.messages import Publication
-from taskframework.brokers.rabbitmq.supervision import Background, Kept
+from taskframework.brokers.rabbitmq.supervision import Kept
 from taskframework.errors import BrokerError, BrokerUnavailableError, PublishRefusedError
 
 logger = logging.getLogger(__name__)

@@ -8,11 +8,12 @@ import logging
 from aio_pika.abc import AbstractChannel
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_random_exponential
 
+from taskframework.background import Background, end, is_failure
 from taskframework.brokers.base import ExternalMessage, OnExternalMessage
 from taskframework.brokers.rabbitmq.connection import Line
 from taskframework.brokers.rabbitmq.consumer import QueueConsumer, Source
 from taskframework.brokers.rabbitmq.delivery import RabbitDelivery
-from taskframework.brokers.rabbitmq.supervision import Background, Kept, end
+from taskframework.brokers.rabbitmq.supervision import Kept
 from taskframework.brokers.rabbitmq.topology import NO_DELIVERY_LIMIT, QUORUM, Names
 
 logger = logging.getLogger(__name__)
@@ -97,7 +98,7 @@ class Subscription:
                 await self._hand_over(delivery)
             except BaseException as error:
                 await delivery.put_back()  # no effect if its channel is gone: then it comes by itself
-                if not _is_failure(error):
+                if not is_failure(error):
                     raise
 
     async def _hand_over(self, delivery: RabbitDelivery) -> None:
@@ -107,7 +108,7 @@ class Subscription:
         message = ExternalMessage(delivery.body, delivery.content_type, delivery.headers)
         patience = AsyncRetrying(
             wait=wait_random_exponential(multiplier=0.1, max=_LONGEST_PAUSE),
-            retry=retry_if_exception(lambda error: _is_failure(error) and not self.is_stopped and not delivery.is_void),
+            retry=retry_if_exception(lambda error: is_failure(error) and not self.is_stopped and not delivery.is_void),
             before_sleep=_log_failure,
             reraise=True,
         )
@@ -120,14 +121,6 @@ class Subscription:
             await self._on_message(message)
         finally:
             self._is_handling = False
-
-
-def _is_failure(error: BaseException) -> bool:
-    """Whether a handler failed. A cancellation inside it is a failure like any other; only our own ends the work."""
-    if isinstance(error, asyncio.CancelledError):
-        task = asyncio.current_task()
-        return task is not None and not task.cancelling()
-    return isinstance(error, Exception)
 
 
 def _log_failure(state: RetryCallState) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Generic, Protocol, TypeVar
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
+from taskframework.background import end
 from taskframework.errors import BrokerError, BrokerUnavailableError
 
 logger = logging.getLogger(__name__)
@@ -21,7 +22,6 @@ _LONGEST_PAUSE = 3.0
 _PAUSE_AFTER_LOSS = (0.02, 0.2)
 #: One line a minute or so about a broker that stays away.
 _LOG_EVERY = 30
-_CANCEL_AGAIN = 0.5
 
 
 class Losable(Protocol):
@@ -32,32 +32,6 @@ class Losable(Protocol):
 
 
 T = TypeVar("T", bound=Losable)
-
-
-class Background:
-    """Tasks nobody waits for now, held so that they live, and awaited at the end."""
-
-    def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def finished(self) -> None:
-        """Wait for all of them. Each must bound its own time."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
-
-
-async def end(task: asyncio.Task[None]) -> None:
-    """Cancel a task until it has ended."""
-    # Once is not enough: on Python 3.11 `asyncio.wait_for`, which the driver uses, loses a cancellation that comes in
-    # the same moment as the result.
-    while not task.done():
-        task.cancel()
-        await asyncio.wait([task], timeout=_CANCEL_AGAIN)
 
 
 class Kept(Generic[T]):

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
+from taskframework.background import end
 from taskframework.clock import whole_milliseconds
 from taskframework.errors import StoreError
 
@@ -38,9 +39,7 @@ class ServerClock:
 
     async def stop(self) -> None:
         if self._refreshing is not None:
-            self._refreshing.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._refreshing
+            await end(self._refreshing)
 
     async def _keep_refreshing(self) -> None:
         while True:

@@ -102,6 +102,9 @@ class DispatchMarkCases(StoreSuite):
             assert after.next_dispatch_at <= store.now()
             assert (after.dispatches, after.dispatch_epoch) == (task.dispatches, 1)
         assert (await stored(store, overdue.task_id)).next_dispatch_at == overdue.next_dispatch_at
+        later = await marked(store, MakeDue((await put(store, next_dispatch_at=None)).task_id, 1, HOUR))
+        assert later.next_dispatch_at is not None
+        assert later.next_dispatch_at > store.now() + MINUTE
         assert {due.task_id for due in await store.due_for_dispatch(10)} >= {sent.task_id, undriven.task_id}
 
     async def test_only_what_still_waits_for_this_message_is_made_due(self, store: TaskStore) -> None:

@@ -14,11 +14,12 @@ from aiormq import spec
 from aiormq.exceptions import ChannelInvalidStateError, ChannelPreconditionFailed
 from pamqp.header import ContentHeader
 
+from taskframework.background import Background
 from taskframework.brokers.rabbitmq import delivery as delivery_module
 from taskframework.brokers.rabbitmq.connection import Line
 from taskframework.brokers.rabbitmq.consumer import QueueConsumer, Source
 from taskframework.brokers.rabbitmq.delivery import ConsumerChannel, RabbitDelivery, header_text
-from taskframework.brokers.rabbitmq.supervision import Background, Kept
+from taskframework.brokers.rabbitmq.supervision import Kept
 from taskframework.model.status import Priority
 from taskframework.testing.eventually import eventually
 

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from taskframework.brokers.rabbitmq.supervision import Background, Kept, end
+from taskframework.brokers.rabbitmq.supervision import Kept
 from taskframework.errors import BrokerUnavailableError
 from taskframework.testing.eventually import eventually
 
@@ -109,30 +109,3 @@ async def test_stopping_in_the_middle_of_an_attempt() -> None:
     workshop.kept.start()
     await eventually(lambda: workshop.attempts == 1)
     assert await workshop.kept.stop() is None
-
-
-async def test_end_ends_a_task_that_loses_a_cancellation() -> None:
-    async def deaf_once() -> None:
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            await asyncio.Event().wait()
-
-    task = asyncio.create_task(deaf_once())
-    await asyncio.sleep(0)
-    await end(task)
-    assert task.cancelled()
-
-
-async def test_background_work_can_be_awaited() -> None:
-    background, done = Background(), []
-
-    async def work(number: int) -> None:
-        await asyncio.sleep(0)
-        done.append(number)
-        if number:
-            background.start(work(number - 1))
-
-    background.start(work(2))
-    await background.finished()
-    assert done == [2, 1, 0]

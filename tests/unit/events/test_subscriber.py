@@ -90,3 +90,16 @@ async def test_events_wait_for_the_first_who_listens(subscriber: EventSubscriber
 async def _iterate(subscriber: EventSubscriber) -> None:
     async for _ in subscriber:
         pass
+
+
+async def test_entered_again_it_waits_for_a_listener_as_before(subscriber: EventSubscriber, broker: StubBroker) -> None:
+    async with subscriber:
+        pass
+    async with subscriber:
+        receiving = asyncio.create_task(broker.receive(BATCH))
+        done, _ = await asyncio.wait([receiving], timeout=0.05)
+        assert not done, "nobody listens yet, which is no failure"
+        heard: list[int] = []
+        subscriber.on()(lambda event: heard.append(event.sequence))
+        await receiving
+        assert heard == [1, 2, 3]

@@ -65,7 +65,9 @@ def test_anything_else_is_unreadable_with_the_reason(raw: bytes, reason: str) ->
 
 
 def test_the_headers_are_for_people_and_tracing() -> None:
-    message = TaskMessage.for_task(queued(priority="high", traceparent="00-trace", dispatch_epoch=4, attempts=2))
+    message = TaskMessage.for_task(
+        queued(priority="high", traceparent="00-trace", dispatch_epoch=4, attempts=2, crashes=1)
+    )
     assert message.lane is Priority.HIGH
     assert message.dispatch_epoch == 4
     assert message.headers == {
@@ -75,6 +77,7 @@ def test_the_headers_are_for_people_and_tracing() -> None:
         "correlation_id": "correlation-1",
         "submitted_at": "2026-01-02T03:03:05.000Z",
         "x-retry-count": 2,
+        "x-crashes": 1,
         "traceparent": "00-trace",
     }
     assert "traceparent" not in (TaskMessage.for_task(queued()).headers or {})

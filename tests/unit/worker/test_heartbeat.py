@@ -298,3 +298,40 @@ async def test_a_cancellation_out_of_the_store_does_not_end_the_heartbeat(
         store.renewal_ends = None
         await live(clock, 60)
         assert running.stop_reason is None
+
+
+async def test_a_second_request_to_stop_does_not_tear_the_clean_up(
+    heartbeat: Heartbeat, store: Renewals, clock: FakeClock
+) -> None:
+    running = attempt(heartbeat, clock)
+    cleaned_up = asyncio.Event()
+
+    async def code() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            await cleaned_up.wait()
+
+    run = asyncio.create_task(code())
+    await settled()
+    running.runs(run)
+    store.cancelled = {running.task.task_id}
+    await heartbeat.look_for_cancels()
+    await settled()
+    await heartbeat.beat()
+    heartbeat.release_all()
+    await settled()
+    assert not run.done()
+    assert running.stop_reason is StopReason.CANCELLED
+    heartbeat.remove(running)
+    cleaned_up.set()
+    await asyncio.wait([run])
+
+
+async def test_what_is_claimed_after_the_grace_is_handed_back_before_it_begins(
+    heartbeat: Heartbeat, clock: FakeClock
+) -> None:
+    heartbeat.release_all()
+    late = attempt(heartbeat, clock)
+    assert late.stop_reason is StopReason.RELEASED

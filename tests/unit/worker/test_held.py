@@ -65,7 +65,7 @@ class FakeClaims:
         self._look()
         return cast(RunningAttempt, FakeAttempt(message.task_id)) if self.known else Refusal.NO_DOCUMENT
 
-    async def hand_over(self, message: TaskMessage) -> Refusal:
+    async def hand_over(self, message: TaskMessage, delay: timedelta) -> Refusal:
         self._look()
         if not self.known:
             return Refusal.NO_DOCUMENT
@@ -128,7 +128,7 @@ class Bench:
             cast(Any, FakeHeartbeat()),
             self.breaker,
             self.in_hand,
-            Suspects(max_crashes=3),
+            Suspects(3, timedelta(hours=1)),
             slots=1,
         )
 

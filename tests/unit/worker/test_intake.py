@@ -94,6 +94,7 @@ class FakeBroker:
 
 class FakeHand:
     acked_early = 0
+    left_over = 0
 
 
 class FakeConsumer:
@@ -212,6 +213,17 @@ async def test_while_the_store_is_away_nothing_is_taken_in(bench: Bench) -> None
     bench.is_away = False
     await bench.after(3, 16, 16)
     assert bench.intake.problem is None
+
+
+async def test_what_is_left_over_is_claimed_before_more_is_taken_in(bench: Bench) -> None:
+    bench.start()
+    await bench.after(0, 16)
+    bench.store_fails()
+    bench.consumer.in_hand.left_over = 3
+    bench.is_away = False
+    await bench.after(30, 16)
+    bench.consumer.in_hand.left_over = 0
+    await bench.after(1, 16, 16)
 
 
 async def test_a_worker_that_starts_without_a_store_waits_for_it(bench: Bench) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from tenacity import wait_none
 
 from taskframework.errors import StoreUnavailableError
+from taskframework.testing.clock import FakeClock
+from taskframework.testing.eventually import eventually
 from taskframework.worker import patience
-from taskframework.worker.patience import until_available
+from taskframework.worker.patience import StoreBreaker, until_available
 
 
 @pytest.fixture(autouse=True)
@@ -55,3 +59,19 @@ async def test_another_error_is_not_waited_for() -> None:
     with pytest.raises(ValueError, match="a bug"):
         await until_available(lambda: ask())
     assert len(calls) == 2
+
+
+async def test_a_cancellation_inside_a_ping_does_not_leave_the_breaker_open() -> None:
+    clock, trouble = FakeClock(), [asyncio.CancelledError(), StoreUnavailableError()]
+
+    async def ping() -> None:
+        if trouble:
+            raise trouble.pop(0)
+
+    breaker = StoreBreaker(ping, clock, lambda: 0)
+    breaker.open(StoreUnavailableError())
+    for _ in range(3):
+        await eventually(lambda: clock.sleeping == 1)
+        clock.advance(10)
+    await eventually(lambda: not breaker.is_open)
+    await breaker.stop()

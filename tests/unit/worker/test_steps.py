@@ -28,6 +28,7 @@ from taskframework.testing.factories import new_task
 from taskframework.worker import attempt as attempts
 from taskframework.worker.attempt import RunningAttempt, StopReason
 from taskframework.worker.executor import LeaseLostError, TaskExecutorService
+from taskframework.worker.steps import StepRecorder
 
 Code = Callable[[TaskContext[Any]], Any]
 CLOCK = SystemClock()
@@ -214,6 +215,25 @@ async def test_the_function_of_a_step_can_be_cancelled(run: Running, store: Stor
     assert store.asked == 0
 
 
+@pytest.mark.parametrize("reason", [StopReason.CANCELLED, StopReason.RELEASED])
+async def test_a_step_in_a_thread_that_ends_soon_after_a_stop_is_recorded(
+    run: Running, store: Store, reason: StopReason
+) -> None:
+    entered, go_on = threading.Event(), threading.Event()
+
+    def function() -> str:
+        entered.set()
+        go_on.wait(20)
+        return "receipt"
+
+    running = asyncio.create_task(run(lambda context: context.once_blocking("charge", function)))
+    await asyncio.to_thread(entered.wait, 20)
+    run.attempt.stop(reason)
+    asyncio.get_running_loop().call_later(0.05, go_on.set)
+    assert await running == Succeeded("receipt")
+    assert store.task.steps == (StepOutcome("charge", "receipt"),)
+
+
 async def test_code_that_was_left_behind_begins_no_step_and_records_none(
     run: Running, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -265,3 +285,26 @@ async def test_a_record_that_nobody_waits_for_any_more_is_written(run: Running, 
     store.gate.set()
     await running
     assert store.task.steps == (StepOutcome("a", 1),)
+
+
+def test_code_that_was_left_behind_hears_so_without_an_event_loop() -> None:
+    """The process ends: a thread that records now would wait for a loop that does not run again."""
+
+    async def closed() -> StepRecorder:
+        store = Store()
+        fence = Fence(store.task.task_id, 1, "claim")
+        recorder = StepRecorder(RunningAttempt(store.task, fence, 1), cast(TaskStore, store), CLOCK)
+        await recorder.close()
+        return recorder
+
+    with asyncio.Runner() as runner:
+        recorder = runner.run(closed())
+        assert recorder.record(StepOutcome("a", 1)).result(timeout=0) is None
+    assert recorder.record(StepOutcome("b", 1)).result(timeout=0) is None
+
+
+async def test_what_was_handed_over_before_the_end_is_written(run: Running, store: Store) -> None:
+    recorder = StepRecorder(run.attempt, cast(TaskStore, store), CLOCK)
+    recorded = recorder.record(StepOutcome("a", 1))
+    await recorder.close()
+    assert recorded.result(timeout=0) == StepOutcome("a", 1)

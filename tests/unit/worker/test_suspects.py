@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from datetime import timedelta
 
 import pytest
 
@@ -11,6 +12,8 @@ from taskframework.model.message import TaskMessage
 from taskframework.testing.factories import new_task
 from taskframework.worker import suspects as suspects_module
 from taskframework.worker.suspects import Suspects
+
+HOUR = timedelta(hours=1)
 
 
 def crashed(times: int) -> dict[str, str]:
@@ -24,13 +27,13 @@ async def test_only_tasks_on_their_last_chance_are_kept_apart(
     crashes: int, runs_together: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(suspects_module, "_PATIENCE", 0.01)
-    suspects = Suspects(max_crashes=3)
+    suspects = Suspects(3, HOUR)
     async with suspects.turn(crashed(2)), suspects.turn(crashed(crashes)) as is_its_turn:
         assert is_its_turn is runs_together
 
 
 async def test_the_next_one_runs_when_the_one_before_is_done() -> None:
-    suspects = Suspects(max_crashes=3)
+    suspects = Suspects(3, HOUR)
     order: list[str] = []
 
     async def run(name: str) -> None:
@@ -45,7 +48,7 @@ async def test_the_next_one_runs_when_the_one_before_is_done() -> None:
 
 
 async def test_a_turn_ends_with_an_error() -> None:
-    suspects = Suspects(max_crashes=3)
+    suspects = Suspects(3, HOUR)
     with contextlib.suppress(RuntimeError):
         async with suspects.turn(crashed(2)):
             raise RuntimeError
@@ -54,12 +57,35 @@ async def test_a_turn_ends_with_an_error() -> None:
 
 
 async def test_with_a_single_crash_allowed_nobody_is_suspected_before_it() -> None:
-    suspects = Suspects(max_crashes=1)
+    suspects = Suspects(1, HOUR)
     async with suspects.turn(crashed(0)), suspects.turn(crashed(0)) as is_its_turn:
         assert is_its_turn
 
 
 async def test_a_strange_header_is_no_accusation() -> None:
-    suspects = Suspects(max_crashes=3)
+    suspects = Suspects(3, HOUR)
     async with suspects.turn(crashed(2)), suspects.turn({"x-crashes": "many"}) as is_its_turn:
         assert is_its_turn
+
+
+async def test_what_survives_its_probation_is_not_waited_for() -> None:
+    suspects = Suspects(3, timedelta(milliseconds=20))
+    async with suspects.turn(crashed(2)) as first, suspects.turn(crashed(2)) as second:
+        assert (first, second) == (True, True)
+    async with suspects.turn(crashed(2)) as third:
+        assert third, "a turn that ended with its probation does not end again"
+
+
+async def test_only_a_few_wait_in_a_slot() -> None:
+    suspects = Suspects(3, HOUR)
+
+    async def ask() -> bool:
+        async with suspects.turn(crashed(2)) as is_its_turn:
+            return is_its_turn
+
+    async with suspects.turn(crashed(2)):
+        asking = [asyncio.create_task(ask()) for _ in range(10)]
+        await asyncio.sleep(0)
+        done, _ = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
+        assert [task.result() for task in done] == [False] * 6
+    assert [await task for task in asking] == [True] * 4 + [False] * 6

@@ -1,0 +1,48 @@
+"""Work beside the caller: held while it runs, ended for certain, and not ended by a cancellation meant for another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+_CANCEL_AGAIN = 0.5
+
+
+class Background:
+    """Tasks nobody waits for now, held so that they live, and awaited at the end."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def finished(self) -> None:
+        """Wait for all of them. Each must bound its own time."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+
+async def end(*tasks: asyncio.Task[None]) -> None:
+    """Cancel tasks until they have ended."""
+    # Once is not enough: on Python 3.11 `asyncio.wait_for`, which drivers use, loses a cancellation that comes in the
+    # same moment as the result.
+    while pending := [task for task in tasks if not task.done()]:
+        for task in pending:
+            task.cancel()
+        await asyncio.wait(pending, timeout=_CANCEL_AGAIN)
+
+
+def is_failure(error: BaseException) -> bool:
+    """Whether what the present task caught is a failure, and not its own end.
+
+    A cancellation is a failure like any other while nobody cancels the task: a driver cancels who waits for a channel
+    that closes, and so may whatever else is called.
+    """
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        return task is not None and not task.cancelling()
+    return isinstance(error, Exception)

@@ -1,0 +1,119 @@
+"""The thread pool for a plain `def execute`: a thread cannot be ended, so what becomes of it is waited for or left."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import dataclasses
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+from taskframework.tasks.context import AttemptControl, TaskContext
+from taskframework.tasks.steps import Steps
+from taskframework.worker.processes import GRACE, retrieved
+
+
+class ThreadPool:
+    """Runs attempts in threads; one that is left behind keeps its place until it ends by itself."""
+
+    def __init__(self, size: int, *, grace: float = GRACE) -> None:
+        """Prepare an empty pool.
+
+        Args:
+            size: the most threads at a time.
+            grace: seconds that code has to end by itself after it was cancelled, before it is left behind.
+        """
+        self._threads = ThreadPoolExecutor(size, thread_name_prefix="taskframework")
+        # As many as threads: an attempt waits here, where its time does not run yet, and not inside the pool.
+        self._slots = asyncio.Semaphore(size)
+        self._grace = grace
+
+    async def run(
+        self, execute: Callable[[TaskContext[Any]], Any], context: TaskContext[Any], on_start: Callable[[], None]
+    ) -> Any:
+        """Call `execute(context)` in a thread.
+
+        When the caller is cancelled, `context.is_cancel_requested` becomes true, and the code has `grace` to end before
+        it is left behind. A second cancellation leaves it behind at once.
+
+        Args:
+            execute: the task code.
+            context: what it is given.
+            on_start: called when a thread is free, after whatever wait that took.
+
+        Returns:
+            What `execute` returned, also after a cancellation that it did not see: its work was done then.
+
+        Raises:
+            asyncio.CancelledError: if the caller was cancelled, and the code saw it or did not end in time.
+            BaseException: whatever `execute` raises.
+        """
+        control = _ThreadControl(context.control)
+        call = partial(contextvars.copy_context().run, execute, dataclasses.replace(context, control=control))
+        await self._slots.acquire()
+        on_start()
+        try:
+            work = self._threads.submit(_keep_stop_iteration, call)
+        except RuntimeError:  # the pool is closed
+            self._slots.release()
+            raise
+        work.add_done_callback(partial(self._free, asyncio.get_running_loop()))
+        result = asyncio.wrap_future(work)
+        result.add_done_callback(retrieved)
+        try:
+            await asyncio.wait([result])
+        except asyncio.CancelledError:
+            pass
+            await asyncio.wait([result], timeout=self._grace)
+            if control.has_seen_stop or not result.done():
+                raise
+        finally:
+            result.cancel()  # what is left behind must not reach for a loop that has ended
+        return result.result()
+
+    def close(self) -> None:
+        """Take no more work; threads that were left behind end by themselves."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _free(self, loop: asyncio.AbstractEventLoop, _: Future[Any]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop ended before the thread
+            loop.call_soon_threadsafe(self._slots.release)
+
+
+class _ThreadControl:
+    """`AttemptControl` for a thread: also a timeout is a stop, and it knows whether the code has seen one.
+
+    Code that saw it returns early, and what it returns then is no result; code that did not see it was finished.
+    """
+
+    def __init__(self, control: AttemptControl) -> None:
+        self._control = control
+        self.is_stopped = False
+        self.has_seen_stop = False
+
+    @property
+    def cancel_requested(self) -> bool:
+        if requested := self.is_stopped or self._control.cancel_requested:
+            self.has_seen_stop = True
+        return requested
+
+    @property
+    def steps(self) -> Steps:
+        return self._control.steps
+
+    async def report_progress(self, value: object) -> None:
+        await self._control.report_progress(value)
+
+    def report_progress_soon(self, value: object) -> None:
+        self._control.report_progress_soon(value)
+
+
+def _keep_stop_iteration(call: Callable[[], Any]) -> Any:
+    """A StopIteration cannot be set on a future and would hang the attempt."""
+    try:
+        return call()
+    except StopIteration as error:
+        raise RuntimeError("the task code raised StopIteration") from error

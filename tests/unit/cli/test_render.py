@@ -1,0 +1,66 @@
+"""What a person is shown of one task: the facts that docs/operations/stuck-task.md reads."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from rich.console import Console
+
+from taskframework.cli.render import task_facts
+from taskframework.model.status import TaskStatus
+from taskframework.model.task import CancelRequest, Lease, StepOutcome, Task
+from taskframework.testing.factories import new_task
+
+NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
+
+
+def shown(task: Task) -> dict[str, str]:
+    """The facts by their names."""
+    console = Console(width=200)
+    with console.capture() as capture:
+        console.print(task_facts(task))
+    return {line[:16].strip(): line[16:].strip() for line in _aligned(capture.get())}
+
+
+def _aligned(text: str) -> list[str]:
+    rows = [line.split("  ", 1) for line in text.splitlines() if line.strip()]
+    return [f"{row[0]:<16}{row[-1]}" for row in rows]
+
+
+def test_a_waiting_task_shows_what_it_waits_for() -> None:
+    task = new_task(
+        now=NOW,
+        status=TaskStatus.QUEUED,
+        not_before=NOW + timedelta(minutes=1),
+        next_dispatch_at=NOW + timedelta(minutes=2),
+        dispatches=3,
+        no_handler=2,
+        crashes=1,
+        releases=4,
+        fencing_token=7,
+    )
+    facts = shown(task)
+    assert facts["Not before"] == "2026-11-20T12:01:00.000Z"
+    assert facts["Next dispatch"] == "2026-11-20T12:02:00.000Z"
+    counts = ("Dispatches", "No handler", "Crashes", "Releases", "Fencing token")
+    assert [facts[name] for name in counts] == ["3", "2", "1", "4", "7"]
+
+
+def test_a_running_task_shows_its_lease_its_steps_and_who_wants_it_to_end() -> None:
+    task = new_task(
+        now=NOW,
+        status=TaskStatus.RUNNING,
+        next_dispatch_at=None,
+        lease=Lease("host:1:abc", "claim", NOW + timedelta(seconds=30)),
+        cancel=CancelRequest("ada", NOW, "no longer needed"),
+        steps=(StepOutcome("charge", "secret"), StepOutcome("label", None)),
+    )
+    facts = shown(task)
+    assert (facts["Worker"], facts["Lease until"]) == ("host:1:abc", "2026-11-20T12:00:30.000Z")
+    assert facts["Cancel asked"] == "by ada at 2026-11-20T12:00:00.000Z: no longer needed"
+    assert facts["Steps done"] == "charge, label"
+    assert not facts.keys() & {"Next dispatch", "Not before", "Dispatches", "Crashes", "Releases", "No handler"}
+
+
+def test_a_new_task_that_never_left_the_store_says_so() -> None:
+    assert shown(new_task(now=NOW))["Dispatches"] == "0"
