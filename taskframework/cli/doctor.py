@@ -140,8 +140,8 @@ async def _tasks(store: TaskStore) -> Finding:
         return Finding("tasks", found)
     problem = (
         f"{undriven:,} live tasks have no due time, lease or children, so nothing will ever move them. This is a "
-        "defect: keep their documents for a report, then cancel them and submit them again. A RUNNING one has no worker "
-        "that could end it after a cancel: delete its document from the store instead."
+        "defect: keep their documents for a report, then cancel them and submit them again. A RUNNING one has no "
+        "worker that could end it after a cancel: delete its document from the store instead."
     )
     return Finding("tasks", found, [problem])
 

@@ -64,9 +64,9 @@ class TaskStore(Protocol):
     """A database that holds tasks.
 
     Every method raises `StoreUnavailableError` when the database cannot be reached in time. A write that raised may
-    still have been applied. With a worker's transition the caller finds out: it asks the same one again, and if the reply
-    is None, `Transition.won` tells from the task, by its claim id, whether the first was applied. A store may repeat and
-    read back by itself before it raises; nobody relies on it.
+    still have been applied. With a worker's transition the caller finds out: it asks for the same one again, and after
+    None `Transition.won` tells from the task, by its claim id, whether the first was applied. A store may repeat a
+    write and read it back before it raises; nobody relies on that.
     """
 
     async def open(self) -> None:

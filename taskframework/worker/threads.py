@@ -66,7 +66,7 @@ class ThreadPool:
         try:
             await asyncio.wait([result])
         except asyncio.CancelledError:
-            pass
+            control.is_stopped = True
             await asyncio.wait([result], timeout=self._grace)
             if control.has_seen_stop or not result.done():
                 raise

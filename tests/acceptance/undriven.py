@@ -34,3 +34,4 @@ def finding_of_undriven(folder: Folder, env: Mapping[str, str]) -> None:
     (problem,) = problems["tasks"]
     assert problem.startswith("2 live tasks have no due time, lease or children")
     assert "keep their documents for a report, then cancel them and submit them again" in problem
+    assert "A RUNNING one has no worker that could end it after a cancel: delete its document" in problem
