@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import contextmanager, nullcontext
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -28,19 +28,25 @@ class DemoDisplay:
         self.state = DemoState(files, self._tell)
         self._console = console
         self._started = time.monotonic()
+        self._is_shown = False
 
-    def shown(self) -> AbstractContextManager[object]:
-        """Show while the context lasts."""
-        if not self._console.is_terminal:
-            return nullcontext()
-        return Live(console=self._console, get_renderable=self._bars, transient=True, refresh_per_second=10)
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Show while the context lasts; what ends after it, because of Ctrl-C, is not news any more."""
+        live = Live(console=self._console, get_renderable=self._bars, transient=True, refresh_per_second=10)
+        self._is_shown = True
+        try:
+            with live if self._console.is_terminal else nullcontext():
+                yield
+        finally:
+            self._is_shown = False
 
     @property
     def seconds(self) -> float:
         return time.monotonic() - self._started
 
     def _tell(self, outcome: FileOutcome) -> None:
-        if self._console.is_terminal:
+        if self._console.is_terminal or not self._is_shown:
             return
         total = self.state.total
         number = f"[{len(self.state.outcomes):>{len(str(total))}}/{total}]"
