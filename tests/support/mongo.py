@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pymongo import MongoClient
-from pymongo.errors import OperationFailure, PyMongoError
+from pymongo.errors import AutoReconnect, OperationFailure, PyMongoError
 
 from tests.support.process import Process, ServerFailed, ServerUnavailable, free_ports, wait_until
 
@@ -131,7 +131,11 @@ class MongoServer:
 
     def drop_database(self, name: str) -> None:
         with self.client() as client:
-            client.drop_database(name)
+            try:
+                client.drop_database(name)
+            except AutoReconnect:  # a test that made it step down has just ended
+                self.wait_ready()
+                client.drop_database(name)
 
     def client(self) -> MongoClient[dict[str, Any]]:
         """A synchronous client for the test's own look at the server; the caller closes it."""
