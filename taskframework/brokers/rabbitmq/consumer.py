@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -15,8 +16,13 @@ from taskframework.brokers.rabbitmq.connection import Line
 from taskframework.brokers.rabbitmq.delivery import ConsumerChannel, RabbitDelivery
 from taskframework.brokers.rabbitmq.faults import driver_errors
 from taskframework.brokers.rabbitmq.supervision import Kept
+from taskframework.errors import BrokerError
 from taskframework.model.status import Priority
 
+logger = logging.getLogger(__name__)
+
+#: A consumer that heard nothing for so many seconds asks whether it is still one.
+_WATCH_SECONDS = 5.0
 #: Longest time to register a consumer, its declarations included, in seconds.
 _REGISTER_SECONDS = 10.0
 
@@ -93,7 +99,24 @@ class QueueConsumer:
             if self._source.repair is not None and isinstance(error.__cause__, ChannelNotFoundEntity):
                 await self._source.repair()
             raise
+        self._background.start(self._watch(consumer))
         return consumer
+
+    async def _watch(self, consumer: ConsumerChannel) -> None:
+        """Register anew when the broker serves the consumer no longer and did not say so."""
+        while not consumer.lost.is_set():
+            try:
+                async with asyncio.timeout(_WATCH_SECONDS):
+                    await consumer.lost.wait()
+            except TimeoutError:
+                try:
+                    is_served = await consumer.is_served()
+                except BrokerError as error:
+                    logger.debug("%s", error)
+                    is_served = False
+                if not is_served:
+                    logger.warning("the consumer of %s is not served any more; registering anew", self._source.name)
+                    consumer.lost.set()
 
     async def _register(self, channel: AbstractChannel, consumer: ConsumerChannel) -> None:
         with driver_errors(f"consuming {self._source.name}"):

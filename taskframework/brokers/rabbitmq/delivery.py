@@ -42,6 +42,8 @@ class ConsumerChannel:
         self._on_timeout = on_timeout
         self._tag: str | None = None
         self._open_deliveries = 0
+        self._has_news = True
+        self._was_passed_over = False
         self._takes_no_more = False
         self._nothing_owed = asyncio.Event()
         self._closed = asyncio.Event()
@@ -71,6 +73,7 @@ class ConsumerChannel:
         async def take(message: aiormq.abc.DeliveredMessage) -> None:
             # Runs in a task that dies with the channel, so it only hands over.
             self._open_deliveries += 1
+            self._has_news = True
             self._nothing_owed.clear()
             delivery = RabbitDelivery(self, message)
             if self._takes_no_more:
@@ -83,6 +86,21 @@ class ConsumerChannel:
         await self._channel.set_qos(prefetch, global_=False)
         registered = await self._inner.basic_consume(self.queue, take, arguments={**(arguments or {})})
         self._tag = registered.consumer_tag
+
+    async def is_served(self) -> bool:
+        """Whether the broker still knows the consumer, as far as one can tell. Asks only when it has long been silent.
+
+        RabbitMQ 3.10 that was killed and started again does not always tell consumers that their queue was deleted.
+        """
+        had_news, self._has_news = self._has_news, False
+        if had_news or self._open_deliveries or self.lost.is_set():
+            self._was_passed_over = False
+            return True
+        with driver_errors(f"looking at {self.queue}"):
+            found = await self._inner.queue_declare(self.queue, passive=True, timeout=ANSWER_SECONDS)
+        # Once may be a message on its way to us.
+        before, self._was_passed_over = self._was_passed_over, bool(found.message_count) and not self._has_news
+        return bool(found.consumer_count) and not (before and self._was_passed_over)
 
     async def cancel(self) -> None:
         """No new deliveries after this returns. Never fails."""
