@@ -1,0 +1,43 @@
+"""A consumer that the broker forgot without a word: how it finds out."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from taskframework.brokers.rabbitmq.delivery import ConsumerChannel
+from taskframework.model.status import Priority
+
+
+class FakeInner:
+    """Answers what the queue has."""
+
+    is_closed = False
+
+    def __init__(self, consumers: int, messages: int) -> None:
+        self._found = SimpleNamespace(consumer_count=consumers, message_count=messages)
+        self.asked = 0
+
+    async def queue_declare(self, *_: object, **__: object) -> SimpleNamespace:
+        self.asked += 1
+        return self._found
+
+
+@pytest.mark.parametrize(
+    ("consumers", "messages", "answers"),
+    [
+        (1, 0, [True, True, True]),
+        (0, 0, [True, False, False]),
+        (1, 7, [True, True, False]),  # the first time the messages may be on their way
+    ],
+)
+async def test_a_silent_consumer_asks_whether_it_is_still_one(
+    consumers: int, messages: int, answers: list[bool]
+) -> None:
+    inner = FakeInner(consumers, messages)
+    channel = SimpleNamespace(close_callbacks=set())
+    consumer = ConsumerChannel(cast(Any, channel), cast(Any, inner), Priority.NORMAL)
+    assert [await consumer.is_served() for _ in answers] == answers
+    assert inner.asked == len(answers) - 1, "what has just begun is not asked for"
