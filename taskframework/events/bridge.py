@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from taskframework import failpoint
@@ -21,6 +22,7 @@ from taskframework.model.marks import MarkPublished
 from taskframework.model.task import Task
 from taskframework.model.view import public_view
 from taskframework.stores.base import TaskStore
+from taskframework.stores.marking import Marking
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +51,7 @@ class ExternalEventBridge:
         self._waiting: OrderedDict[str, _Waiting] = OrderedDict()
         self._marks: OrderedDict[str, int] = OrderedDict()
         self._pump: asyncio.Task[None] | None = None
-        self._marking: set[asyncio.Task[None]] = set()
+        self._marking = Marking(self._write_marks)
 
     def hear(self, event: TaskEvent) -> None:
         """Take note of a task; publication goes on by itself."""
@@ -71,8 +73,9 @@ class ExternalEventBridge:
 
     async def drain(self) -> None:
         """Wait until everything heard so far is published and marked, or given up on."""
-        while busy := self._marking | ({self._pump} if self._pump else set()):
-            await asyncio.wait(busy)
+        while self._pump is not None:
+            await asyncio.wait([self._pump])
+        await self._marking.drain()
 
     async def _run(self) -> None:
         try:
@@ -97,12 +100,9 @@ class ExternalEventBridge:
             return
         await failpoint.reached("relay.after_confirm")
         # Also without events: what was published before may lack its mark, and would come back from the relay for ever.
-        marks = [self._remember(waiting.task) for waiting in group if waiting.task.unpublished]
-        if not marks:
-            return
-        marking = asyncio.create_task(self._write_marks(marks))
-        self._marking.add(marking)
-        marking.add_done_callback(self._marking.discard)
+        for waiting in group:
+            if waiting.task.unpublished:
+                self._marking.add(self._remember(waiting.task))
 
     def _events(self, waiting: _Waiting) -> list[ExternalEvent]:
         task = waiting.task
@@ -122,9 +122,11 @@ class ExternalEventBridge:
             self._marks.popitem(last=False)
         return MarkPublished(task.task_id, task.sequence)
 
-    async def _write_marks(self, marks: list[MarkPublished]) -> None:
-        results = await asyncio.gather(*map(self._store.mark, marks), return_exceptions=True)
+    async def _write_marks(self, marks: Sequence[MarkPublished]) -> None:
+        try:
+            await self._store.mark(*marks)
+        except StoreError as error:
+            logger.debug("%d published marks not written: %s", len(marks), error.message)
+        except Exception:
+            logger.exception("published marks not written")
         await failpoint.reached("relay.after_mark")
-        failed = [result for result in results if isinstance(result, BaseException)]
-        if failed and not isinstance(failed[0], StoreError):
-            logger.error("published marks not written", exc_info=failed[0])

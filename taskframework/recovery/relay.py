@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import timedelta
 from typing import Protocol
 
@@ -44,7 +43,7 @@ class Relay:
         tasks = await self._store.unpublished(self._batch)
         if not tasks:
             return False
-        await asyncio.gather(*(self._store.mark(PostponeRelay(task.task_id, _IN_HAND)) for task in tasks))
+        await self._store.mark(*(PostponeRelay(task.task_id, _IN_HAND) for task in tasks))
         await failpoint.reached("relay.after_reserve")
         for task in tasks:
             self._bridge.take(task)

@@ -109,8 +109,12 @@ class TaskStore(Protocol):
         """
         ...
 
-    async def mark(self, mark: Mark) -> None:
-        """Move a driver of a task. Grouped; says nothing about whether it still applied."""
+    async def mark(self, *marks: Mark) -> None:
+        """Move drivers of tasks, together where that is possible; says nothing about whether they still applied.
+
+        Raises:
+            ValueNotStorableError: if one of them can never be written; the others may be.
+        """
         ...
 
     async def renew(self, worker_id: str, fences: Sequence[Fence], lease: timedelta) -> dict[str, Renewal]:

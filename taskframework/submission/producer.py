@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -25,6 +25,7 @@ from taskframework.model.message import TaskMessage
 from taskframework.model.status import CLAIMABLE
 from taskframework.model.task import Task
 from taskframework.stores.base import TaskStore
+from taskframework.stores.marking import Marking
 from taskframework.telemetry import current_traceparent, span
 
 logger = logging.getLogger(__name__)
@@ -64,6 +65,7 @@ class TaskMessageProducer:
         self._on_refused = on_refused
         self._pending: set[asyncio.Task[None]] = set()
         self._timers: set[asyncio.Task[None]] = set()
+        self._marking = Marking(self._write_marks)
 
     def hear(self, event: TaskEvent) -> None:
         """Listener for every event after which a task is claimable."""
@@ -98,6 +100,7 @@ class TaskMessageProducer:
             timer.cancel()
         while busy := self._pending | self._timers:
             await asyncio.wait(busy)
+        await self._marking.drain()
 
     def _spawn(self, group: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -105,14 +108,19 @@ class TaskMessageProducer:
         task.add_done_callback(group.discard)
 
     async def _publish(self, task: Task, delay: timedelta | None) -> None:
-        if not await self._send(task, delay):
-            return
-        await failpoint.reached("dispatch.before_mark")
-        mark = MarkDispatched(task.task_id, task.dispatch_epoch, self._policy.redispatch, self._policy.redispatch_max)
+        if await self._send(task, delay):
+            self._marking.add(
+                MarkDispatched(task.task_id, task.dispatch_epoch, self._policy.redispatch, self._policy.redispatch_max)
+            )
+
+    async def _write_marks(self, marks: Sequence[MarkDispatched]) -> None:
         try:
-            await self._store.mark(mark)
+            await failpoint.reached("dispatch.before_mark")
+            await self._store.mark(*marks)
         except StoreError as error:
-            logger.debug("dispatch mark of task %s not written: %s", task.task_id, error)
+            logger.debug("%d dispatch marks not written: %s", len(marks), error.message)
+        except Exception:
+            logger.exception("dispatch marks not written")
 
     async def _publish_later(self, task: Task, wait: timedelta) -> None:
         await self._clock.sleep(wait.total_seconds())

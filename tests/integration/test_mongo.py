@@ -312,7 +312,7 @@ async def test_the_store_tells_the_time_of_the_server(driver: Driver, mongo_url:
 
 def test_a_request_without_a_rule_is_a_clear_error() -> None:
     with pytest.raises(TypeError, match=r"str has no rule for MongoDB; add it to .*transitions"):
-        write_of("no transition")
+        write_of(["no transition"])
 
 
 @both_drivers

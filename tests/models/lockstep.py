@@ -13,7 +13,7 @@ from taskframework.model.task import Task
 from taskframework.model.transitions import Fence, Transition
 from taskframework.stores.base import DueTask, ExpiredLease, Inserted, Renewal, TaskStore
 from taskframework.stores.mongo.expressions import change, milliseconds
-from taskframework.stores.mongo.transitions import Write, write_of
+from taskframework.stores.mongo.transitions import Write, write_alone
 from taskframework.testing.conformance.comparison import differences
 from tests.models.invariants import Watch
 from tests.models.reference import Reference, TimePasses
@@ -162,7 +162,7 @@ def _differences(actual: Task, expected: Task) -> list[str]:
     return differences(left, right, _TOLERANCE)
 
 
-@write_of.register
+@write_alone.register
 def _time_passes(passing: TimePasses) -> Write:
     by = milliseconds(passing.by)
     times = ("not_before", "next_dispatch_at", "deadline", "publish_at")

@@ -13,7 +13,6 @@ from taskframework.model.status import TaskStatus
 from taskframework.model.task import ERRORS_KEPT, HISTORY_LENGTH, TaskError, plain
 from taskframework.model.transitions import DEADLINE, RELAY_AFTER
 from taskframework.model.values import Json
-from taskframework.stores.mongo.documents import stored
 
 #: What an aggregation expression may be: a constant, a "$path", an operator object.
 Expression = Any
@@ -86,7 +85,7 @@ WHEN_CANCELLED: tuple[tuple[Expression, TaskStatus], ...] = (
 
 
 def with_event(
-    event: Expression, *, worker_id: Expression = None, data: Json = None, attempt: Expression = "$attempts"
+    event: Expression, *, worker_id: Expression = None, data: Expression = None, attempt: Expression = "$attempts"
 ) -> Changes:
     """`model.transitions.with_event`."""
     sequence = plus("$sequence", 1)
@@ -96,7 +95,7 @@ def with_event(
     return {
         "sequence": sequence,
         "revision": plus("$revision", 1),
-        "history": {"$concatArrays": [kept, [{**entry, "data": lit(stored(data))}]]},
+        "history": {"$concatArrays": [kept, [{**entry, "data": data}]]},
         "publish_at": later(RELAY_AFTER),
         "updated_at": NOW,
     }
@@ -127,8 +126,12 @@ def claimable_at(status: Expression, due: Expression, dispatch_after: timedelta 
     }
 
 
-def with_error(error: TaskError) -> Changes:
+def with_error(error: Expression) -> Changes:
     """`model.transitions.with_error`, the error being of the present attempt and time."""
-    record = {name: lit(value) for name, value in plain(error).items()}
-    record |= {"attempt": "$attempts", "at": NOW}
+    record = {"$mergeObjects": [error, {"attempt": "$attempts", "at": NOW}]}
     return {"error": record, "errors": {"$slice": [{"$concatArrays": ["$errors", [record]]}, -ERRORS_KEPT]}}
+
+
+def error_of(error: TaskError) -> Expression:
+    """An error as it is stored."""
+    return lit(plain(error))

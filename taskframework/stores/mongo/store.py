@@ -105,8 +105,8 @@ class MongoStore:
     async def apply(self, transition: Transition) -> Task | None:
         return await self._writer.apply(transition)
 
-    async def mark(self, mark: Mark) -> None:
-        await self._writer.mark(mark)
+    async def mark(self, *marks: Mark) -> None:
+        await self._writer.mark(marks)
 
     async def renew(self, worker_id: str, fences: Sequence[Fence], lease: timedelta) -> dict[str, Renewal]:
         if not fences:

@@ -6,8 +6,10 @@ changes. The conformance suite holds both to the same documents.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import singledispatch
+from typing import Any
 
 from taskframework.model.interventions import LEASE_EXPIRED, NO_HANDLER, Cancel, Expire, Postpone, Reap, Replay
 from taskframework.model.marks import (
@@ -19,7 +21,7 @@ from taskframework.model.marks import (
     ReserveDispatch,
 )
 from taskframework.model.status import CLAIMABLE, LIVE, REPLAYABLE, TaskStatus
-from taskframework.model.task import SCHEMA_VERSION
+from taskframework.model.task import SCHEMA_VERSION, plain
 from taskframework.model.transitions import (
     DEADLINE,
     DEADLINE_PASSED,
@@ -38,11 +40,11 @@ from taskframework.stores.mongo.expressions import (
     IS_RUNNING,
     NOW,
     WHEN_CANCELLED,
-    Stage,
     at_rest,
     change,
     choose,
     claimable_at,
+    error_of,
     first_of,
     in_status,
     later,
@@ -54,6 +56,7 @@ from taskframework.stores.mongo.expressions import (
     with_error,
     with_event,
 )
+from taskframework.stores.mongo.together import Together, both
 
 _RETRYING = {"$eq": ["$status", TaskStatus.RETRYING]}
 _LOWER_STATUS = {"$toLower": "$status"}
@@ -64,39 +67,59 @@ class Write:
     """An update of at most one task: the filter that must match, and the pipeline."""
 
     guard: Document
-    stages: list[Stage]
+    stages: Sequence[Any]
 
 
-@singledispatch
-def write_of(request: object) -> Write:
-    """The write that makes a transition or mark.
+def write_of(requests: Sequence[Any]) -> Write:
+    """The write that makes transitions or marks: one, or several of a kind in `JOINT`, each of another task.
 
     Raises:
         TypeError: for a class that has no rule here.
     """
+    joint = _JOINT.get(type(requests[0]))
+    if joint is not None:
+        return joint(Together(requests))
+    [request] = requests
+    return write_alone(request)
+
+
+@singledispatch
+def write_alone(request: object) -> Write:
+    """The write for a kind that is never joined with others."""
     raise TypeError(f"{type(request).__name__} has no rule for MongoDB; add it to {__name__}")
 
 
 def _held(fence: Fence) -> Document:
-    return {
-        "_id": fence.task_id,
-        "status": TaskStatus.RUNNING,
-        "fencing_token": fence.fencing_token,
-        "lease.claim_id": fence.claim_id,
-    }
+    return _all_held(Together([fence]), lambda fence: fence)
+
+
+def _all_held(together: Together[Any], fence: Callable[[Any], Fence]) -> Document:
+    guard = together.where(
+        fencing_token=lambda request: fence(request).fencing_token,
+        lease__claim_id=lambda request: fence(request).claim_id,
+    )
+    return {**guard, "status": TaskStatus.RUNNING}
 
 
 def _claimable(task_id: str, dispatch_epoch: int) -> Document:
     return {"_id": task_id, "status": in_status(*CLAIMABLE), "dispatch_epoch": dispatch_epoch}
 
 
-@write_of.register
-def _claim(claim: Claim) -> Write:
-    guard = {**_claimable(claim.task_id, claim.dispatch_epoch), **passed("not_before")}
+def _all_claimable(together: Together[Any]) -> Document:
+    guard = together.where(dispatch_epoch=lambda request: request.dispatch_epoch)
+    return {**guard, "status": in_status(*CLAIMABLE)}
+
+
+def _claims(claims: Together[Claim]) -> Write:
+    asked_type = {"$ifNull": [claims.each(lambda claim: claim.task_type), "$task_type"]}
+    guard = both(_all_claimable(claims), passed("not_before"), {"$expr": {"$eq": ["$task_type", asked_type]}})
     guard |= {"cancel": None, "schema_version": {"$lte": SCHEMA_VERSION}}
-    if claim.task_type is not None:
-        guard["task_type"] = claim.task_type
-    lease = {"worker_id": lit(claim.worker_id), "claim_id": lit(claim.claim_id), "expires_at": later(claim.lease)}
+    worker_id = claims.each(lambda claim: claim.worker_id)
+    lease = {
+        "worker_id": worker_id,
+        "claim_id": claims.each(lambda claim: claim.claim_id),
+        "expires_at": plus(NOW, claims.each(lambda claim: milliseconds(claim.lease))),
+    }
     claimed = {
         "status": TaskStatus.RUNNING,
         "fencing_token": plus("$fencing_token", 1),
@@ -106,11 +129,11 @@ def _claim(claim: Claim) -> Write:
         "no_handler": 0,
         "started_at": NOW,
     }
-    event = with_event("started", worker_id=lit(claim.worker_id), attempt=plus("$attempts", 1))
+    event = with_event("started", worker_id=worker_id, attempt=plus("$attempts", 1))
     return Write(guard, [change({**claimed, **event})])
 
 
-@write_of.register
+@write_alone.register
 def _report_progress(report: ReportProgress) -> Write:
     progress = {
         "progress": lit(stored(report.progress)),
@@ -120,7 +143,7 @@ def _report_progress(report: ReportProgress) -> Write:
     return Write(_held(report.fence), [change(progress)])
 
 
-@write_of.register
+@write_alone.register
 def _record_step(record: RecordStep) -> Write:
     steps = {"$ifNull": ["$steps", []]}
     entry = {"step": lit(record.step), "outcome": lit(stored(record.outcome))}
@@ -130,28 +153,35 @@ def _record_step(record: RecordStep) -> Write:
     )
 
 
-@write_of.register
-def _complete(complete: Complete) -> Write:
-    outcome = {"result": lit(stored(complete.result)), "error": None, "last_claim_id": lit(complete.fence.claim_id)}
-    event = with_event("completed", worker_id=lit(complete.worker_id))
-    return Write(_held(complete.fence), [change({**at_rest(TaskStatus.COMPLETED), **outcome, **event})])
+def _completions(completions: Together[Complete]) -> Write:
+    outcome = {
+        "result": completions.each(lambda complete: stored(complete.result)),
+        "error": None,
+        "last_claim_id": "$lease.claim_id",
+    }
+    event = with_event("completed", worker_id=completions.each(lambda complete: complete.worker_id))
+    guard = _all_held(completions, lambda complete: complete.fence)
+    return Write(guard, [change({**at_rest(TaskStatus.COMPLETED), **outcome, **event})])
 
 
-@write_of.register
-def _fail(fail: Fail) -> Write:
+def _failures(failures: Together[Fail]) -> Write:
     status = first_of(
         *WHEN_CANCELLED,
-        (not fail.retryable, TaskStatus.FAILED),
+        (failures.each(lambda fail: not fail.retryable), TaskStatus.FAILED),
         ({"$gte": ["$attempts", "$max_attempts"]}, TaskStatus.DEAD_LETTER),
         otherwise=TaskStatus.RETRYING,
     )
-    failed = {"status": status, "last_claim_id": lit(fail.fence.claim_id), **with_error(fail.error)}
-    event = with_event(_LOWER_STATUS, worker_id=lit(fail.worker_id), data=reason_of(fail.error))
-    retrying = {**claimable_at("$status", later(fail.delay)), **event}
-    return Write(_held(fail.fence), [change(failed), choose(_RETRYING, retrying, {**at_rest("$status"), **event})])
+    error = failures.each(lambda fail: plain(fail.error))
+    failed = {"status": status, "last_claim_id": "$lease.claim_id", **with_error(error)}
+    worker_id = failures.each(lambda fail: fail.worker_id)
+    event = with_event(_LOWER_STATUS, worker_id=worker_id, data=failures.each(lambda fail: reason_of(fail.error)))
+    due = plus(NOW, failures.each(lambda fail: milliseconds(fail.delay)))
+    retrying = {**claimable_at("$status", due), **event}
+    guard = _all_held(failures, lambda fail: fail.fence)
+    return Write(guard, [change(failed), choose(_RETRYING, retrying, {**at_rest("$status"), **event})])
 
 
-@write_of.register
+@write_alone.register
 def _release(release: Release) -> Write:
     status = first_of(*WHEN_CANCELLED, otherwise=TaskStatus.QUEUED)
     released = {"status": status, "last_claim_id": lit(release.fence.claim_id), "releases": plus("$releases", 1)}
@@ -162,13 +192,13 @@ def _release(release: Release) -> Write:
         "attempts": plus("$attempts", -1),
         **with_event("released", worker_id=worker_id),
     }
-    late = with_error(framework_error("deadline", DEADLINE_PASSED, retryable=False))
+    late = with_error(error_of(framework_error("deadline", DEADLINE_PASSED, retryable=False)))
     ending = {"$cond": [{"$eq": ["$status", TaskStatus.FAILED]}, {**ended, **late}, ended]}
     is_queued = {"$eq": ["$status", TaskStatus.QUEUED]}
     return Write(_held(release.fence), [change(released), choose(is_queued, queued, ending)])
 
 
-@write_of.register
+@write_alone.register
 def _reap(reap: Reap) -> Write:
     guard = {"_id": reap.task_id, "status": TaskStatus.RUNNING, "fencing_token": reap.fencing_token}
     guard |= passed("lease.expires_at", by=reap.grace)
@@ -176,45 +206,45 @@ def _reap(reap: Reap) -> Write:
     is_poison = {"$or": [{"$gte": ["$attempts", "$max_attempts"]}, {"$gte": [crashes, reap.max_crashes]}]}
     status = first_of(*WHEN_CANCELLED, (is_poison, TaskStatus.DEAD_LETTER), otherwise=TaskStatus.RETRYING)
     error = framework_error("lease_expired", LEASE_EXPIRED, retryable=True)
-    reaped = {"status": status, "crashes": crashes, **with_error(error)}
-    event = with_event(_LOWER_STATUS, worker_id="$lease.worker_id", data=reason_of(error))
+    reaped = {"status": status, "crashes": crashes, **with_error(error_of(error))}
+    event = with_event(_LOWER_STATUS, worker_id="$lease.worker_id", data=lit(reason_of(error)))
     due = {"$cond": [{"$gt": ["$crashes", 1]}, later(reap.delay), NOW]}
     retrying = {**claimable_at("$status", due), **event}
     return Write(guard, [change(reaped), choose(_RETRYING, retrying, {**at_rest("$status"), **event})])
 
 
-@write_of.register
+@write_alone.register
 def _cancel(cancel: Cancel) -> Write:
     guard = {"_id": cancel.task_id, "status": in_status(*LIVE), "cancel": None, **owned(cancel.owner)}
-    data = {"by": cancel.by, "reason": cancel.reason}
+    data = lit({"by": cancel.by, "reason": cancel.reason})
     asked = {"cancel": {"by": lit(cancel.by), "at": NOW, "reason": lit(cancel.reason)}}
     requested = {**asked, **with_event("cancel_requested", data=data)}
     cancelled = {**asked, **at_rest(TaskStatus.CANCELLED), **with_event("cancelled", data=data)}
     return Write(guard, [choose(IS_RUNNING, requested, cancelled)])
 
 
-@write_of.register
+@write_alone.register
 def _expire(expire: Expire) -> Write:
     guard = {"_id": expire.task_id, "status": in_status(*LIVE), "cancel": None, **passed("deadline")}
     data = {"by": DEADLINE, "reason": "the deadline passed"}
     asked = {"cancel": {"by": data["by"], "at": NOW, "reason": data["reason"]}}
-    requested = {**asked, **with_event("cancel_requested", data=data)}
+    requested = {**asked, **with_event("cancel_requested", data=lit(data))}
     error = framework_error("deadline", DEADLINE_PASSED, retryable=False)
-    failed = {**asked, **with_error(error), **at_rest(TaskStatus.FAILED), **with_event("failed")}
+    failed = {**asked, **with_error(error_of(error)), **at_rest(TaskStatus.FAILED), **with_event("failed")}
     return Write(guard, [choose(IS_RUNNING, requested, failed)])
 
 
-@write_of.register
+@write_alone.register
 def _postpone(postpone: Postpone) -> Write:
     guard = {**_claimable(postpone.task_id, postpone.dispatch_epoch), "cancel": None}
     counted = {"no_handler": plus("$no_handler", 1)}
     again = {"next_dispatch_at": later(postpone.delay), "updated_at": NOW}
     error = framework_error("no_handler", NO_HANDLER, retryable=False)
-    dead = {**with_error(error), **at_rest(TaskStatus.DEAD_LETTER), **with_event("dead_letter")}
+    dead = {**with_error(error_of(error)), **at_rest(TaskStatus.DEAD_LETTER), **with_event("dead_letter")}
     return Write(guard, [change(counted), choose({"$lte": ["$no_handler", postpone.limit]}, again, dead)])
 
 
-@write_of.register
+@write_alone.register
 def _replay(replay: Replay) -> Write:
     guard = {"_id": replay.task_id, "status": in_status(*REPLAYABLE), **owned(replay.owner)}
     if replay.revision is not None:
@@ -228,26 +258,23 @@ def _replay(replay: Replay) -> Write:
         **zeroed,
         "report_to_parent": False,
     }
-    return Write(guard, [change({**queued, **with_event("replayed", data={"by": replay.by}, attempt=0)})])
+    return Write(guard, [change({**queued, **with_event("replayed", data=lit({"by": replay.by}), attempt=0)})])
 
 
-@write_of.register
-def _mark_dispatched(mark: MarkDispatched) -> Write:
+def _dispatch_marks(marks: Together[Any]) -> Write:
     doublings = {"$pow": [2, {"$min": ["$dispatches", MAX_DOUBLINGS]}]}
-    wait = {"$min": [{"$multiply": [milliseconds(mark.first), doublings]}, milliseconds(mark.longest)]}
+    first = {"$multiply": [marks.each(lambda mark: milliseconds(mark.first)), doublings]}
+    wait = {"$min": [first, marks.each(lambda mark: milliseconds(mark.longest))]}
     due = {"$add": [{"$max": [NOW, "$not_before"]}, wait]}
-    dispatched = {"next_dispatch_at": due, "dispatches": plus("$dispatches", 1)}
-    return Write(_claimable(mark.task_id, mark.dispatch_epoch), [change(dispatched)])
+    return Write(_all_claimable(marks), [change({"next_dispatch_at": due, "dispatches": plus("$dispatches", 1)})])
 
 
-@write_of.register
-def _reserve_dispatch(reserve: ReserveDispatch) -> Write:
-    mark = MarkDispatched(reserve.task_id, reserve.dispatch_epoch, reserve.first, reserve.longest)
-    write = _mark_dispatched(mark)
-    return Write({**write.guard, **passed("next_dispatch_at", "not_before")}, write.stages)
+def _reservations(reservations: Together[ReserveDispatch]) -> Write:
+    write = _dispatch_marks(reservations)
+    return Write(both(write.guard, passed("next_dispatch_at", "not_before")), write.stages)
 
 
-@write_of.register
+@write_alone.register
 def _make_due(mark: MakeDue) -> Write:
     # `$min` passes over null: also a task that nothing drives gets its due time back.
     return Write(
@@ -256,16 +283,28 @@ def _make_due(mark: MakeDue) -> Write:
     )
 
 
-@write_of.register
-def _mark_published(mark: MarkPublished) -> Write:
-    guard = {"_id": mark.task_id, "published_sequence": {"$lt": mark.sequence}}
+def _published_marks(marks: Together[MarkPublished]) -> Write:
+    mark = marks.each(lambda mark: mark.sequence)
     published = {
-        "published_sequence": {"$min": [mark.sequence, "$sequence"]},
-        "publish_at": {"$cond": [{"$gte": [mark.sequence, "$sequence"]}, None, "$publish_at"]},
+        "published_sequence": {"$min": [mark, "$sequence"]},
+        "publish_at": {"$cond": [{"$gte": [mark, "$sequence"]}, None, "$publish_at"]},
     }
-    return Write(guard, [change(published)])
+    return Write({**marks.of_them, "$expr": {"$lt": ["$published_sequence", mark]}}, [change(published)])
 
 
-@write_of.register
-def _postpone_relay(mark: PostponeRelay) -> Write:
-    return Write({"_id": mark.task_id, "publish_at": {"$ne": None}}, [change({"publish_at": later(mark.delay)})])
+def _relay_delays(marks: Together[PostponeRelay]) -> Write:
+    due = plus(NOW, marks.each(lambda mark: milliseconds(mark.delay)))
+    return Write({**marks.of_them, "publish_at": {"$ne": None}}, [change({"publish_at": due})])
+
+
+_JOINT: dict[type[Any], Callable[[Together[Any]], Write]] = {
+    Claim: _claims,
+    Complete: _completions,
+    Fail: _failures,
+    MarkDispatched: _dispatch_marks,
+    ReserveDispatch: _reservations,
+    MarkPublished: _published_marks,
+    PostponeRelay: _relay_delays,
+}
+#: What is asked for often, and may be asked for together.
+JOINT = frozenset(_JOINT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -10,30 +11,22 @@ from typing import Any, TypeVar
 
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
-from taskframework.errors import StoreError, StoreUnavailableError
+from taskframework.errors import StoreError, StoreUnavailableError, TaskframeworkError, ValueNotStorableError
 from taskframework.grouping import Grouping
 from taskframework.model.marks import Mark
 from taskframework.model.task import Task
-from taskframework.model.transitions import Transition
+from taskframework.model.transitions import Complete, Fail, RecordStep, Release, ReportProgress, Transition
 from taskframework.stores.base import Inserted
 from taskframework.stores.mongo.client import Collection, DuplicateDocumentError, encoded, time_limit
-from taskframework.stores.mongo.documents import Document, document_of, readable, task_of
-from taskframework.stores.mongo.transitions import write_of
+from taskframework.stores.mongo.documents import document_of, readable, task_of
+from taskframework.stores.mongo.transitions import JOINT, Write, write_of
 from taskframework.stores.replies import reply_point
 
 Value = TypeVar("Value")
-Asked = TypeVar("Asked", bound=Transition | Mark)
 
+_SETTLEMENTS = (Complete, Fail, Release, ReportProgress, RecordStep)
 _INSERTS_IN_A_GROUP = 500
-
-
-@dataclass(frozen=True, slots=True)
-class _Update:
-    """A transition or mark and the write that makes it, checked to be storable."""
-
-    asked: Any
-    guard: Document
-    stages: tuple[Any, ...]
+_MARKS_IN_A_GROUP = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +38,7 @@ class _New:
 class TaskWriter:
     """Inserts, transitions and marks on the collection of tasks.
 
-    A value that cannot be stored is refused before its request joins a group. An attempt to write gets half of the
-    time, so that there is time to look whether a write without a reply was made.
+    An attempt to write gets half of the time, so that there is time to look whether a write without a reply was made.
     """
 
     def __init__(self, tasks: Collection, timeout: timedelta) -> None:
@@ -56,11 +48,10 @@ class TaskWriter:
         self._inserts = Grouping(self._insert_group, limit=_INSERTS_IN_A_GROUP)
         self._claims = Grouping(self._move_group, key=_task_id)
         self._settlements = Grouping(self._move_group, key=_task_id)
-        self._marks = Grouping(self._mark_group, key=_task_id)
 
     async def drain(self) -> None:
         """Wait until everything asked for is written."""
-        for grouping in (self._inserts, self._claims, self._settlements, self._marks):
+        for grouping in (self._inserts, self._claims, self._settlements):
             await grouping.drain()
 
     async def insert(self, task: Task) -> Inserted:
@@ -68,54 +59,113 @@ class TaskWriter:
         return await self._in_time(self._inserts(new))
 
     async def apply(self, transition: Transition) -> Task | None:
-        update = _update(transition)
+        _check_id(transition)
         if transition.group == "claim":
-            return await self._in_time(self._claims(update))
+            return await self._in_time(self._claims(transition))
         if transition.group == "settle":
-            return await self._in_time(self._settlements(update))
-        return _task(await self._tasks.update_one(update.guard, update.stages, _points([update])))
+            return await self._in_time(self._settlements(transition))
+        return await self._alone(transition)
 
-    async def mark(self, mark: Mark) -> None:
-        await self._in_time(self._marks(_update(mark)))
+    async def mark(self, marks: Sequence[Mark]) -> None:
+        for mark in marks:
+            _check_id(mark)
+        # Two marks on a task are two writes, in their order: of one write the document would take the first alone.
+        for group in _each_task_once(marks):
+            await self._mark_group(group)
 
-    async def _move_group(self, updates: Sequence[_Update]) -> Sequence[Task | Exception | None]:
+    async def _alone(self, transition: Transition) -> Task | None:
+        write = _encoded(transition)
+        document = await self._tasks.update_one(write.guard, write.stages, (reply_point(transition),))
+        return None if document is None else task_of(document)
+
+    async def _move_group(self, transitions: Sequence[Transition]) -> Sequence[Task | Exception | None]:
         with time_limit(self._patience):
-            if len(updates) == 1:
+            if len(transitions) == 1:
                 try:
                     with time_limit(self._patience / 2):
-                        alone = updates[0]
-                        return [_task(await self._tasks.update_one(alone.guard, alone.stages, _points(updates)))]
+                        return [await self._alone(transitions[0])]
                 except StoreUnavailableError:
                     over = set[str]()  # made or not: what follows finds out
             else:
-                over = await self._patiently(lambda: self._settled_before(updates))
-            return await self._patiently(lambda: self._move_together(updates, over))
+                over = await self._patiently(lambda: self._settled_before(transitions))
+            return await self._patiently(lambda: self._move_together(transitions, over))
 
-    async def _settled_before(self, updates: Sequence[_Update]) -> set[str]:
+    async def _settled_before(self, transitions: Sequence[Transition]) -> set[str]:
         """Tasks whose claim is over already: it would show as won whatever became of this second settlement."""
-        claims = [update.asked.fence.claim_id for update in updates if update.asked.group == "settle"]
+        claims = [asked.fence.claim_id for asked in transitions if isinstance(asked, _SETTLEMENTS)]
         if not claims:
             return set()
-        settled = {"_id": {"$in": _ids(updates)}, "last_claim_id": {"$in": claims}}
+        settled = {"_id": {"$in": _ids(transitions)}, "last_claim_id": {"$in": claims}}
         return {document["_id"] for document in await self._tasks.find(settled, fields=("_id",))}
 
-    async def _move_together(self, updates: Sequence[_Update], over: set[str]) -> Sequence[Task | Exception | None]:
+    async def _move_together(
+        self, transitions: Sequence[Transition], over: set[str]
+    ) -> Sequence[Task | Exception | None]:
         """Write all, then read all: the totals of a bulk write do not say which guards held.
 
         Made a second time, a move that was made finds its guard closed by itself, and the reading shows it as won.
         """
-        refused = await self._update_each(updates)
-        found = readable(await self._tasks.find({"_id": {"$in": _ids(updates)}}), task_of)
+        refused = await self._write(transitions)
+        found = readable(await self._tasks.find({"_id": {"$in": _ids(transitions)}}), task_of)
         tasks = {task.task_id: task for task in found if task.task_id not in over}
-        return [refused.get(at) or _won(update.asked, tasks) for at, update in enumerate(updates)]
+        return [refused.get(at) or _won(asked, tasks) for at, asked in enumerate(transitions)]
 
-    async def _mark_group(self, updates: Sequence[_Update]) -> Sequence[Exception | None]:
+    async def _mark_group(self, marks: Sequence[Mark]) -> None:
         with time_limit(self._patience):
-            refused = await self._update_each(updates)
-        return [refused.get(at) for at in range(len(updates))]
+            refused = await self._write(marks)
+        for error in refused.values():
+            raise error
 
-    async def _update_each(self, updates: Sequence[_Update]) -> dict[int, StoreError]:
-        return await self._tasks.update_each([(update.guard, update.stages) for update in updates], _points(updates))
+    async def _write(self, group: Sequence[Transition | Mark]) -> dict[int, TaskframeworkError]:
+        """Make the writes of a group, a kind in one command where that is possible; what was refused, by position."""
+        kinds: dict[type[Any], dict[int, Transition | Mark]] = defaultdict(dict)
+        for at, asked in enumerate(group):
+            kinds[type(asked)][at] = asked
+        # A kind whose reply is lost does not keep the others from being written.
+        replies = await asyncio.gather(*map(self._write_kind, kinds.values()), return_exceptions=True)
+        refused: dict[int, TaskframeworkError] = {}
+        for reply in replies:
+            if isinstance(reply, BaseException):
+                raise reply
+            refused |= reply
+        return refused
+
+    async def _write_kind(self, group: dict[int, Transition | Mark]) -> dict[int, TaskframeworkError]:
+        if len(group) > 1 and await self._write_jointly(list(group.values())):
+            return {}
+        return await self._write_each(group)
+
+    async def _write_jointly(self, asked: Sequence[Transition | Mark]) -> bool:
+        """Whether one command made all of them.
+
+        One value that cannot be stored, or one document that the server refuses, ends it half-way. Alone, the others
+        are made, and one that was made already finds its guard closed.
+        """
+        if type(asked[0]) not in JOINT:
+            return False
+        try:
+            write = write_of(asked)
+            await self._tasks.update_these(write.guard, write.stages, map(reply_point, asked))
+        except StoreUnavailableError:
+            raise
+        except (StoreError, ValueNotStorableError):
+            return False
+        return True
+
+    async def _write_each(self, group: dict[int, Transition | Mark]) -> dict[int, TaskframeworkError]:
+        refused: dict[int, TaskframeworkError] = {}
+        writes: dict[int, Write] = {}
+        for at, asked in group.items():
+            try:
+                writes[at] = _encoded(asked)
+            except ValueNotStorableError as refusal:
+                refused[at] = refusal
+        if not writes:
+            return refused
+        updates = [(write.guard, write.stages) for write in writes.values()]
+        places = list(writes)
+        found = await self._tasks.update_each(updates, [reply_point(group[at]) for at in places])
+        return refused | {places[at]: error for at, error in found.items()}
 
     async def _insert_group(self, news: Sequence[_New]) -> Sequence[Inserted | Exception]:
         unsure = False
@@ -133,7 +183,7 @@ class TaskWriter:
             return await self._patiently(insert_together)
 
     async def _inserted(
-        self, news: Sequence[_New], refused: dict[int, StoreError], unsure: bool
+        self, news: Sequence[_New], refused: dict[int, TaskframeworkError], unsure: bool
     ) -> Sequence[Inserted | Exception]:
         """The replies to a group of inserts. `unsure`: an earlier attempt of this group may have stored tasks."""
         duplicates = [at for at, error in refused.items() if isinstance(error, DuplicateDocumentError)]
@@ -184,26 +234,38 @@ class TaskWriter:
             raise StoreUnavailableError(f"MongoDB did not answer within {seconds:g} s.") from error
 
 
-def _update(asked: Transition | Mark) -> _Update:
-    write = write_of(asked)
+def _encoded(asked: Transition | Mark) -> Write:
+    """The write for this request alone, checked to be storable."""
+    write = write_of([asked])
     what = f"a value in {type(asked).__name__} of task {asked.task_id}"
-    return _Update(asked, write.guard, tuple(encoded(stage, what) for stage in write.stages))
+    return Write(write.guard, [encoded(stage, what) for stage in write.stages])
 
 
-def _points(updates: Sequence[_Update]) -> Iterator[str]:
-    return (reply_point(update.asked) for update in updates)
+def _check_id(asked: Transition | Mark) -> None:
+    """An id that is no text would fail the read of the whole group."""
+    try:
+        asked.task_id.encode()
+    except UnicodeEncodeError as error:
+        raise ValueNotStorableError("a task id", str(error)) from error
 
 
-def _task_id(update: _Update) -> str:
-    return str(update.asked.task_id)
+def _each_task_once(marks: Sequence[Mark]) -> Iterator[list[Mark]]:
+    group: dict[str, Mark] = {}
+    for mark in marks:
+        if mark.task_id in group or len(group) == _MARKS_IN_A_GROUP:
+            yield list(group.values())
+            group = {}
+        group[mark.task_id] = mark
+    if group:
+        yield list(group.values())
 
 
-def _ids(updates: Sequence[_Update]) -> list[str]:
-    return [_task_id(update) for update in updates]
+def _task_id(asked: Transition | Mark) -> str:
+    return asked.task_id
 
 
-def _task(document: Document | None) -> Task | None:
-    return None if document is None else task_of(document)
+def _ids(group: Sequence[Transition | Mark]) -> list[str]:
+    return [asked.task_id for asked in group]
 
 
 def _won(transition: Transition, tasks: dict[str, Task]) -> Task | None:

@@ -64,8 +64,8 @@ class SqliteStore:
     async def apply(self, transition: Transition) -> Task | None:
         return cast(Task | None, await self._group(Change(transition)))
 
-    async def mark(self, mark: Mark) -> None:
-        await self._group(Change(mark, wants_reply=False))
+    async def mark(self, *marks: Mark) -> None:
+        await asyncio.gather(*(self._group(Change(mark, wants_reply=False)) for mark in marks))
 
     async def renew(self, worker_id: str, fences: Sequence[Fence], lease: timedelta) -> dict[str, Renewal]:
         changes = [Change(Renew(fence, worker_id, lease)) for fence in fences]

@@ -1,0 +1,61 @@
+"""Marks that can wait for a moment, gathered into few writes.
+
+A published or dispatched mark spares a repair that is seconds away. Written a moment later, together with the marks of
+other tasks, it costs a fraction; and often it is not needed any more, because the task has moved on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
+
+from taskframework.model.marks import Mark
+
+MarkT = TypeVar("MarkT", bound=Mark)
+
+#: Seconds that a mark waits for company: far below the time after which a repair looks.
+_MOMENT = 0.25
+#: So many are written without waiting for more.
+_MANY = 500
+
+
+class Marking(Generic[MarkT]):
+    """Collects marks of one kind, the newest of each task, and writes them a moment later."""
+
+    def __init__(self, write: Callable[[Sequence[MarkT]], Awaitable[None]]) -> None:
+        """Start with none; `write` never fails, what it could not write is left to the repairs."""
+        self._write = write
+        self._waiting: dict[str, MarkT] = {}
+        self._is_due = asyncio.Event()
+        self._pump: asyncio.Task[None] | None = None
+
+    def add(self, mark: MarkT) -> None:
+        """Have a mark written soon, in the place of an older one on the same task."""
+        self._waiting[mark.task_id] = mark
+        if len(self._waiting) >= _MANY:
+            self._is_due.set()
+        if self._pump is None:
+            self._pump = asyncio.create_task(self._run())
+
+    async def drain(self) -> None:
+        """Write at once what waits; return when it is written."""
+        while self._pump is not None:
+            self._is_due.set()
+            await asyncio.wait([self._pump], timeout=_MOMENT)
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                await self._company()
+                marks, self._waiting = self._waiting, {}
+                await self._write(list(marks.values()))
+        finally:
+            self._pump = None
+
+    async def _company(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_MOMENT):
+                await self._is_due.wait()
+        self._is_due.clear()
