@@ -1,6 +1,8 @@
 """Group commit: calls that arrive while a write is under way share the next one.
 
-There is no timer. A call that is alone is written at once, alone; under load the groups grow by themselves.
+A call that is alone is written at once, alone. Where calls come together, a group waits for company about as long as
+the write before it took: writes of few are as expensive as writes of many, and calls that were answered together come
+back together if the first of them does not run ahead.
 """
 
 from __future__ import annotations
@@ -13,6 +15,10 @@ from typing import Generic, TypeVar
 
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")
+
+#: Longest wait for company, in seconds; and how long ago the last group may be that had some.
+_LONGEST_PAUSE = 0.01
+_RECENT = 0.05
 
 
 class Grouping(Generic[Request, Reply]):
@@ -28,6 +34,8 @@ class Grouping(Generic[Request, Reply]):
         *,
         limit: int = 100,
         key: Callable[[Request], object] | None = None,
+        timeout: float | None = None,
+        on_timeout: Callable[[], Exception] = TimeoutError,
     ) -> None:
         """Prepare an idle group.
 
@@ -35,16 +43,28 @@ class Grouping(Generic[Request, Reply]):
             write: writes one group.
             limit: largest group.
             key: two requests with the same key never share a group, so that the second sees what the first did.
+            timeout: seconds after which a call fails that has no reply yet; what is being written may still be.
+            on_timeout: makes the error it fails with.
         """
         self._write = write
         self._limit = limit
         self._key = key
         self._waiting: deque[tuple[Request, asyncio.Future[Reply]]] = deque()
         self._pump: asyncio.Task[None] | None = None
+        self._timeout = timeout
+        self._on_timeout = on_timeout
+        #: Calls without a reply, the oldest first; one timer serves them all.
+        self._due: deque[tuple[float, asyncio.Future[Reply]]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        #: How long the last group took to write, if it had company, and when it was written.
+        self._pause = 0.0
+        self._written_at = 0.0
 
     async def __call__(self, request: Request) -> Reply:
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._waiting.append((request, future))
+        if self._timeout is not None:
+            self._limit_time(future, self._timeout)
         if self._pump is None:
             # In a context of its own: the pump outlives its first caller, whose time limits and log context end.
             self._pump = asyncio.create_task(self._run(), context=contextvars.Context())
@@ -58,9 +78,11 @@ class Grouping(Generic[Request, Reply]):
     async def _run(self) -> None:
         try:
             while self._waiting:
+                await self._company()
                 group = self._next_group()
                 if not group:
                     continue
+                begun_at = self._now()
                 try:
                     replies = await self._write([request for request, _ in group])
                     if len(replies) != len(group):
@@ -71,10 +93,35 @@ class Grouping(Generic[Request, Reply]):
                     for _, future in group:
                         future.cancel()
                     raise
+                self._written_at = self._now()
+                self._pause = min(self._written_at - begun_at, _LONGEST_PAUSE) if len(group) > 1 else 0.0
                 for (_, future), reply in zip(group, replies, strict=True):
                     _answer(future, reply)
         finally:
             self._pump = None
+
+    def _limit_time(self, future: asyncio.Future[Reply], timeout: float) -> None:
+        while self._due and self._due[0][1].done():
+            self._due.popleft()
+        self._due.append((self._now() + timeout, future))
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(timeout, self._look_at_time)
+
+    def _look_at_time(self) -> None:
+        self._timer = None
+        now = self._now()
+        while self._due and (self._due[0][1].done() or self._due[0][0] <= now):
+            _answer(self._due.popleft()[1], self._on_timeout())
+        if self._due:
+            self._timer = asyncio.get_running_loop().call_at(self._due[0][0], self._look_at_time)
+
+    async def _company(self) -> None:
+        if self._pause and len(self._waiting) < self._limit and self._now() - self._written_at < _RECENT:
+            await asyncio.sleep(self._pause)
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()
 
     def _next_group(self) -> list[tuple[Request, asyncio.Future[Reply]]]:
         group: list[tuple[Request, asyncio.Future[Reply]]] = []

@@ -54,8 +54,7 @@ def span(
 @contextmanager
 def log_context(**values: str | int | None) -> Iterator[None]:
     """Every log line inside carries these values."""
-    trace_id = current_trace_id()
-    if trace_id is not None:
+    if is_tracing() and (trace_id := current_trace_id()) is not None:
         values["trace_id"] = trace_id
     with structlog.contextvars.bound_contextvars(**values):
         yield

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from datetime import datetime, timedelta
-from typing import Any, Self
+from typing import Any, Self, get_args, get_origin, get_type_hints
 
 import uuid_utils
 
@@ -162,11 +162,7 @@ class Task:
         """
         if not changes.keys() <= _NAMES:
             raise TypeError(f"a task has no field {', '.join(sorted(changes.keys() - _NAMES))}")
-        # Ten times per task, and `dataclasses.replace` takes thirty times as long for a record of fifty fields.
-        evolved = object.__new__(type(self))
-        evolved.__dict__.update(self.__dict__)
-        evolved.__dict__.update(changes)
-        return evolved
+        return self._of({**self.__dict__, **changes})
 
     def to_document(self) -> dict[str, Any]:
         """The stored form: the fields of this record, the id as `_id`, times as `datetime`."""
@@ -182,16 +178,25 @@ class Task:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """Read a stored task; fields a newer release added are passed over."""
-        values = {name: document[name] for name in _PLAIN if name in document}
+        """Read a stored task; fields a newer release added are passed over, those it did not know yet have defaults."""
+        values = {**_DEFAULTS, **{name: document[name] for name in _PLAIN if name in document}}
         values["task_id"] = document["_id"]
         values["status"] = TaskStatus(document["status"])
         for name, record in _NESTED.items():
             nested = document.get(name)
             values[name] = None if nested is None else record_from(record, nested)
         for name, record in _LISTS.items():
-            values[name] = tuple(record_from(record, entry) for entry in document.get(name, ()))
-        return cls(**values)
+            values[name] = tuple([record_from(record, entry) for entry in document.get(name, ())])
+        if missing := _NAMES - values.keys():
+            raise KeyError(f"a task without {', '.join(sorted(missing))}")
+        return cls._of(values)
+
+    @classmethod
+    def _of(cls, values: dict[str, Any]) -> Self:
+        """A record with these values. `__init__` takes thirty times as long: it guards each field against a change."""
+        task = object.__new__(cls)
+        task.__dict__.update(values)
+        return task
 
 
 _NESTED: dict[str, type[Any]] = {
@@ -204,9 +209,31 @@ _NESTED: dict[str, type[Any]] = {
 _LISTS: dict[str, type[Any]] = {"steps": StepOutcome, "errors": TaskError, "history": HistoryEntry}
 _PLAIN = tuple(field.name for field in fields(Task) if field.name not in {*_NESTED, *_LISTS, "task_id", "status"})
 _NAMES = frozenset(field.name for field in fields(Task))
+_DEFAULTS = {field.name: field.default for field in fields(Task) if field.default is not MISSING}
 _FIELDS: dict[type[Any], tuple[str, ...]] = {
     record: tuple(field.name for field in fields(record)) for record in (*_NESTED.values(), *_LISTS.values())
 }
+
+
+def _times_of(record: Any) -> tuple[str, ...]:
+    hints = get_type_hints(record)
+    return tuple(name for name, hint in hints.items() if hint is datetime or datetime in get_args(hint))
+
+
+def _records_of(record: Any, *, in_list: bool) -> dict[str, tuple[str, ...]]:
+    """The fields that hold other records, each with the times of that record."""
+    return {
+        name: _times_of(kind)
+        for name, hint in get_type_hints(record).items()
+        for kind in get_args(hint)
+        if is_dataclass(kind) and (get_origin(hint) is tuple) is in_list
+    }
+
+
+#: The fields that are times: of a task, of the records in it, and of those in its lists.
+TIMES = _times_of(Task)
+RECORD_TIMES = {name: times for name, times in _records_of(Task, in_list=False).items() if times}
+LIST_TIMES = _records_of(Task, in_list=True)
 
 
 def record_from(record: type[Any], document: Mapping[str, Any]) -> Any:

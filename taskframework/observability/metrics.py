@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar, cast
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from taskframework.bus import EventBus, Listener
@@ -18,6 +20,8 @@ from taskframework.model.events import (
 )
 from taskframework.model.status import TaskStatus
 from taskframework.stores.base import TaskStore
+
+Labelled = TypeVar("Labelled", Counter, Histogram)
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600)
 
@@ -82,7 +86,7 @@ class Metrics:
             "tasks_loop_lag_seconds", "How late the event loop was at its last look", registry=registry
         )
 
-        self._children: dict[tuple[Counter, str, type[Event]], Counter] = {}
+        self._children: dict[tuple[Counter | Histogram, tuple[str, ...]], Counter | Histogram] = {}
 
     def listen(self, bus: EventBus) -> None:
         """Count what the bus carries."""
@@ -102,41 +106,45 @@ class Metrics:
         return False
 
     def stale(self, task_type: str) -> None:
-        self.stale_writes.labels(task_type).inc()
+        self._of(self.stale_writes, task_type).inc()
 
     def repair_failed(self, repair: str) -> None:
-        self.repairs_failed.labels(repair).inc()
+        self._of(self.repairs_failed, repair).inc()
 
     def blocked(self, task_type: str) -> None:
-        self.loop_blocked.labels(task_type).inc()
+        self._of(self.loop_blocked, task_type).inc()
 
     def event_published(self, event_type: str) -> None:
-        self.published.labels(event_type).inc()
+        self._of(self.published, event_type).inc()
 
     def _count(self, event: TaskEvent) -> None:
         task = event.task
         match event:
             case TaskSubmittedEvent():
-                self.submitted.labels(task.task_type).inc()
+                self._of(self.submitted, task.task_type).inc()
             case TaskStartedEvent():
                 waited = (task.history[-1].at - task.not_before).total_seconds()
-                self.queue_wait.labels(task.task_type).observe(max(0.0, waited))
+                self._of(self.queue_wait, task.task_type).observe(max(0.0, waited))
             case TaskRetryingEvent():
-                self.retries.labels(task.task_type).inc()
+                self._of(self.retries, task.task_type).inc()
             case TaskFailedEvent():
-                self.dead.labels(task.task_type).inc()
-        self.state_updates.labels(task.history[-1].type).inc()
+                self._of(self.dead, task.task_type).inc()
+        self._of(self.state_updates, task.history[-1].type).inc()
         if task.started_at is not None and isinstance(event, _ENDS):
             seconds = (task.updated_at - task.started_at).total_seconds()
-            self.execution.labels(task.task_type, task.status.value).observe(max(0.0, seconds))
+            self._of(self.execution, task.task_type, task.status.value).observe(max(0.0, seconds))
 
     def _handled(self, listener: Listener, event: Event, error: Exception | None) -> None:
         counter = self.processed if error is None else self.failed_listeners
-        key = (counter, listener.name, type(event))
+        self._of(counter, listener.name, type(event).__name__).inc()
+
+    def _of(self, metric: Labelled, *labels: str) -> Labelled:
+        """`metric.labels`, remembered: a look into Prometheus' own table takes a lock and checks the labels."""
+        key = (metric, labels)
         child = self._children.get(key)
-        if child is None:  # a look into Prometheus' own table takes a lock and checks the labels
-            child = self._children[key] = counter.labels(listener.name, type(event).__name__)
-        child.inc()
+        if child is None:
+            child = self._children[key] = metric.labels(*labels)
+        return cast(Labelled, child)
 
 
 _ENDS = (TaskCompletedEvent, TaskFailedEvent, TaskRetryingEvent, TaskCancelledEvent, TaskReleasedEvent)

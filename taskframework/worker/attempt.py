@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,15 +44,15 @@ class RunningAttempt:
     lease_ends: float
     stop_reason: StopReason | None = None
     cancel: CancelRequest | None = None
-    #: Done when code that was asked to stop had its time to do so and is not waited for any longer.
-    given_up: asyncio.Future[None] = field(
-        default_factory=lambda: asyncio.get_running_loop().create_future(), repr=False
-    )
     _run: asyncio.Task[Any] | None = field(default=None, repr=False)
+    _on_given_up: Callable[[], None] = field(default=lambda: None, repr=False)
 
-    def runs(self, run: asyncio.Task[Any]) -> None:
-        """Name the asyncio task to cancel on `stop`; a stop that came earlier counts."""
-        self._run = run
+    def runs(self, run: asyncio.Task[Any], on_given_up: Callable[[], None]) -> None:
+        """Name the asyncio task to cancel on `stop`; a stop that came earlier counts.
+
+        `on_given_up` is called when the code had its time to stop and is not waited for any longer.
+        """
+        self._run, self._on_given_up = run, on_given_up
         if self.stop_reason is not None:
             self._cancel_run()
 
@@ -72,11 +73,7 @@ class RunningAttempt:
         if self._run is None or self._run.done():
             return
         self._run.cancel()
-        asyncio.get_running_loop().call_later(STOP_PATIENCE, self._give_up)
-
-    def _give_up(self) -> None:
-        if not self.given_up.done():
-            self.given_up.set_result(None)
+        asyncio.get_running_loop().call_later(STOP_PATIENCE, self._on_given_up)
 
 
 class ProgressReporter:
@@ -93,6 +90,7 @@ class ProgressReporter:
         self._loop = asyncio.get_running_loop()
         self._newest: Any = None
         self._has_newest = False
+        self._was_handed_over = False
         self._writing: asyncio.Task[None] | None = None
 
     @property
@@ -106,11 +104,13 @@ class ProgressReporter:
             await asyncio.shield(self._writing)
 
     def report_progress_soon(self, value: object) -> None:
+        self._was_handed_over = True
         self._loop.call_soon_threadsafe(self._take, storable(value, "progress", MAX_PROGRESS_BYTES))
 
     async def flush(self) -> None:
         """Wait until the newest progress is written."""
-        await asyncio.sleep(0)  # lets values in that a thread handed over just before it ended
+        if self._was_handed_over:
+            await asyncio.sleep(0)  # lets values in that a thread handed over just before it ended
         while self._writing is not None:
             await asyncio.wait([self._writing])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Callable
 from typing import Any
 
 from pydantic import ValidationError
@@ -89,12 +90,20 @@ class TaskExecutorService:
             context = _context(registration, attempt, progress)
         except InvalidParametersError as error:
             return Failed(describe(error, False, error.code), False)
-        limit = _TimeLimit(registration.executable.options.timeout.total_seconds())
+        loop = asyncio.get_running_loop()
+        something: asyncio.Future[None] = loop.create_future()
+
+        def happened(_: object = None) -> None:
+            if not something.done():
+                something.set_result(None)
+
+        limit = _TimeLimit(registration.executable.options.timeout.total_seconds(), happened)
         # A task of its own: cancelling it stops the code and nothing else.
-        run = asyncio.create_task(self._call(registration, context, limit))
-        attempt.runs(run)
+        run = loop.create_task(self._call(registration, context, limit))
+        run.add_done_callback(happened)
+        attempt.runs(run, on_given_up=happened)
         try:
-            await asyncio.wait([run, attempt.given_up, limit.is_over], return_when=asyncio.FIRST_COMPLETED)
+            await something
             if not run.done() and attempt.stop_reason is None:
                 run.cancel()
                 await asyncio.wait([run], timeout=STOP_PATIENCE)
@@ -140,22 +149,18 @@ class TaskExecutorService:
 class _TimeLimit:
     """The time of one attempt. It runs from the moment the code starts, not while it waits for a thread or process."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, on_over: Callable[[], None]) -> None:
         self.seconds = seconds
-        self.is_over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._on_over = on_over
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self.seconds, self._expire)
+            self._timer = asyncio.get_running_loop().call_later(self.seconds, self._on_over)
 
     def end(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-
-    def _expire(self) -> None:
-        if not self.is_over.done():
-            self.is_over.set_result(None)
 
 
 def _context(registration: Registration, attempt: RunningAttempt, control: AttemptControl) -> TaskContext[Any]:

@@ -32,6 +32,7 @@ class StepRecorder:
         self._loop = asyncio.get_running_loop()
         self._writing: set[asyncio.Task[None]] = set()
         self._is_over = False
+        self._was_handed_over = False
         self._closing = threading.Lock()
 
     @property
@@ -42,6 +43,7 @@ class StepRecorder:
         recorded: Future[StepOutcome | None] = Future()
         with self._closing:
             if not self._is_over:
+                self._was_handed_over = True
                 self._loop.call_soon_threadsafe(self._begin, outcome, recorded)
                 return recorded
         recorded.set_result(None)  # here, because the event loop may not run again, and a thread would wait for ever
@@ -51,7 +53,8 @@ class StepRecorder:
         """Wait until what the code did is written. Code that was left behind records nothing from now on."""
         with self._closing:
             self._is_over = True
-        await asyncio.sleep(0)  # lets in what was handed over before
+        if self._was_handed_over:
+            await asyncio.sleep(0)  # lets in what was handed over before
         while self._writing:
             await asyncio.wait(self._writing)
 

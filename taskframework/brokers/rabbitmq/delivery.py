@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import aiormq.abc
@@ -42,6 +43,8 @@ class ConsumerChannel:
         self._on_timeout = on_timeout
         self._tag: str | None = None
         self._open_deliveries = 0
+        self._answers = _Answers()
+        self._flushing: asyncio.Task[None] | None = None
         self._has_news = True
         self._was_passed_over = False
         self._takes_no_more = False
@@ -119,20 +122,40 @@ class ConsumerChannel:
         self.lost.set()
 
     async def answer(self, tag: int, verb: str) -> None:
-        """Acknowledge, reject or put back a delivery; without effect if the channel is gone."""
+        """Acknowledge, reject or put back a delivery; without effect if the channel is gone.
+
+        An acknowledgement goes out in the next moment, in one frame with those that are given now.
+        """
+        if verb == "ack":
+            self._answers.acknowledge(tag)
+            if self._flushing is None:
+                self._flushing = asyncio.create_task(self._flush())
+            return
+        await self._send(verb, lambda: self._inner.basic_reject(tag, requeue=verb == "put back", wait=False))
+        # Only now: until the broker was told, an acknowledgement of everything up to a later one must not include it.
+        self._answers.answered(tag)
+        self._answered(1)
+
+    async def _flush(self) -> None:
+        await asyncio.sleep(0)
+        self._flushing = None
+        count, tags = self._answers.take()
+        for tag, is_multiple in tags:
+            await self._send("ack", partial(self._inner.basic_ack, tag, multiple=is_multiple, wait=False))
+        self._answered(count)
+
+    async def _send(self, verb: str, frame: Callable[[], Awaitable[None]]) -> None:
         try:
             with driver_errors(f"{verb} of a delivery of {self.queue}"):
                 async with asyncio.timeout(ANSWER_SECONDS):
-                    if verb == "ack":
-                        await self._inner.basic_ack(tag, wait=False)
-                    else:
-                        await self._inner.basic_reject(tag, requeue=verb == "put back", wait=False)
+                    await frame()
         except BrokerError as error:
             logger.debug("it comes again: %s", error)
-        finally:
-            self._open_deliveries -= 1
-            if not self._open_deliveries:
-                self._nothing_owed.set()
+
+    def _answered(self, count: int) -> None:
+        self._open_deliveries -= count
+        if not self._open_deliveries:
+            self._nothing_owed.set()
 
     async def close_when_answered(self) -> None:
         """Close the channel soon after no delivery waits for its answer."""
@@ -157,24 +180,49 @@ class ConsumerChannel:
         self._nothing_owed.set()
 
 
+class _Answers:
+    """Which acknowledgements to send: one for all up to some tag, and one for each that is ahead of the others."""
+
+    def __init__(self) -> None:
+        self._first_open = 1
+        #: What was answered above the first that was not, and what is to be acknowledged.
+        self._beyond: set[int] = set()
+        self._to_acknowledge: list[int] = []
+
+    def acknowledge(self, tag: int) -> None:
+        self._to_acknowledge.append(tag)
+
+    def answered(self, tag: int) -> None:
+        self._beyond.add(tag)
+
+    def take(self) -> tuple[int, list[tuple[int, bool]]]:
+        """How many acknowledgements were waiting, and what to send: tags, each with "and all before it"."""
+        waiting, self._to_acknowledge = sorted(self._to_acknowledge), []
+        self._beyond.update(waiting)
+        while self._first_open in self._beyond:
+            self._beyond.remove(self._first_open)
+            self._first_open += 1
+        # The broker knows no tag that it was answered before, so the one named is one of these.
+        together = [tag for tag in waiting if tag < self._first_open]
+        single = [(tag, False) for tag in waiting[len(together) :]]
+        return len(waiting), [(together[-1], len(together) > 1), *single] if together else single
+
+
 class RabbitDelivery:
     """A message in our hands, as the port describes it."""
 
-    __slots__ = ("_answered", "_channel", "_message")
+    __slots__ = ("_answered", "_channel", "_message", "headers")
 
     def __init__(self, channel: ConsumerChannel, message: aiormq.abc.DeliveredMessage) -> None:
         self._channel = channel
         self._message = message
         self._answered = False
+        headers = message.header.properties.headers or {}
+        self.headers: Mapping[str, str] = {name: header_text(value) for name, value in headers.items()}
 
     @property
     def body(self) -> bytes:
         return self._message.body
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        headers = self._message.header.properties.headers or {}
-        return {name: header_text(value) for name, value in headers.items()}
 
     @property
     def content_type(self) -> str:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from datetime import UTC, timedelta
+from datetime import timedelta
 from typing import Any, Literal, Protocol, cast
 
 import bson
@@ -58,7 +58,8 @@ class _PlainInteger(TypeDecoder):
         return int(value)
 
 
-_CODEC: CodecOptions[Document] = CodecOptions(tz_aware=True, tzinfo=UTC, type_registry=TypeRegistry([_PlainInteger()]))
+#: Times come back without their zone; see `documents.moment`.
+_CODEC: CodecOptions[Document] = CodecOptions(type_registry=TypeRegistry([_PlainInteger()]))
 
 
 class DuplicateDocumentError(StoreError):

@@ -10,7 +10,7 @@ from taskframework.errors import StoreError, StoreUnavailableError
 from taskframework.model.marks import Mark
 from taskframework.model.query import Cursor, DeadMessage, Page, TaskFilter
 from taskframework.model.status import DEAD, FINAL, Priority, TaskStatus, lane_of
-from taskframework.model.task import CancelRequest, Task, record_from
+from taskframework.model.task import CancelRequest, Task
 from taskframework.model.transitions import Fence, Transition
 from taskframework.stores.base import DueTask, ExpiredLease, Inserted, Renewal, StoreReport
 from taskframework.stores.mongo import deployment, queries
@@ -23,7 +23,14 @@ from taskframework.stores.mongo.client import (
     encoded,
     time_limit,
 )
-from taskframework.stores.mongo.documents import Document, dead_message_document, dead_message_of, readable, task_of
+from taskframework.stores.mongo.documents import (
+    Document,
+    dead_message_document,
+    dead_message_of,
+    moment,
+    readable,
+    task_of,
+)
 from taskframework.stores.mongo.expressions import later, passed
 from taskframework.stores.mongo.server_clock import ServerClock
 from taskframework.stores.mongo.writer import TaskWriter
@@ -211,7 +218,7 @@ class MongoStore:
         return connect(self._url, self._driver, self._timeout, pool_size)
 
     async def _server_time(self) -> datetime:
-        return cast(datetime, (await self._heartbeats.hello())["localTime"])
+        return moment((await self._heartbeats.hello())["localTime"])
 
     @property
     def _parts(self) -> tuple[Connection, Connection, TaskWriter]:
@@ -241,7 +248,7 @@ async def _page(
 ) -> Page[Entry]:
     """The newest entries by `order`; one more is read, to know whether another page follows."""
     found = await collection.find(filter, sort=queries.newest_first(order), limit=limit + 1)
-    end = Cursor(found[limit - 1][order], found[limit - 1]["_id"]).encode() if len(found) > limit else None
+    end = Cursor(moment(found[limit - 1][order]), found[limit - 1]["_id"]).encode() if len(found) > limit else None
     return Page(tuple(readable(found[:limit], read)), end)
 
 
@@ -256,4 +263,4 @@ def _fence_of(document: Document) -> Fence:
 
 def _cancel_of(document: Document) -> CancelRequest | None:
     cancel = document["cancel"]
-    return None if cancel is None else cast(CancelRequest, record_from(CancelRequest, cancel))
+    return None if cancel is None else CancelRequest(cancel["by"], moment(cancel["at"]), cancel["reason"])

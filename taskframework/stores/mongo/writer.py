@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from taskframework.stores.replies import reply_point
 Value = TypeVar("Value")
 
 _SETTLEMENTS = (Complete, Fail, Release, ReportProgress, RecordStep)
+_PAUSE = wait_random_exponential(multiplier=0.05, max=1)
 _INSERTS_IN_A_GROUP = 500
 _MARKS_IN_A_GROUP = 500
 
@@ -45,9 +47,10 @@ class TaskWriter:
         self._tasks = tasks
         self._timeout = timeout
         self._patience = timeout * 0.9  # so that callers hear the reason before their own time is over
-        self._inserts = Grouping(self._insert_group, limit=_INSERTS_IN_A_GROUP)
-        self._claims = Grouping(self._move_group, key=_task_id)
-        self._settlements = Grouping(self._move_group, key=_task_id)
+        limits: Any = {"timeout": timeout.total_seconds(), "on_timeout": self._too_late}
+        self._inserts = Grouping(self._insert_group, limit=_INSERTS_IN_A_GROUP, **limits)
+        self._claims = Grouping(self._move_group, key=_task_id, **limits)
+        self._settlements = Grouping(self._move_group, key=_task_id, **limits)
 
     async def drain(self) -> None:
         """Wait until everything asked for is written."""
@@ -56,14 +59,14 @@ class TaskWriter:
 
     async def insert(self, task: Task) -> Inserted:
         new = _New(task, encoded(document_of(task), "the task"))
-        return await self._in_time(self._inserts(new))
+        return await self._inserts(new)
 
     async def apply(self, transition: Transition) -> Task | None:
         _check_id(transition)
         if transition.group == "claim":
-            return await self._in_time(self._claims(transition))
+            return await self._claims(transition)
         if transition.group == "settle":
-            return await self._in_time(self._settlements(transition))
+            return await self._settlements(transition)
         return await self._alone(transition)
 
     async def mark(self, marks: Sequence[Mark]) -> None:
@@ -183,7 +186,7 @@ class TaskWriter:
             return await self._patiently(insert_together)
 
     async def _inserted(
-        self, news: Sequence[_New], refused: dict[int, TaskframeworkError], unsure: bool
+        self, news: Sequence[_New], refused: dict[int, StoreError], unsure: bool
     ) -> Sequence[Inserted | Exception]:
         """The replies to a group of inserts. `unsure`: an earlier attempt of this group may have stored tasks."""
         duplicates = [at for at, error in refused.items() if isinstance(error, DuplicateDocumentError)]
@@ -216,22 +219,19 @@ class TaskWriter:
             with time_limit(self._patience / 2):
                 return await write()
 
+        with contextlib.suppress(StoreUnavailableError):
+            return await attempt()
         retrying = AsyncRetrying(
             retry=retry_if_exception_type(StoreUnavailableError),
             stop=stop_after_delay(self._patience),
-            wait=wait_random_exponential(multiplier=0.05, max=1),
+            wait=_PAUSE,
             reraise=True,
         )
+        await asyncio.sleep(_PAUSE.multiplier)
         return await retrying(attempt)
 
-    async def _in_time(self, reply: Awaitable[Value]) -> Value:
-        """The reply of a group, without waiting for ever for the groups before it."""
-        try:
-            async with asyncio.timeout(self._timeout.total_seconds()):
-                return await reply
-        except TimeoutError as error:
-            seconds = self._timeout.total_seconds()
-            raise StoreUnavailableError(f"MongoDB did not answer within {seconds:g} s.") from error
+    def _too_late(self) -> StoreUnavailableError:
+        return StoreUnavailableError(f"MongoDB did not answer within {self._timeout.total_seconds():g} s.")
 
 
 def _encoded(asked: Transition | Mark) -> Write:

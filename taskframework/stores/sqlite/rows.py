@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
-from typing import Any, NamedTuple, cast, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, cast
 
 import orjson
 
 from taskframework.clock import whole_milliseconds
 from taskframework.errors import TaskUnreadableError, ValueNotStorableError
 from taskframework.model.status import CLAIMABLE, LIVE, TaskStatus
-from taskframework.model.task import CancelRequest, Task, record_from
+from taskframework.model.task import LIST_TIMES, RECORD_TIMES, TIMES, CancelRequest, Task, record_from
 from taskframework.model.values import Json
 
 #: What never changes is written by the insert only: a column that is not named spares its indexes the update.
@@ -137,7 +137,7 @@ def read_row(row: TaskRow, *, with_parameters: bool = True) -> Stored:
 def read_cancel(text: str) -> CancelRequest:
     """The wish to stop in a document, from its JSON."""
     content = orjson.loads(text)
-    _parse(content, _RECORDS["cancel"])
+    _parse(content, RECORD_TIMES["cancel"])
     return cast(CancelRequest, record_from(CancelRequest, content))
 
 
@@ -181,7 +181,7 @@ def _maybe(value: datetime | None) -> int | None:
 
 def _merged(name: str, before: Stored, value: Any) -> Any:
     """The new content of a field; entries of a list that were there keep their stored form."""
-    if name not in _LISTS:
+    if name not in LIST_TIMES:
         return value
     known = zip(getattr(before.task, name), before.document.get(name, ()), strict=True)
     kept = {id(entry): form for entry, form in known}
@@ -191,7 +191,7 @@ def _merged(name: str, before: Stored, value: Any) -> Any:
 def _whole(task: Task) -> Task:
     """The task with its times as they will be read: UTC, whole milliseconds. Delays may bring finer ones."""
     changes: dict[str, Any] = {}
-    for name in _TIMES:
+    for name in TIMES:
         value = getattr(task, name)
         if value is not None and (value.microsecond % 1000 or value.tzinfo is not UTC):
             changes[name] = whole_milliseconds(value.astimezone(UTC))
@@ -202,11 +202,11 @@ def _whole(task: Task) -> Task:
 
 def _with_times(content: dict[str, Any]) -> dict[str, Any]:
     """Turn the times of a parsed document into `datetime`, in place; user values that look like times stay text."""
-    _parse(content, _TIMES)
-    for name, times in _RECORDS.items():
+    _parse(content, TIMES)
+    for name, times in RECORD_TIMES.items():
         if (record := content.get(name)) is not None:
             _parse(record, times)
-    for name, times in _LISTS.items():
+    for name, times in LIST_TIMES.items():
         for entry in content.get(name, ()):
             _parse(entry, times)
     return content
@@ -218,23 +218,5 @@ def _parse(record: dict[str, Any], times: tuple[str, ...]) -> None:
             record[name] = datetime.fromisoformat(text)
 
 
-def _times_of(record: Any) -> tuple[str, ...]:
-    hints = get_type_hints(record)
-    return tuple(name for name, hint in hints.items() if hint is datetime or datetime in get_args(hint))
-
-
-def _records_of(record: Any, *, in_list: bool) -> dict[str, tuple[str, ...]]:
-    """The fields that hold other records, each with the times of that record."""
-    return {
-        name: _times_of(kind)
-        for name, hint in get_type_hints(record).items()
-        for kind in get_args(hint)
-        if is_dataclass(kind) and (get_origin(hint) is tuple) is in_list
-    }
-
-
 _FIELDS = tuple(field.name for field in fields(Task) if field.name not in ("task_id", "parameters"))
 _values = attrgetter(*_FIELDS)
-_TIMES = _times_of(Task)
-_RECORDS = {name: times for name, times in _records_of(Task, in_list=False).items() if times}
-_LISTS = _records_of(Task, in_list=True)
