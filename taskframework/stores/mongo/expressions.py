@@ -62,8 +62,14 @@ def owned(owner: str | None) -> dict[str, Any]:
 
 
 def change(changes: Changes) -> Stage:
-    """A stage that replaces these fields as a whole (`$set` would merge an object into the one that is there)."""
-    return {"$replaceWith": {"$mergeObjects": ["$$ROOT", changes]}}
+    """A stage that replaces these fields as a whole."""
+    return {"$set": {name: _whole(value) for name, value in changes.items()}}
+
+
+def _whole(value: Expression) -> Expression:
+    # `$set` takes the names in an object for paths, and leaves what else is in the object that is there.
+    is_object = isinstance(value, dict) and not any(name.startswith("$") for name in value)
+    return {"$mergeObjects": [value]} if is_object else value
 
 
 def choose(condition: Expression, then: Changes, otherwise: Changes) -> Stage:
