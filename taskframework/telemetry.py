@@ -5,8 +5,8 @@ Both cost next to nothing when nobody listens: without a tracer provider no span
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 
 import structlog
@@ -17,6 +17,7 @@ from opentelemetry.util.types import AttributeValue
 #: Type and id of the task whose code runs here; whatever that code starts on the loop inherits it.
 running_attempt: ContextVar[tuple[str, str] | None] = ContextVar("running_attempt", default=None)
 
+_NO_SPAN: AbstractContextManager[None] = nullcontext()
 _tracer = trace.get_tracer("taskframework")
 
 
@@ -38,23 +39,18 @@ def current_trace_id() -> str | None:
     return f"{context.trace_id:032x}" if context.is_valid else None
 
 
-@contextmanager
 def span(
     name: str, kind: SpanKind, traceparent: str | None, attributes: Mapping[str, AttributeValue]
-) -> Iterator[Span | None]:
+) -> AbstractContextManager[Span | None]:
     """A span that continues the trace of `traceparent`; None, and no work, when nobody listens."""
     if not is_tracing():
-        yield None
-        return
+        return _NO_SPAN
     parent = propagate.extract({"traceparent": traceparent}) if traceparent else None
-    with _tracer.start_as_current_span(name, context=parent, kind=kind, attributes=dict(attributes)) as active:
-        yield active
+    return _tracer.start_as_current_span(name, context=parent, kind=kind, attributes=dict(attributes))
 
 
-@contextmanager
-def log_context(**values: str | int | None) -> Iterator[None]:
+def log_context(**values: str | int | None) -> AbstractContextManager[None]:
     """Every log line inside carries these values."""
     if is_tracing() and (trace_id := current_trace_id()) is not None:
         values["trace_id"] = trace_id
-    with structlog.contextvars.bound_contextvars(**values):
-        yield
+    return structlog.contextvars.bound_contextvars(**values)

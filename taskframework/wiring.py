@@ -39,6 +39,7 @@ from taskframework.recovery.sweeper import Sweeper
 from taskframework.recovery.topology import TopologyRepair
 from taskframework.settings import Settings, sqlite_file
 from taskframework.stores.base import TaskStore
+from taskframework.stores.marking import MOMENT
 from taskframework.submission.producer import DispatchPolicy, TaskMessageProducer
 from taskframework.submission.service import TaskSubmissionService
 from taskframework.tasks.registry import TaskRegistry
@@ -165,7 +166,13 @@ def build_plant(desk: Desk, broker: Broker, *, executes: bool) -> Plant:
     settings, store, clock = desk.settings, desk.store, desk.clock
     metrics = Metrics()
     topology = TopologyRepair(broker, desk.registry.task_types)
-    policy = DispatchPolicy(settings.recovery.redispatch, settings.recovery.redispatch_max, settings.broker.delay_limit)
+    recovery = settings.recovery
+    policy = DispatchPolicy(
+        recovery.redispatch,
+        recovery.redispatch_max,
+        settings.broker.delay_limit,
+        mark_after=min(MOMENT, recovery.dispatch_grace / 5),
+    )
     producer = TaskMessageProducer(store, broker, clock, policy, topology.doubt)
     bridge = ExternalEventBridge(store, TaskEventPublisher(broker, metrics.event_published), settings.app.source)
     heartbeat_and_worker = _build_worker(desk, broker, metrics) if executes else None

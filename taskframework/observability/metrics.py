@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TypeVar, cast
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from taskframework.bus import EventBus, Listener
 from taskframework.model.events import (
@@ -21,9 +24,29 @@ from taskframework.model.events import (
 from taskframework.model.status import TaskStatus
 from taskframework.stores.base import TaskStore
 
-Labelled = TypeVar("Labelled", Counter, Histogram)
-
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600)
+
+
+class Tally(Collector):
+    """A counter that is made up when Prometheus asks: one increment is one addition, without a lock.
+
+    Counters are raised a dozen times for each task; each of them on one thread.
+    """
+
+    def __init__(self, name: str, documentation: str, labels: Sequence[str], registry: CollectorRegistry) -> None:
+        self._description = (name, documentation, labels)
+        self._counts: Counter[tuple[str, ...]] = Counter()
+        registry.register(self)
+
+    def add(self, *labels: str) -> None:
+        self._counts[labels] += 1
+
+    def collect(self) -> Iterable[Metric]:
+        name, documentation, names = self._description
+        family = CounterMetricFamily(name, documentation, labels=names)
+        for labels, count in list(self._counts.items()):
+            family.add_metric(labels, count)
+        return [family]
 
 
 class Metrics:
@@ -31,7 +54,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
-        self.submitted = Counter("tasks_submitted", "Tasks accepted", ["task_type"], registry=registry)
+        self.submitted = Tally("tasks_submitted", "Tasks accepted", ["task_type"], registry=registry)
         self.execution = Histogram(
             "tasks_execution_seconds",
             "Time from claim to settlement of an attempt, by what it ended as",
@@ -46,30 +69,30 @@ class Metrics:
             buckets=_SECONDS,
             registry=registry,
         )
-        self.retries = Counter("tasks_retries", "Attempts that will be repeated", ["task_type"], registry=registry)
-        self.dead = Counter("tasks_dlq_entered", "Tasks that became dead letters", ["task_type"], registry=registry)
-        self.published = Counter(
+        self.retries = Tally("tasks_retries", "Attempts that will be repeated", ["task_type"], registry=registry)
+        self.dead = Tally("tasks_dlq_entered", "Tasks that became dead letters", ["task_type"], registry=registry)
+        self.published = Tally(
             "tasks_events_published", "External events confirmed by the broker", ["event_type"], registry=registry
         )
-        self.processed = Counter(
+        self.processed = Tally(
             "tasks_events_processed",
             "Internal events handled, by listener",
             ["listener", "event_type"],
             registry=registry,
         )
-        self.failed_listeners = Counter(
+        self.failed_listeners = Tally(
             "tasks_events_failed", "Internal events a listener failed on", ["listener", "event_type"], registry=registry
         )
-        self.state_updates = Counter(
+        self.state_updates = Tally(
             "tasks_state_db_updates", "Status changes written, by kind", ["operation"], registry=registry
         )
-        self.stale_writes = Counter(
+        self.stale_writes = Tally(
             "tasks_stale_writes", "Writes refused because the lease was lost", ["task_type"], registry=registry
         )
-        self.repairs_failed = Counter(
+        self.repairs_failed = Tally(
             "tasks_repairs_failed", "Looks of a repair that failed; it goes on", ["repair"], registry=registry
         )
-        self.loop_blocked = Counter(
+        self.loop_blocked = Tally(
             "tasks_loop_blocked",
             "Times something kept the event loop from running; task_type is empty if it was not a task's code",
             ["task_type"],
@@ -86,7 +109,7 @@ class Metrics:
             "tasks_loop_lag_seconds", "How late the event loop was at its last look", registry=registry
         )
 
-        self._children: dict[tuple[Counter | Histogram, tuple[str, ...]], Counter | Histogram] = {}
+        self._children: dict[tuple[Histogram, tuple[str, ...]], Histogram] = {}
 
     def listen(self, bus: EventBus) -> None:
         """Count what the bus carries."""
@@ -106,45 +129,45 @@ class Metrics:
         return False
 
     def stale(self, task_type: str) -> None:
-        self._of(self.stale_writes, task_type).inc()
+        self.stale_writes.add(task_type)
 
     def repair_failed(self, repair: str) -> None:
-        self._of(self.repairs_failed, repair).inc()
+        self.repairs_failed.add(repair)
 
     def blocked(self, task_type: str) -> None:
-        self._of(self.loop_blocked, task_type).inc()
+        self.loop_blocked.add(task_type)
 
     def event_published(self, event_type: str) -> None:
-        self._of(self.published, event_type).inc()
+        self.published.add(event_type)
 
     def _count(self, event: TaskEvent) -> None:
         task = event.task
         match event:
             case TaskSubmittedEvent():
-                self._of(self.submitted, task.task_type).inc()
+                self.submitted.add(task.task_type)
             case TaskStartedEvent():
                 waited = (task.history[-1].at - task.not_before).total_seconds()
                 self._of(self.queue_wait, task.task_type).observe(max(0.0, waited))
             case TaskRetryingEvent():
-                self._of(self.retries, task.task_type).inc()
+                self.retries.add(task.task_type)
             case TaskFailedEvent():
-                self._of(self.dead, task.task_type).inc()
-        self._of(self.state_updates, task.history[-1].type).inc()
+                self.dead.add(task.task_type)
+        self.state_updates.add(task.history[-1].type)
         if task.started_at is not None and isinstance(event, _ENDS):
             seconds = (task.updated_at - task.started_at).total_seconds()
             self._of(self.execution, task.task_type, task.status.value).observe(max(0.0, seconds))
 
     def _handled(self, listener: Listener, event: Event, error: Exception | None) -> None:
         counter = self.processed if error is None else self.failed_listeners
-        self._of(counter, listener.name, type(event).__name__).inc()
+        counter.add(listener.name, type(event).__name__)
 
-    def _of(self, metric: Labelled, *labels: str) -> Labelled:
+    def _of(self, metric: Histogram, *labels: str) -> Histogram:
         """`metric.labels`, remembered: a look into Prometheus' own table takes a lock and checks the labels."""
         key = (metric, labels)
         child = self._children.get(key)
         if child is None:
             child = self._children[key] = metric.labels(*labels)
-        return cast(Labelled, child)
+        return child
 
 
 _ENDS = (TaskCompletedEvent, TaskFailedEvent, TaskRetryingEvent, TaskCancelledEvent, TaskReleasedEvent)

@@ -9,24 +9,31 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
 from typing import Generic, TypeVar
 
 from taskframework.model.marks import Mark
 
 MarkT = TypeVar("MarkT", bound=Mark)
 
-#: Seconds that a mark waits for company: far below the time after which a repair looks.
-_MOMENT = 0.25
+#: How long a mark waits for company: far below the time after which a repair looks.
+MOMENT = timedelta(seconds=1)
 #: So many are written without waiting for more.
-_MANY = 500
+_MANY = 2000
 
 
 class Marking(Generic[MarkT]):
     """Collects marks of one kind, the newest of each task, and writes them a moment later."""
 
-    def __init__(self, write: Callable[[Sequence[MarkT]], Awaitable[None]]) -> None:
-        """Start with none; `write` never fails, what it could not write is left to the repairs."""
+    def __init__(self, write: Callable[[Sequence[MarkT]], Awaitable[None]], moment: timedelta = MOMENT) -> None:
+        """Start with none.
+
+        Args:
+            write: writes some; it never fails, what it could not write is left to the repairs.
+            moment: how long a mark waits.
+        """
         self._write = write
+        self._moment = moment.total_seconds()
         self._waiting: dict[str, MarkT] = {}
         self._is_due = asyncio.Event()
         self._pump: asyncio.Task[None] | None = None
@@ -43,7 +50,7 @@ class Marking(Generic[MarkT]):
         """Write at once what waits; return when it is written."""
         while self._pump is not None:
             self._is_due.set()
-            await asyncio.wait([self._pump], timeout=_MOMENT)
+            await asyncio.wait([self._pump], timeout=self._moment)
 
     async def _run(self) -> None:
         try:
@@ -56,6 +63,6 @@ class Marking(Generic[MarkT]):
 
     async def _company(self) -> None:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_MOMENT):
+            async with asyncio.timeout(self._moment):
                 await self._is_due.wait()
         self._is_due.clear()

@@ -25,7 +25,7 @@ from taskframework.model.message import TaskMessage
 from taskframework.model.status import CLAIMABLE
 from taskframework.model.task import Task
 from taskframework.stores.base import TaskStore
-from taskframework.stores.marking import Marking
+from taskframework.stores.marking import MOMENT, Marking
 from taskframework.telemetry import current_traceparent, span
 
 logger = logging.getLogger(__name__)
@@ -42,6 +42,8 @@ class DispatchPolicy:
     redispatch: timedelta = timedelta(seconds=20)
     redispatch_max: timedelta = timedelta(minutes=15)
     delay_limit: timedelta = timedelta(minutes=10)
+    #: How long the mark of a confirmed message waits; most tasks are claimed by then and need none.
+    mark_after: timedelta = MOMENT
     #: Dispatches in hand at once; what comes beyond is left to the sweeper, so that memory stays bounded.
     max_pending: int = 10_000
 
@@ -65,7 +67,7 @@ class TaskMessageProducer:
         self._on_refused = on_refused
         self._pending: set[asyncio.Task[None]] = set()
         self._timers: set[asyncio.Task[None]] = set()
-        self._marking = Marking(self._write_marks)
+        self._marking = Marking(self._write_marks, policy.mark_after)
 
     def hear(self, event: TaskEvent) -> None:
         """Listener for every event after which a task is claimable."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
 from collections.abc import Callable
@@ -163,6 +164,11 @@ class _TimeLimit:
             self._timer.cancel()
 
 
+@functools.lru_cache
+def _logger_of(task_type: str) -> logging.Logger:
+    return _task_logger.getChild(task_type)
+
+
 def _context(registration: Registration, attempt: RunningAttempt, control: AttemptControl) -> TaskContext[Any]:
     task = attempt.task
     return TaskContext(
@@ -176,7 +182,7 @@ def _context(registration: Registration, attempt: RunningAttempt, control: Attem
         idempotency_key=task.idempotency_key or task.task_id,
         correlation_id=task.correlation_id,
         parent_task_id=task.parent.task_id if task.parent else None,
-        logger=_task_logger.getChild(task.task_type),
+        logger=_logger_of(task.task_type),
         control=control,
     )
 
@@ -185,6 +191,8 @@ def _storable_result(registration: Registration, value: Any) -> Any:
     """The result as JSON; a result that cannot be stored would fail on every attempt, so it is final."""
     try:
         validated = registration.result.validate_python(value)
+        if validated is None:
+            return None
         refuse_non_finite(registration.result.dump_python(validated, by_alias=True), "result")
         plain = registration.result.dump_python(validated, mode="json", by_alias=True)
         check_storable(plain, "result", MAX_RESULT_BYTES)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 
 from taskframework.model.message import CRASHES_HEADER
@@ -34,19 +35,19 @@ class Suspects:
         self._turn = asyncio.Lock()
         self._waiting = 0
 
-    @contextlib.asynccontextmanager
-    async def turn(self, headers: Mapping[str, str]) -> AsyncIterator[bool]:
+    def turn(self, headers: Mapping[str, str]) -> AbstractAsyncContextManager[bool]:
         """Around everything that is done for a delivery, from the claim on.
 
         Args:
             headers: of the message. One that does not tell of crashes is not suspected.
 
-        Yields:
-            Whether it may be claimed now; if not, the sweeper is to send it again later.
+        Returns:
+            A context that gives whether it may be claimed now; if not, the sweeper is to send it again later.
         """
-        if _crashes(headers) < self._last_chance:
-            yield True
-            return
+        return contextlib.nullcontext(True) if _crashes(headers) < self._last_chance else self._turn_of_suspect()
+
+    @contextlib.asynccontextmanager
+    async def _turn_of_suspect(self) -> AsyncIterator[bool]:
         if not await self._comes_up():
             yield False
             return

@@ -9,6 +9,7 @@ from datetime import timedelta
 from aiormq import spec
 
 from taskframework.brokers.base import ExternalMessage
+from taskframework.brokers.rabbitmq.properties import OwnProperties
 from taskframework.brokers.rabbitmq.topology import Names, routing_key
 from taskframework.errors import PublishRefusedError
 from taskframework.model.message import TaskMessage
@@ -71,13 +72,13 @@ def event_publication(names: Names, event: ExternalMessage) -> Publication:
 
 
 def _properties(body: bytes, content_type: str, headers: dict[str, str | int]) -> spec.Basic.Properties:
-    size = sum(len(name) + len(str(value).encode(errors="replace")) for name, value in headers.items())
+    size = sum([len(name) + len(str(value).encode(errors="replace")) for name, value in headers.items()])
     if size > MAX_HEADER_BYTES:
         raise PublishRefusedError(f"The headers have {size:,} bytes; the limit is {MAX_HEADER_BYTES:,}.")
     if len(body) > MAX_BODY_BYTES:
         raise PublishRefusedError(f"The body has {len(body):,} bytes; the limit is {MAX_BODY_BYTES:,}.")
     correlation_id = headers.get("correlation_id")
-    return spec.Basic.Properties(
+    return OwnProperties(
         content_type=content_type,
         correlation_id=None if correlation_id is None else str(correlation_id),
         headers={**headers},

@@ -155,7 +155,8 @@ class Publisher:
         """
         try:
             async with asyncio.timeout(self._timeout):
-                await self._usable()  # says at once that the broker is away, also when all places are taken
+                if self._places.locked():
+                    await self._usable()  # says at once that the broker is away
                 async with self._places:
                     channel = await self._usable()
                     await channel.send(publication)
@@ -165,7 +166,7 @@ class Publisher:
             ) from error
 
     async def _usable(self) -> PublishChannel:
-        channel = await self._kept.get()
+        channel = self._kept.value or await self._kept.get()
         if channel.is_blocked:
             raise BrokerUnavailableError(
                 f"RabbitMQ at {self._connector.where} takes no messages: memory or disk alarm.",

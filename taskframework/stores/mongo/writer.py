@@ -25,7 +25,10 @@ from taskframework.stores.replies import reply_point
 
 Value = TypeVar("Value")
 
-_SETTLEMENTS = (Complete, Fail, Release, ReportProgress, RecordStep)
+_ENDINGS = (Complete, Fail, Release)
+_SETTLEMENTS = (*_ENDINGS, ReportProgress, RecordStep)
+#: How many of the last endings are remembered: far more than can wait for a reply at once.
+_REMEMBERED = 20_000
 _PAUSE = wait_random_exponential(multiplier=0.05, max=1)
 _INSERTS_IN_A_GROUP = 500
 _MARKS_IN_A_GROUP = 500
@@ -46,6 +49,7 @@ class TaskWriter:
     def __init__(self, tasks: Collection, timeout: timedelta) -> None:
         self._tasks = tasks
         self._timeout = timeout
+        self._asked_to_end: dict[str, None] = {}
         self._patience = timeout * 0.9  # so that callers hear the reason before their own time is over
         limits: Any = {"timeout": timeout.total_seconds(), "on_timeout": self._too_late}
         self._inserts = Grouping(self._insert_group, limit=_INSERTS_IN_A_GROUP, **limits)
@@ -82,22 +86,30 @@ class TaskWriter:
         return None if document is None else task_of(document)
 
     async def _move_group(self, transitions: Sequence[Transition]) -> Sequence[Task | Exception | None]:
+        asked_before = self._remember_endings(transitions)
+        over = set[str]()
         with time_limit(self._patience):
             if len(transitions) == 1:
-                try:
-                    with time_limit(self._patience / 2):
-                        return [await self._alone(transitions[0])]
-                except StoreUnavailableError:
-                    over = set[str]()  # made or not: what follows finds out
-            else:
-                over = await self._patiently(lambda: self._settled_before(transitions))
+                # Made or not when there is no reply: what follows finds out.
+                with contextlib.suppress(StoreUnavailableError), time_limit(self._patience / 2):
+                    return [await self._alone(transitions[0])]
+            elif asked_before:
+                over = await self._patiently(lambda: self._settled_before(transitions, asked_before))
             return await self._patiently(lambda: self._move_together(transitions, over))
 
-    async def _settled_before(self, transitions: Sequence[Transition]) -> set[str]:
+    def _remember_endings(self, transitions: Sequence[Transition]) -> list[str]:
+        """Which of these claims were asked to end before. A claim is known to one process alone, hence to this one."""
+        settlements = [asked for asked in transitions if isinstance(asked, _SETTLEMENTS)]
+        asked_before = [asked.fence.claim_id for asked in settlements if asked.fence.claim_id in self._asked_to_end]
+        self._asked_to_end |= dict.fromkeys(
+            asked.fence.claim_id for asked in settlements if isinstance(asked, _ENDINGS)
+        )
+        while len(self._asked_to_end) > _REMEMBERED:
+            del self._asked_to_end[next(iter(self._asked_to_end))]
+        return asked_before
+
+    async def _settled_before(self, transitions: Sequence[Transition], claims: Sequence[str]) -> set[str]:
         """Tasks whose claim is over already: it would show as won whatever became of this second settlement."""
-        claims = [asked.fence.claim_id for asked in transitions if isinstance(asked, _SETTLEMENTS)]
-        if not claims:
-            return set()
         settled = {"_id": {"$in": _ids(transitions)}, "last_claim_id": {"$in": claims}}
         return {document["_id"] for document in await self._tasks.find(settled, fields=("_id",))}
 
