@@ -3,10 +3,11 @@
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+PEERS  := .venv-bench
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install servers demo test chaos check docs lock clean
+.PHONY: help install servers demo test chaos bench check docs lock clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -38,6 +39,18 @@ chaos: install ## kill, freeze and cut off processes and servers under load for 
 	@.ci/servers || [ "$$CI" != true ]
 	@$(BIN)/python -m pytest -m chaos_long $(ARGS)
 
+# Private RabbitMQ, MongoDB and Redis; results in docs/performance. ARGS="--quick" takes two minutes, ARGS="--help" tells
+# the rest.
+bench: install $(PEERS)/.installed ## measure this project and its peers side by side, about ten minutes
+	@.ci/servers redis-server
+	@$(BIN)/python -m tests.benchmarks $(ARGS)
+
+$(PEERS)/.installed: tests/benchmarks/requirements.lock
+	@$(PEERS)/bin/python -m pip --version >/dev/null 2>&1 || PYTHON='$(PYTHON)' .ci/venv $(PEERS)
+	@echo 'Installing the peers into $(PEERS) ...'
+	@$(PEERS)/bin/python -m pip --disable-pip-version-check install -qq --require-hashes -r $<
+	@touch $@
+
 # The linter's cache does not notice when a module that an import could not find comes into being.
 check: install ## formatting, lint, types and import rules
 	@$(BIN)/ruff format --check . || { echo 'not formatted; to repair: $(BIN)/ruff format .' >&2; exit 1; }
@@ -51,12 +64,15 @@ docs: install ## write the pages that are generated from the code
 	@mv docs/reference/settings.md.new docs/reference/settings.md
 
 # uv is used for this alone: it resolves for all platforms and Python versions at once.
-lock: ## resolve the newest versions anew and write requirements.lock
+lock: ## resolve the newest versions anew and write the lock files
 	@command -v uv >/dev/null || { echo 'make lock: needs uv (pip install uv)' >&2; exit 1; }
 	@uv pip compile --quiet --universal --python-version 3.11 --extra test --upgrade --generate-hashes \
 		--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' \
 		pyproject.toml --output-file requirements.lock
+	@uv pip compile --quiet --universal --python-version 3.11 --upgrade --generate-hashes \
+		--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' \
+		tests/benchmarks/requirements.in --output-file tests/benchmarks/requirements.lock
 
 clean: ## remove .venv, caches and build results
-	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	@rm -rf $(VENV) $(PEERS) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	@find taskframework tests docs config -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -48,17 +48,28 @@ class Invocation:
             ConfigurationError: if settings or modules cannot be used.
             RegistrationError: if a module has no usable task.
         """
-        names = [AppName.parse(text) for text in self.apps]
-        framework = built_framework(names)
+        framework = built_framework(self._names)
         if framework is None:
             framework = TaskFramework(self.load(overrides).settings)
         else:
             self._refuse_config()
             framework.settings = _with_overrides(framework.settings, overrides or {})
-        if registers:
-            plain = [name.module for name in names if name.attribute is None]
-            register_modules(framework, [*framework.settings.app.modules, *plain])
+        return self.register(framework) if registers else framework
+
+    def register(self, framework: TaskFramework) -> TaskFramework:
+        """Import the modules that --app and `app.modules` name, and register their tasks.
+
+        Raises:
+            ConfigurationError: if a module cannot be imported.
+            RegistrationError: if one has no usable task.
+        """
+        plain = [name.module for name in self._names if name.attribute is None]
+        register_modules(framework, [*framework.settings.app.modules, *plain])
         return framework
+
+    @property
+    def _names(self) -> list[AppName]:
+        return [AppName.parse(text) for text in self.apps]
 
     def _refuse_config(self) -> None:
         if self.config is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib.util
 import logging
 import os
@@ -15,6 +16,7 @@ from typing import NoReturn
 
 from taskframework import failpoint
 from taskframework.cli.output import INTERRUPTED, forget_threads, note
+from taskframework.cli.tether import Tether
 from taskframework.errors import ConfigurationError, TaskframeworkError
 from taskframework.observability.logs import configure_logging
 from taskframework.runtime import TaskFramework
@@ -27,7 +29,9 @@ logger = logging.getLogger(__name__)
 _PATIENCE = 1.0
 
 
-def serve(framework: TaskFramework, *, worker: bool, api: bool, remarks: Sequence[str] = ()) -> None:
+def serve(
+    framework: TaskFramework, *, worker: bool, api: bool, remarks: Sequence[str] = (), tether: Tether | None = None
+) -> None:
     """Run until SIGTERM or SIGINT, then stop in order; a second signal ends the process at once.
 
     Args:
@@ -35,18 +39,19 @@ def serve(framework: TaskFramework, *, worker: bool, api: bool, remarks: Sequenc
         worker: execute tasks.
         api: serve HTTP.
         remarks: what is logged as a warning, first thing.
+        tether: leads to the parent, if this is one of its processes: it is told who is ready, and may ask for a stop.
 
     Raises:
         TaskframeworkError: if it cannot start.
     """
-    configure_logging(framework.settings.observability)
+    configure_logging(framework.settings.observability, None if tether is None else {"pid": os.getpid()})
     for remark in remarks:
         logger.warning(remark)
     _arm_failpoints()
     close_tracing = _open_tracing(framework.settings)
     runner = asyncio.Runner(loop_factory=_loop_factory())
     try:
-        runner.run(_serve(framework, worker=worker, api=api))
+        runner.run(_serve(framework, worker=worker, api=api, tether=tether))
     finally:
         close_tracing()
         # The event loop waits for task code that was left behind, for ever if it swallows its cancellation.
@@ -62,41 +67,53 @@ def leave(code: int) -> NoReturn:
     sys.exit(code)
 
 
-async def _serve(framework: TaskFramework, *, worker: bool, api: bool) -> None:
+async def _serve(framework: TaskFramework, *, worker: bool, api: bool, tether: Tether | None) -> None:
     asyncio.get_running_loop().set_default_executor(_UnwaitedThreads(thread_name_prefix="asyncio"))
-    stop = _Stop()
+    stop = Stop()
     _say_starting(framework)
-    try:
-        async with framework.running(worker=worker, api=api):
-            stop.is_opening = False
-            if api:
-                _welcome(framework.settings.api)
-            running = framework.plant.worker
-            if running is not None and not api:  # with the HTTP interface it is that which says so
-                await _until_live(running, stop.asked)
-            await stop.asked.wait()
-    except (asyncio.CancelledError, TaskframeworkError):
-        if not stop.came_early:
-            raise
-        forget_threads()
+    async with contextlib.AsyncExitStack() as stack:
+        if tether is not None:
+            await tether.hold(lambda: stop.ask(cause="the parent"))
+            stack.push_async_callback(tether.release)
+        try:
+            async with framework.running(worker=worker, api=api):
+                stop.is_opening = False
+                if api:
+                    _welcome(framework.settings.api)
+                running = framework.plant.worker
+                if running is not None and not api:  # with the HTTP interface it is that which says so
+                    await _until_live(running, stop.asked, tether)
+                await stop.asked.wait()
+        except (asyncio.CancelledError, TaskframeworkError):
+            if not stop.came_early:
+                raise
+            forget_threads()
     logger.info("stopped")
 
 
-async def _until_live(worker: Worker, stop: asyncio.Event) -> None:
+async def _until_live(worker: Worker, stop: asyncio.Event, tether: Tether | None) -> None:
     """Say `ready` as soon as every queue is consumed; with the broker away that is when it is back."""
     while not worker.is_live and not stop.is_set():  # noqa: ASYNC110 - the port tells a state
         await asyncio.sleep(0.02)
-    if not stop.is_set():
-        logger.info("ready", extra={"role": "worker", "worker_id": worker.worker_id})
+    if stop.is_set():
+        return
+    # One line `ready` a command: of several processes the parent says it when all are.
+    logger.info("ready" if tether is None else "serving", extra={"role": "worker", "worker_id": worker.worker_id})
+    if tether is not None:
+        tether.say_ready()
 
 
-class _Stop:
-    """The wish to stop, from signals."""
+class Stop:
+    """The wish to stop, from signals and from whoever asks for it."""
 
-    def __init__(self) -> None:
+    def __init__(self, at_once: Callable[[], None] = lambda: None) -> None:
+        """Hear signals from now on; `at_once` is called before a second one ends the process."""
         self.asked = asyncio.Event()
-        #: While the process opens, a signal cancels that; later it only asks, so that everything closes in order.
+        #: While the process opens, a stop cancels that; later it only asks, so that everything closes in order.
         self.is_opening = True
+        self._at_once = at_once
+        #: Whether a signal came. What asks otherwise, such as a parent, may have had the same signal as this process.
+        self._is_signalled = False
         self._main = asyncio.current_task()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._hear, number)
@@ -106,14 +123,22 @@ class _Stop:
         """Whether the process was told to stop before it was open."""
         return self.is_opening and self.asked.is_set()
 
-    def _hear(self, number: signal.Signals) -> None:
+    def ask(self, **why: str) -> None:
+        """Stop; again changes nothing. The keywords are for the log."""
         if self.asked.is_set():
-            logger.warning("ending at once", extra={"signal": number.name})
-            _end_now(128 + number)
-        logger.info("stopping", extra={"signal": number.name})
+            return
+        logger.info("stopping", extra=why)
         self.asked.set()
         if self.is_opening and self._main is not None:
             self._main.cancel()
+
+    def _hear(self, number: signal.Signals) -> None:
+        if self._is_signalled:
+            logger.warning("ending at once", extra={"signal": number.name})
+            self._at_once()
+            _end_now(128 + number)
+        self._is_signalled = True
+        self.ask(signal=number.name)
 
 
 class _UnwaitedThreads(ThreadPoolExecutor):

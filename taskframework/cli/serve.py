@@ -2,22 +2,43 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Iterator
 from typing import Annotated
 
 import typer
 
 from taskframework.cli.invocation import Invocation
-from taskframework.cli.options import Apps, Config
+from taskframework.cli.options import Apps, Config, or_bad_parameter
 from taskframework.cli.process import serve
+from taskframework.cli.supervision import process_count, supervise
+from taskframework.cli.tether import Tether
 from taskframework.errors import ConfigurationError
 from taskframework.runtime import TaskFramework
+
+
+def _number_or_auto(text: str) -> str:
+    if text != "auto" and not text.isdecimal():
+        raise ValueError("is neither a number nor auto")
+    return text
+
 
 Host = Annotated[str | None, typer.Option("--host", metavar="ADDRESS", help="Address to listen on (api.host).")]
 Port = Annotated[int | None, typer.Option("--port", metavar="N", help="Port to listen on (api.port); 0 takes any.")]
 Concurrency = Annotated[
     int | None, typer.Option("--concurrency", metavar="N", help="Tasks executed at once (worker.concurrency).")
 ]
+Processes = Annotated[
+    str | None,
+    typer.Option(
+        "--processes",
+        metavar="N|auto",
+        parser=or_bad_parameter(_number_or_auto),
+        help="Worker processes (worker.processes); auto is one for each CPU.",
+    ),
+]
+TetherTo = Annotated[int | None, typer.Option("--tether", hidden=True, help="For the processes of a parent.")]
 
 _NAME_AN_APP = "Name the module that defines your tasks: --app package.module, or app.modules in application.yml."
 
@@ -45,12 +66,39 @@ def api(context: typer.Context, host: Host = None, port: Port = None, config: Co
     serve(framework, worker=False, api=True, remarks=remarks)
 
 
-def worker(context: typer.Context, concurrency: Concurrency = None, config: Config = None, app: Apps = None) -> None:
+def worker(
+    context: typer.Context,
+    processes: Processes = None,
+    concurrency: Concurrency = None,
+    config: Config = None,
+    app: Apps = None,
+    tether: TetherTo = None,
+) -> None:
     """Execute tasks. Any number of workers share the work."""
-    framework = Invocation.of(context, config, app).framework({"worker.concurrency": concurrency})
+    invocation = Invocation.of(context, config, app)
+    flags = {"worker.processes": processes, "worker.concurrency": concurrency}
+    if tether is not None:
+        with Tether(tether).reporting() as held:
+            _work(invocation.framework(flags), held)
+        return
+    # The modules with the tasks are imported where they run, not in a parent.
+    framework = invocation.framework(flags, registers=False)
+    count = process_count(framework.settings)
+    if count == 1:
+        _work(invocation.register(framework), None)
+    else:
+        supervise(framework.settings, [sys.executable, "-m", "taskframework", *sys.argv[1:]], count)
+
+
+def _work(framework: TaskFramework, tether: Tether | None) -> None:
     if not len(framework.registry):
         raise ConfigurationError("This worker would have nothing to execute.", key="app.modules", hint=_NAME_AN_APP)
-    serve(framework, worker=True, api=False)
+    settings = framework.settings.worker
+    if tether is not None and settings.http_port is not None:  # the parent serves it, and asks
+        tether.answer = importlib.import_module("taskframework.cli.overview").answers_of(framework)
+        update = {"worker": settings.model_copy(update={"http_port": None})}
+        framework.settings = framework.settings.model_copy(update=update)
+    serve(framework, worker=True, api=False, tether=tether)
 
 
 def _remarks(framework: TaskFramework) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import logging.config
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,17 @@ _SHARED: list[structlog.typing.Processor] = [
 ]
 
 
-def configure_logging(settings: ObservabilitySettings) -> None:
-    """Set up the standard library's logging for a process of ours; a program that embeds the framework has its own."""
+def configure_logging(settings: ObservabilitySettings, fields: Mapping[str, object] | None = None) -> None:
+    """Set up the standard library's logging for a process of ours; a program that embeds the framework has its own.
+
+    Args:
+        settings: form and level.
+        fields: what every line carries.
+    """
+
+    def with_fields(_: object, __: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        return {**line, **fields} if fields else line
+
     as_json = settings.log_format == "json" or (settings.log_format == "auto" and not sys.stderr.isatty())
     renderer: list[Any] = (
         [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
@@ -37,7 +47,7 @@ def configure_logging(settings: ObservabilitySettings) -> None:
                 "line": {
                     "()": structlog.stdlib.ProcessorFormatter,
                     "foreign_pre_chain": [*_SHARED, structlog.stdlib.ExtraAdder()],
-                    "processors": [structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderer],
+                    "processors": [structlog.stdlib.ProcessorFormatter.remove_processors_meta, with_fields, *renderer],
                 }
             },
             "handlers": {

@@ -110,10 +110,14 @@ class ApiSettings(Section):
 class WorkerSettings(Section):
     """How a worker executes. Its heartbeat is always a third of the lease."""
 
-    concurrency: int = Field(default=100, ge=1, le=100_000, description="Tasks one worker executes at once")
+    concurrency: int = Field(default=100, ge=1, le=100_000, description="Tasks one worker process executes at once")
+    processes: Literal["auto"] | Annotated[int, Field(ge=0, le=1024)] = Field(
+        default=1,
+        description="Processes that the command worker starts, each a whole worker; auto or 0 is one for each CPU",
+    )
     prefetch: Literal["auto"] | Annotated[int, Field(ge=1, le=65535)] = Field(
         default="auto",
-        description="Most messages of one queue taken and not acknowledged; auto shares the slots among the task types",
+        description="Most messages of one queue taken and not acknowledged; auto fills all slots from any one queue",
     )
     lease: Duration = Field(
         default=timedelta(seconds=30),

@@ -14,6 +14,7 @@ from typing import Literal
 
 from taskframework.brokers.base import Broker, ConsumeRequest, Consumption
 from taskframework.clock import Clock
+from taskframework.model.status import LANES
 from taskframework.worker.consumer import TaskConsumer
 from taskframework.worker.patience import StoreBreaker
 
@@ -21,20 +22,33 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between two looks at the slots: a hundred early acknowledgements are one new registration.
 _PAUSE = 1.0
+#: Deliveries beyond the free slots, as a share of them: a slot needs its next delivery while the acknowledgement of the
+#: last one is on its way. Of no-op tasks, slots stood empty for 28 % of the time without, 7 % with a quarter, 2 % with
+#: this and with more.
+_HEADROOM = 1 / 2
+#: Fewer slots are for tasks that take long. There an acknowledgement takes no time, and what waits waits for long.
+_FEW_SLOTS = 10
+#: Deliveries of all queues that one worker may hold, if the slots do not ask for more: some 30 MB.
+_MOST_IN_HAND = 10_000
 #: Fewer slots than this share of all are not worth a new registration, unless they are the last or the first ones.
 _STEP = 1 / 8
 
 
 def prefetch(free: int, types: int, limit: int | Literal["auto"]) -> int:
-    """Deliveries in hand for each queue: all free slots busy, without hoarding when there are many types.
+    """Deliveries in hand for each queue: any one busy queue fills all free slots, and the next deliveries are there.
+
+    With so many types that this could be too much to hold, at least all queues together fill the slots.
 
     Args:
         free: slots that are free or held by what the prefetch counts.
-        types: task types that are consumed.
+        types: task types that are consumed, each with a queue for every lane.
         limit: most that the settings allow.
     """
+    queues = max(types, 1) * len(LANES)
     share = max(min(free, 2), -(-free // max(types, 1)))
-    return share if limit == "auto" else min(share, limit)
+    headroom = int(free * _HEADROOM) if free >= _FEW_SLOTS else 0
+    count = max(share, min(free + headroom, _MOST_IN_HAND // queues))
+    return count if limit == "auto" else min(count, limit)
 
 
 def is_worth_a_registration(present: int, wanted: int, slots: int) -> bool:

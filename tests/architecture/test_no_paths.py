@@ -24,8 +24,9 @@ def test_no_file_names_a_path_of_a_machine() -> None:
     assert found == []
 
 
-def test_the_lock_file_names_no_host() -> None:
-    assert _HOST.search((ROOT / "requirements.lock").read_bytes()) is None
+@pytest.mark.parametrize("lock", ["requirements.lock", "tests/benchmarks/requirements.lock"])
+def test_the_lock_file_names_no_host(lock: str) -> None:
+    assert _HOST.search((ROOT / lock).read_bytes()) is None
 
 
 @pytest.mark.parametrize(("text", "is_found"), [("see /{}/x", True), ("COPY . frame{}/", False), ("docs/{}/x", False)])

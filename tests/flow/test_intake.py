@@ -18,7 +18,7 @@ from taskframework.stores.mongo.store import MongoStore
 from taskframework.worker.consumer import TaskConsumer
 from taskframework.worker.worker import Worker
 from tests.support.eventually import eventually
-from tests.support.kitchen_sink import Counts, Waits
+from tests.support.kitchen_sink import ALL, Counts, Waits
 from tests.support.servers import MongoServer, RabbitServer
 
 pytestmark = pytest.mark.parametrize("urls", ["servers"], indirect=True)
@@ -34,7 +34,7 @@ class Steady(BackgroundTaskExecutable[None, None]):
 
     async def execute(self, context: TaskContext[None]) -> None:
         self.executions[context.task_id] += 1
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.1)
 
 
 class Arrivals:
@@ -181,6 +181,19 @@ async def test_a_memory_alarm_stops_publishing_and_nothing_else(
             await _watermark(rabbit_server, "0.4")
         for handle in meanwhile:
             assert await handle.result(timeout=30) == 1
+
+
+async def test_one_busy_type_among_many_fills_the_worker(settings: Callable[..., Settings]) -> None:
+    Waits.gate, Waits.started = asyncio.Event(), 0
+    framework = TaskFramework(settings(worker={"concurrency": 4 * SLOTS}))
+    for executable in ALL:
+        framework.register(executable)
+    async with framework.running():
+        handles = [await framework.submit("waits", priority="low") for _ in range(4 * SLOTS)]
+        await eventually(lambda: Waits.started == 4 * SLOTS, timeout=10, what="every slot is taken")
+        Waits.gate.set()
+        for handle in handles:
+            assert await handle.result(timeout=10) == "done"
 
 
 async def _watermark(server: RabbitServer, *value: str) -> None:

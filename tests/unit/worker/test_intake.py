@@ -21,9 +21,14 @@ SLOTS = 16
 @pytest.mark.parametrize(
     ("free", "types", "limit", "expected"),
     [
-        (100, 1, "auto", 100),
-        (100, 3, "auto", 34),
-        (100, 200, "auto", 2),  # two, so that the next one is here when the first is done
+        (100, 1, "auto", 150),
+        (100, 10, "auto", 150),  # one busy type among ten fills the worker
+        (100, 22, "auto", 150),
+        (100, 50, "auto", 66),  # all queues together: 10,000
+        (10_000, 1, "auto", 10_000),  # the slots ask for more
+        (100, 2_000, "auto", 2),  # two, so that the next one is here when the first is done
+        (10, 1, "auto", 15),
+        (9, 1, "auto", 9),
         (2, 1, "auto", 2),
         (1, 1, "auto", 1),  # a second one would wait beside an idle worker
         (1, 50, "auto", 1),
@@ -33,10 +38,16 @@ SLOTS = 16
         (100, 200, 1, 1),
     ],
 )
-def test_the_free_slots_are_shared_among_the_types(
-    free: int, types: int, limit: int | Literal["auto"], expected: int
-) -> None:
+def test_any_one_queue_fills_the_free_slots(free: int, types: int, limit: int | Literal["auto"], expected: int) -> None:
     assert prefetch(free, types, limit) == expected
+
+
+@pytest.mark.parametrize("types", [1, 3, 10, 26, 27, 100, 1_000])
+@pytest.mark.parametrize("free", [1, 2, 10, 100, 1_000])
+def test_what_is_in_hand_stays_bounded(free: int, types: int) -> None:
+    count = prefetch(free, types, "auto")
+    assert count * types >= free, "busy types leave slots empty"
+    assert count * types * 3 <= max(10_000, 3 * (free + 2 * types))
 
 
 @pytest.mark.parametrize(
@@ -139,11 +150,11 @@ class Bench:
         self.intake.start(["reports"])
 
     async def after(self, seconds: float, *expected: int) -> None:
-        """Let time pass and say what was consumed until then."""
+        """Let time pass and say for how many slots was consumed until then."""
         await self.settled()
         self.clock.advance(seconds)
         await self.settled()
-        assert self.broker.prefetches == list(expected)
+        assert self.broker.prefetches == [prefetch(slots, 1, "auto") for slots in expected]
 
     async def settled(self) -> None:
         """Wait until everyone sleeps."""

@@ -1,0 +1,134 @@
+"""Health and metrics of several worker processes as one: each answers its parent, and the parent answers everybody."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Protocol
+
+import httpx
+import orjson
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from taskframework.api.app import create_health_app
+from taskframework.api.context import json_response
+from taskframework.api.listening import listen, resolve
+from taskframework.api.server import ApiServer
+from taskframework.cli.tether import Answer
+from taskframework.runtime import TaskFramework
+from taskframework.settings import WorkerSettings
+
+#: Longest wait for an answer. A process itself waits two seconds for store and broker; Prometheus waits ten for us.
+_PATIENCE_SECONDS = 3.0
+
+
+class Process(Protocol):
+    """What the overview asks of a worker process."""
+
+    number: int
+    is_ready: bool
+    restarts: int
+
+    async def ask(self, path: str, *, within: float) -> Answer | None: ...
+
+
+def answers_of(framework: TaskFramework) -> Callable[[str], Awaitable[Answer]]:
+    """What a worker process answers its parent: the same as it would over HTTP."""
+    transport = httpx.ASGITransport(create_health_app(framework))
+
+    async def answer(path: str) -> Answer:
+        # Without a client, which would log each question.
+        response = await transport.handle_async_request(httpx.Request("GET", f"http://worker{path}"))
+        return Answer(response.status_code, (await response.aread()).decode())
+
+    return answer
+
+
+@contextlib.asynccontextmanager
+async def serving_overview(settings: WorkerSettings, processes: Sequence[Process]) -> AsyncIterator[None]:
+    """Serve `/healthz`, `/readyz` and `/metrics` of all processes at `worker.http_host` and `worker.http_port`.
+
+    Raises:
+        ConfigurationError: if host and port cannot be listened on.
+    """
+    addresses = await resolve(settings.http_host, key="worker.http_host")
+    sockets = listen(addresses, settings.http_port or 0, key="worker.http_port")
+    server = ApiServer(create_overview(processes), sockets)
+    await server.start()
+    try:
+        yield
+    finally:
+        await server.stop()
+
+
+def create_overview(processes: Sequence[Process]) -> Starlette:
+    """The application of the parent."""
+
+    async def health(_: Request) -> Response:
+        # A process that starts or has died is the parent's business, who is alive; one that hangs is the supervisor's.
+        answers = await _ask([process for process in processes if process.is_ready], "/healthz")
+        silent = [str(number) for number, answer in answers.items() if answer is None]
+        status = f"no answer from process {', '.join(silent)}" if silent else "ok"
+        return json_response({"status": status}, 503 if silent else 200)
+
+    async def readiness(_: Request) -> Response:
+        answers = await _ask(processes, "/readyz")
+        checks = {f"process {number}": _problem(answer) or "ok" for number, answer in answers.items()}
+        ready = set(checks.values()) == {"ok"}
+        views = {str(number): orjson.loads(answer.body) for number, answer in answers.items() if answer is not None}
+        status = "ready" if ready else "not ready"
+        return json_response({"status": status, "checks": checks, "processes": views}, 200 if ready else 503)
+
+    async def metrics(_: Request) -> Response:
+        answers = await _ask(processes, "/metrics")
+        registry = CollectorRegistry()
+        restarts = Counter(
+            "tasks_worker_restarts", "Times a worker process was started anew", ["process"], registry=registry
+        )
+        for process in processes:
+            restarts.labels(str(process.number)).inc(process.restarts)
+        texts = {str(number): answer.body for number, answer in answers.items() if answer and answer.status == 200}
+        registry.register(_Merged(texts))
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+    pages = {"/healthz": health, "/readyz": readiness, "/metrics": metrics}
+    return Starlette(routes=[Route(path, page) for path, page in pages.items()])
+
+
+class _Merged(Collector):
+    """The metrics of all processes, each sample with the number of its process.
+
+    Not their sums: a sum falls when one process starts anew, and a rate would count all the others' work again.
+    """
+
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        self._texts = texts
+
+    def collect(self) -> Iterable[Metric]:
+        merged: dict[str, Metric] = {}
+        for process, text in self._texts.items():
+            for family in text_string_to_metric_families(text):
+                whole = merged.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+                whole.samples += [
+                    sample._replace(labels={"process": process, **sample.labels}) for sample in family.samples
+                ]
+        return merged.values()
+
+
+async def _ask(processes: Sequence[Process], path: str) -> dict[int, Answer | None]:
+    answers = await asyncio.gather(*(process.ask(path, within=_PATIENCE_SECONDS) for process in processes))
+    return dict(zip([process.number for process in processes], answers, strict=True))
+
+
+def _problem(answer: Answer | None) -> str | None:
+    if answer is None:
+        return "no answer"
+    return None if answer.status == 200 else "not ready"

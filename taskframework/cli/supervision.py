@@ -1,0 +1,262 @@
+"""The parent of `worker --processes N`: starts worker processes, starts anew what died, stops all in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import logging
+import os
+import random
+import signal
+import socket
+import time
+from asyncio.subprocess import DEVNULL
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from taskframework.background import end
+from taskframework.cli.process import Stop
+from taskframework.cli.tether import Answer, Failure, Leash
+from taskframework.errors import ConfigurationError, TaskframeworkError
+from taskframework.observability.logs import configure_logging
+from taskframework.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+#: Seconds before a process that died is started anew: doubling from the first to the longest.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
+#: A process that lived for so many seconds was well; the next pause is the first one again.
+_WELL = 60.0
+#: Seconds beyond the grace of its tasks that a process has to stop: to hand back what is unfinished and to close.
+_STOP_MARGIN = 10.0
+#: Seconds to read what a process said last, should something else hold its end of the tether open.
+_LAST_WORDS = 1.0
+
+_CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+
+
+def process_count(settings: Settings) -> int:
+    """Worker processes that the settings ask for.
+
+    Raises:
+        ConfigurationError: if they are more than one, and broker or store are embedded.
+    """
+    wanted = settings.worker.processes
+    embedded = [
+        what
+        for what, scheme in (("broker", settings.broker.scheme), ("store", settings.store.scheme))
+        if scheme in ("embedded", "sqlite")
+    ]
+    if wanted in ("auto", 0):
+        return 1 if embedded else usable_cpus()
+    count = int(wanted)
+    if count > 1 and embedded:
+        raise ConfigurationError(
+            f"{count} worker processes cannot share an embedded {' and '.join(embedded)}: there, one process executes.",
+            key="worker.processes",
+            hint="Set broker.url to RabbitMQ and store.url to MongoDB, or leave worker.processes at 1.",
+        )
+    return count
+
+
+def usable_cpus() -> int:
+    """CPUs this process may use: those it is bound to, or fewer if its container has a quota."""
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with contextlib.suppress(OSError, ValueError):
+        quota, period = _CPU_QUOTA.read_text().split()
+        cpus = min(cpus, -(-int(quota) // int(period)))
+    return max(1, cpus)
+
+
+def pause_before_restart(deaths: int, luck: float) -> float:
+    """Seconds to wait after so many deaths in a row; `luck` from 0 to 1 spreads what died together over half of it."""
+    return min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(deaths - 1, 16)) * (1 + luck) / 2
+
+
+def supervise(settings: Settings, command: Sequence[str], count: int) -> None:
+    """Keep so many worker processes running until SIGTERM or SIGINT; a second signal ends them at once.
+
+    Args:
+        settings: of the parent; each process reads its own.
+        command: starts one of them, given `--tether` and a file descriptor after it.
+        count: how many.
+
+    Raises:
+        TaskframeworkError: if one of them cannot start.
+        SystemExit: with 1, if one of them did not stop in order.
+    """
+    configure_logging(settings.observability, {"pid": os.getpid()})
+    if not asyncio.run(Supervisor(settings, command, count).run()):
+        raise SystemExit(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a process ended."""
+
+    #: Its exit code, negative for a signal.
+    code: int
+    was_ready: bool = False
+    #: Why it could not start, if it said so.
+    failure: Failure | None = None
+
+    @property
+    def is_in_order(self) -> bool:
+        """Whether nothing is left behind, after a stop was asked for: before it was ready any end will do."""
+        return self.code == 0 or not (self.was_ready or self.code == -signal.SIGKILL)
+
+    @property
+    def fields(self) -> dict[str, object]:
+        """For the log."""
+        names = {int(number): number.name for number in signal.Signals}  # real-time signals have none
+        fields: dict[str, object] = {"code": self.code}
+        if self.code < 0:
+            fields = {"signal": names.get(-self.code, -self.code)}
+        return fields if self.failure is None else {**fields, "reason": self.failure.message}
+
+
+class WorkerProcess:
+    """One of the processes, through all its lives."""
+
+    def __init__(self, number: int, command: Sequence[str], on_ready: Callable[[], None]) -> None:
+        self.number = number
+        self.is_ready = False
+        self.restarts = 0
+        self.pid: int | None = None
+        self._command = command
+        self._on_ready = on_ready
+        self._leash = Leash(self._become_ready)
+
+    async def live(self) -> Ending:
+        """Start the process and wait for its end.
+
+        Raises:
+            OSError: if the system starts no process.
+        """
+        ours, theirs = socket.socketpair()
+        leash = self._leash = Leash(self._become_ready)
+        descriptor = theirs.fileno()
+        command = [*self._command, "--tether", str(descriptor)]
+        try:
+            process = await asyncio.create_subprocess_exec(*command, stdin=DEVNULL, pass_fds=[descriptor])
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        self.pid = process.pid
+        logger.info("started a process", extra={"number": self.number, "child_pid": self.pid})
+        listening = asyncio.create_task(leash.hold(ours))
+        code = await process.wait()
+        self.pid = None
+        await asyncio.wait([listening], timeout=_LAST_WORDS)
+        await end(listening)
+        was_ready, self.is_ready = self.is_ready, False
+        return Ending(code, was_ready, leash.failure)
+
+    async def ask(self, path: str, *, within: float) -> Answer | None:
+        """What it answers to a path of the health checks, if it does within so many seconds."""
+        return await self._leash.ask(path, within=within)
+
+    def let_go(self) -> None:
+        """Ask it to stop."""
+        self._leash.cut()
+
+    def kill(self) -> None:
+        if self.pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+    def _become_ready(self) -> None:
+        self.is_ready = True
+        self._on_ready()
+
+
+class Supervisor:
+    """Runs the processes until a stop is asked for, or until one can never start."""
+
+    def __init__(self, settings: Settings, command: Sequence[str], count: int) -> None:
+        self._settings = settings
+        self.processes = [WorkerProcess(number + 1, command, self._note_ready) for number in range(count)]
+        self._was_ready = False
+        self._failure: Failure | None = None
+        self._is_in_order = True
+        self._stop: Stop
+
+    async def run(self) -> bool:
+        """Run until told to stop, then stop all.
+
+        Returns:
+            Whether all stopped in order.
+
+        Raises:
+            TaskframeworkError: if one of them cannot start.
+        """
+        self._stop = Stop(self._kill_all)
+        self._stop.is_opening = False
+        async with contextlib.AsyncExitStack() as stack:
+            if self._settings.worker.http_port is not None:
+                # On demand: nobody else here needs an HTTP server.
+                overview = importlib.import_module("taskframework.cli.overview")
+                await stack.enter_async_context(overview.serving_overview(self._settings.worker, self.processes))
+            logger.info("starting", extra={"role": "worker", "processes": len(self.processes)})
+            await self._keep_all()
+        if self._failure is not None:
+            raise TaskframeworkError(self._failure.message, hint=self._failure.hint)
+        logger.info("stopped")
+        return self._is_in_order
+
+    async def _keep_all(self) -> None:
+        keepers = [asyncio.create_task(self._keep(process)) for process in self.processes]
+        asked = asyncio.create_task(self._stop.asked.wait())
+        await asyncio.wait([asked, *keepers], return_when=asyncio.FIRST_COMPLETED)
+        self._stop.ask(cause="a fault of the parent")  # unless it was asked already
+        await asked
+        for process in self.processes:
+            process.let_go()
+        grace = self._settings.shutdown.await_termination_timeout.total_seconds()
+        await asyncio.wait(keepers, timeout=grace + _STOP_MARGIN)
+        self._kill_all()
+        await asyncio.gather(*keepers)
+
+    async def _keep(self, process: WorkerProcess) -> None:
+        deaths = 0
+        while not self._stop.asked.is_set():
+            began = time.monotonic()
+            ending = await self._life_of(process)
+            deaths = 1 if time.monotonic() - began >= _WELL else deaths + 1
+            if self._stop.asked.is_set():
+                if not ending.is_in_order:
+                    self._is_in_order = False
+                    logger.warning("a process did not stop in order", extra={"number": process.number, **ending.fields})
+            elif ending.failure is not None and not (ending.failure.may_pass and self._was_ready):
+                self._failure = ending.failure
+                self._stop.ask(cause=f"process {process.number} cannot start")
+            else:
+                await self._rest_before_restart(process, ending, pause_before_restart(deaths, random.random()))
+
+    async def _life_of(self, process: WorkerProcess) -> Ending:
+        try:
+            return await process.live()
+        except OSError as error:
+            return Ending(1, failure=Failure(f"No process could be started: {error}.", "", may_pass=True))
+
+    async def _rest_before_restart(self, process: WorkerProcess, ending: Ending, seconds: float) -> None:
+        fields = {"number": process.number, **ending.fields, "seconds": round(seconds, 2)}
+        logger.warning("a process ended; it is started anew", extra=fields)
+        process.restarts += 1
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stop.asked.wait()
+
+    def _note_ready(self) -> None:
+        if not self._was_ready and all(process.is_ready for process in self.processes):
+            self._was_ready = True
+            pids = [process.pid for process in self.processes]
+            logger.info("ready", extra={"role": "worker", "processes": len(pids), "pids": pids})
+
+    def _kill_all(self) -> None:
+        for process in self.processes:
+            process.kill()

@@ -1,0 +1,169 @@
+"""Between a parent and one of its worker processes: a socket pair whose end of file means "stop".
+
+The parent closes its end to ask for a stop, and the kernel closes it when the parent is killed: a worker process never
+outlives its parent for longer than a stop takes. The same pair carries, as lines of JSON, what only the process knows:
+that it serves, why it could not start, and its answers to the paths of the health checks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from taskframework.background import Background
+from taskframework.errors import BrokerError, StoreUnavailableError, TaskframeworkError, TopologyMismatchError
+
+#: Largest line; metrics of some thousand task types are smaller.
+_LONGEST_LINE = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a worker process says to a path: status and body, as over HTTP."""
+
+    status: int
+    body: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a worker process could not start."""
+
+    message: str
+    hint: str
+    #: Whether a server was away: it may be back when the process is started again.
+    may_pass: bool
+
+
+class Tether:
+    """The end of the worker process."""
+
+    def __init__(self, descriptor: int) -> None:
+        """Take over the inherited socket; processes that this one starts shall not have it."""
+        os.set_inheritable(descriptor, False)
+        self._socket = socket.socket(fileno=descriptor)
+        self._background = Background()
+        self._writer: asyncio.StreamWriter | None = None
+        self._on_cut: Callable[[], None] = lambda: None
+        #: Answers the parent's questions; without it none are answered.
+        self.answer: Callable[[str], Awaitable[Answer]] | None = None
+
+    @contextlib.contextmanager
+    def reporting(self) -> Iterator[Tether]:
+        """Leave it to the parent to say why this process could not go on.
+
+        Raises:
+            SystemExit: with 1, in place of the error.
+            TaskframeworkError: the error, if there is no parent any more.
+        """
+        try:
+            yield self
+        except TaskframeworkError as error:
+            away = isinstance(error, StoreUnavailableError | BrokerError)
+            may_pass = away and not isinstance(error, TopologyMismatchError)
+            try:
+                self._socket.setblocking(True)
+                self._socket.sendall(_line(message=error.message, hint=error.hint, may_pass=may_pass))
+            except OSError:
+                raise error from None
+            raise SystemExit(1) from error
+
+    async def hold(self, on_cut: Callable[[], None]) -> None:
+        """Answer from now on, and call `on_cut` when the parent wants a stop or is gone."""
+        # A copy: the event loop closes what it is given, and `reporting` may still have something to say.
+        reader, self._writer = await asyncio.open_unix_connection(sock=self._socket.dup())
+        self._on_cut = on_cut
+        self._background.start(self._hear(reader))
+
+    def say_ready(self) -> None:
+        """Tell the parent that this process serves."""
+        self._say(ready=True)
+
+    async def release(self) -> None:
+        """Answer no more, and hear nothing."""
+        self._on_cut = lambda: None
+        if self._writer is not None:
+            self._writer.close()
+        await self._background.finished()
+
+    async def _hear(self, reader: asyncio.StreamReader) -> None:
+        with contextlib.suppress(OSError):
+            async for line in reader:
+                self._background.start(self._answer(**orjson.loads(line)))
+        self._on_cut()
+
+    async def _answer(self, number: int, path: str) -> None:
+        if self.answer is not None:
+            answer = await self.answer(path)
+            self._say(number=number, status=answer.status, body=answer.body)
+
+    def _say(self, **message: object) -> None:
+        if self._writer is not None and not self._writer.is_closing():
+            self._writer.write(_line(**message))
+
+
+@dataclass(slots=True)
+class Leash:
+    """The end of the parent."""
+
+    #: Told when the process says that it serves.
+    on_ready: Callable[[], None]
+    failure: Failure | None = None
+    _is_cut: bool = False
+    _writer: asyncio.StreamWriter | None = None
+    _asked: dict[int, asyncio.Future[Answer]] = field(default_factory=dict)
+    _questions: int = 0
+
+    async def hold(self, end: socket.socket) -> None:
+        """Listen to the process until it closes its end, or is gone."""
+        reader, self._writer = await asyncio.open_unix_connection(sock=end, limit=_LONGEST_LINE)
+        if self._is_cut:
+            self.cut()
+        try:
+            async for line in reader:
+                self._take(orjson.loads(line))
+        except OSError:
+            pass  # it was killed
+        finally:
+            self._writer.close()
+            for waiting in self._asked.values():
+                waiting.cancel()
+
+    async def ask(self, path: str, *, within: float) -> Answer | None:
+        """What the process says to a path; None if it says nothing for so many seconds, or has ended."""
+        if self._writer is None or self._writer.is_closing() or self._is_cut:
+            return None
+        self._questions += 1
+        number = self._questions
+        answer = self._asked[number] = asyncio.get_running_loop().create_future()
+        try:
+            self._writer.write(_line(number=number, path=path))
+            await asyncio.wait([answer], timeout=within)
+            return answer.result() if answer.done() and not answer.cancelled() else None
+        finally:
+            del self._asked[number]
+
+    def cut(self) -> None:
+        """Ask the process to stop; again changes nothing."""
+        self._is_cut = True
+        if self._writer is not None and not self._writer.is_closing():
+            self._writer.write_eof()
+
+    def _take(self, message: dict[str, Any]) -> None:
+        if "ready" in message:
+            self.on_ready()
+        elif "may_pass" in message:
+            self.failure = Failure(**message)
+        elif (waiting := self._asked.get(message.pop("number"))) is not None and not waiting.done():
+            waiting.set_result(Answer(**message))
+
+
+def _line(**message: object) -> bytes:
+    return orjson.dumps(message, option=orjson.OPT_APPEND_NEWLINE)

@@ -1,0 +1,134 @@
+"""The line between a parent and one of its worker processes, both ends in one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from taskframework.cli.tether import Answer, Failure, Leash, Tether
+from taskframework.errors import (
+    BrokerUnavailableError,
+    ConfigurationError,
+    StoreUnavailableError,
+    TaskframeworkError,
+    TopologyMismatchError,
+)
+from tests.support.eventually import eventually
+
+
+@dataclass(slots=True)
+class Pair:
+    """Both ends, and what they were told."""
+
+    tether: Tether
+    leash: Leash
+    listening: asyncio.Task[None]
+    told: list[str] = field(default_factory=list)
+    may_answer: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def answer(self, path: str) -> Answer:
+        await self.may_answer.wait()
+        return Answer(200, f"this is {path}")
+
+
+@pytest.fixture
+async def pair() -> AsyncIterator[Pair]:
+    ours, theirs = socket.socketpair()
+    told: list[str] = []
+    leash = Leash(lambda: told.append("ready"))
+    made = Pair(Tether(theirs.detach()), leash, asyncio.create_task(leash.hold(ours)), told)
+    made.tether.answer = made.answer
+    await made.tether.hold(lambda: told.append("cut"))
+    yield made
+    made.may_answer.set()
+    await made.tether.release()
+    made.tether._socket.close()
+    await made.listening
+
+
+async def test_it_tells_who_is_ready(pair: Pair) -> None:
+    pair.tether.say_ready()
+    await eventually(lambda: pair.told == ["ready"])
+
+
+async def test_questions_are_answered_whatever_their_order(pair: Pair) -> None:
+    late = asyncio.create_task(pair.leash.ask("/late", within=0.02))
+    assert await late is None
+    asked = [asyncio.create_task(pair.leash.ask(path, within=10)) for path in ("/one", "/two")]
+    await asyncio.sleep(0)
+    pair.may_answer.set()
+    assert await asyncio.gather(*asked) == [Answer(200, "this is /one"), Answer(200, "this is /two")]
+
+
+async def test_who_is_gone_answers_nothing(pair: Pair) -> None:
+    asked = asyncio.create_task(pair.leash.ask("/readyz", within=10))
+    await asyncio.sleep(0)
+    await _close(pair)
+    assert await asked is None
+    assert await pair.leash.ask("/readyz", within=10) is None
+
+
+async def test_the_end_of_the_line_is_the_wish_to_stop(pair: Pair) -> None:
+    pair.leash.cut()
+    pair.leash.cut()
+    await eventually(lambda: pair.told == ["cut"])
+    pair.tether.say_ready()  # the other direction is still there
+    await eventually(lambda: pair.told == ["cut", "ready"])
+
+
+async def test_a_cut_before_the_line_is_open_counts() -> None:
+    ours, theirs = socket.socketpair()
+    leash = Leash(lambda: None)
+    leash.cut()
+    listening = asyncio.create_task(leash.hold(ours))
+    with theirs:
+        theirs.setblocking(False)
+        assert await asyncio.wait_for(asyncio.get_running_loop().sock_recv(theirs, 1), 10) == b""
+    await listening
+
+
+async def test_an_own_end_is_no_wish_of_the_parent(pair: Pair) -> None:
+    await pair.tether.release()
+    assert pair.told == []
+
+
+@pytest.mark.parametrize(
+    ("error", "may_pass"),
+    [
+        (ConfigurationError("It is wrong.", key="app.modules", hint="Correct it."), False),
+        (TopologyMismatchError("tasks.a.high", "other arguments"), False),
+        (StoreUnavailableError("away"), True),
+        (BrokerUnavailableError("away"), True),
+    ],
+)
+async def test_why_it_failed_is_left_to_the_parent_to_say(
+    pair: Pair, error: TaskframeworkError, may_pass: bool
+) -> None:
+    def fail() -> None:
+        with pytest.raises(SystemExit, match="1"), pair.tether.reporting():
+            raise error
+
+    await pair.tether.release()
+    await asyncio.to_thread(fail)
+    await _close(pair)
+    assert pair.leash.failure == Failure(error.message, error.hint, may_pass)
+
+
+def test_without_a_parent_it_says_so_itself() -> None:
+    ours, theirs = socket.socketpair()
+    tether = Tether(theirs.detach())
+    ours.close()
+    with pytest.raises(StoreUnavailableError), tether.reporting():
+        raise StoreUnavailableError("away")
+    tether._socket.close()
+
+
+async def _close(pair: Pair) -> None:
+    pair.may_answer.set()
+    await pair.tether.release()
+    pair.tether._socket.close()
+    await pair.listening
