@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -25,6 +26,9 @@ from taskframework.model.status import TaskStatus
 from taskframework.stores.base import TaskStore
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600)
+#: After its questions a refresh rests so many times as long as they took: they cost the store more the more it holds.
+_RESTS = 500
+_LONGEST_REST = 900.0
 
 
 class Tally(Collector):
@@ -109,6 +113,7 @@ class Metrics:
             "tasks_loop_lag_seconds", "How late the event loop was at its last look", registry=registry
         )
 
+        self._rest_until = 0.0
         self._children: dict[tuple[Histogram, tuple[str, ...]], Histogram] = {}
 
     def listen(self, bus: EventBus) -> None:
@@ -121,11 +126,20 @@ class Metrics:
         return generate_latest(self.registry)
 
     async def refresh(self, store: TaskStore) -> bool:
-        """Ask the store for what only it knows. Returns False: there is never more to do at once."""
+        """Ask the store for what only it knows, and more rarely the longer that takes it.
+
+        Returns:
+            False: there is never more to do at once.
+        """
+        begin = time.monotonic()
+        if begin < self._rest_until:
+            return False
         counts = await store.count_by_status()
         for status in TaskStatus:
             self.by_status.labels(status.value).set(counts.get(status, 0))
         self.undriven.set(await store.count_undriven())
+        end = time.monotonic()
+        self._rest_until = end + min(_RESTS * (end - begin), _LONGEST_REST)
         return False
 
     def stale(self, task_type: str) -> None:
