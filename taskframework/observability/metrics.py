@@ -26,7 +26,7 @@ from taskframework.model.status import TaskStatus
 from taskframework.stores.base import TaskStore
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600)
-#: After its questions a refresh rests so many times as long as they took: they cost the store more the more it holds.
+#: So many times as long as a refresh took, there is none.
 _RESTS = 500
 _LONGEST_REST = 900.0
 
@@ -126,20 +126,20 @@ class Metrics:
         return generate_latest(self.registry)
 
     async def refresh(self, store: TaskStore) -> bool:
-        """Ask the store for what only it knows, and more rarely the longer that takes it.
-
-        Returns:
-            False: there is never more to do at once.
-        """
-        begin = time.monotonic()
-        if begin < self._rest_until:
-            return False
+        """Ask the store for what only it knows. Returns False: there is never more to do at once."""
         counts = await store.count_by_status()
         for status in TaskStatus:
             self.by_status.labels(status.value).set(counts.get(status, 0))
         self.undriven.set(await store.count_undriven())
-        end = time.monotonic()
-        self._rest_until = end + min(_RESTS * (end - begin), _LONGEST_REST)
+        return False
+
+    async def keep_fresh(self, store: TaskStore) -> bool:
+        """Refresh, and rest the longer the more time that took: with many live tasks it costs the store."""
+        begin = time.monotonic()
+        if begin >= self._rest_until:
+            await self.refresh(store)
+            end = time.monotonic()
+            self._rest_until = end + min(_RESTS * (end - begin), _LONGEST_REST)
         return False
 
     def stale(self, task_type: str) -> None:

@@ -89,6 +89,9 @@ class Sweeper:
         A queue gives out its messages in their order. If a task runs that became claimable after the message of
         another was sent, that message was given out before, or lost; and an empty queue holds none. What a busy
         consumer has in its hands is sent again, once in each back-off: whoever is free takes it.
+
+        When a task was left alone, its message may have been sent earlier than it seems. In a queue that takes longer
+        than the longest back-off this alone would go on for ever, so that its own time counts as well.
         """
         if not await self._broker.queue_depth(task_type, lane):
             return []
@@ -97,10 +100,13 @@ class Sweeper:
         if front is None:
             return tasks
         self._fronts[task_type, lane] = front
-        return [task for task in tasks if self._dispatched_at(task) >= front]
+        return [task for task in tasks if self._sent_by(task) >= front]
 
     def _reservation(self, task: DueTask) -> ReserveDispatch:
         return self._dispatcher.reservation(task.task_id, task.dispatch_epoch)
 
-    def _dispatched_at(self, task: DueTask) -> datetime:
-        return self._reservation(task).dispatched_at(task.next_dispatch_at, task.dispatches)
+    def _sent_by(self, task: DueTask) -> datetime:
+        """By when its message was sent, if it was."""
+        reservation = self._reservation(task)
+        marked = reservation.dispatched_at(task.next_dispatch_at, task.dispatches)
+        return min(marked, task.not_before + reservation.longest)

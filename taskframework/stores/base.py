@@ -44,6 +44,7 @@ class DueTask:
     #: How often it was dispatched or left alone in this epoch; 0 means that no message is known to be there.
     dispatches: int
     next_dispatch_at: datetime
+    not_before: datetime
 
 
 @dataclass(frozen=True, slots=True)

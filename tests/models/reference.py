@@ -139,7 +139,7 @@ class Reference:
     async def due_for_dispatch(self, limit: int) -> Sequence[DueTask]:
         now = self.now()
         return [
-            DueTask(task.task_id, task.task_type, task.lane, task.dispatch_epoch, task.dispatches, due)
+            DueTask(task.task_id, task.task_type, task.lane, task.dispatch_epoch, task.dispatches, due, task.not_before)
             for task in self.tasks.values()
             if task.status in CLAIMABLE and has_passed(due := task.next_dispatch_at, now) and due is not None
             if has_passed(task.not_before, now)

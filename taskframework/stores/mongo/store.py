@@ -153,7 +153,7 @@ class MongoStore:
             queries.due_for_dispatch(),
             sort={"next_dispatch_at": 1},
             limit=limit,
-            fields=("task_type", "priority", "dispatch_epoch", "dispatches", "next_dispatch_at"),
+            fields=("task_type", "priority", "dispatch_epoch", "dispatches", "next_dispatch_at", "not_before"),
             index="due",
         )
         return [_due_of(document) for document in found]
@@ -305,6 +305,7 @@ def _due_of(document: Document) -> DueTask:
         document["dispatch_epoch"],
         document["dispatches"],
         moment(document["next_dispatch_at"]),
+        moment(document["not_before"]),
     )
 
 

@@ -39,8 +39,8 @@ _DEAD = "status IN ('FAILED', 'DEAD_LETTER')"
 _DONE = "status IN ('COMPLETED', 'COMPLETED_WITH_ERRORS', 'CANCELLED')"
 
 DUE_FOR_DISPATCH = (
-    "SELECT task_id, task_type, lane, dispatch_epoch, json_extract(document, '$.dispatches'), next_dispatch_at "
-    "FROM tasks INDEXED BY tasks_to_dispatch "
+    "SELECT task_id, task_type, lane, dispatch_epoch, json_extract(document, '$.dispatches'), next_dispatch_at, "
+    "not_before FROM tasks INDEXED BY tasks_to_dispatch "
     f"WHERE next_dispatch_at <= ? AND not_before <= ? AND {_CLAIMABLE} ORDER BY next_dispatch_at LIMIT ?"
 )
 NEWEST_RUNNING = (

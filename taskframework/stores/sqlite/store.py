@@ -94,8 +94,8 @@ class SqliteStore:
         now = self._now()
         rows = await self._database.fetch(queries.DUE_FOR_DISPATCH, (now, now, limit))
         return [
-            DueTask(task_id, task_type, Priority(lane), epoch, dispatches, moment(due))
-            for task_id, task_type, lane, epoch, dispatches, due in rows
+            DueTask(task_id, task_type, Priority(lane), epoch, dispatches, moment(due), moment(not_before))
+            for task_id, task_type, lane, epoch, dispatches, due, not_before in rows
         ]
 
     async def reserve(self, *reservations: ReserveDispatch) -> Sequence[Task]:

@@ -49,7 +49,9 @@ class SweepCases(StoreSuite):
         other = await put(store, next_dispatch_at=now - SECOND, priority="of-a-newer-release")
         await put(store, next_dispatch_at=now + MINUTE)
         lanes = ((low, Priority.LOW), (high, Priority.HIGH), (other, Priority.NORMAL))
-        wanted = [DueTask(task.task_id, "test-task", lane, 1, 0, _due_at(task)) for task, lane in lanes]
+        wanted = [
+            DueTask(task.task_id, "test-task", lane, 1, 0, _due_at(task), task.not_before) for task, lane in lanes
+        ]
         assert list(await store.due_for_dispatch(10)) == wanted
         assert list(await store.due_for_dispatch(2)) == wanted[:2]
 

@@ -44,7 +44,7 @@ class Backlog:
     async def due_for_dispatch(self, limit: int) -> Sequence[DueTask]:
         now = self.clock.now()
         due = [
-            DueTask(task.task_id, task.task_type, task.lane, task.dispatch_epoch, task.dispatches, at)
+            DueTask(task.task_id, task.task_type, task.lane, task.dispatch_epoch, task.dispatches, at, task.not_before)
             for task in self.tasks.values()
             if task.status in CLAIMABLE and (at := task.next_dispatch_at) is not None and at <= now
         ]
@@ -148,6 +148,20 @@ async def test_a_message_that_younger_tasks_have_overtaken_is_lost(
     clock.advance(1)
     backlog.put(status=TaskStatus.RUNNING)
     clock.advance(FIRST.total_seconds() - 1)
+    await swept(sweeper)
+    assert backlog.sent == [lost.task_id] * 2
+
+
+async def test_a_message_lost_in_a_very_long_queue_is_found(
+    sweeper: Sweeper, backlog: Backlog, clock: FakeClock
+) -> None:
+    way = 4 * LONGEST
+    (lost,) = backlog.put()
+    await swept(sweeper)
+    backlog.depth = 1_000
+    clock.advance((way + LONGEST).total_seconds() + 1)
+    running = new_task(now=clock.now() - way, status=TaskStatus.RUNNING)
+    backlog.tasks[running.task_id] = running
     await swept(sweeper)
     assert backlog.sent == [lost.task_id] * 2
 
