@@ -17,7 +17,7 @@ Request = TypeVar("Request")
 Reply = TypeVar("Reply")
 
 #: Longest wait for company, in seconds; and how long ago the last group may be that had some.
-_LONGEST_PAUSE = 0.01
+_LONGEST_PAUSE = 0.025
 _RECENT = 0.05
 
 

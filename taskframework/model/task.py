@@ -240,6 +240,7 @@ def _records_of(record: Any, *, in_list: bool) -> dict[str, tuple[str, ...]]:
     }
 
 
+_FIELD_SETS = {record: frozenset(names) for record, names in _FIELDS.items()}
 #: The fields that are times: of a task, of the records in it, and of those in its lists.
 TIMES = _times_of(Task)
 RECORD_TIMES = {name: times for name, times in _records_of(Task, in_list=False).items() if times}
@@ -248,6 +249,8 @@ LIST_TIMES = _records_of(Task, in_list=True)
 
 def record_from(record: type[Any], document: Mapping[str, Any]) -> Any:
     """One of the small records inside a task, from its stored form."""
+    if document.keys() == _FIELD_SETS[record]:
+        return record(**document)
     return record(**{name: document[name] for name in _FIELDS[record] if name in document})
 
 
