@@ -13,7 +13,7 @@ from taskframework.model.task import Task
 from taskframework.stores.sqlite.rows import Stored, TaskRow, read_row
 
 #: A few kilobytes each; a task that is being worked on is written again within moments.
-_REMEMBERED = 2_000
+_REMEMBERED = 5_000
 
 
 class KnownTasks:
