@@ -278,7 +278,7 @@ def _make_due(mark: MakeDue) -> Write:
     # `$min` passes over null: also a task that nothing drives gets its due time back.
     return Write(
         _claimable(mark.task_id, mark.dispatch_epoch),
-        [change({"next_dispatch_at": {"$min": ["$next_dispatch_at", later(mark.delay)]}})],
+        [change({"next_dispatch_at": {"$min": ["$next_dispatch_at", later(mark.delay)]}, "dispatches": 0})],
     )
 
 
