@@ -42,7 +42,7 @@ class FakeChannel:
         self.close_callbacks: set[Callable[..., None]] = set()
         self.on_consumer_cancel_callbacks: set[Callable[..., None]] = set()
         self.is_closed = False
-        #: Verb, tag, and for an acknowledgement whether it is for all before it, else whether it goes back to the queue.
+        #: Verb, tag, and of an acknowledgement whether it is for all before it, else whether it goes back.
         self.answers: list[tuple[str, int, bool]] = []
         self.error: BaseException | None = None
         self.take: Take | None = None
