@@ -1,4 +1,4 @@
-"""Joint acknowledgements against a small model of RabbitMQ's channel: each delivery gets its own answer, and one only."""
+"""Joint acknowledgements against a small model of RabbitMQ: each delivery gets its own answer, and one only."""
 
 from __future__ import annotations
 
