@@ -1,8 +1,8 @@
 """Group commit: calls that arrive while a write is under way share the next one.
 
-A call that is alone is written at once, alone. Where calls come together, a group waits for company about as long as
-the write before it took: writes of few are as expensive as writes of many, and calls that were answered together come
-back together if the first of them does not run ahead.
+There is no timer. A call that is alone is written at once, alone; under load the groups grow by themselves. Where
+calls come together a group waits for a few turns of the event loop: calls that were answered together come back
+together, if the first of them does not run ahead.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from typing import Generic, TypeVar
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")
 
-#: Longest wait for company, in seconds; and how long ago the last group may be that had some.
-_LONGEST_PAUSE = 0.01
-_RECENT = 0.05
+#: Turns of the event loop that a group waits for company: what became ready together gets its chance to join.
+_TURNS = 5
 
 
 class Grouping(Generic[Request, Reply]):
@@ -56,9 +55,7 @@ class Grouping(Generic[Request, Reply]):
         #: Calls without a reply, the oldest first; one timer serves them all.
         self._due: deque[tuple[float, asyncio.Future[Reply]]] = deque()
         self._timer: asyncio.TimerHandle | None = None
-        #: How long the last group took to write, if it had company, and when it was written.
-        self._pause = 0.0
-        self._written_at = 0.0
+        self._had_company = False
 
     async def __call__(self, request: Request) -> Reply:
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
@@ -82,7 +79,6 @@ class Grouping(Generic[Request, Reply]):
                 group = self._next_group()
                 if not group:
                     continue
-                begun_at = self._now()
                 try:
                     replies = await self._write([request for request, _ in group])
                     if len(replies) != len(group):
@@ -93,8 +89,7 @@ class Grouping(Generic[Request, Reply]):
                     for _, future in group:
                         future.cancel()
                     raise
-                self._written_at = self._now()
-                self._pause = min(self._written_at - begun_at, _LONGEST_PAUSE) if len(group) > 1 else 0.0
+                self._had_company = len(group) > 1
                 for (_, future), reply in zip(group, replies, strict=True):
                     _answer(future, reply)
         finally:
@@ -116,8 +111,11 @@ class Grouping(Generic[Request, Reply]):
             self._timer = asyncio.get_running_loop().call_at(self._due[0][0], self._look_at_time)
 
     async def _company(self) -> None:
-        if self._pause and len(self._waiting) < self._limit and self._now() - self._written_at < _RECENT:
-            await asyncio.sleep(self._pause)
+        if self._had_company:
+            for _ in range(_TURNS):
+                if len(self._waiting) >= self._limit:
+                    break
+                await asyncio.sleep(0)
 
     @staticmethod
     def _now() -> float:

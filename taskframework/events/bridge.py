@@ -27,8 +27,10 @@ from taskframework.stores.marking import Marking
 logger = logging.getLogger(__name__)
 
 #: Tasks in one publication round, and tasks whose events may wait; what comes beyond is left to the relay.
-ROUND = 200
+ROUND = 500
 MAX_WAITING = 20_000
+#: Under load, seconds between two rounds: the events of a short task then travel together.
+_PAUSE = 0.05
 #: How many tasks' own published marks are remembered, to spare duplicates before the store's mark is read again.
 REMEMBERED = 50_000
 
@@ -82,6 +84,8 @@ class ExternalEventBridge:
             while self._waiting:
                 size = min(ROUND, len(self._waiting))
                 await self._publish_round([self._waiting.popitem(last=False)[1] for _ in range(size)])
+                if size > 1 and len(self._waiting) < ROUND:
+                    await asyncio.sleep(_PAUSE)
         finally:
             self._pump = None
 

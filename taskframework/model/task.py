@@ -166,29 +166,40 @@ class Task:
 
     def to_document(self) -> dict[str, Any]:
         """The stored form: the fields of this record, the id as `_id`, times as `datetime`."""
-        document = {name: getattr(self, name) for name in _PLAIN}
-        document["_id"] = self.task_id
+        document = {"_id": self.task_id, **self.__dict__}
+        del document["task_id"]
         document["status"] = self.status.value
         document["priority"] = str(self.priority)
         for name in _NESTED:
-            document[name] = _plain(getattr(self, name))
+            if document[name] is not None:
+                document[name] = plain(document[name])
         for name in _LISTS:
-            document[name] = [_plain(entry) for entry in getattr(self, name)]
+            document[name] = [plain(entry) for entry in document[name]]
         return document
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
         """Read a stored task; fields a newer release added are passed over, those it did not know yet have defaults."""
-        values = {**_DEFAULTS, **{name: document[name] for name in _PLAIN if name in document}}
-        values["task_id"] = document["_id"]
+        values = {**_DEFAULTS, **document}
+        values["task_id"] = values.pop("_id")
         values["status"] = TaskStatus(document["status"])
         for name, record in _NESTED.items():
-            nested = document.get(name)
-            values[name] = None if nested is None else record_from(record, nested)
+            if (nested := values[name]) is not None:
+                values[name] = record_from(record, nested)
         for name, record in _LISTS.items():
-            values[name] = tuple([record_from(record, entry) for entry in document.get(name, ())])
-        if missing := _NAMES - values.keys():
-            raise KeyError(f"a task without {', '.join(sorted(missing))}")
+            values[name] = tuple([record_from(record, entry) for entry in values[name]])
+        return cls._of(values if values.keys() == _NAMES else {name: values[name] for name in _NAMES})
+
+    @classmethod
+    def new(cls, **values: Any) -> Self:
+        """The same as the constructor, for the one place where every task is made.
+
+        Raises:
+            TypeError: if a field is missing or does not exist.
+        """
+        values = {**_DEFAULTS, **values}
+        if values.keys() != _NAMES:
+            raise TypeError(f"missing or unknown fields of a task: {', '.join(sorted(values.keys() ^ _NAMES))}")
         return cls._of(values)
 
     @classmethod
@@ -207,7 +218,6 @@ _NESTED: dict[str, type[Any]] = {
     "error": TaskError,
 }
 _LISTS: dict[str, type[Any]] = {"steps": StepOutcome, "errors": TaskError, "history": HistoryEntry}
-_PLAIN = tuple(field.name for field in fields(Task) if field.name not in {*_NESTED, *_LISTS, "task_id", "status"})
 _NAMES = frozenset(field.name for field in fields(Task))
 _DEFAULTS = {field.name: field.default for field in fields(Task) if field.default is not MISSING}
 _FIELDS: dict[type[Any], tuple[str, ...]] = {
@@ -230,6 +240,7 @@ def _records_of(record: Any, *, in_list: bool) -> dict[str, tuple[str, ...]]:
     }
 
 
+_FIELD_SETS = {record: frozenset(names) for record, names in _FIELDS.items()}
 #: The fields that are times: of a task, of the records in it, and of those in its lists.
 TIMES = _times_of(Task)
 RECORD_TIMES = {name: times for name, times in _records_of(Task, in_list=False).items() if times}
@@ -238,11 +249,9 @@ LIST_TIMES = _records_of(Task, in_list=True)
 
 def record_from(record: type[Any], document: Mapping[str, Any]) -> Any:
     """One of the small records inside a task, from its stored form."""
+    if document.keys() == _FIELD_SETS[record]:
+        return record(**document)
     return record(**{name: document[name] for name in _FIELDS[record] if name in document})
-
-
-def _plain(value: Any) -> dict[str, Any] | None:
-    return None if value is None else plain(value)
 
 
 def plain(record: Any) -> dict[str, Any]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
-from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
-from prometheus_client.metrics_core import CounterMetricFamily, Metric
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from taskframework.bus import EventBus, Listener
 from taskframework.model.events import (
@@ -49,24 +52,47 @@ class Tally(Collector):
         return [family]
 
 
+class Spread(Collector):
+    """A histogram made up in the same way."""
+
+    def __init__(self, name: str, documentation: str, labels: Sequence[str], registry: CollectorRegistry) -> None:
+        self._description = (name, documentation, labels)
+        self._counts: dict[tuple[str, ...], list[int]] = {}
+        self._sums: dict[tuple[str, ...], float] = {}
+        registry.register(self)
+
+    def observe(self, seconds: float, *labels: str) -> None:
+        counts = self._counts.get(labels)
+        if counts is None:
+            counts = self._counts[labels] = [0] * (len(_SECONDS) + 1)
+        counts[bisect_left(_SECONDS, seconds)] += 1
+        self._sums[labels] = self._sums.get(labels, 0.0) + seconds
+
+    def collect(self) -> Iterable[Metric]:
+        name, documentation, names = self._description
+        family = HistogramMetricFamily(name, documentation, labels=names)
+        bounds = [*map(floatToGoString, _SECONDS), "+Inf"]
+        for labels, counts in list(self._counts.items()):
+            family.add_metric(labels, list(zip(bounds, accumulate(counts), strict=True)), self._sums[labels])
+        return [family]
+
+
 class Metrics:
     """The metrics of one process, in a registry of their own."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
         self.submitted = Tally("tasks_submitted", "Tasks accepted", ["task_type"], registry=registry)
-        self.execution = Histogram(
+        self.execution = Spread(
             "tasks_execution_seconds",
             "Time from claim to settlement of an attempt, by what it ended as",
             ["task_type", "status"],
-            buckets=_SECONDS,
             registry=registry,
         )
-        self.queue_wait = Histogram(
+        self.queue_wait = Spread(
             "tasks_queue_wait_seconds",
             "Time a task waited for its claim after it was due",
             ["task_type"],
-            buckets=_SECONDS,
             registry=registry,
         )
         self.retries = Tally("tasks_retries", "Attempts that will be repeated", ["task_type"], registry=registry)
@@ -109,8 +135,6 @@ class Metrics:
             "tasks_loop_lag_seconds", "How late the event loop was at its last look", registry=registry
         )
 
-        self._children: dict[tuple[Histogram, tuple[str, ...]], Histogram] = {}
-
     def listen(self, bus: EventBus) -> None:
         """Count what the bus carries."""
         bus.listen(TaskEvent, self._count, name="metrics")
@@ -147,7 +171,7 @@ class Metrics:
                 self.submitted.add(task.task_type)
             case TaskStartedEvent():
                 waited = (task.history[-1].at - task.not_before).total_seconds()
-                self._of(self.queue_wait, task.task_type).observe(max(0.0, waited))
+                self.queue_wait.observe(max(0.0, waited), task.task_type)
             case TaskRetryingEvent():
                 self.retries.add(task.task_type)
             case TaskFailedEvent():
@@ -155,19 +179,11 @@ class Metrics:
         self.state_updates.add(task.history[-1].type)
         if task.started_at is not None and isinstance(event, _ENDS):
             seconds = (task.updated_at - task.started_at).total_seconds()
-            self._of(self.execution, task.task_type, task.status.value).observe(max(0.0, seconds))
+            self.execution.observe(max(0.0, seconds), task.task_type, task.status.value)
 
     def _handled(self, listener: Listener, event: Event, error: Exception | None) -> None:
         counter = self.processed if error is None else self.failed_listeners
         counter.add(listener.name, type(event).__name__)
-
-    def _of(self, metric: Histogram, *labels: str) -> Histogram:
-        """`metric.labels`, remembered: a look into Prometheus' own table takes a lock and checks the labels."""
-        key = (metric, labels)
-        child = self._children.get(key)
-        if child is None:
-            child = self._children[key] = metric.labels(*labels)
-        return child
 
 
 _ENDS = (TaskCompletedEvent, TaskFailedEvent, TaskRetryingEvent, TaskCancelledEvent, TaskReleasedEvent)

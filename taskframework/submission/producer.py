@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -35,6 +36,10 @@ logger = logging.getLogger(__name__)
 _EARLY = (0.01, 0.05, 0.25)
 
 
+#: Publications under way at once; one that waits for its confirm costs the others nothing.
+_SENDERS = 256
+
+
 @dataclass(frozen=True, slots=True)
 class DispatchPolicy:
     """When a message is sent again, and which delays leave the store at all."""
@@ -44,8 +49,8 @@ class DispatchPolicy:
     delay_limit: timedelta = timedelta(minutes=10)
     #: How long the mark of a confirmed message waits; most tasks are claimed by then and need none.
     mark_after: timedelta = MOMENT
-    #: Dispatches in hand at once; what comes beyond is left to the sweeper, so that memory stays bounded.
-    max_pending: int = 10_000
+    #: Tasks that wait to be published; what comes beyond is left to the sweeper, so that memory stays bounded.
+    max_pending: int = 20_000
 
 
 class TaskMessageProducer:
@@ -65,22 +70,25 @@ class TaskMessageProducer:
         self._clock = clock
         self._policy = policy
         self._on_refused = on_refused
-        self._pending: set[asyncio.Task[None]] = set()
+        #: What is to be published now, and those who do it; each takes one after the other.
+        self._outgoing: deque[tuple[Task, timedelta | None]] = deque()
+        self._senders: set[asyncio.Task[None]] = set()
         self._timers: set[asyncio.Task[None]] = set()
         self._marking = Marking(self._write_marks, policy.mark_after)
 
     def hear(self, event: TaskEvent) -> None:
         """Listener for every event after which a task is claimable."""
         task = event.task
-        if task.status not in CLAIMABLE or len(self._pending) >= self._policy.max_pending:
+        if task.status not in CLAIMABLE or len(self._outgoing) >= self._policy.max_pending:
             return
-        wait = task.not_before - self._store.now()
+        # What was due when it was written is due now; asking the clock costs as much as all of the rest here.
+        wait = timedelta(0) if task.not_before <= task.updated_at else task.not_before - self._store.now()
         if wait <= timedelta(0):
-            self._spawn(self._pending, self._publish(task, None))
+            self._publish(task, None)
         elif wait > self._policy.delay_limit:
             return  # stays in the store: listed, cancellable, and the sweeper knows its time
         elif self._broker.holds_delays:
-            self._spawn(self._pending, self._publish(task, wait))
+            self._publish(task, wait)
         else:
             self._spawn(self._timers, self._publish_later(task, wait))
 
@@ -96,12 +104,18 @@ class TaskMessageProducer:
         """The mark that makes one of several sweepers win a due task."""
         return ReserveDispatch(task_id, dispatch_epoch, self._policy.redispatch, self._policy.redispatch_max)
 
+    async def sent(self) -> None:
+        """Wait until everything heard so far is confirmed, or left to the sweeper."""
+        while self._senders:
+            await asyncio.wait(self._senders)
+
     async def close(self) -> None:
         """Finish what is being published; forget the timers, the store has their times."""
         for timer in self._timers:
             timer.cancel()
-        while busy := self._pending | self._timers:
-            await asyncio.wait(busy)
+        while self._timers:
+            await asyncio.wait(self._timers)
+        await self.sent()
         await self._marking.drain()
 
     def _spawn(self, group: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
@@ -109,11 +123,23 @@ class TaskMessageProducer:
         group.add(task)
         task.add_done_callback(group.discard)
 
-    async def _publish(self, task: Task, delay: timedelta | None) -> None:
-        if await self._send(task, delay):
-            self._marking.add(
-                MarkDispatched(task.task_id, task.dispatch_epoch, self._policy.redispatch, self._policy.redispatch_max)
-            )
+    def _publish(self, task: Task, delay: timedelta | None) -> None:
+        self._outgoing.append((task, delay))
+        if len(self._senders) < _SENDERS:
+            self._spawn(self._senders, self._send_outgoing())
+
+    async def _send_outgoing(self) -> None:
+        while self._outgoing:
+            task, delay = self._outgoing.popleft()
+            try:
+                if await self._send(task, delay):
+                    self._mark(task)
+            except Exception:
+                logger.exception("task %s is left to the sweeper", task.task_id)
+
+    def _mark(self, task: Task) -> None:
+        policy = self._policy
+        self._marking.add(MarkDispatched(task.task_id, task.dispatch_epoch, policy.redispatch, policy.redispatch_max))
 
     async def _write_marks(self, marks: Sequence[MarkDispatched]) -> None:
         try:

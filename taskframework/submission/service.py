@@ -120,7 +120,7 @@ class TaskSubmissionService:
         task_id = new_task_id()
         options = registration.executable.options
         return submitted(
-            Task(
+            Task.new(
                 task_id=task_id,
                 task_type=request.task_type,
                 priority=_priority(request.priority or options.priority),

@@ -7,7 +7,7 @@ id among theirs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -37,6 +37,9 @@ class Together(Generic[Request]):
         #: Filter: one of these tasks.
         self.of_them: Document = {"_id": ids[0] if len(ids) == 1 else {"$in": ids}}
 
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._requests)
+
     def each(self, value: Callable[[Request], Any]) -> Expression:
         """What each task gets of its own request: data, never an operator or a path."""
         values = [value(request) for request in self._requests]
@@ -45,10 +48,9 @@ class Together(Generic[Request]):
         return {"$arrayElemAt": [{"$literal": values}, self._place]}
 
     def where(self, **expected: Callable[[Request], str | int | None]) -> Document:
-        """Filter: one of these tasks, and these fields are as its own request says. `__` in a name is a dot."""
+        """Filter: one of these tasks, and these fields are as its own request says."""
         guard, conditions = dict(self.of_them), []
-        for name, value in expected.items():
-            field = name.replace("__", ".")
+        for field, value in expected.items():
             values = [value(request) for request in self._requests]
             if _all_alike(values):
                 guard[field] = values[0]

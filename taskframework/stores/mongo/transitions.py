@@ -93,12 +93,11 @@ def _held(fence: Fence) -> Document:
     return _all_held(Together([fence]), lambda fence: fence)
 
 
-def _all_held(together: Together[Any], fence: Callable[[Any], Fence]) -> Document:
-    guard = together.where(
-        fencing_token=lambda request: fence(request).fencing_token,
-        lease__claim_id=lambda request: fence(request).claim_id,
-    )
-    return {**guard, "status": TaskStatus.RUNNING}
+def _all_held(together: Together[Any], fence_of: Callable[[Any], Fence]) -> Document:
+    guard = together.where(fencing_token=lambda request: fence_of(request).fencing_token)
+    # A claim id belongs to one claim of one task, so the lists of ids and of claims cannot mix.
+    claims = [fence_of(request).claim_id for request in together]
+    return {**guard, "status": TaskStatus.RUNNING, "lease.claim_id": claims[0] if len(claims) == 1 else {"$in": claims}}
 
 
 def _claimable(task_id: str, dispatch_epoch: int) -> Document:

@@ -21,7 +21,8 @@ from taskframework.stores.base import Inserted
 from taskframework.stores.replies import reply_point
 from taskframework.stores.sqlite import queries
 from taskframework.stores.sqlite.connection import Database
-from taskframework.stores.sqlite.rows import Key, Stored, TaskRow, Value, key_of, new_row, read_row, to_json
+from taskframework.stores.sqlite.known import KnownTasks
+from taskframework.stores.sqlite.rows import Key, Stored, TaskRow, Value, key_of, new_row, to_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,18 @@ class Renew:
         return task.evolve(lease=replace(task.lease, expires_at=now + self.lease))
 
 
-Request = Insert | Change
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Run many rules that nobody waits to read the outcome of."""
+
+    changes: tuple[Change, ...]
+
+    @classmethod
+    def of(cls, marks: Sequence[Mark]) -> Marks:
+        return cls(tuple([Change(mark, wants_reply=False) for mark in marks]))
+
+
+Request = Insert | Change | Marks
 Reply = Inserted | Task | None
 Found = Stored | Exception
 
@@ -77,19 +89,48 @@ class GroupWriter:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
+        self._known = KnownTasks()
 
     async def __call__(self, requests: Sequence[Request]) -> Sequence[Reply | Exception]:
         async with self._database.transaction(map(_reply_point, requests)) as connection:
             group = _Group(self._clock.now())
-            await _load(connection, requests, group)
+            await self._load(connection, requests, group)
             replies = [group.answer(request) for request in requests]
             await _save(connection, group)
+        group.remember(self._known)
         return replies
+
+    async def _load(self, connection: aiosqlite.Connection, requests: Sequence[Request], group: _Group) -> None:
+        tasks = [request.row.task for request in requests if isinstance(request, Insert)]
+        changes = [change for request in requests for change in _changes(request)]
+        told = {task.task_id for task in tasks} | {change.rule.task_id for change in changes if change.wants_reply}
+        ids = told | {change.rule.task_id for change in changes}
+        if keys := {key for task in tasks if (key := key_of(task)) is not None}:
+            for row in map(TaskRow._make, await connection.execute_fetchall(*queries.tasks_by_key(keys))):
+                group.found(row, self._read(row))
+        rows = await connection.execute_fetchall(queries.TASKS_BY_ID, [to_json(sorted(ids))])
+        for row in map(TaskRow._make, rows):
+            if row.task_id not in group.by_id:
+                group.found(row, self._read(row, with_parameters=row.task_id in told))
+
+    def _read(self, row: TaskRow, *, with_parameters: bool = True) -> Found:
+        try:
+            return self._known.read(row, with_parameters=with_parameters)
+        except StoreError as error:
+            return error
+
+
+def _changes(request: Request) -> tuple[Change, ...]:
+    if isinstance(request, Marks):
+        return request.changes
+    return (request,) if isinstance(request, Change) else ()
 
 
 def _reply_point(request: Request) -> str:
     if isinstance(request, Insert):
         return "submit.reply"
+    if isinstance(request, Marks):
+        return "mark.reply"
     return "renew.reply" if isinstance(request.rule, Renew) else reply_point(request.rule)
 
 
@@ -112,9 +153,25 @@ class _Group:
     def answer(self, request: Request) -> Reply | Exception:
         """Answer one request; what goes wrong with it is the answer to its own caller alone."""
         try:
+            if isinstance(request, Marks):
+                return self._mark(request)
             return self._insert(request) if isinstance(request, Insert) else self._change(request)
         except Exception as error:
             return error
+
+    def _mark(self, request: Marks) -> Exception | None:
+        """Make all marks; the last error, if one cannot be made."""
+        errors = [error for change in request.changes if isinstance(error := self.answer(change), Exception)]
+        return errors[-1] if errors else None
+
+    def remember(self, known: KnownTasks) -> None:
+        """Once it is committed, what the file holds."""
+        for request in self.inserted:
+            known.keep(request.row.task, str(request.columns[-1]))
+        for task_id, columns in self.updated.items():
+            row = self.by_id[task_id]
+            if isinstance(row, Stored):
+                known.keep(row.task, str(columns[-1]))
 
     def _insert(self, request: Insert) -> Inserted:
         task = request.row.task
@@ -149,26 +206,6 @@ def _readable(found: Found) -> Stored:
     if isinstance(found, Exception):
         raise found
     return found
-
-
-async def _load(connection: aiosqlite.Connection, requests: Sequence[Request], group: _Group) -> None:
-    tasks = [request.row.task for request in requests if isinstance(request, Insert)]
-    changes = [request for request in requests if isinstance(request, Change)]
-    told = {task.task_id for task in tasks} | {change.rule.task_id for change in changes if change.wants_reply}
-    ids = told | {change.rule.task_id for change in changes}
-    if keys := {key for task in tasks if (key := key_of(task)) is not None}:
-        for row in map(TaskRow._make, await connection.execute_fetchall(*queries.tasks_by_key(keys))):
-            group.found(row, _read(row))
-    for row in map(TaskRow._make, await connection.execute_fetchall(queries.TASKS_BY_ID, [to_json(sorted(ids))])):
-        if row.task_id not in group.by_id:
-            group.found(row, _read(row, with_parameters=row.task_id in told))
-
-
-def _read(row: TaskRow, *, with_parameters: bool = True) -> Found:
-    try:
-        return read_row(row, with_parameters=with_parameters)
-    except StoreError as error:
-        return error
 
 
 async def _save(connection: aiosqlite.Connection, group: _Group) -> None:

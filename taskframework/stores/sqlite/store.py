@@ -18,12 +18,13 @@ from taskframework.model.transitions import Fence, Transition
 from taskframework.stores.base import DueTask, ExpiredLease, Inserted, Renewal, StoreReport
 from taskframework.stores.sqlite import queries
 from taskframework.stores.sqlite.connection import Database
-from taskframework.stores.sqlite.groups import Change, GroupWriter, Insert, Renew, Reply, Request
+from taskframework.stores.sqlite.groups import Change, GroupWriter, Insert, Marks, Renew, Reply, Request
 from taskframework.stores.sqlite.inspection import inspect
 from taskframework.stores.sqlite.pages import message_of, message_page, message_row, task_page, tasks_of
 from taskframework.stores.sqlite.rows import TaskRow, milliseconds, read_cancel, read_row, to_json
 
 _BATCH = 1000
+_MARKS_IN_A_REQUEST = 200
 
 
 class SqliteStore:
@@ -65,7 +66,8 @@ class SqliteStore:
         return cast(Task | None, await self._group(Change(transition)))
 
     async def mark(self, *marks: Mark) -> None:
-        await asyncio.gather(*(self._group(Change(mark, wants_reply=False)) for mark in marks))
+        for at in range(0, len(marks), _MARKS_IN_A_REQUEST):
+            await self._group(Marks.of(marks[at : at + _MARKS_IN_A_REQUEST]))
 
     async def renew(self, worker_id: str, fences: Sequence[Fence], lease: timedelta) -> dict[str, Renewal]:
         changes = [Change(Renew(fence, worker_id, lease)) for fence in fences]

@@ -75,7 +75,7 @@ class Taskframework(Contender):
 
     async def flush(self) -> None:
         await self._framework.desk.bus.drain()
-        await self._framework.plant.producer.close()  # it stays usable: closing is waiting for the confirms
+        await self._framework.plant.producer.sent()
 
 
 if __name__ == "__main__":
