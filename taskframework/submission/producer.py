@@ -7,6 +7,7 @@ sweeper by the task's own `next_dispatch_at`.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
@@ -119,7 +120,8 @@ class TaskMessageProducer:
         await self._marking.drain()
 
     def _spawn(self, group: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
+        # In a context of its own: a sender outlives what its first task was heard in, whose spans and log context end.
+        task = asyncio.create_task(work, context=contextvars.Context())
         group.add(task)
         task.add_done_callback(group.discard)
 
