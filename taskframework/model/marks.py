@@ -51,7 +51,10 @@ class MarkDispatched:
 
 @dataclass(frozen=True, slots=True)
 class ReserveDispatch:
-    """The same mark before a publication, on a task that is due: of several sweepers one wins."""
+    """The same mark before a publication, on a task that is due: of several sweepers one wins.
+
+    Made without a publication, it leaves the task alone for as long as a message would.
+    """
 
     group: ClassVar[Group] = "single"
     task_id: str
@@ -63,6 +66,10 @@ class ReserveDispatch:
         if task.next_dispatch_at is None or task.next_dispatch_at > now or task.not_before > now:
             return None
         return MarkDispatched(self.task_id, self.dispatch_epoch, self.first, self.longest).apply(task, now)
+
+    def dispatched_at(self, next_dispatch_at: datetime, dispatches: int) -> datetime:
+        """When a task with this due time and so many dispatches was marked last."""
+        return next_dispatch_at - redispatch_delay(dispatches - 1, self.first, self.longest)
 
     def won(self, task: Task) -> bool:
         return False
