@@ -7,10 +7,10 @@ PEERS  := .venv-bench
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install servers demo test chaos bench check docs lock clean
+.PHONY: help install servers demo test chaos bench bench-growth check docs lock clean
 
 help: ## list the targets
-	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
 install: $(STAMP) ## create .venv with everything the lock file names; quick when it is up to date
 
@@ -44,6 +44,11 @@ chaos: install ## kill, freeze and cut off processes and servers under load for 
 bench: install $(PEERS)/.installed ## measure this project and its peers side by side, about ten minutes
 	@.ci/servers redis-server
 	@$(BIN)/python -m tests.benchmarks $(ARGS)
+
+# ARGS="--quick" takes a minute.
+bench-growth: install ## measure with up to a million tasks in the store, about ten minutes
+	@.ci/servers
+	@$(BIN)/python -m tests.benchmarks.growth $(ARGS)
 
 $(PEERS)/.installed: tests/benchmarks/requirements.lock
 	@$(PEERS)/bin/python -m pip --version >/dev/null 2>&1 || PYTHON='$(PYTHON)' .ci/venv $(PEERS)

@@ -291,7 +291,7 @@ def _repairs(
         "reap": (reaper.reap, settings.worker.lease_grace / 2),
         "relay": (Relay(store, broker, bridge, batch).relay, recovery.relay_interval),
         "retention": (retention.purge, _RETENTION_INTERVAL),
-        "metrics": (lambda: metrics.refresh(store), _METRICS_INTERVAL),
+        "metrics": (lambda: metrics.keep_fresh(store), _METRICS_INTERVAL),
     }
     return tuple(
         RepairLoop(name, look, interval, clock, metrics.repair_failed) for name, (look, interval) in looks.items()

@@ -36,9 +36,14 @@ class MarkDispatched:
     dispatch_epoch: int
     first: timedelta
     longest: timedelta
+    #: When the task was due as the message was sent. If that has changed, somebody knows better: the message was handed
+    #: over, or another one was sent. None does not look.
+    due: datetime | None = None
 
     def apply(self, task: Task, now: datetime) -> Task | None:
         if task.status not in CLAIMABLE or task.dispatch_epoch != self.dispatch_epoch:
+            return None
+        if self.due is not None and task.next_dispatch_at != self.due:
             return None
         wait = redispatch_delay(task.dispatches, self.first, self.longest)
         return task.evolve(next_dispatch_at=max(now, task.not_before) + wait, dispatches=task.dispatches + 1)
@@ -46,7 +51,10 @@ class MarkDispatched:
 
 @dataclass(frozen=True, slots=True)
 class ReserveDispatch:
-    """The same mark before a publication, on a task that is due: of several sweepers one wins."""
+    """The same mark before a publication, on a task that is due: of several sweepers one wins.
+
+    Made without a publication, it leaves the task alone for as long as a message would.
+    """
 
     group: ClassVar[Group] = "single"
     task_id: str
@@ -58,6 +66,10 @@ class ReserveDispatch:
         if task.next_dispatch_at is None or task.next_dispatch_at > now or task.not_before > now:
             return None
         return MarkDispatched(self.task_id, self.dispatch_epoch, self.first, self.longest).apply(task, now)
+
+    def dispatched_at(self, next_dispatch_at: datetime, dispatches: int) -> datetime:
+        """When a task with this due time and so many dispatches was marked last."""
+        return next_dispatch_at - redispatch_delay(dispatches - 1, self.first, self.longest)
 
     def won(self, task: Task) -> bool:
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -28,6 +29,9 @@ from taskframework.model.status import TaskStatus
 from taskframework.stores.base import TaskStore
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600)
+#: So many times as long as a refresh took, there is none.
+_RESTS = 500
+_LONGEST_REST = 900.0
 
 
 class Tally(Collector):
@@ -135,6 +139,8 @@ class Metrics:
             "tasks_loop_lag_seconds", "How late the event loop was at its last look", registry=registry
         )
 
+        self._rest_until = 0.0
+
     def listen(self, bus: EventBus) -> None:
         """Count what the bus carries."""
         bus.listen(TaskEvent, self._count, name="metrics")
@@ -150,6 +156,15 @@ class Metrics:
         for status in TaskStatus:
             self.by_status.labels(status.value).set(counts.get(status, 0))
         self.undriven.set(await store.count_undriven())
+        return False
+
+    async def keep_fresh(self, store: TaskStore) -> bool:
+        """Refresh, and rest the longer the more time that took: with many live tasks it costs the store."""
+        begin = time.monotonic()
+        if begin >= self._rest_until:
+            await self.refresh(store)
+            end = time.monotonic()
+            self._rest_until = end + min(_RESTS * (end - begin), _LONGEST_REST)
         return False
 
     def stale(self, task_type: str) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import defaultdict
+from datetime import datetime
 from typing import Protocol
 
 from taskframework import failpoint
 from taskframework.brokers.base import Broker
 from taskframework.bus import EventBus
+from taskframework.errors import TaskUnreadableError
 from taskframework.model.events import event_for
 from taskframework.model.interventions import Expire
 from taskframework.model.marks import ReserveDispatch
@@ -35,6 +38,8 @@ class Sweeper:
         self._bus = bus
         self._dispatcher = dispatcher
         self._batch = batch
+        #: For each queue, since when the youngest task could be claimed that was seen running.
+        self._fronts: dict[tuple[str, Priority], datetime] = {}
 
     async def sweep(self) -> bool:
         """Dispatch one batch of due tasks.
@@ -66,17 +71,42 @@ class Sweeper:
         return len(overdue) == self._batch
 
     async def _sweep_queue(self, task_type: str, lane: Priority, tasks: list[DueTask]) -> bool:
-        depth = await self._broker.queue_depth(task_type, lane)
-        # A queue that holds a message for each of its due tasks needs workers, not more messages. If one task's
-        # message is lost behind duplicates of others, those drain and the numbers differ again.
-        if depth is not None and depth > 0 and depth >= await self._store.count_due(task_type, lane):
-            return False
-        return any(await asyncio.gather(*map(self._dispatch, tasks)))
+        sent_before = [task for task in tasks if task.dispatches]
+        queued = await self._still_queued(task_type, lane, sent_before) if sent_before else []
+        with contextlib.suppress(TaskUnreadableError):  # the processes of the release that wrote it sweep it
+            await self._store.mark(*map(self._reservation, queued))
+        left_alone = {task.task_id for task in queued}
+        missing = [task for task in tasks if task.task_id not in left_alone]
+        reserved = await self._store.reserve(*map(self._reservation, missing)) if missing else []
+        if reserved:
+            await failpoint.reached("sweep.after_reserve")
+        sent = await asyncio.gather(*map(self._dispatcher.dispatch, reserved))
+        return bool(queued) or any(sent)
 
-    async def _dispatch(self, due: DueTask) -> bool:
-        reservation = self._dispatcher.reservation(due.task_id, due.dispatch_epoch)
-        reserved = await repaired(self._store, reservation)
-        if reserved is None:
-            return False
-        await failpoint.reached("sweep.after_reserve")
-        return await self._dispatcher.dispatch(reserved)
+    async def _still_queued(self, task_type: str, lane: Priority, tasks: list[DueTask]) -> list[DueTask]:
+        """The tasks whose message may still be in the queue; another one would only make the queue longer.
+
+        A queue gives out its messages in their order. If a task runs that became claimable after the message of
+        another was sent, that message was given out before, or lost; and an empty queue holds none. What a busy
+        consumer has in its hands is sent again, once in each back-off: whoever is free takes it.
+
+        When a task was left alone, its message may have been sent earlier than it seems. In a queue that takes longer
+        than the longest back-off this alone would go on for ever, so that its own time counts as well.
+        """
+        if not await self._broker.queue_depth(task_type, lane):
+            return []
+        newest = await self._store.newest_running(task_type, lane)
+        front = max(filter(None, (newest, self._fronts.get((task_type, lane)))), default=None)
+        if front is None:
+            return tasks
+        self._fronts[task_type, lane] = front
+        return [task for task in tasks if self._sent_by(task) >= front]
+
+    def _reservation(self, task: DueTask) -> ReserveDispatch:
+        return self._dispatcher.reservation(task.task_id, task.dispatch_epoch)
+
+    def _sent_by(self, task: DueTask) -> datetime:
+        """By when its message was sent, if it was."""
+        reservation = self._reservation(task)
+        marked = reservation.dispatched_at(task.next_dispatch_at, task.dispatches)
+        return min(marked, task.not_before + reservation.longest)

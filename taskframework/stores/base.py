@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from taskframework.model.marks import Mark
+from taskframework.model.marks import Mark, ReserveDispatch
 from taskframework.model.query import DeadMessage, Page, TaskFilter
 from taskframework.model.status import Priority, TaskStatus
 from taskframework.model.task import CancelRequest, Task
@@ -35,12 +35,16 @@ class Renewal:
 
 @dataclass(frozen=True, slots=True)
 class DueTask:
-    """A task that is due for dispatch: what the sweeper needs to reserve and publish it."""
+    """A task that is due for dispatch: what the sweeper needs to judge and reserve it."""
 
     task_id: str
     task_type: str
     lane: Priority
     dispatch_epoch: int
+    #: How often it was dispatched or left alone in this epoch; 0 means that no message is known to be there.
+    dispatches: int
+    next_dispatch_at: datetime
+    not_before: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +152,16 @@ class TaskStore(Protocol):
         """Tasks whose `next_dispatch_at` and `not_before` have passed, the longest due first."""
         ...
 
-    async def count_due(self, task_type: str, lane: Priority) -> int:
-        """How many tasks of this queue wait to be claimed and are past `not_before`, dispatched or not."""
+    async def reserve(self, *reservations: ReserveDispatch) -> Sequence[Task]:
+        """Reserve due tasks for dispatch, together where that is possible.
+
+        Returns:
+            Those that are reserved now. Of two calls at the same moment both may get a task: that costs a message.
+        """
+        ...
+
+    async def newest_running(self, task_type: str, lane: Priority) -> datetime | None:
+        """Since when the youngest running task of this queue could be claimed (its `not_before`); None: none runs."""
         ...
 
     async def expired_leases(self, grace: timedelta, limit: int) -> Sequence[ExpiredLease]:
@@ -164,10 +176,12 @@ class TaskStore(Protocol):
         """Tasks with events whose relay time has come, the longest due first."""
         ...
 
-    async def count_by_status(self) -> dict[TaskStatus, int]: ...
+    async def count_by_status(self) -> dict[TaskStatus, int]:
+        """How many tasks there are in each status. COMPLETED may be the estimate of a server after a crash."""
+        ...
 
     async def count_undriven(self) -> int:
-        """Live tasks that nothing would ever move on; must be 0."""
+        """Live tasks that nothing would ever move on; must be 0. May read every live task: not to be asked often."""
         ...
 
     async def forget_dispatches(self) -> None:

@@ -140,8 +140,8 @@ class TaskMessageProducer:
                 logger.exception("task %s is left to the sweeper", task.task_id)
 
     def _mark(self, task: Task) -> None:
-        policy = self._policy
-        self._marking.add(MarkDispatched(task.task_id, task.dispatch_epoch, policy.redispatch, policy.redispatch_max))
+        policy, epoch, due = self._policy, task.dispatch_epoch, task.next_dispatch_at
+        self._marking.add(MarkDispatched(task.task_id, epoch, policy.redispatch, policy.redispatch_max, due))
 
     async def _write_marks(self, marks: Sequence[MarkDispatched]) -> None:
         try:

@@ -37,6 +37,8 @@ class Chart:
     unit: str
     #: Metric and what its bars are called in the legend.
     metrics: Sequence[tuple[str, str]]
+    #: What stands in the corner; None tells the unit and what the lines are.
+    note: str | None = None
 
 
 CHARTS = (
@@ -82,7 +84,7 @@ def _head(chart: Chart, rows: Sequence[tuple[str, Sequence[Any]]], height: int) 
         )
         for name, figures in rows
     )
-    note = f"{chart.unit}; line: range of the rounds"
+    note = chart.note or f"{chart.unit}; line: range of the rounds"
     legend, x = [], _LEFT
     for at, (_, label) in enumerate(chart.metrics):
         legend.append(f'<rect class="own{at}" x="{x}" y="48" width="7" height="12"/>')

@@ -15,12 +15,11 @@ from pymongo import MongoClient
 
 from taskframework.errors import StoreError, StoreMisconfiguredError, StoreUnavailableError
 from taskframework.model.interventions import Cancel
-from taskframework.model.marks import MarkDispatched, MarkPublished
-from taskframework.model.query import DeadMessage, TaskFilter
-from taskframework.model.status import Priority, TaskStatus
-from taskframework.model.task import ParentLink, Task, new_claim_id
+from taskframework.model.marks import MarkPublished
+from taskframework.model.query import TaskFilter
+from taskframework.model.status import TaskStatus
+from taskframework.model.task import Task, new_claim_id
 from taskframework.model.transitions import Claim, Complete, Fence
-from taskframework.stores.mongo import queries
 from taskframework.stores.mongo.client import Driver
 from taskframework.stores.mongo.store import MongoStore
 from taskframework.stores.mongo.transitions import write_of
@@ -316,29 +315,6 @@ def test_a_request_without_a_rule_is_a_clear_error() -> None:
 
 
 @both_drivers
-async def test_every_query_uses_an_index(driver: Driver, mongo_url: str) -> None:
-    async with opened(mongo_url, driver) as store, client(mongo_url) as tasks:
-        await _fill(store)
-        await asyncio.to_thread(tasks.database.command, "profile", 2)
-        await _ask_everything(store)
-        await store.count_undriven()
-        await asyncio.to_thread(tasks.database.command, "profile", 0)
-        operations = await asyncio.to_thread(_profiled, tasks)
-
-    assert len(operations) >= 25
-    assert [operation["command"] for operation in operations if "COLLSCAN" in operation["planSummary"]] == []
-    wasteful = [operation for operation in operations if operation.get("docsExamined", 0) > 25]
-    # That question goes over all live tasks, and nobody waits for its answer.
-    assert [operation["command"]["pipeline"][0] for operation in wasteful] == [{"$match": queries.undriven()}]
-
-
-def _profiled(tasks: Any) -> list[dict[str, Any]]:
-    """What the server did on the store's collections while its profiler was on."""
-    spaces = [f"{tasks.database.name}.{name}" for name in ("tasks", "dead_letters")]
-    return list(tasks.database["system.profile"].find({"ns": {"$in": spaces}, "planSummary": {"$exists": True}}))
-
-
-@both_drivers
 async def test_the_address_cannot_weaken_the_promises(driver: Driver, mongo_url: str) -> None:
     weak = f"{mongo_url}&w=1&journal=false&readConcernLevel=local&retryWrites=false"
     async with opened(weak, driver) as store, client(mongo_url) as tasks:
@@ -354,63 +330,6 @@ async def test_the_address_cannot_weaken_the_promises(driver: Driver, mongo_url:
     assert concerns
     assert [concern for concern in concerns if not concern.items() >= {"w": "majority", "j": True}.items()] == []
     assert set(levels) == {"majority"}
-
-
-async def _fill(store: MongoStore) -> None:
-    """A few hundred tasks, of which only some concern each question."""
-    now = store.now()
-    statuses = [*TaskStatus] * 20
-    tasks = [
-        new_task(
-            now=now - n * SECOND,
-            status=status,
-            user_id=f"user-{n % 20}",
-            task_type=f"type-{n % 20}",
-            deadline=now - MINUTE if n < 10 else None,
-            parent=ParentLink("parent", 0, n) if n % 20 == 0 else None,
-            finished_at=now if status.is_final else None,
-            publish_at=now - MINUTE if n < 5 else None,
-            published_sequence=1,
-            next_dispatch_at=now - MINUTE if n < 5 else now + MINUTE,
-        )
-        for n, status in enumerate(statuses)
-    ]
-    await asyncio.gather(*(store.insert(task) for task in tasks))
-
-
-async def _ask_everything(store: MongoStore) -> None:
-    (fence,) = await claimed(store, 1)
-    await store.mark(MarkDispatched(fence.task_id, 1, SECOND, MINUTE))
-    await store.renew("worker-1", [fence], MINUTE)
-    await store.cancel_requests([fence])
-    await store.apply(Complete(fence, "worker-1", 1))
-    await store.get(fence.task_id, owner="alice")
-    filters = [
-        TaskFilter(),
-        TaskFilter(owner="user-1"),
-        TaskFilter(status=TaskStatus.QUEUED),
-        TaskFilter(owner="user-1", status=TaskStatus.RUNNING),
-        TaskFilter(task_type="type-3"),
-        TaskFilter(parent_task_id="parent"),
-        TaskFilter(owner="user-1", parent_task_id="parent"),
-    ]
-    for filter in filters:
-        page = await store.list_tasks(filter, limit=5)
-        if page.next_cursor:
-            await store.list_tasks(filter, limit=5, cursor=page.next_cursor)
-    await store.due_for_dispatch(10)
-    await store.count_due("type-3", Priority.NORMAL)
-    await store.expired_leases(SECOND, 10)
-    await store.past_deadline(10)
-    await store.unpublished(10)
-    page = await store.list_dead_tasks(owner=None, limit=5, cursor=None)
-    await store.list_dead_tasks(owner=None, limit=5, cursor=page.next_cursor)
-    await store.purge(finished=MINUTE, dead_letters=MINUTE, limit=10)
-    await store.keep_dead_message(DeadMessage("m", b"{", {"$x": "1", "a.b": "2"}, "q", "broken", store.now()))
-    assert (await store.list_dead_messages(limit=5, cursor=None)).items[0].headers == {"$x": "1", "a.b": "2"}
-    await store.get_dead_message("m")
-    await store.delete_dead_message("m")
-    await store.count_by_status()
 
 
 @asynccontextmanager

@@ -139,9 +139,10 @@ class Reference:
     async def due_for_dispatch(self, limit: int) -> Sequence[DueTask]:
         now = self.now()
         return [
-            DueTask(task.task_id, task.task_type, task.lane, task.dispatch_epoch)
+            DueTask(task.task_id, task.task_type, task.lane, task.dispatch_epoch, task.dispatches, due, task.not_before)
             for task in self.tasks.values()
-            if task.status in CLAIMABLE and has_passed(task.next_dispatch_at, now) and has_passed(task.not_before, now)
+            if task.status in CLAIMABLE and has_passed(due := task.next_dispatch_at, now) and due is not None
+            if has_passed(task.not_before, now)
         ]
 
     async def expired_leases(self, grace: timedelta, limit: int) -> Sequence[ExpiredLease]:

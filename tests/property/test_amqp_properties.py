@@ -91,4 +91,4 @@ def _read(properties: OwnProperties) -> spec.Basic.Properties:
     read = header.ContentHeader()
     read.unmarshal(marshalled)
     assert isinstance(read.properties, base.BasicProperties)
-    return read.properties  # type: ignore[return-value] # the driver's name for the same class
+    return read.properties

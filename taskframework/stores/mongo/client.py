@@ -39,7 +39,8 @@ Points = Iterable[str]
 _SERVER_SELECTION = timedelta(seconds=5)
 _MAX_DOCUMENT_BYTES = 16 * 1024 * 1024
 #: Updates name their document; without the hint the planner tries the indexes of the guard's fields as well.
-_BY_ID = "_id_"
+BY_ID = "_id_"
+TASKS = "tasks"
 _DUPLICATE_KEY = 11_000
 #: Not primary any more, shutting down, interrupted, out of time, or no majority: the write may be there all the same.
 _AWAY = frozenset({6, 7, 50, 64, 89, 91, 100, 189, 262, 9001, 10_107, 11_600, 11_602, 13_435, 13_436})
@@ -69,6 +70,7 @@ class DuplicateDocumentError(StoreError):
 class RawCollection(Protocol):
     """What the two drivers' collections have in common, as far as the store needs it."""
 
+    def estimated_document_count(self) -> Awaitable[int]: ...
     def find_one(self, filter: Document, projection: Any = None) -> Awaitable[Document | None]: ...
     def find(self, filter: Document, projection: Any = None, **options: Any) -> Any: ...
     def aggregate(self, pipeline: Any) -> Any: ...
@@ -77,7 +79,7 @@ class RawCollection(Protocol):
     def bulk_write(self, requests: Any, ordered: bool = True) -> Awaitable[Any]: ...
     def update_many(self, filter: Document, update: Any, **options: Any) -> Awaitable[Any]: ...
     def delete_one(self, filter: Document) -> Awaitable[Any]: ...
-    def delete_many(self, filter: Document) -> Awaitable[Any]: ...
+    def delete_many(self, filter: Document, **options: Any) -> Awaitable[Any]: ...
     def count_documents(self, filter: Document) -> Awaitable[int]: ...
     def create_indexes(self, indexes: Any) -> Awaitable[list[str]]: ...
     def index_information(self) -> Awaitable[Mapping[str, Any]]: ...
@@ -115,15 +117,22 @@ class Collection:
         sort: Mapping[str, int] | None = None,
         limit: int = 0,
         fields: Sequence[str] | None = None,
+        index: str | None = None,
     ) -> list[Document]:
-        """The matching documents; `limit` 0 means all."""
+        """The matching documents; `limit` 0 means all. Without the name of an index the server chooses."""
         with _driver_errors():
-            cursor = self._raw.find(filter, fields, sort=list(sort.items()) if sort else None, limit=limit)
+            order = list(sort.items()) if sort else None
+            cursor = self._raw.find(filter, fields, sort=order, limit=limit, hint=index)
             return cast("list[Document]", await cursor.to_list(None))
 
     async def count(self, filter: Document) -> int:
         with _driver_errors():
             return await self._raw.count_documents(filter)
+
+    async def count_all(self) -> int:
+        """How many documents there are, as the server keeps count; after a crash of it a little wrong."""
+        with _driver_errors():
+            return await self._raw.estimated_document_count()
 
     async def aggregate(self, pipeline: Sequence[Document]) -> list[Document]:
         with _driver_errors():
@@ -136,7 +145,7 @@ class Collection:
         """The document after the update, or None if none matched."""
         with _driver_errors():
             document = await self._raw.find_one_and_update(
-                filter, list(update), return_document=pymongo.ReturnDocument.AFTER, hint=_BY_ID
+                filter, list(update), return_document=pymongo.ReturnDocument.AFTER, hint=BY_ID
             )
             await failpoint.replied(points, _broken)
             return document
@@ -146,17 +155,18 @@ class Collection:
             await self._raw.update_many(filter, list(update))
             await failpoint.replied(points, _broken)
 
-    async def update_these(self, filter: Document, update: Sequence[Any], points: Points) -> None:
-        """Make one update of the documents that the filter names by their ids."""
+    async def update_these(self, filter: Document, update: Sequence[Any], points: Points) -> int:
+        """Make one update of the documents that the filter names by their ids; how many matched."""
         with _driver_errors():
-            await self._raw.update_many(filter, list(update), hint=_BY_ID)
+            result = await self._raw.update_many(filter, list(update), hint=BY_ID)
             await failpoint.replied(points, _broken)
+            return int(result.matched_count)
 
     async def update_each(
         self, updates: Sequence[tuple[Document, Sequence[Any]]], points: Points
     ) -> dict[int, StoreError]:
         """Make independent updates at once; what the server refused, by position."""
-        operations = [pymongo.UpdateOne(filter, list(update), hint=_BY_ID) for filter, update in updates]
+        operations = [pymongo.UpdateOne(filter, list(update), hint=BY_ID) for filter, update in updates]
         return await _each(lambda: self._raw.bulk_write(operations, ordered=False), points)
 
     async def insert_each(self, documents: Sequence[Any], points: Points) -> dict[int, StoreError]:
@@ -167,14 +177,14 @@ class Collection:
         with _driver_errors():
             return bool((await self._raw.delete_one(filter)).deleted_count)
 
-    async def delete_some(self, filter: Document, sort: str, limit: int) -> int:
+    async def delete_some(self, filter: Document, sort: str, limit: int, index: str) -> int:
         """Delete the first matches by `sort` that still match; how many those were."""
-        found = await self.find(filter, sort={sort: 1}, limit=limit, fields=("_id",))
+        found = await self.find(filter, sort={sort: 1}, limit=limit, fields=("_id",), index=index)
         if not found:
             return 0
         chosen = {"$and": [{"_id": {"$in": [document["_id"] for document in found]}}, filter]}
         with _driver_errors():
-            return int((await self._raw.delete_many(chosen)).deleted_count)
+            return int((await self._raw.delete_many(chosen, hint=BY_ID)).deleted_count)
 
     async def indexes(self) -> Mapping[str, Any]:
         """Options of every index, by name."""
@@ -240,7 +250,7 @@ def connect(url: str, driver: Driver, timeout: timedelta, pool_size: int) -> Con
     except (PyMongoError, ValueError) as error:
         message = f"The address of the MongoDB store cannot be used: {redacted(str(error))}."
         raise StoreMisconfiguredError(message, hint="Correct store.url.") from error
-    tasks, dead_messages = (Collection(cast("RawCollection", database[name])) for name in ("tasks", "dead_letters"))
+    tasks, dead_messages = (Collection(cast("RawCollection", database[name])) for name in (TASKS, "dead_letters"))
     return Connection(tasks, dead_messages, database, client)
 
 

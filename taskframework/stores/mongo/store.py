@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import TypeVar, cast
 
 from taskframework.errors import StoreError, StoreUnavailableError
-from taskframework.model.marks import Mark
+from taskframework.model.marks import Mark, ReserveDispatch
 from taskframework.model.query import Cursor, DeadMessage, Page, TaskFilter
-from taskframework.model.status import DEAD, FINAL, Priority, TaskStatus, lane_of
+from taskframework.model.status import CLAIMABLE, DEAD, FINAL, Priority, TaskStatus, lane_of
 from taskframework.model.task import CancelRequest, Task
 from taskframework.model.transitions import Fence, Transition
 from taskframework.stores.base import DueTask, ExpiredLease, Inserted, Renewal, StoreReport
 from taskframework.stores.mongo import deployment, queries
 from taskframework.stores.mongo.client import (
+    BY_ID,
     Collection,
     Connection,
     Driver,
@@ -33,7 +35,9 @@ from taskframework.stores.mongo.documents import (
 )
 from taskframework.stores.mongo.expressions import later, passed
 from taskframework.stores.mongo.server_clock import ServerClock
+from taskframework.stores.mongo.transitions import write_of
 from taskframework.stores.mongo.writer import TaskWriter
+from taskframework.stores.replies import reply_point
 
 Entry = TypeVar("Entry", Task, DeadMessage)
 
@@ -43,6 +47,7 @@ _ALL_TASKS = timedelta(hours=1)
 #: Heartbeats have connections of their own: no slow list and no crowd of writes makes them late. And they are always
 #: pymongo's: all calls over motor wait for the same few threads, whichever client they belong to.
 _HEARTBEAT_CONNECTIONS = 4
+_RESERVED_TOGETHER = 500
 
 
 class MongoStore:
@@ -120,8 +125,9 @@ class MongoStore:
             return {}
         tasks = self._heartbeats.tasks
         renewal = [{"$set": {"lease.expires_at": later(lease)}}]
-        await tasks.update_many(queries.held(worker_id, fences), renewal, ("renew.reply",))
-        found = await tasks.find(queries.held(worker_id, fences), fields=("fencing_token", "lease", "cancel"))
+        await tasks.update_these(queries.held(worker_id, fences), renewal, ("renew.reply",))
+        fields = ("fencing_token", "lease", "cancel")
+        found = await tasks.find(queries.held(worker_id, fences), fields=fields, index=BY_ID)
         held = {_fence_of(document): document for document in found}
         renewed = [held.get(fence) for fence in fences]
         return {document["_id"]: Renewal(_cancel_of(document)) for document in renewed if document is not None}
@@ -130,7 +136,7 @@ class MongoStore:
         if not fences:
             return {}
         fields = ("fencing_token", "lease.claim_id", "cancel")
-        found = await self._heartbeats.tasks.find(queries.asked_to_stop(fences), fields=fields)
+        found = await self._heartbeats.tasks.find(queries.asked_to_stop(fences), fields=fields, index=BY_ID)
         asked = {_fence_of(document): cast(CancelRequest, _cancel_of(document)) for document in found}
         return {fence.task_id: asked[fence] for fence in fences if fence in asked}
 
@@ -140,19 +146,43 @@ class MongoStore:
 
     async def list_tasks(self, filter: TaskFilter, *, limit: int, cursor: str | None = None) -> Page[Task]:
         wanted = queries.listed(filter, _cursor(cursor))
-        return await _page(self._tasks, wanted, "created_at", limit, task_of)
+        return await _page(self._tasks, wanted, "created_at", limit, task_of, queries.list_index(filter))
 
     async def due_for_dispatch(self, limit: int) -> Sequence[DueTask]:
         found = await self._tasks.find(
             queries.due_for_dispatch(),
             sort={"next_dispatch_at": 1},
             limit=limit,
-            fields=("task_type", "priority", "dispatch_epoch"),
+            fields=("task_type", "priority", "dispatch_epoch", "dispatches", "next_dispatch_at", "not_before"),
+            index="due",
         )
-        return [DueTask(due["_id"], due["task_type"], lane_of(due["priority"]), due["dispatch_epoch"]) for due in found]
+        return [_due_of(document) for document in found]
 
-    async def count_due(self, task_type: str, lane: Priority) -> int:
-        return await self._tasks.count(queries.waiting_in(task_type, lane))
+    async def reserve(self, *reservations: ReserveDispatch) -> Sequence[Task]:
+        reserved: list[Task] = []
+        for at in range(0, len(reservations), _RESERVED_TOGETHER):
+            reserved += await self._reserve(reservations[at : at + _RESERVED_TOGETHER])
+        return reserved
+
+    async def _reserve(self, reservations: Sequence[ReserveDispatch]) -> Sequence[Task]:
+        write = write_of(reservations)
+        points = [reply_point(reservation) for reservation in reservations]
+        if not await self._tasks.update_these(write.guard, write.stages, points):
+            return []  # another sweeper was faster
+        found = await self._tasks.find(queries.these([asked.task_id for asked in reservations]), index=BY_ID)
+        epochs = {asked.task_id: asked.dispatch_epoch for asked in reservations}
+        tasks = readable(found, task_of)
+        return [task for task in tasks if task.status in CLAIMABLE and task.dispatch_epoch == epochs[task.task_id]]
+
+    async def newest_running(self, task_type: str, lane: Priority) -> datetime | None:
+        found = await self._tasks.find(
+            queries.running_of(task_type, lane),
+            sort=queries.newest_first("created_at"),
+            limit=1,
+            fields=("not_before",),
+            index="list_by_status",
+        )
+        return moment(found[0]["not_before"]) if found else None
 
     async def expired_leases(self, grace: timedelta, limit: int) -> Sequence[ExpiredLease]:
         found = await self._tasks.find(
@@ -160,20 +190,25 @@ class MongoStore:
             sort={"lease.expires_at": 1},
             limit=limit,
             fields=("fencing_token", "crashes"),
+            index="lease",
         )
         return [ExpiredLease(expired["_id"], expired["fencing_token"], expired["crashes"]) for expired in found]
 
     async def past_deadline(self, limit: int) -> Sequence[str]:
-        found = await self._tasks.find(queries.past_deadline(), sort={"deadline": 1}, limit=limit, fields=("_id",))
+        found = await self._tasks.find(
+            queries.past_deadline(), sort={"deadline": 1}, limit=limit, fields=("_id",), index="deadline"
+        )
         return [document["_id"] for document in found]
 
     async def unpublished(self, limit: int) -> Sequence[Task]:
-        found = await self._tasks.find(queries.unpublished(), sort={"publish_at": 1}, limit=limit)
+        found = await self._tasks.find(queries.unpublished(), sort={"publish_at": 1}, limit=limit, index="publish")
         return readable(found, task_of)
 
     async def count_by_status(self) -> dict[TaskStatus, int]:
-        counts = {found["_id"]: found["count"] for found in await self._tasks.aggregate(queries.COUNT_BY_STATUS)}
-        return {status: counts.get(status.value, 0) for status in TaskStatus}
+        total, found = await asyncio.gather(self._tasks.count_all(), self._tasks.aggregate(queries.COUNT_UNCOMPLETED))
+        counts = {entry["_id"]: entry["count"] for entry in found}
+        completed = {TaskStatus.COMPLETED.value: max(0, total - sum(counts.values()))}
+        return {status: (counts | completed).get(status.value, 0) for status in TaskStatus}
 
     async def count_undriven(self) -> int:
         return await self._tasks.count(queries.undriven())
@@ -189,10 +224,10 @@ class MongoStore:
         for statuses, kept in ((FINAL - DEAD, finished), (DEAD, dead_letters)):
             if kept is not None and removed < limit:
                 over = queries.ended(statuses, kept)
-                removed += await self._tasks.delete_some(over, "finished_at", limit - removed)
+                removed += await self._tasks.delete_some(over, "finished_at", limit - removed, "ended")
         if dead_letters is not None and removed < limit:
             over = passed("at", by=dead_letters)
-            removed += await self._dead_messages.delete_some(over, "at", limit - removed)
+            removed += await self._dead_messages.delete_some(over, "at", limit - removed, "list")
         return removed
 
     async def keep_dead_message(self, message: DeadMessage) -> None:
@@ -202,10 +237,11 @@ class MongoStore:
                 raise refused
 
     async def list_dead_tasks(self, *, owner: str | None, limit: int, cursor: str | None) -> Page[Task]:
-        return await _page(self._tasks, queries.dead(owner, _cursor(cursor)), "finished_at", limit, task_of)
+        return await _page(self._tasks, queries.dead(owner, _cursor(cursor)), "finished_at", limit, task_of, "ended")
 
     async def list_dead_messages(self, *, limit: int, cursor: str | None) -> Page[DeadMessage]:
-        return await _page(self._dead_messages, queries.after(_cursor(cursor), "at"), "at", limit, dead_message_of)
+        wanted = queries.after(_cursor(cursor), "at")
+        return await _page(self._dead_messages, wanted, "at", limit, dead_message_of, "list")
 
     async def get_dead_message(self, message_id: str) -> DeadMessage | None:
         document = await self._dead_messages.find_one({"_id": message_id})
@@ -244,16 +280,33 @@ class MongoStore:
 
 
 async def _page(
-    collection: Collection, filter: Document, order: str, limit: int, read: Callable[[Document], Entry]
+    collection: Collection,
+    filter: Document,
+    order: str,
+    limit: int,
+    read: Callable[[Document], Entry],
+    index: str | None,
 ) -> Page[Entry]:
     """The newest entries by `order`; one more is read, to know whether another page follows."""
-    found = await collection.find(filter, sort=queries.newest_first(order), limit=limit + 1)
+    found = await collection.find(filter, sort=queries.newest_first(order), limit=limit + 1, index=index)
     end = Cursor(moment(found[limit - 1][order]), found[limit - 1]["_id"]).encode() if len(found) > limit else None
     return Page(tuple(readable(found[:limit], read)), end)
 
 
 def _cursor(cursor: str | None) -> Cursor | None:
     return None if cursor is None else Cursor.decode(cursor)
+
+
+def _due_of(document: Document) -> DueTask:
+    return DueTask(
+        document["_id"],
+        document["task_type"],
+        lane_of(document["priority"]),
+        document["dispatch_epoch"],
+        document["dispatches"],
+        moment(document["next_dispatch_at"]),
+        moment(document["not_before"]),
+    )
 
 
 def _fence_of(document: Document) -> Fence:

@@ -45,8 +45,9 @@ async def check(connection: aiosqlite.Connection, path: Path, *, newest: int) ->
         StoreMisconfiguredError: if it may not.
     """
     [(version,)] = await connection.execute_fetchall("PRAGMA user_version")
-    [(application,)] = await connection.execute_fetchall("PRAGMA application_id")
+    # Before the id: of a file that another process makes just now, tables without an id would be seen.
     [(tables,)] = await connection.execute_fetchall("SELECT count(*) FROM sqlite_master")
+    [(application,)] = await connection.execute_fetchall("PRAGMA application_id")
     if tables and application != APPLICATION_ID:
         raise StoreMisconfiguredError(
             f"{path} is the SQLite file of another program.", hint="Name another file in store.url."

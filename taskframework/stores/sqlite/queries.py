@@ -39,12 +39,13 @@ _DEAD = "status IN ('FAILED', 'DEAD_LETTER')"
 _DONE = "status IN ('COMPLETED', 'COMPLETED_WITH_ERRORS', 'CANCELLED')"
 
 DUE_FOR_DISPATCH = (
-    "SELECT task_id, task_type, lane, dispatch_epoch FROM tasks INDEXED BY tasks_to_dispatch "
+    "SELECT task_id, task_type, lane, dispatch_epoch, json_extract(document, '$.dispatches'), next_dispatch_at, "
+    "not_before FROM tasks INDEXED BY tasks_to_dispatch "
     f"WHERE next_dispatch_at <= ? AND not_before <= ? AND {_CLAIMABLE} ORDER BY next_dispatch_at LIMIT ?"
 )
-COUNT_DUE = (
-    "SELECT count(*) FROM tasks INDEXED BY tasks_claimable "
-    f"WHERE {_CLAIMABLE} AND task_type = ? AND lane = ? AND not_before <= ?"
+NEWEST_RUNNING = (
+    "SELECT not_before FROM tasks INDEXED BY tasks_of_status "
+    "WHERE status = 'RUNNING' AND task_type = ? AND lane = ? ORDER BY created_at DESC, task_id DESC LIMIT 1"
 )
 EXPIRED_LEASES = (
     "SELECT task_id, fencing_token, crashes FROM tasks INDEXED BY tasks_leased "

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import cast
 
 from taskframework.clock import Clock, SystemClock
+from taskframework.errors import TaskUnreadableError
 from taskframework.grouping import Grouping
-from taskframework.model.marks import Mark
+from taskframework.model.marks import Mark, ReserveDispatch
 from taskframework.model.query import DeadMessage, Page, TaskFilter
 from taskframework.model.status import Priority, TaskStatus
 from taskframework.model.task import CancelRequest, Task
@@ -21,7 +23,9 @@ from taskframework.stores.sqlite.connection import Database
 from taskframework.stores.sqlite.groups import Change, GroupWriter, Insert, Marks, Renew, Reply, Request
 from taskframework.stores.sqlite.inspection import inspect
 from taskframework.stores.sqlite.pages import message_of, message_page, message_row, task_page, tasks_of
-from taskframework.stores.sqlite.rows import TaskRow, milliseconds, read_cancel, read_row, to_json
+from taskframework.stores.sqlite.rows import TaskRow, milliseconds, moment, read_cancel, read_row, to_json
+
+logger = logging.getLogger(__name__)
 
 _BATCH = 1000
 _MARKS_IN_A_REQUEST = 200
@@ -91,11 +95,26 @@ class SqliteStore:
     async def due_for_dispatch(self, limit: int) -> Sequence[DueTask]:
         now = self._now()
         rows = await self._database.fetch(queries.DUE_FOR_DISPATCH, (now, now, limit))
-        return [DueTask(task_id, task_type, Priority(lane), epoch) for task_id, task_type, lane, epoch in rows]
+        return [
+            DueTask(task_id, task_type, Priority(lane), epoch, dispatches, moment(due), moment(not_before))
+            for task_id, task_type, lane, epoch, dispatches, due, not_before in rows
+        ]
 
-    async def count_due(self, task_type: str, lane: Priority) -> int:
-        [(count,)] = await self._database.fetch(queries.COUNT_DUE, (task_type, lane.value, self._now()))
-        return int(count)
+    async def reserve(self, *reservations: ReserveDispatch) -> Sequence[Task]:
+        replies = await asyncio.gather(*(self._group(Change(asked)) for asked in reservations), return_exceptions=True)
+        reserved = []
+        for reply in replies:
+            if isinstance(reply, Task):
+                reserved.append(reply)
+            elif isinstance(reply, TaskUnreadableError):  # a newer release wrote it: its own processes dispatch it
+                logger.warning("left out: %s", reply.message)
+            elif isinstance(reply, BaseException):
+                raise reply
+        return reserved
+
+    async def newest_running(self, task_type: str, lane: Priority) -> datetime | None:
+        rows = await self._database.fetch(queries.NEWEST_RUNNING, (task_type, lane.value))
+        return moment(rows[0][0]) if rows else None
 
     async def expired_leases(self, grace: timedelta, limit: int) -> Sequence[ExpiredLease]:
         before = milliseconds(self._clock.now() - grace)

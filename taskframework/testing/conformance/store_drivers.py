@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from taskframework.model.interventions import Cancel, Expire
-from taskframework.model.marks import MarkPublished
+from taskframework.model.marks import MarkPublished, ReserveDispatch
 from taskframework.model.query import DeadMessage
 from taskframework.model.status import AT_REST, CLAIMABLE, FINAL, LIVE, Priority, TaskStatus
+from taskframework.model.task import Task
 from taskframework.model.transitions import Complete
 from taskframework.stores.base import DueTask, ExpiredLease, TaskStore
 from taskframework.testing.conformance.store_suite import (
@@ -23,9 +24,19 @@ from taskframework.testing.conformance.store_suite import (
     put_final,
     put_running,
     refused,
+    stored,
 )
 
 NO_TIME = timedelta(0)
+
+
+def _due_at(task: Task) -> datetime:
+    assert task.next_dispatch_at is not None
+    return task.next_dispatch_at
+
+
+def _reservation(task: Task | DueTask) -> ReserveDispatch:
+    return ReserveDispatch(task.task_id, task.dispatch_epoch, MINUTE, HOUR)
 
 
 class SweepCases(StoreSuite):
@@ -38,7 +49,9 @@ class SweepCases(StoreSuite):
         other = await put(store, next_dispatch_at=now - SECOND, priority="of-a-newer-release")
         await put(store, next_dispatch_at=now + MINUTE)
         lanes = ((low, Priority.LOW), (high, Priority.HIGH), (other, Priority.NORMAL))
-        wanted = [DueTask(task.task_id, "test-task", lane, 1) for task, lane in lanes]
+        wanted = [
+            DueTask(task.task_id, "test-task", lane, 1, 0, _due_at(task), task.not_before) for task, lane in lanes
+        ]
         assert list(await store.due_for_dispatch(10)) == wanted
         assert list(await store.due_for_dispatch(2)) == wanted[:2]
 
@@ -57,19 +70,44 @@ class SweepCases(StoreSuite):
         await claimed(store, await put(store))
         assert list(await store.due_for_dispatch(10)) == []
 
-    async def test_the_waiting_tasks_of_a_queue_are_counted(self, store: TaskStore) -> None:
-        await put(store, next_dispatch_at=store.now() + HOUR)
-        await put(store, status=TaskStatus.RETRYING)
-        await put(store, priority="of-a-newer-release")
-        await put(store, priority="high")
-        await put(store, not_before=store.now() + MINUTE)
-        await put(store, task_type="other")
-        await put(store, task_type="test-task.high")
-        await put_running(store)
-        await put_final(store, TaskStatus.FAILED)
-        counts = [await store.count_due("test-task", lane) for lane in Priority]
-        assert dict(zip(Priority, counts, strict=True)) == {Priority.HIGH: 1, Priority.NORMAL: 3, Priority.LOW: 0}
-        assert await store.count_due("unknown", Priority.NORMAL) == 0
+    async def test_due_tasks_tell_how_often_and_when_they_were_dispatched(self, store: TaskStore) -> None:
+        task = await put(store, next_dispatch_at=store.now() - SECOND, dispatches=3)
+        (due,) = await store.due_for_dispatch(10)
+        assert (due.dispatches, due.next_dispatch_at) == (3, _due_at(task))
+        assert _reservation(due).dispatched_at(due.next_dispatch_at, due.dispatches) == _due_at(task) - 4 * MINUTE
+
+    async def test_due_tasks_are_reserved_together_and_once(self, store: TaskStore) -> None:
+        due = [await put(store, next_dispatch_at=store.now() - SECOND) for _ in range(3)]
+        early = await put(store, next_dispatch_at=store.now() + MINUTE)
+        running, _ = await put_running(store)
+        asked = [_reservation(task) for task in (*due, early, running)]
+        reserved = await store.reserve(*asked, ReserveDispatch("unknown", 1, MINUTE, HOUR))
+        assert {task.task_id for task in due} <= {task.task_id for task in reserved}
+        assert running.task_id not in {task.task_id for task in reserved}
+        for task in due:
+            after = await stored(store, task.task_id)
+            assert after.dispatches == 1
+            assert _due_at(after) > store.now() + 50 * SECOND
+        assert await stored(store, early.task_id) == early
+        assert await store.reserve(*map(_reservation, due)) == []
+
+    async def test_no_message_of_an_older_epoch_is_reserved(self, store: TaskStore) -> None:
+        task = await put(store, next_dispatch_at=store.now() - SECOND, dispatch_epoch=2)
+        assert await store.reserve(ReserveDispatch(task.task_id, 1, MINUTE, HOUR)) == []
+        assert await stored(store, task.task_id) == task
+
+    async def test_the_youngest_running_task_of_a_queue_is_known(self, store: TaskStore) -> None:
+        now = store.now()
+        assert await store.newest_running("test-task", Priority.NORMAL) is None
+        await put_running(store, now=now - HOUR, not_before=now - HOUR)
+        retried, _ = await put_running(store, now=now - MINUTE, not_before=now - SECOND)
+        high, _ = await put_running(store, priority="high", now=now, not_before=now - 2 * SECOND)
+        other, _ = await put_running(store, task_type="other", priority="of-a-newer-release", not_before=now)
+        await put(store, not_before=now)
+        await put_final(store, TaskStatus.COMPLETED, not_before=now)
+        found = {lane: await store.newest_running("test-task", lane) for lane in Priority}
+        assert found == {Priority.HIGH: high.not_before, Priority.NORMAL: retried.not_before, Priority.LOW: None}
+        assert await store.newest_running("other", Priority.NORMAL) == other.not_before
 
     async def test_expired_leases_are_found(self, store: TaskStore) -> None:
         dead, _ = await put_running(store, lease=-MINUTE, fencing_token=4, crashes=2)

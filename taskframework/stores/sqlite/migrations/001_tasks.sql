@@ -47,7 +47,6 @@ CREATE INDEX tasks_to_dispatch ON tasks (next_dispatch_at) WHERE next_dispatch_a
 CREATE INDEX tasks_leased ON tasks (lease_expires_at) WHERE lease_expires_at IS NOT NULL;
 CREATE INDEX tasks_to_publish ON tasks (publish_at) WHERE publish_at IS NOT NULL;
 CREATE INDEX tasks_with_deadline ON tasks (deadline_at) WHERE deadline_at IS NOT NULL;
-CREATE INDEX tasks_claimable ON tasks (task_type, lane, not_before) WHERE status IN ('QUEUED', 'RETRYING');
 CREATE INDEX tasks_done ON tasks (finished_at) WHERE status IN ('COMPLETED', 'COMPLETED_WITH_ERRORS', 'CANCELLED');
 CREATE INDEX tasks_dead ON tasks (finished_at, task_id) WHERE status IN ('FAILED', 'DEAD_LETTER');
 

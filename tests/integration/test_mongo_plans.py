@@ -1,0 +1,247 @@
+"""How MongoDB answers each question of the store: by an index, in its order, reading little more than it returns.
+
+The data make every shortcut expensive: what most tasks are is never what is asked for, and what is asked for is old.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+
+from taskframework.model.marks import MarkDispatched, MarkPublished, PostponeRelay, ReserveDispatch
+from taskframework.model.query import DeadMessage, TaskFilter
+from taskframework.model.status import Priority, TaskStatus
+from taskframework.model.task import Lease, ParentLink, Task, new_claim_id
+from taskframework.model.transitions import Claim, Complete, Fence
+from taskframework.stores.mongo.documents import document_of
+from taskframework.stores.mongo.store import MongoStore
+from taskframework.testing.factories import new_task
+from tests.support.mongo import MongoServer
+
+SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
+LIMIT = 5
+#: What a list over all statuses reads beyond its page: the first entry of each, and one more entry for "next page".
+SLACK = len(TaskStatus) + 2
+
+Call = Callable[[MongoStore], Awaitable[Any]]
+
+
+def filled() -> list[Task]:
+    """Twenty rare tasks of each status, old, among four thousand that hide them."""
+    now = MongoStoreClock.now
+    rare = [
+        new_task(
+            now=now - HOUR - n * SECOND,
+            status=status,
+            user_id="rare",
+            task_type="rare",
+            priority="low",
+            deadline=now - MINUTE,
+            parent=ParentLink("parent", 0, n),
+            not_before=now - HOUR,
+            finished_at=now - HOUR - n * SECOND if status.is_final else None,
+            publish_at=None if status.is_final else now - MINUTE,
+            published_sequence=int(status.is_final),
+            next_dispatch_at=now - MINUTE,
+            lease=Lease("gone", "claim", now - MINUTE) if status is TaskStatus.RUNNING else None,
+        )
+        for status in TaskStatus
+        for n in range(20)
+    ]
+    usual = [
+        new_task(
+            now=now - n * SECOND,
+            status=status,
+            parent=ParentLink("large", 0, n),
+            not_before=now,
+            deadline=now + HOUR,
+            finished_at=now - n * SECOND if status.is_final else None,
+            publish_at=None if status.is_final else now + HOUR,
+            published_sequence=1,
+            next_dispatch_at=now + HOUR,
+            lease=Lease("worker-1", "claim", now + HOUR) if status is TaskStatus.RUNNING else None,
+        )
+        for status in (TaskStatus.QUEUED, TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.RUNNING)
+        for n in range(1_000)
+    ]
+    return rare + usual
+
+
+class MongoStoreClock:
+    """The time of the data: now, once, for a server on this machine."""
+
+    now = new_task().created_at
+
+
+@pytest.fixture(scope="module")
+def database(mongo_server: MongoServer) -> Iterator[Any]:
+    """The data, with the store's indexes; what a test changes in them is a few tasks."""
+    with mongo_server.client() as client:
+        asyncio.run(_prepared(mongo_server.url_of("plans")))
+        client["plans"]["tasks"].insert_many([document_of(task) for task in filled()])
+        messages = [DeadMessage(f"m-{n}", b"", {}, "q", "r", MongoStoreClock.now - n * SECOND) for n in range(300)]
+        asyncio.run(_prepared(mongo_server.url_of("plans"), messages))
+        yield client["plans"]
+        client.drop_database("plans")
+
+
+async def _prepared(url: str, messages: Sequence[DeadMessage] = ()) -> None:
+    store = MongoStore(url)
+    await store.open()
+    for message in messages:
+        await store.keep_dead_message(message)
+    await store.close()
+
+
+@pytest.fixture
+async def store(mongo_server: MongoServer, database: Any) -> AsyncIterator[MongoStore]:
+    store = MongoStore(mongo_server.url_of("plans"))
+    await store.open()
+    yield store
+    await store.close()
+
+
+FILTERS = {
+    "all": TaskFilter(),
+    "owner": TaskFilter(owner="rare"),
+    "status": TaskFilter(status=TaskStatus.WAITING),
+    "owner and status": TaskFilter(owner="rare", status=TaskStatus.COMPLETED),
+    "type": TaskFilter(task_type="rare"),
+    "parent": TaskFilter(parent_task_id="parent"),
+    "parent and owner": TaskFilter(parent_task_id="parent", owner="rare"),
+    "parent and status": TaskFilter(parent_task_id="large", status=TaskStatus.FAILED),
+    "parent, owner, type and status": TaskFilter("rare", TaskStatus.FAILED, "rare", "parent"),
+}
+#: No index has just these; the server reads on in the narrowest. Here the rare tasks are 200 of 4,200.
+READ_THROUGH = {
+    "type and status": TaskFilter(task_type="rare", status=TaskStatus.COMPLETED),
+    "owner and type": TaskFilter(owner="usual", task_type="rare"),
+    "owner, type and status": TaskFilter(owner="rare", task_type="test-task", status=TaskStatus.FAILED),
+}
+QUESTIONS: dict[str, Call] = {
+    "get": lambda store: store.get("unknown", owner="rare"),
+    "due for dispatch": lambda store: store.due_for_dispatch(LIMIT),
+    "newest running": lambda store: store.newest_running("test-task", Priority.NORMAL),
+    "expired leases": lambda store: store.expired_leases(SECOND, LIMIT),
+    "past deadline": lambda store: store.past_deadline(LIMIT),
+    "unpublished": lambda store: store.unpublished(LIMIT),
+    "dead messages": lambda store: store.list_dead_messages(limit=LIMIT, cursor=None),
+    "one dead message": lambda store: store.get_dead_message("m-7"),
+    "discard": lambda store: store.delete_dead_message("m-8"),
+    "purge done": lambda store: store.purge(finished=HOUR, dead_letters=None, limit=LIMIT),
+    "purge dead": lambda store: store.purge(finished=None, dead_letters=HOUR, limit=LIMIT),
+    "purge messages": lambda store: store.purge(finished=None, dead_letters=2 * MINUTE, limit=LIMIT),
+}
+
+
+async def asked(database: Any, store: MongoStore, call: Call) -> list[dict[str, Any]]:
+    """What the server did on the store's collections for one call."""
+    await asyncio.to_thread(_profile, database)
+    await call(store)
+    return await asyncio.to_thread(_profiled, database)
+
+
+def _profile(database: Any) -> None:
+    database.command("profile", 0)
+    database["system.profile"].drop()
+    database.command("profile", 2)
+
+
+def _profiled(database: Any) -> list[dict[str, Any]]:
+    database.command("profile", 0)
+    ours = {"ns": {"$in": [f"plans.{name}" for name in ("tasks", "dead_letters")]}, "planSummary": {"$exists": True}}
+    return list(database["system.profile"].find(ours))
+
+
+def check(operations: list[dict[str, Any]], *, returned: int | None = None) -> None:
+    """Every operation went by an index, sorted nothing, and read little more than it gave."""
+    assert operations, "nothing was asked"
+    for operation in operations:
+        told = f"{operation['planSummary']}: {operation['command']}"
+        assert "COLLSCAN" not in told
+        assert not operation.get("hasSortStage"), told
+        gave = operation.get("nreturned", operation.get("nMatched", operation.get("ndeleted", 0)))
+        if returned is not None:
+            assert gave == returned, told
+        assert operation.get("keysExamined", 0) <= 3 * gave + SLACK, told
+        assert operation.get("docsExamined", 0) <= gave + SLACK, told
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+async def test_a_question_reads_little_more_than_it_returns(name: str, database: Any, store: MongoStore) -> None:
+    check(await asked(database, store, QUESTIONS[name]))
+
+
+@pytest.mark.parametrize("name", FILTERS)
+async def test_a_list_reads_little_more_than_its_pages(name: str, database: Any, store: MongoStore) -> None:
+    filter = FILTERS[name]
+    first = await store.list_tasks(filter, limit=LIMIT)
+    assert first.next_cursor is not None
+    check(await asked(database, store, lambda store: store.list_tasks(filter, limit=LIMIT)), returned=LIMIT + 1)
+    check(await asked(database, store, lambda store: store.list_tasks(filter, limit=2, cursor=first.next_cursor)))
+
+
+@pytest.mark.parametrize("name", READ_THROUGH)
+async def test_other_lists_are_read_through_the_narrowest_index(name: str, database: Any, store: MongoStore) -> None:
+    (operation,) = await asked(database, store, lambda store: store.list_tasks(READ_THROUGH[name], limit=LIMIT))
+    assert "COLLSCAN" not in operation["planSummary"]
+    assert not operation.get("hasSortStage")
+    assert operation["docsExamined"] <= 200
+
+
+async def test_dead_letters_read_little_more_than_their_pages(database: Any, store: MongoStore) -> None:
+    first = await store.list_dead_tasks(owner=None, limit=LIMIT, cursor=None)
+    for cursor in (None, first.next_cursor):
+        call = partial(MongoStore.list_dead_tasks, owner=None, limit=LIMIT, cursor=cursor)
+        check(await asked(database, store, call), returned=LIMIT + 1)
+
+
+@pytest.mark.parametrize("together", [1, 8])
+async def test_writes_find_their_tasks_by_id(together: int, database: Any, store: MongoStore) -> None:
+    past = store.now() - MINUTE
+    tasks = [new_task(now=past, next_dispatch_at=past) for _ in range(together)]
+    fences = [Fence(task.task_id, 1, new_claim_id()) for task in tasks]
+
+    async def a_life(store: MongoStore) -> None:
+        await asyncio.gather(*(store.insert(task) for task in tasks))
+        assert len(await store.reserve(*(_reservation(task) for task in tasks))) == together
+        await store.mark(*(MarkDispatched(task.task_id, 1, SECOND, MINUTE) for task in tasks))
+        claims = [Claim(fence.task_id, 1, fence.claim_id, "worker-1", HOUR, "test-task") for fence in fences]
+        assert all(await asyncio.gather(*map(store.apply, claims)))
+        assert len(await store.renew("worker-1", fences, HOUR)) == together
+        assert await store.cancel_requests(fences) == {}
+        assert all(await asyncio.gather(*(store.apply(Complete(fence, "worker-1", 1)) for fence in fences)))
+        await store.mark(*(PostponeRelay(task.task_id, MINUTE) for task in tasks))
+        await store.mark(*(MarkPublished(task.task_id, 3) for task in tasks))
+
+    operations = await asked(database, store, a_life)
+    assert len(operations) >= 10
+    assert {operation["planSummary"] for operation in operations} <= {"IXSCAN { _id: 1 }", "IDHACK"}
+    check([operation for operation in operations if operation["op"] != "insert"])
+
+
+async def test_completed_tasks_are_counted_without_reading_them(database: Any, store: MongoStore) -> None:
+    operations = await asked(database, store, lambda store: store.count_by_status())
+    (counted,) = [operation for operation in operations if operation["planSummary"] != "RECORD_STORE_FAST_COUNT"]
+    assert counted["planSummary"] == "COUNT_SCAN { status: 1, created_at: -1, _id: -1 }"
+    assert counted["docsExamined"] == 0
+    completed = (await store.count_by_status())[TaskStatus.COMPLETED]
+    assert completed == await asyncio.to_thread(database["tasks"].count_documents, {"status": "COMPLETED"})
+    uncompleted = await asyncio.to_thread(database["tasks"].count_documents, {"status": {"$ne": "COMPLETED"}})
+    assert counted["keysExamined"] <= uncompleted + SLACK
+
+
+async def test_undriven_tasks_are_sought_among_the_live(database: Any, store: MongoStore) -> None:
+    operations = await asked(database, store, lambda store: store.count_undriven())
+    assert "COLLSCAN" not in str([operation["planSummary"] for operation in operations])
+    live = await asyncio.to_thread(database["tasks"].count_documents, {"finished_at": None})
+    assert sum(operation["docsExamined"] for operation in operations) <= 2 * live
+
+
+def _reservation(task: Task) -> ReserveDispatch:
+    return ReserveDispatch(task.task_id, task.dispatch_epoch, SECOND, MINUTE)
