@@ -147,7 +147,7 @@ async def test_a_reject_that_could_not_be_sent_is_not_swallowed_by_a_later_ackno
     model, _, deliveries = await _open_channel()
     for _ in range(4):
         await model.deliver()
-    refusing, model.basic_reject = model.basic_reject, _no_room  # type: ignore[method-assign,assignment]
+    refusing, model.basic_reject = model.basic_reject, _no_room  # type: ignore[method-assign]
     await deliveries[0].ack()
     await deliveries[1].put_back()
     model.basic_reject = refusing  # type: ignore[method-assign]
