@@ -46,6 +46,8 @@ TEXTS = st.sampled_from(["worker-1", "$status", "$$NOW", "{}", "ä"]) | st.text(
 IDS = ("plain", "$_id", "$$ROOT", "a.b", "ünï", "1", "nul\0", " ")
 CLAIM_IDS = st.sampled_from(["claim-1", "$claim"])
 DELAYS = st.sampled_from([timedelta(0), SECOND, HOUR, timedelta(days=400)])
+_START = datetime.now(UTC).replace(microsecond=123_000)
+DUE = st.sampled_from([None, _START - HOUR, _START + HOUR])
 ERRORS = st.builds(
     TaskError,
     code=TEXTS,
@@ -77,7 +79,7 @@ def tasks(draw: st.DrawFn, usual: Sequence[TaskStatus]) -> Task:
         attempts=draw(st.integers(0, 5)),
         dispatches=draw(st.integers(0, 20)),
         not_before=now + draw(st.sampled_from([-HOUR, -HOUR, HOUR])),
-        next_dispatch_at=draw(st.sampled_from([None, now - HOUR, now + HOUR])),
+        next_dispatch_at=draw(DUE),
         sequence=sequence,
         history=tuple(HistoryEntry(n, "submitted", now, 0, None, None) for n in range(max(1, sequence - 99), sequence)),
         published_sequence=draw(st.integers(0, sequence)),
@@ -94,7 +96,7 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     ),
     Complete: st.builds(Complete, FENCES, TEXTS, VALUES),
     Fail: st.builds(Fail, FENCES, TEXTS, ERRORS, st.booleans(), DELAYS),
-    MarkDispatched: st.builds(MarkDispatched, st.just(""), EPOCHS, DELAYS, DELAYS),
+    MarkDispatched: st.builds(MarkDispatched, st.just(""), EPOCHS, DELAYS, DELAYS, DUE),
     ReserveDispatch: st.builds(ReserveDispatch, st.just(""), EPOCHS, DELAYS, DELAYS),
     MarkPublished: st.builds(MarkPublished, st.just(""), st.integers(0, 102)),
     PostponeRelay: st.builds(PostponeRelay, st.just(""), DELAYS),
