@@ -8,6 +8,7 @@ collects into the next one.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -71,7 +72,8 @@ class ExternalEventBridge:
         if is_progress:
             waiting.progress = task
         if self._pump is None:
-            self._pump = asyncio.create_task(self._run())
+            # In a context of its own: the pump outlives what its first task was heard in.
+            self._pump = asyncio.create_task(self._run(), context=contextvars.Context())
 
     async def drain(self) -> None:
         """Wait until everything heard so far is published and marked, or given up on."""
@@ -121,10 +123,11 @@ class ExternalEventBridge:
         return events
 
     def _remember(self, task: Task) -> MarkPublished:
-        self._marks[task.task_id] = max(task.sequence, self._marks.pop(task.task_id, 0))
+        # Not simply the task's sequence: an older state may come after a newer one, and its mark in that one's place.
+        mark = self._marks[task.task_id] = max(task.sequence, self._marks.pop(task.task_id, 0))
         if len(self._marks) > REMEMBERED:
             self._marks.popitem(last=False)
-        return MarkPublished(task.task_id, task.sequence)
+        return MarkPublished(task.task_id, mark)
 
     async def _write_marks(self, marks: Sequence[MarkPublished]) -> None:
         try:

@@ -36,9 +36,14 @@ class MarkDispatched:
     dispatch_epoch: int
     first: timedelta
     longest: timedelta
+    #: When the task was due as the message was sent. If that has changed, somebody knows better: the message was handed
+    #: over, or another one was sent. None does not look.
+    due: datetime | None = None
 
     def apply(self, task: Task, now: datetime) -> Task | None:
         if task.status not in CLAIMABLE or task.dispatch_epoch != self.dispatch_epoch:
+            return None
+        if self.due is not None and task.next_dispatch_at != self.due:
             return None
         wait = redispatch_delay(task.dispatches, self.first, self.longest)
         return task.evolve(next_dispatch_at=max(now, task.not_before) + wait, dispatches=task.dispatches + 1)

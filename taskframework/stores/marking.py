@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Generic, TypeVar
@@ -44,7 +45,8 @@ class Marking(Generic[MarkT]):
         if len(self._waiting) >= _MANY:
             self._is_due.set()
         if self._pump is None:
-            self._pump = asyncio.create_task(self._run())
+            # In a context of its own: the pump outlives who gave it the first mark.
+            self._pump = asyncio.create_task(self._run(), context=contextvars.Context())
 
     async def drain(self) -> None:
         """Write at once what waits; return when it is written."""

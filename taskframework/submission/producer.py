@@ -7,6 +7,7 @@ sweeper by the task's own `next_dispatch_at`.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
@@ -119,7 +120,8 @@ class TaskMessageProducer:
         await self._marking.drain()
 
     def _spawn(self, group: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
+        # In a context of its own: a sender outlives what its first task was heard in, whose spans and log context end.
+        task = asyncio.create_task(work, context=contextvars.Context())
         group.add(task)
         task.add_done_callback(group.discard)
 
@@ -138,8 +140,8 @@ class TaskMessageProducer:
                 logger.exception("task %s is left to the sweeper", task.task_id)
 
     def _mark(self, task: Task) -> None:
-        policy = self._policy
-        self._marking.add(MarkDispatched(task.task_id, task.dispatch_epoch, policy.redispatch, policy.redispatch_max))
+        policy, epoch, due = self._policy, task.dispatch_epoch, task.next_dispatch_at
+        self._marking.add(MarkDispatched(task.task_id, epoch, policy.redispatch, policy.redispatch_max, due))
 
     async def _write_marks(self, marks: Sequence[MarkDispatched]) -> None:
         try:

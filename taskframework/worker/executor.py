@@ -98,7 +98,12 @@ class TaskExecutorService:
             if not something.done():
                 something.set_result(None)
 
-        limit = _TimeLimit(registration.executable.options.timeout.total_seconds(), happened)
+        def is_over() -> None:
+            # Code that was asked to stop has its own time for it; another cancellation would tear its clean-up.
+            if attempt.stop_reason is None:
+                happened()
+
+        limit = _TimeLimit(registration.executable.options.timeout.total_seconds(), is_over)
         # A task of its own: cancelling it stops the code and nothing else.
         run = loop.create_task(self._call(registration, context, limit))
         run.add_done_callback(happened)

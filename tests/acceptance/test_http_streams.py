@@ -136,7 +136,7 @@ async def test_a_reader_that_stops_reading_is_cut_off_with_resync(
                 while data := await loop.sock_recv(reader, 65536):
                     received += data
         assert b"event: resync\n" in received.rpartition(b"event: task.")[2]
-        assert state.watchers == 0
+        await eventually(lambda: state.watchers == 0)
 
 
 async def test_stopping_ends_open_streams_and_waits_for_no_reader(

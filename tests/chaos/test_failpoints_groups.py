@@ -11,17 +11,26 @@ from typing import TypeVar
 import pytest
 
 from taskframework import failpoint
-from taskframework.errors import StoreError, StoreUnavailableError, TaskUnreadableError
+from taskframework.errors import StoreError, StoreUnavailableError, TaskUnreadableError, ValueNotStorableError
 from taskframework.model.interventions import Cancel, Expire, Postpone, Reap, Replay
-from taskframework.model.marks import MarkDispatched, MarkPublished, ReserveDispatch
+from taskframework.model.marks import Mark, MarkDispatched, MarkPublished, ReserveDispatch
 from taskframework.model.query import DeadMessage
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task
-from taskframework.model.transitions import Claim, Complete, Fence, Transition
+from taskframework.model.transitions import Claim, Complete, Fail, Fence, Transition
 from taskframework.stores.base import TaskStore
 from taskframework.stores.mongo.store import MongoStore
 from taskframework.stores.sqlite import SqliteStore
-from taskframework.testing.conformance.store_suite import HOUR, MINUTE, SECOND, claim_of, put, put_running, stored
+from taskframework.testing.conformance.store_suite import (
+    HOUR,
+    MINUTE,
+    SECOND,
+    an_error,
+    claim_of,
+    put,
+    put_running,
+    stored,
+)
 from taskframework.testing.factories import new_task
 
 T = TypeVar("T")
@@ -146,8 +155,8 @@ async def test_marks_may_be_made_twice(store: TaskStore, drop: Callable[[str], N
     marks = [MarkPublished(task.task_id, 1) for task in tasks[::2]]
     marks += [MarkDispatched(task.task_id, 1, MINUTE, MINUTE) for task in tasks[1::2]]  # type: ignore[misc] # both are marks
     drop("mark.reply")
-    replies = await asyncio.gather(*(store.mark(mark) for mark in marks), return_exceptions=True)
-    assert {type(reply) for reply in replies} == {StoreUnavailableError}
+    with pytest.raises(StoreUnavailableError):
+        await store.mark(*marks)
     after = [await stored(store, task.task_id) for task in tasks]
     assert {(task.published_sequence, task.publish_at) for task in after[::2]} == {(1, None)}
     assert {task.dispatches for task in after[1::2]} == {1}
@@ -207,3 +216,68 @@ async def test_a_dead_message_is_kept_once(store: TaskStore, drop: Callable[[str
 def _fence(task: Task) -> Fence:
     assert task.lease
     return Fence(task.task_id, task.fencing_token, task.lease.claim_id)
+
+
+async def test_a_kind_whose_reply_is_lost_keeps_no_other_from_being_written(
+    store: TaskStore, drop: Callable[[str], None]
+) -> None:
+    tasks = [await put(store) for _ in range(_MANY)]
+    marks = [MarkPublished(task.task_id, 1) for task in tasks[::2]]
+    reservations = [ReserveDispatch(task.task_id, 1, MINUTE, MINUTE) for task in tasks[1::2]]
+    dispatched = [MarkDispatched(task.task_id, 1, MINUTE, MINUTE) for task in tasks[1::2]]
+    drop("mark.reply")
+    with pytest.raises(StoreUnavailableError):
+        await store.mark(*marks, *dispatched)
+    after = [await stored(store, task.task_id) for task in tasks]
+    assert {(task.published_sequence, task.publish_at) for task in after[::2]} == {(1, None)}
+    assert {task.dispatches for task in after[1::2]} == {1}
+    await store.mark(*marks, *reservations)
+    assert [await stored(store, task.task_id) for task in tasks] == after, "marked as published, and not due"
+
+
+async def test_outcomes_of_two_kinds_are_stored_once_when_a_reply_is_lost(
+    store: TaskStore, drop: Callable[[str], None]
+) -> None:
+    fences = [fence for _, fence in [await put_running(store) for _ in range(_MANY)]]
+    outcomes: list[Complete | Fail] = [Complete(fence, "worker-1", fence.task_id) for fence in fences]
+    outcomes[::2] = [Fail(fence, "worker-1", an_error(), False, MINUTE) for fence in fences[::2]]
+    drop("settle.reply")
+    done = await asyncio.gather(*(made(store, outcome) for outcome in outcomes))
+    wanted = [TaskStatus.FAILED, TaskStatus.COMPLETED] * (_MANY // 2)
+    assert [(task.status, task.sequence) for task in done if task] == [(status, 2) for status in wanted]
+    again = await asyncio.gather(*(store.apply(outcome) for outcome in outcomes))
+    assert again == [None] * _MANY, "a second settlement is not taken for the first"
+
+
+async def test_one_value_that_cannot_be_stored_is_its_callers_trouble_alone(store: TaskStore) -> None:
+    fences = [fence for _, fence in [await put_running(store) for _ in range(9)]]
+    outcomes = [Complete(fence, "worker-1", 2**70 if n == 4 else n) for n, fence in enumerate(fences)]
+    replies = await asyncio.gather(*(store.apply(outcome) for outcome in outcomes), return_exceptions=True)
+    assert isinstance(replies.pop(4), ValueNotStorableError)
+    assert [(task.result, task.sequence) for task in replies if isinstance(task, Task)] == [
+        (n, 2) for n in range(9) if n != 4
+    ]
+    assert (await stored(store, fences[4].task_id)).status is TaskStatus.RUNNING
+
+
+@pytest.mark.parametrize("store", ["motor", "pymongo"], indirect=True)
+async def test_large_results_that_do_not_fit_into_one_command_are_stored_all_the_same(store: TaskStore) -> None:
+    fences = [fence for _, fence in [await put_running(store) for _ in range(20)]]
+    outcomes = [Complete(fence, "worker-1", str(n) + "x" * 2**20) for n, fence in enumerate(fences)]
+    replies = await asyncio.gather(*(store.apply(outcome) for outcome in outcomes))
+    assert [task.result[:2].strip("x") for task in replies if task] == [str(n) for n in range(20)]
+    assert {task.sequence for task in replies if task} == {2}
+
+
+@pytest.mark.parametrize("store", ["motor", "pymongo"], indirect=True)
+async def test_one_mark_that_the_server_refuses_keeps_no_other_from_being_written(store: TaskStore) -> None:
+    tasks = [await put(store) for _ in range(9)]
+    running = await store.apply(claim_of(tasks[4]))
+    assert running is not None
+    marks: list[Mark] = [MarkPublished(task.task_id, 1) for task in tasks]
+    marks += [MarkDispatched(task.task_id, 1, MINUTE, MINUTE) for task in tasks]
+    marks[4] = MarkPublished(tasks[4].task_id, 2**70)
+    with pytest.raises(ValueNotStorableError):
+        await store.mark(*marks)
+    after = [await stored(store, task.task_id) for task in tasks]
+    assert [task.published_sequence for task in after] == [1, 1, 1, 1, 0, 1, 1, 1, 1]

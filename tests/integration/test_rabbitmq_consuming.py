@@ -237,3 +237,27 @@ def _come_up(server: RabbitServer, how: str) -> None:
         server.ctl("start_app")
     else:
         server.start()
+
+
+@pytest.mark.parametrize("is_stopped_before", [False, True])
+async def test_what_is_acknowledged_right_before_the_end_does_not_come_again(
+    amqp_url: str, is_stopped_before: bool
+) -> None:
+    count = 25
+    recorder = Recorder(holds=True)
+    async with opened(RabbitBroker(amqp_url), "reports") as broker:
+        for number in range(count):
+            await broker.publish(message(f"t{number}"))
+        consumption = broker.consume(ConsumeRequest(["reports"], count), recorder)
+        await recorder.has(*(f"t{number}" for number in range(count)))
+        if is_stopped_before:
+            await consumption.stop()
+        for delivery in recorder.deliveries[1:]:
+            await delivery.ack()
+        await recorder.deliveries[0].ack()
+    async with opened(RabbitBroker(amqp_url), "reports") as broker:
+        later = Recorder()
+        broker.consume(ConsumeRequest(["reports"], count), later)
+        await broker.publish(message("last"))
+        await later.has("last")
+        assert later.task_ids == ["last"]

@@ -118,13 +118,24 @@ async def test_a_cancelled_publication_harms_no_other(amqp_url: str) -> None:
         await broker.publish(message("later"))
 
 
-async def test_a_value_that_cannot_be_written_is_refused_and_harms_no_other(amqp_url: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("user_id", "\ud800"), ("correlation_id", "x" * 256), ("x" * 256, ""), ("n", 2**63), ("n", 0.5), ("n", ["a"])],
+    ids=lambda value: str(value)[:14],
+)
+async def test_a_value_that_cannot_be_written_is_refused_and_harms_no_other(
+    amqp_url: str, name: str, value: object
+) -> None:
     async with opened(RabbitBroker(amqp_url), "reports") as broker:
         bad = message("t1")
-        bad.headers["user_id"] = "\ud800"  # type: ignore[index]
-        with pytest.raises(PublishRefusedError, match="cannot be written"):
-            await broker.publish(bad)
-        await broker.publish(message("t2"))
+        bad.headers[name] = value  # type: ignore[index]
+        channel = broker._publisher._kept.value
+        publications = [message("t2"), bad, message("t3"), bad, message("t4")]
+        outcomes = await asyncio.gather(*map(broker.publish, publications), return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [type(None), PublishRefusedError] * 2 + [type(None)]
+        assert "cannot be written" in str(outcomes[1])
+        await broker.publish(message("t5"))
+        assert broker._publisher._kept.value is channel, "the connection lives on"
 
 
 async def test_an_event_without_listeners_is_confirmed(amqp_url: str) -> None:

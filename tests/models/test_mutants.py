@@ -17,7 +17,6 @@ from taskframework.model.transitions import Claim, Complete, Fail, Release
 from taskframework.stores.base import TaskStore
 from taskframework.stores.mongo import queries as mongo_queries
 from taskframework.stores.mongo import writer
-from taskframework.stores.mongo.expressions import change
 from taskframework.stores.mongo.store import MongoStore
 from taskframework.stores.mongo.transitions import Write, write_of
 from taskframework.stores.sqlite import SqliteStore, groups, queries
@@ -67,11 +66,16 @@ def _without_change(*kinds: type, fields: Iterable[str]) -> Callable[[Any, Write
             return {"$cond": [condition, *map(stripped, branches)]}
         return {name: value for name, value in changes.items() if name not in fields}
 
+    def without(stage: dict[str, Any]) -> dict[str, Any]:
+        if "$set" in stage:
+            return {"$set": stripped(stage["$set"])}
+        root, changes = stage["$replaceWith"]["$mergeObjects"]
+        return {"$replaceWith": {"$mergeObjects": [root, stripped(changes)]}}
+
     def broken(request: Any, write: Write) -> Write:
         if not isinstance(request, kinds):
             return write
-        stages = [change(stripped(stage["$replaceWith"]["$mergeObjects"][1])) for stage in write.stages]
-        return Write(write.guard, stages)
+        return Write(write.guard, [without(stage) for stage in write.stages])
 
     return broken
 

@@ -171,3 +171,61 @@ async def test_a_caller_that_gave_up_before_its_group_is_not_written() -> None:
     writer.may_write.release()
     assert [await first, await third] == ["reply to first", "reply to third"]
     assert writer.groups == [["first"], ["third"]]
+
+
+async def test_calls_that_were_answered_together_come_back_together() -> None:
+    writer = Writer()
+    grouping: Grouping[int, str] = Grouping(writer)
+
+    async def chain(first: int) -> None:
+        await grouping(first)
+        for _ in range(first % 4):  # not all are back in the same turn of the loop
+            await asyncio.sleep(0)
+        await grouping(first + 100)
+
+    await asyncio.gather(*map(chain, range(8)))
+    assert [len(group) for group in writer.groups] == [8, 8]
+
+
+async def test_a_full_group_waits_for_nobody() -> None:
+    writer = Writer()
+    grouping: Grouping[int, str] = Grouping(writer, limit=2)
+    await asyncio.gather(grouping(0), grouping(1))
+    calls = [asyncio.create_task(grouping(n)) for n in (2, 3)]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert len(writer.groups) == 2
+    await asyncio.gather(*calls)
+
+
+async def test_a_call_without_a_reply_fails_in_its_time_and_what_is_written_goes_on() -> None:
+    writer = Writer(waits=True)
+    grouping: Grouping[int, str] = Grouping(writer, timeout=0.01, on_timeout=lambda: ConnectionError("late"))
+    being_written = asyncio.create_task(grouping(0))
+    await _settle()
+    waiting = asyncio.create_task(grouping(1))
+    for call in (being_written, waiting):
+        with pytest.raises(ConnectionError, match="late"):
+            await call
+    writer.may_write.release()
+    await grouping.drain()
+    assert writer.groups == [[0]], "nobody waits for the second any more"
+    writer.may_write.release()
+    assert await grouping(2) == "reply to 2"
+
+
+async def test_each_call_has_its_own_time_and_answered_ones_cost_nobody_theirs() -> None:
+    writer = Writer(waits=True)
+    grouping: Grouping[int, str] = Grouping(writer, timeout=1)
+    loop = asyncio.get_running_loop()
+    answered = asyncio.create_task(grouping(0))
+    await asyncio.sleep(0.2)
+    writer.may_write.release()
+    assert await answered == "reply to 0"
+    begun_at = loop.time()
+    with pytest.raises(TimeoutError):
+        await grouping(1)
+    assert loop.time() - begun_at >= 0.99, "not at the time of the first one's timer"
+    writer.may_write.release()
+    await grouping.drain()
+    assert not grouping._due, "what was answered is not kept"

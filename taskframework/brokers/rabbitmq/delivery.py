@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from functools import partial
@@ -79,6 +81,8 @@ class ConsumerChannel:
             self._has_news = True
             self._nothing_owed.clear()
             delivery = RabbitDelivery(self, message)
+            if message.delivery_tag is not None:
+                self._answers.owe(message.delivery_tag)
             if self._takes_no_more:
                 await delivery.put_back()
             else:
@@ -131,26 +135,38 @@ class ConsumerChannel:
             if self._flushing is None:
                 self._flushing = asyncio.create_task(self._flush())
             return
-        await self._send(verb, lambda: self._inner.basic_reject(tag, requeue=verb == "put back", wait=False))
-        # Only now: until the broker was told, an acknowledgement of everything up to a later one must not include it.
-        self._answers.answered(tag)
-        self._answered(1)
+        try:
+            if await self._send(verb, lambda: self._inner.basic_reject(tag, requeue=verb == "put back", wait=False)):
+                # Only now: until the broker was told, an acknowledgement of all up to a later one must not include it.
+                self._answers.answered(tag)
+        finally:
+            self._answered(1)
 
     async def _flush(self) -> None:
-        await asyncio.sleep(0)
-        self._flushing = None
-        count, tags = self._answers.take()
-        for tag, is_multiple in tags:
-            await self._send("ack", partial(self._inner.basic_ack, tag, multiple=is_multiple, wait=False))
-        self._answered(count)
+        # One after the other: the driver lets a frame wait, and one that acknowledges all up to a tag must not overtake
+        # those for single tags before it. The broker closes the channel over a tag that it was answered already.
+        try:
+            await asyncio.sleep(0)
+            while self._answers.are_waiting:
+                count, tags = self._answers.take()
+                try:
+                    for tag, is_multiple in tags:
+                        await self._send("ack", partial(self._inner.basic_ack, tag, multiple=is_multiple, wait=False))
+                finally:
+                    self._answered(count)
+        finally:
+            self._flushing = None
 
-    async def _send(self, verb: str, frame: Callable[[], Awaitable[None]]) -> None:
+    async def _send(self, verb: str, frame: Callable[[], Awaitable[None]]) -> bool:
+        """Whether the frame is on its way."""
         try:
             with driver_errors(f"{verb} of a delivery of {self.queue}"):
                 async with asyncio.timeout(ANSWER_SECONDS):
                     await frame()
         except BrokerError as error:
             logger.debug("it comes again: %s", error)
+            return False
+        return True
 
     def _answered(self, count: int) -> None:
         self._open_deliveries -= count
@@ -184,26 +200,32 @@ class _Answers:
     """Which acknowledgements to send: one for all up to some tag, and one for each that is ahead of the others."""
 
     def __init__(self) -> None:
-        self._first_open = 1
-        #: What was answered above the first that was not, and what is to be acknowledged.
-        self._beyond: set[int] = set()
+        #: Deliveries that the broker was not answered, the oldest first.
+        self._open: OrderedDict[int, None] = OrderedDict()
         self._to_acknowledge: list[int] = []
+
+    def owe(self, tag: int) -> None:
+        """A delivery came; their tags rise."""
+        self._open[tag] = None
 
     def acknowledge(self, tag: int) -> None:
         self._to_acknowledge.append(tag)
 
     def answered(self, tag: int) -> None:
-        self._beyond.add(tag)
+        del self._open[tag]
+
+    @property
+    def are_waiting(self) -> bool:
+        return bool(self._to_acknowledge)
 
     def take(self) -> tuple[int, list[tuple[int, bool]]]:
         """How many acknowledgements were waiting, and what to send: tags, each with "and all before it"."""
         waiting, self._to_acknowledge = sorted(self._to_acknowledge), []
-        self._beyond.update(waiting)
-        while self._first_open in self._beyond:
-            self._beyond.remove(self._first_open)
-            self._first_open += 1
+        for tag in waiting:
+            del self._open[tag]
+        first_open = next(iter(self._open), math.inf)
         # The broker knows no tag that it was answered before, so the one named is one of these.
-        together = [tag for tag in waiting if tag < self._first_open]
+        together = [tag for tag in waiting if tag < first_open]
         single = [(tag, False) for tag in waiting[len(together) :]]
         return len(waiting), [(together[-1], len(together) > 1), *single] if together else single
 

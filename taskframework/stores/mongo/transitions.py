@@ -40,6 +40,7 @@ from taskframework.stores.mongo.expressions import (
     IS_RUNNING,
     NOW,
     WHEN_CANCELLED,
+    Changes,
     at_rest,
     change,
     choose,
@@ -260,17 +261,23 @@ def _replay(replay: Replay) -> Write:
     return Write(guard, [change({**queued, **with_event("replayed", data=lit({"by": replay.by}), attempt=0)})])
 
 
-def _dispatch_marks(marks: Together[Any]) -> Write:
+def _dispatch_marks(marks: Together[MarkDispatched]) -> Write:
+    due = {"$ifNull": [marks.each(lambda mark: mark.due), "$next_dispatch_at"]}
+    guard = both(_all_claimable(marks), {"$expr": {"$eq": ["$next_dispatch_at", due]}})
+    return Write(guard, [change(_dispatched(marks))])
+
+
+def _reservations(reservations: Together[ReserveDispatch]) -> Write:
+    guard = both(_all_claimable(reservations), passed("next_dispatch_at", "not_before"))
+    return Write(guard, [change(_dispatched(reservations))])
+
+
+def _dispatched(marks: Together[Any]) -> Changes:
     doublings = {"$pow": [2, {"$min": ["$dispatches", MAX_DOUBLINGS]}]}
     first = {"$multiply": [marks.each(lambda mark: milliseconds(mark.first)), doublings]}
     wait = {"$min": [first, marks.each(lambda mark: milliseconds(mark.longest))]}
     due = {"$add": [{"$max": [NOW, "$not_before"]}, wait]}
-    return Write(_all_claimable(marks), [change({"next_dispatch_at": due, "dispatches": plus("$dispatches", 1)})])
-
-
-def _reservations(reservations: Together[ReserveDispatch]) -> Write:
-    write = _dispatch_marks(reservations)
-    return Write(both(write.guard, passed("next_dispatch_at", "not_before")), write.stages)
+    return {"next_dispatch_at": due, "dispatches": plus("$dispatches", 1)}
 
 
 @write_alone.register

@@ -141,7 +141,7 @@ class _Group:
         self.by_id: dict[str, Found] = {}
         self.by_key: dict[Key, Found] = {}
         self.inserted: list[Insert] = []
-        self.updated: dict[str, tuple[Value, ...]] = {}
+        self.updated: dict[str, tuple[Task, tuple[Value, ...]]] = {}
         self._now = now
 
     def found(self, row: TaskRow, found: Found) -> None:
@@ -168,10 +168,8 @@ class _Group:
         """Once it is committed, what the file holds."""
         for request in self.inserted:
             known.keep(request.row.task, str(request.columns[-1]))
-        for task_id, columns in self.updated.items():
-            row = self.by_id[task_id]
-            if isinstance(row, Stored):
-                known.keep(row.task, str(columns[-1]))
+        for task, columns in self.updated.values():
+            known.keep(task, str(columns[-1]))
 
     def _insert(self, request: Insert) -> Inserted:
         task = request.row.task
@@ -192,7 +190,7 @@ class _Group:
         if (task := request.rule.apply(row.task, self._now)) is None:
             return None
         row = row.changed_to(task)
-        self.updated[task_id] = row.moving()
+        self.updated[task_id] = row.task, row.moving()
         self._keep(row)
         return row.task if request.wants_reply else None
 
@@ -215,5 +213,5 @@ async def _save(connection: aiosqlite.Connection, group: _Group) -> None:
         await connection.executemany(queries.INSERT_PARAMETERS, parameters)
     if group.updated:
         await connection.executemany(
-            queries.UPDATE_TASK, [(*columns, task_id) for task_id, columns in group.updated.items()]
+            queries.UPDATE_TASK, [(*columns, task_id) for task_id, (_, columns) in group.updated.items()]
         )

@@ -14,6 +14,8 @@ from taskframework.stores.sqlite.rows import Stored, TaskRow, read_row
 
 #: A few kilobytes each; a task that is being worked on is written again within moments.
 _REMEMBERED = 5_000
+#: Characters of the longest document that is remembered: a result alone may have a megabyte.
+_LONGEST = 10_000
 
 
 class KnownTasks:
@@ -40,7 +42,7 @@ class KnownTasks:
     def keep(self, task: Task, text: str) -> None:
         """Remember what is in the file since the last commit."""
         self._tasks.pop(task.task_id, None)
-        if not task.steps:  # these hold a user's values too, one level deeper
-            self._tasks[task.task_id] = text, task
+        if not task.steps and len(text) <= _LONGEST:  # steps hold a user's values too, one level deeper
+            self._tasks[task.task_id] = text, task.evolve(parameters=None, progress=None, result=None)
         if len(self._tasks) > _REMEMBERED:
             self._tasks.popitem(last=False)

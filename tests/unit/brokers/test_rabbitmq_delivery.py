@@ -42,7 +42,8 @@ class FakeChannel:
         self.close_callbacks: set[Callable[..., None]] = set()
         self.on_consumer_cancel_callbacks: set[Callable[..., None]] = set()
         self.is_closed = False
-        self.answers: list[tuple[str, int, bool | None]] = []
+        #: Verb, tag, and of an acknowledgement whether it is for all before it, else whether it goes back.
+        self.answers: list[tuple[str, int, bool]] = []
         self.error: BaseException | None = None
         self.take: Take | None = None
         self.prefetch: tuple[int, bool] | None = None
@@ -64,8 +65,8 @@ class FakeChannel:
     async def basic_cancel(self, consumer_tag: str) -> None:
         assert consumer_tag == "tag"
 
-    async def basic_ack(self, delivery_tag: int, *, wait: bool) -> None:
-        self._answer("ack", delivery_tag, None)
+    async def basic_ack(self, delivery_tag: int, *, multiple: bool, wait: bool) -> None:
+        self._answer("ack", delivery_tag, multiple)
 
     async def basic_reject(self, delivery_tag: int, *, requeue: bool, wait: bool) -> None:
         self._answer("reject", delivery_tag, requeue)
@@ -73,10 +74,10 @@ class FakeChannel:
     async def close(self) -> None:
         self.is_closed = True
 
-    def _answer(self, verb: str, tag: int, requeue: bool | None) -> None:
+    def _answer(self, verb: str, tag: int, flag: bool) -> None:
         if self.error is not None:
             raise self.error
-        self.answers.append((verb, tag, requeue))
+        self.answers.append((verb, tag, flag))
 
     async def deliver(self, tag: int) -> None:
         assert self.take is not None
@@ -152,7 +153,8 @@ async def test_each_delivery_is_answered_once() -> None:
         await (delivery.ack() if delivery is not bench.deliveries[1] else delivery.reject())
         await delivery.ack()
         await delivery.reject()
-    assert bench.fake.answers == [("ack", 1, None), ("reject", 2, False), ("ack", 3, None)]
+    await bench.channel.close_when_answered()
+    assert bench.fake.answers == [("reject", 2, False), ("ack", 3, True)]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import cast
 
 from taskframework.errors import StoreUnavailableError
@@ -10,7 +11,9 @@ from taskframework.events.bridge import ExternalEventBridge
 from taskframework.events.external import ExternalEvent
 from taskframework.events.publisher import TaskEventPublisher
 from taskframework.model.marks import Mark, MarkPublished
+from taskframework.model.transitions import Claim
 from taskframework.stores.base import TaskStore
+from taskframework.testing.eventually import eventually
 from taskframework.testing.factories import new_task
 
 
@@ -21,10 +24,10 @@ class Marks:
         self.is_away = True
         self.written: list[Mark] = []
 
-    async def mark(self, mark: Mark) -> None:
+    async def mark(self, *marks: Mark) -> None:
         if self.is_away:
             raise StoreUnavailableError
-        self.written.append(mark)
+        self.written.extend(marks)
 
 
 class Publisher:
@@ -55,3 +58,17 @@ async def test_what_is_marked_already_is_neither_published_nor_marked() -> None:
     bridge.take(task.evolve(published_sequence=1, publish_at=None))
     await bridge.drain()
     assert (publisher.events, store.written) == ([], [])
+
+
+async def test_an_older_state_that_comes_late_does_not_take_a_mark_back() -> None:
+    store, publisher, task = Marks(), Publisher(), new_task()
+    store.is_away = False
+    bridge = ExternalEventBridge(cast(TaskStore, store), cast(TaskEventPublisher, publisher), "here")
+    newer = Claim(task.task_id, 1, "claim", "worker-1", timedelta(minutes=1)).apply(task, task.updated_at)
+    assert newer is not None
+    bridge.take(newer)
+    await eventually(lambda: len(publisher.events) == 2)
+    bridge.take(task)
+    await bridge.drain()
+    assert store.written == [MarkPublished(task.task_id, 2)]
+    assert len(publisher.events) == 2

@@ -125,7 +125,7 @@ def test_the_task_that_blocks_the_loop_is_named_once_while_it_does(
     assert over["blocked_seconds"] >= warning["blocked_seconds"] >= LIMIT.total_seconds()
     assert over["task_id"] == "01K"
     assert counted == ["count-words"]
-    assert max(lags) >= warning["blocked_seconds"]
+    assert max(lags) >= warning["blocked_seconds"] - 0.001  # the log rounds
 
 
 async def test_code_that_keeps_the_interpreter_lock_is_told_when_it_lets_go(

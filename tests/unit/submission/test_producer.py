@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from contextvars import ContextVar
 from datetime import datetime, timedelta
 from typing import Any, cast
 
 import pytest
 
 from taskframework.brokers.base import Broker
-from taskframework.model.events import TaskRetryingEvent
+from taskframework.model.events import TaskRetryingEvent, TaskSubmittedEvent
 from taskframework.model.message import TaskMessage
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task
 from taskframework.model.transitions import Transition
 from taskframework.stores.base import TaskStore
+from taskframework.submission import producer as producer_module
 from taskframework.submission.producer import DispatchPolicy, TaskMessageProducer
 from taskframework.testing.clock import FakeClock
 from taskframework.testing.eventually import eventually
@@ -84,3 +86,38 @@ async def test_a_timer_whose_task_somebody_else_took_gives_up() -> None:
     await eventually(lambda: store.refused == 4)
     await producer.close()
     assert broker.messages == []
+
+
+_heard_in: ContextVar[str] = ContextVar("heard_in", default="nothing")
+
+
+class Contexts(Published):
+    """Notes in what context each message is published; the first one takes long."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.contexts: list[str] = []
+        self.gate = asyncio.Event()
+
+    async def publish(self, message: TaskMessage, **_: Any) -> None:
+        self.contexts.append(_heard_in.get())
+        await self.gate.wait()
+        await super().publish(message)
+
+
+async def test_a_sender_carries_no_log_context_or_span_from_one_task_to_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(producer_module, "_SENDERS", 1)
+    clock, broker = FakeClock(), Contexts()
+    store = SlowStore(clock, new_task(now=clock.now()), timedelta(0))
+    producer = TaskMessageProducer(cast(TaskStore, store), cast(Broker, broker), clock, DispatchPolicy())
+    for name in ("one task", "another"):
+        token = _heard_in.set(name)
+        producer.hear(TaskSubmittedEvent(new_task(now=clock.now())))
+        _heard_in.reset(token)
+    broker.gate.set()
+    await producer.sent()
+    assert broker.contexts == ["nothing", "nothing"]
+    assert len(broker.messages) == 2
+    await producer.close()

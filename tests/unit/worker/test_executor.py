@@ -176,3 +176,41 @@ async def test_waiting_for_a_thread_is_not_part_of_an_attempts_time(monkeypatch:
     )
     await service.close()
     assert outcomes == [Succeeded(False)] * 5
+
+
+async def test_code_that_ends_at_its_time_limit_has_one_outcome(executor: TaskExecutorService) -> None:
+    async def code(context: TaskContext[Any]) -> str:
+        ended = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        loop.call_later(0.01, ended.set)
+        both_are_due = loop.time() + 0.02
+        while loop.time() < both_are_due:
+            pass
+        await ended.wait()
+        return "done"
+
+    for _ in range(20):
+        outcome = await execute(executor, code, options=TaskOptions(timeout=timedelta(milliseconds=10)))
+        assert outcome == Succeeded("done") or failure(outcome).error.code == "timeout"
+
+
+async def test_a_time_limit_does_not_tear_the_clean_up_of_code_that_was_stopped(executor: TaskExecutorService) -> None:
+    limit_passed, cleaned_up = asyncio.Event(), False
+
+    async def code(context: TaskContext[Any]) -> None:
+        nonlocal cleaned_up
+        asyncio.get_running_loop().call_later(0.1, limit_passed.set)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await limit_passed.wait()
+            cleaned_up = True
+
+    outcome = await execute(
+        executor,
+        code,
+        options=TaskOptions(timeout=timedelta(milliseconds=50)),
+        stop=lambda attempt: attempt.stop(StopReason.RELEASED),
+    )
+    assert outcome == Released()
+    assert cleaned_up

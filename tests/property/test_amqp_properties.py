@@ -1,0 +1,94 @@
+"""Our encoder of message properties against the driver's: the same bytes, or an error before anything is sent."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+from aiormq import spec
+from hypothesis import given
+from hypothesis import strategies as st
+from pamqp import base, header
+
+from taskframework.brokers.rabbitmq.properties import OwnProperties
+
+TEXTS = st.text(st.characters(codec="utf-8"), max_size=60)
+#: The driver reads an empty text back as none, and its own encoder leaves it out.
+FILLED = TEXTS.filter(bool)
+NAMES = TEXTS.filter(lambda name: len(name.encode()) < 128)  # what the driver allows
+INTEGERS = st.integers(-(2**63), 2**63 - 1)
+HEADERS = st.dictionaries(NAMES, TEXTS | INTEGERS | st.sampled_from([0, -1, 2**31 - 1, 2**31, -(2**31), -(2**31) - 1]))
+
+
+@given(FILLED, HEADERS, st.sampled_from([1, 2]), st.none() | FILLED, FILLED)
+def test_what_was_encoded_is_decoded_and_takes_the_types_that_it_had(
+    content_type: str, headers: dict[str, str | int], mode: int, correlation_id: str | None, message_id: str
+) -> None:
+    ours = OwnProperties(
+        content_type=content_type,
+        headers=dict(headers),
+        delivery_mode=mode,
+        correlation_id=correlation_id,
+        message_id=message_id,
+    )
+    read = _read(ours)
+    assert (read.content_type, read.delivery_mode, read.message_id) == (content_type, mode, message_id)
+    assert read.correlation_id == correlation_id
+    assert read.headers == headers
+    assert {name: type(value) for name, value in (read.headers or {}).items()} == {
+        name: type(value) for name, value in headers.items()
+    }
+
+
+@given(FILLED, st.dictionaries(NAMES, TEXTS | st.integers(2**17, 2**31 - 1), min_size=1), st.none() | FILLED, FILLED)
+def test_the_bytes_are_those_of_the_driver(
+    content_type: str, headers: dict[str, str | int], correlation_id: str | None, message_id: str
+) -> None:
+    # Integers that the driver would not put into fewer bytes than the four that we always take.
+    fields: dict[str, Any] = {
+        "content_type": content_type,
+        "headers": dict(sorted(headers.items())),
+        "delivery_mode": 2,
+        "correlation_id": correlation_id,
+        "message_id": message_id,
+    }
+    assert OwnProperties(**fields).marshal() == spec.Basic.Properties(**fields).marshal()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"message_id": "x" * 256},
+        {"correlation_id": "ä" * 128},
+        {"content_type": "x" * 256},
+        {"headers": {"x" * 256: "v"}},
+        {"headers": {"x": 2**63}},
+        {"headers": {"x": None}},
+        {"headers": {"x": 1.5}},
+        {"headers": {"x": ["a"]}},
+        {"headers": {"x": b"a"}},
+        {"headers": {"x": "\ud800"}},
+        {"delivery_mode": 256},
+    ],
+    ids=repr,
+)
+def test_what_does_not_fit_is_an_error_and_no_bytes(fields: dict[str, Any]) -> None:
+    properties = OwnProperties(content_type="a", message_id="m", delivery_mode=2, headers={})
+    for name, value in fields.items():
+        setattr(properties, name, value)
+    with pytest.raises((TypeError, ValueError, OverflowError, struct.error)):
+        properties.marshal()
+
+
+@given(st.booleans())
+def test_a_truth_value_is_sent_as_the_number_it_is(value: bool) -> None:
+    assert _read(OwnProperties(content_type="a", message_id="m", headers={"x": value})).headers == {"x": int(value)}
+
+
+def _read(properties: OwnProperties) -> spec.Basic.Properties:
+    marshalled = header.ContentHeader(0, 10, properties).marshal()
+    read = header.ContentHeader()
+    read.unmarshal(marshalled)
+    assert isinstance(read.properties, base.BasicProperties)
+    return read.properties

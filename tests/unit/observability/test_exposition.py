@@ -1,0 +1,53 @@
+"""Our own counters and histograms read as Prometheus' do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from taskframework.observability.metrics import _SECONDS, Metrics, Spread, Tally
+
+LABELS = ("plain", 'quo"te', "line\nbreak", "back\\slash", "", "ä{}=,")
+
+
+def samples(registry: CollectorRegistry) -> dict[tuple[str, str, Any], float]:
+    families = text_string_to_metric_families(generate_latest(registry).decode())
+    return {
+        (family.type, sample.name, frozenset(sample.labels.items())): sample.value
+        for family in families
+        for sample in family.samples
+        if not sample.name.endswith("_created")  # ours tell no time of birth
+    }
+
+
+def test_a_tally_reads_like_a_counter() -> None:
+    ours, theirs = CollectorRegistry(), CollectorRegistry()
+    tally = Tally("tasks_retries", "Attempts", ["task_type", "other"], registry=ours)
+    counter = Counter("tasks_retries", "Attempts", ["task_type", "other"], registry=theirs)
+    assert samples(ours) == samples(theirs) == {}
+    for number, label in enumerate(LABELS):
+        for _ in range(number + 1):
+            tally.add(label, "x")
+            counter.labels(label, "x").inc()
+    assert samples(ours) == samples(theirs)
+    assert len(samples(ours)) == len(LABELS)
+
+
+def test_a_spread_reads_like_a_histogram() -> None:
+    ours, theirs = CollectorRegistry(), CollectorRegistry()
+    spread = Spread("tasks_seconds", "Time", ["task_type"], registry=ours)
+    histogram = Histogram("tasks_seconds", "Time", ["task_type"], registry=theirs, buckets=_SECONDS)
+    for label in LABELS:
+        for bound in (0.0, *_SECONDS):  # a value on the bound is in its bucket
+            for seconds in (bound, bound + 0.25, bound * 2):
+                spread.observe(seconds, label)
+                histogram.labels(label).observe(seconds)
+    assert samples(ours) == samples(theirs)
+
+
+def test_every_metric_is_there_before_anything_happened() -> None:
+    text = Metrics().exposition().decode()
+    assert "# TYPE tasks_submitted_total counter" in text
+    assert "# TYPE tasks_execution_seconds histogram" in text

@@ -1,0 +1,111 @@
+"""Marks that wait for company: the newest of each task, all of them, and none lost when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Sequence
+from datetime import timedelta
+
+from taskframework.model.marks import MarkPublished
+from taskframework.stores import marking as module
+from taskframework.stores.marking import Marking
+from taskframework.testing.eventually import eventually
+
+LONG = timedelta(hours=1)
+_somebody: contextvars.ContextVar[str] = contextvars.ContextVar("somebody", default="nobody")
+
+
+class Writes:
+    """Takes marks; while its gate is closed the write hangs."""
+
+    def __init__(self) -> None:
+        self.groups: list[list[MarkPublished]] = []
+        self.contexts: list[str] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.error: Exception | None = None
+
+    async def __call__(self, marks: Sequence[MarkPublished]) -> None:
+        self.groups.append(list(marks))
+        self.contexts.append(_somebody.get())
+        await self.gate.wait()
+        if self.error is not None:
+            raise self.error
+
+
+def mark(number: int, sequence: int = 1) -> MarkPublished:
+    return MarkPublished(f"t{number}", sequence)
+
+
+async def _settled() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_marks_wait_and_travel_together_the_newest_of_each_task() -> None:
+    writes = Writes()
+    marking = Marking(writes, LONG)
+    marking.add(mark(1, 1))
+    marking.add(mark(2, 1))
+    marking.add(mark(1, 2))
+    await _settled()
+    assert writes.groups == [], "they wait"
+    await marking.drain()
+    assert writes.groups == [[mark(1, 2), mark(2, 1)]]
+
+
+async def test_a_mark_is_written_after_its_moment() -> None:
+    writes = Writes()
+    marking = Marking(writes, timedelta(milliseconds=1))
+    marking.add(mark(1))
+    await eventually(lambda: writes.groups)
+    assert writes.groups == [[mark(1)]]
+
+
+async def test_many_do_not_wait() -> None:
+    writes = Writes()
+    marking = Marking(writes, LONG)
+    for number in range(module._MANY):
+        marking.add(mark(number))
+    await _settled()
+    assert [len(group) for group in writes.groups] == [module._MANY]
+    marking.add(mark(0, 2))
+    await _settled()
+    assert len(writes.groups) == 1, "the next ones wait again"
+    await marking.drain()
+
+
+async def test_what_comes_during_a_write_is_drained_too() -> None:
+    writes = Writes()
+    writes.gate.clear()
+    marking = Marking(writes, timedelta(milliseconds=20))
+    marking.add(mark(1))
+    draining = asyncio.create_task(marking.drain())
+    await _settled()
+    marking.add(mark(1, 2))
+    marking.add(mark(2))
+    assert not draining.done()
+    writes.gate.set()
+    await draining
+    assert writes.groups == [[mark(1)], [mark(1, 2), mark(2)]]
+
+
+async def test_draining_nothing_ends_at_once_and_it_works_again_afterwards() -> None:
+    writes = Writes()
+    marking = Marking(writes, LONG)
+    await marking.drain()
+    for sequence in (1, 2):
+        marking.add(mark(1, sequence))
+        await marking.drain()
+    assert writes.groups == [[mark(1, 1)], [mark(1, 2)]]
+
+
+async def test_a_write_runs_in_no_context_of_who_gave_the_first_mark() -> None:
+    writes = Writes()
+    marking = Marking(writes, LONG)
+    token = _somebody.set("a task")
+    marking.add(mark(1))
+    _somebody.reset(token)
+    await marking.drain()
+    assert writes.contexts == ["nobody"]
