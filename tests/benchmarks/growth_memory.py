@@ -11,7 +11,7 @@ from tests.benchmarks.stage import Client, Program, Stage, Workers
 from tests.benchmarks.usage import memory
 from tests.support.process import ServerFailed
 
-_SUBMITTED_AT_ONCE = 5_000
+_SUBMITTED_AT_ONCE = 2_000
 #: So many may wait: the queue is to stay short, so that memory tells of tasks done and not of tasks waiting.
 _AHEAD = 10_000
 _PATIENCE = 600.0
@@ -46,7 +46,7 @@ def _watched(
     submitted, done, end = 0, 0, time.monotonic() + _PATIENCE
     while len(found) < len(points):
         if submitted < points[-1] and submitted - done < _AHEAD:
-            count = min(_SUBMITTED_AT_ONCE, points[len(found)] - done if not found else points[-1] - submitted)
+            count = min(_SUBMITTED_AT_ONCE, points[-1] - submitted)
             client.ask("submit", first=submitted, count=count, way="bulk")
             submitted += count
         done = client.ask("count", limit=points[-1])

@@ -20,6 +20,8 @@ LIMIT = 1.5
 #: Differences below this many milliseconds are the machine's.
 _NOISE = 0.3
 _DIGITS = 4
+#: Beyond so many times a bar would make all others invisible.
+_DRAWN = 5
 
 Size = tuple[int, int]
 Report = Mapping[str, Any]
@@ -29,7 +31,7 @@ CHART = Chart(
     "Growth: time at the largest size divided by the time at the smallest",
     "times",
     (("MongoDB", "MongoDB"), ("SQLite", "SQLite")),
-    note=f"times; above {LIMIT} it grows",
+    note=f"times; above {LIMIT} it grows, above {_DRAWN} it is not drawn",
 )
 
 
@@ -100,7 +102,7 @@ def drawn(report: Report) -> dict[str, Any]:
 
 def _bars(report: Report, name: str) -> dict[str, dict[str, float]]:
     found = {store: questions[name]["ratio"] for store, questions in report["stores"].items() if name in questions}
-    return {store: {"value": ratio, "low": ratio, "high": ratio} for store, ratio in found.items()}
+    return {store: {"value": ratio, "low": ratio, "high": ratio} for store, ratio in found.items() if ratio <= _DRAWN}
 
 
 def _columns(report: Report) -> Iterator[str]:

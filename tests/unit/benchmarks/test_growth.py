@@ -77,3 +77,11 @@ def test_the_chart_has_a_bar_for_each_store() -> None:
     assert drawn is not None
     assert drawn.count("<rect") == 1 + 4 + 3  # the page, the legend, the bars
     assert "above 1.5 it grows" in drawn
+
+
+def test_what_grows_beyond_measure_is_told_and_not_drawn() -> None:
+    report = a_report()
+    report["stores"]["SQLite"]["get"]["ratio"] = 80.0
+    drawn = chart.svg(growth_report.CHART, growth_report.drawn(report))
+    assert drawn is not None
+    assert (drawn.count("<rect"), ">80.0<" in drawn) == (1 + 4 + 2, False)
