@@ -90,7 +90,7 @@ async def test_nothing_is_lost_silently_when_the_exchange_vanishes_under_way(amq
             confirmed.append(task_id)
             return None
 
-        running = [asyncio.create_task(publish(f"t{number}")) for number in range(400)]
+        running = [asyncio.create_task(publish(f"t{number}")) for number in range(4000)]
         await eventually(lambda: confirmed)
         await channel.exchange_delete("tasks.exchange")
         errors = [error for error in await asyncio.gather(*running) if error is not None]

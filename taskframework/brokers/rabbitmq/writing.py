@@ -13,6 +13,7 @@ from typing import Any
 import aiormq
 from aiormq import spec
 from aiormq.abc import ChannelFrame
+from aiormq.exceptions import ChannelInvalidStateError
 from pamqp import frame
 from pamqp.body import ContentBody
 from pamqp.header import ContentHeader
@@ -36,8 +37,11 @@ class PublicationWriter:
 
         Raises:
             TypeError, ValueError, OverflowError, struct.error: if it cannot be written.
+            ChannelInvalidStateError: if the channel is closed; nothing would ever confirm.
         """
         channel, content = self._channel, publication.body
+        if channel.is_closed:
+            raise ChannelInvalidStateError("the channel is closed")
         header = ContentHeader(properties=publication.properties, body_size=len(content))
         size = channel.max_content_size
         bodies = [ContentBody(content[at : at + size]) for at in range(0, len(content), size)]
