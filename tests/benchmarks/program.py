@@ -99,6 +99,9 @@ class _Requests:
     async def count(self, limit: int) -> int:
         return int(self._results.count(limit))
 
+    async def has_all(self, tasks: int) -> bool:
+        return bool(self._results.has_all(tasks))
+
     async def is_settled(self, tasks: int) -> bool:
         return bool(self._results.is_settled(tasks))
 

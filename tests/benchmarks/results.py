@@ -17,8 +17,11 @@ class Results(Protocol):
     def count(self, limit: int) -> int:
         """How many tasks have a result; counting may stop at `limit`."""
 
+    def has_all(self, tasks: int) -> bool:
+        """Whether each of so many tasks has its result."""
+
     def is_settled(self, tasks: int) -> bool:
-        """Whether everything that was to be done for these tasks is done: results stored, events published."""
+        """Whether everything else that was to be done for these tasks is done too: events published and marked."""
 
     def find(self, task_id: str) -> Outcome | None:
         """The result of one task, if it is there."""
@@ -37,7 +40,8 @@ class MongoResults:
         value: Callable[[Document], Outcome] = lambda document: document["result"],
         *,
         done: Document | None = None,
-        unfinished: Sequence[Document] = (),
+        unfinished: Document | None = None,
+        unpublished: Document | None = None,
     ) -> None:
         """Connect.
 
@@ -46,23 +50,31 @@ class MongoResults:
             collection: where the results are.
             value: takes the outcome out of a document.
             done: which documents have a result; None if every document has.
-            unfinished: filters, each served by an index, that match as long as something is left to do.
+            unfinished: what matches, by an index, while a task has no result; None if documents come with results.
+            unpublished: what matches, by an index, while events are to be published.
         """
         self._client: MongoClient[dict[str, Any]] = MongoClient(url)
         self._collection = self._client.get_default_database()[collection]
         self._value = value
         self._done = done
         self._unfinished = unfinished
+        self._unpublished = unpublished
 
     def count(self, limit: int) -> int:
         if self._done is None:
             return self._collection.estimated_document_count()
         return self._collection.count_documents(self._done, limit=limit)
 
-    def is_settled(self, tasks: int) -> bool:
-        if self._done is None:
+    def has_all(self, tasks: int) -> bool:
+        if self._unfinished is None:
             return self._collection.estimated_document_count() >= tasks
-        return all(self._collection.find_one(filter, {"_id": 1}) is None for filter in self._unfinished)
+        return not self._is_there(self._unfinished)
+
+    def is_settled(self, tasks: int) -> bool:
+        return self.has_all(tasks) and (self._unpublished is None or not self._is_there(self._unpublished))
+
+    def _is_there(self, filter: Document) -> bool:
+        return self._collection.find_one(filter, {"_id": 1}) is not None
 
     def find(self, task_id: str) -> Outcome | None:
         document = self._collection.find_one({"_id": task_id, **(self._done or {})})

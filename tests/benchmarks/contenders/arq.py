@@ -43,8 +43,10 @@ class RedisResults:
     def count(self, limit: int) -> int:
         return self._contender.submitted - int(self._redis.zcard(default_queue_name))
 
-    def is_settled(self, tasks: int) -> bool:
+    def has_all(self, tasks: int) -> bool:
         return bool(self._redis.zcard(default_queue_name) == 0)
+
+    is_settled = has_all
 
     def find(self, task_id: str) -> Outcome | None:
         stored = self._redis.get(result_key_prefix + task_id)

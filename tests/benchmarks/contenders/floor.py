@@ -39,8 +39,13 @@ class Floor(Contender):
         return [module_command("tests.benchmarks.contenders.floor", WORKER)] * processes
 
     def results(self) -> Results:
-        unfinished = ({"status": {"$in": ["QUEUED", "RUNNING", "RETRYING"]}}, {"publish_at": {"$type": "date"}})
-        return MongoResults(self._places.mongo_url, "tasks", done={"status": "COMPLETED"}, unfinished=unfinished)
+        return MongoResults(
+            self._places.mongo_url,
+            "tasks",
+            done={"status": "COMPLETED"},
+            unfinished={"status": {"$in": ["QUEUED", "RUNNING", "RETRYING"]}},
+            unpublished={"publish_at": {"$type": "date"}},
+        )
 
     async def open(self) -> None:
         await make_indexes(self._places.mongo_url)

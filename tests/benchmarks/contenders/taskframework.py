@@ -52,8 +52,13 @@ class Taskframework(Contender):
         return [module_command("taskframework", "worker", "--processes", str(processes), "--app", name)]
 
     def results(self) -> Results:
-        unfinished = ({"status": {"$in": ["QUEUED", "RUNNING", "RETRYING"]}}, {"publish_at": {"$type": "date"}})
-        return MongoResults(self._places.mongo_url, "tasks", done={"status": "COMPLETED"}, unfinished=unfinished)
+        return MongoResults(
+            self._places.mongo_url,
+            "tasks",
+            done={"status": "COMPLETED"},
+            unfinished={"status": {"$in": ["QUEUED", "RUNNING", "RETRYING"]}},
+            unpublished={"publish_at": {"$type": "date"}},
+        )
 
     async def open(self) -> None:
         await self._stack.enter_async_context(self._framework.running(worker=False))

@@ -1,7 +1,8 @@
 """Submit rate and drain rate: tasks are submitted while no worker runs, then workers start and do them all.
 
-The drain is timed from the moment 10 % have a result, so that the start of the processes does not count, to the moment
-when nothing is left to do: every result stored and, where there are events, every event published.
+The drain is timed from the moment 10 % have a result, so that the start of the processes does not count, to the last
+result. The CPU time counts on until nothing is left to do: where there are events, until every event is published and
+marked as such.
 """
 
 from __future__ import annotations
@@ -61,8 +62,9 @@ def _timed(stage: Stage, program: Program, client: Client, workers: Workers, tas
     workers.wait(lambda: client.ask("count", limit=skipped) >= skipped, f"{program.name} begins", timeout=_PATIENCE)
     done, start = client.ask("count", limit=tasks), time.perf_counter()
     before, servers_before = cpu_seconds(workers.pids), {name: cpu_seconds([pid]) for name, pid in servers.items()}
-    workers.wait(lambda: client.ask("is_settled", tasks=tasks), f"{program.name} finishes", timeout=_PATIENCE)
+    workers.wait(lambda: client.ask("has_all", tasks=tasks), f"{program.name} finishes", timeout=_PATIENCE)
     seconds, counted = time.perf_counter() - start, tasks - done
+    workers.wait(lambda: client.ask("is_settled", tasks=tasks), f"{program.name} settles", timeout=_PATIENCE)
     return {
         "drain": counted / seconds,
         "cpu": (cpu_seconds(workers.pids) - before) / counted * _MICRO,
