@@ -18,8 +18,10 @@ class Memory:
     def count(self, limit: int) -> int:
         return len(self.done)
 
-    def is_settled(self, tasks: int) -> bool:
+    def has_all(self, tasks: int) -> bool:
         return len(self.done) >= tasks
+
+    is_settled = has_all
 
     def find(self, task_id: str) -> Outcome | None:
         return self.done.get(task_id)
