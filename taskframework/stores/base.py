@@ -103,6 +103,10 @@ class TaskStore(Protocol):
         """
         ...
 
+    async def insert_many(self, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
+        """`insert` for many at once: for each, in the order given, its result or what `insert` would have raised."""
+        ...
+
     async def apply(self, transition: Transition) -> Task | None:
         """Make one guarded move.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from taskframework.model.events import TaskSubmittedEvent
 from taskframework.model.status import Priority
 from taskframework.model.task import Task, new_task_id, submitted
 from taskframework.model.values import MAX_PARAMETERS_BYTES, check_storable, fingerprint
-from taskframework.stores.base import TaskStore
+from taskframework.stores.base import Inserted, TaskStore
 from taskframework.tasks.options import MAX_ATTEMPTS
 from taskframework.tasks.registry import Registration, TaskRegistry
 from taskframework.telemetry import current_traceparent
@@ -27,6 +26,8 @@ from taskframework.telemetry import current_traceparent
 ANONYMOUS = "anonymous"
 MAX_NAME = 200
 _FARTHEST = timedelta(days=3660)
+#: Requests of `submit_many` that are stored together; the event loop has its turn in between.
+_TOGETHER = 500
 
 
 class InvalidRequestError(SubmissionError):
@@ -96,19 +97,39 @@ class TaskSubmissionService:
         """
         task = self._new_task(request)
         await failpoint.reached("submit.before_insert")
-        inserted = await self._store.insert(task)
+        return await self._accept(task, await self._store.insert(task))
+
+    async def submit_many(self, requests: Sequence[SubmitRequest]) -> list[Submission | Exception]:
+        """Store many tasks together; each request has its own outcome, in the order given."""
+        outcomes: list[Submission | Exception] = []
+        for at in range(0, len(requests), _TOGETHER):
+            made = [self._made(request) for request in requests[at : at + _TOGETHER]]
+            await failpoint.reached("submit.before_insert")
+            stored = iter(await self._store.insert_many([task for task in made if isinstance(task, Task)]))
+            outcomes += [await self._outcome(task, next(stored)) if isinstance(task, Task) else task for task in made]
+        return outcomes
+
+    def _made(self, request: SubmitRequest) -> Task | Exception:
+        try:
+            return self._new_task(request)
+        except Exception as error:
+            return error
+
+    async def _outcome(self, task: Task, stored: Inserted | Exception) -> Submission | Exception:
+        if isinstance(stored, Exception):
+            return stored
+        try:
+            return await self._accept(task, stored)
+        except Exception as error:
+            return error
+
+    async def _accept(self, task: Task, inserted: Inserted) -> Submission:
+        """Tell of a task that is stored; of one that was there before, nothing."""
         await failpoint.reached("submit.after_insert")
         if not inserted.is_new:
             return Submission(self._same(inserted.task, task), is_new=False)
         await self._bus.publish(TaskSubmittedEvent(inserted.task))
         return Submission(inserted.task, is_new=True)
-
-    async def submit_many(self, requests: Sequence[SubmitRequest]) -> list[Submission | Exception]:
-        """Store many tasks; each request has its own outcome, in the order given."""
-        return [
-            outcome if not isinstance(outcome, BaseException) else _as_exception(outcome)
-            for outcome in await asyncio.gather(*map(self.submit, requests), return_exceptions=True)
-        ]
 
     def _new_task(self, request: SubmitRequest) -> Task:
         registration = self._registry.require(request.task_type)
@@ -198,9 +219,3 @@ def _name(field: str, value: str | None) -> Any:
     if not 0 < len(value) <= MAX_NAME or not (value.isascii() and value.isprintable()):
         raise InvalidRequestError(field, "it is not a name", f"Use 1 to {MAX_NAME} printable ASCII characters.")
     return value
-
-
-def _as_exception(error: BaseException) -> Exception:
-    if isinstance(error, Exception):
-        return error
-    raise error

@@ -114,6 +114,9 @@ class MongoStore:
     async def insert(self, task: Task) -> Inserted:
         return await self._writer.insert(task)
 
+    async def insert_many(self, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
+        return await self._writer.insert_many(tasks)
+
     async def apply(self, transition: Transition) -> Task | None:
         return await self._writer.apply(transition)
 

@@ -62,8 +62,24 @@ class TaskWriter:
             await grouping.drain()
 
     async def insert(self, task: Task) -> Inserted:
-        new = _New(task, encoded(document_of(task), "the task"))
-        return await self._inserts(new)
+        return await self._inserts(_new(task))
+
+    async def insert_many(self, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
+        replies: dict[int, Inserted | Exception] = {}
+        news: dict[int, _New] = {}
+        for at, task in enumerate(tasks):
+            try:
+                news[at] = _new(task)
+            except ValueNotStorableError as error:
+                replies[at] = error
+        for start in range(0, len(news), _INSERTS_IN_A_GROUP):
+            places = list(news)[start : start + _INSERTS_IN_A_GROUP]
+            try:
+                inserted = await self._insert_group([news[at] for at in places])
+            except StoreError as error:
+                inserted = [error] * len(places)
+            replies |= zip(places, inserted, strict=True)
+        return [replies[at] for at in range(len(tasks))]
 
     async def apply(self, transition: Transition) -> Task | None:
         _check_id(transition)
@@ -244,6 +260,10 @@ class TaskWriter:
 
     def _too_late(self) -> StoreUnavailableError:
         return StoreUnavailableError(f"MongoDB did not answer within {self._timeout.total_seconds():g} s.")
+
+
+def _new(task: Task) -> _New:
+    return _New(task, encoded(document_of(task), "the task"))
 
 
 def _encoded(asked: Transition | Mark) -> Write:

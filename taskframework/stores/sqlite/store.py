@@ -66,6 +66,13 @@ class SqliteStore:
     async def insert(self, task: Task) -> Inserted:
         return cast(Inserted, await self._group(Insert.of(task)))
 
+    async def insert_many(self, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
+        replies = await asyncio.gather(*map(self.insert, tasks), return_exceptions=True)
+        for reply in replies:
+            if isinstance(reply, BaseException) and not isinstance(reply, Exception):
+                raise reply
+        return cast("list[Inserted | Exception]", replies)
+
     async def apply(self, transition: Transition) -> Task | None:
         return cast(Task | None, await self._group(Change(transition)))
 
