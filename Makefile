@@ -46,7 +46,7 @@ bench: install $(PEERS)/.installed ## measure this project and its peers side by
 	@$(BIN)/python -m tests.benchmarks $(ARGS)
 
 # ARGS="--quick" takes a minute.
-bench-growth: install ## measure with up to a million tasks in the store, about ten minutes
+bench-growth: install ## measure with up to a million tasks in the store, about five minutes
 	@.ci/servers
 	@$(BIN)/python -m tests.benchmarks.growth $(ARGS)
 

@@ -65,7 +65,7 @@ async def _reading(store: TaskStore) -> Mapping[str, Callable[[], Awaitable[Any]
         "list FAILED": TaskFilter(status=TaskStatus.FAILED),
         "list of a type": TaskFilter(task_type=task_type(3)),
         "list of an owner": TaskFilter(owner=owner(3)),
-        "owner + COMPLETED": TaskFilter(owner=owner(3), status=TaskStatus.COMPLETED),
+        "owner + status": TaskFilter(owner=owner(3), status=TaskStatus.COMPLETED),
         "list of a parent": TaskFilter(parent_task_id=PARENT),
     }
     lists = {name: _listing(store, filter) for name, filter in filters.items()}

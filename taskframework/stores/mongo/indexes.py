@@ -3,7 +3,7 @@
 A changed definition gets a new name, so that an older release beside this one finds its own.
 
 What an index costs is its changing keys, not its being there: one that a task enters, changes or leaves at each move
-takes MongoDB about 20 µs a task of 290, one that an ordinary task is never in takes nothing (docs/performance.md).
+takes MongoDB about 20 µs a task of 290, one that an ordinary task is never in takes nothing.
 """
 
 from __future__ import annotations
