@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
+from taskframework.errors import ValueNotStorableError
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import ParentLink, SubtaskCounts, new_task_id
-from taskframework.stores.base import TaskStore
+from taskframework.stores.base import Inserted, TaskStore
 from taskframework.testing.conformance.comparison import differences
 from taskframework.testing.conformance.store_suite import HOUR, StoreSuite, put, put_running, stored
 from taskframework.testing.factories import new_task
@@ -43,6 +44,26 @@ class InsertCases(StoreSuite):
     async def test_an_unknown_priority_is_kept(self, store: TaskStore) -> None:
         task = await put(store, priority="of-a-newer-release")
         assert (await stored(store, task.task_id)).priority == "of-a-newer-release"
+
+    async def test_each_of_many_has_its_own_outcome(self, store: TaskStore) -> None:
+        there = await put(store, idempotency_key="there", parameters={"n": 0})
+        now = store.now()
+        tasks = [new_task(now=now, parameters={"n": n}) for n in range(1200)]
+        tasks[3] = new_task(now=now).evolve(parameters=object())
+        tasks[5] = new_task(now=now, idempotency_key="there", parameters={"n": 5})
+        tasks[7], tasks[9] = (new_task(now=now, idempotency_key="twice", parameters={"n": n}) for n in (7, 9))
+
+        replies = await store.insert_many(tasks)
+
+        assert isinstance(replies[3], ValueNotStorableError)
+        inserted = {at: reply for at, reply in enumerate(replies) if isinstance(reply, Inserted)}
+        assert len(inserted) == 1199
+        assert {at for at, reply in inserted.items() if not reply.is_new} == {5, 9}
+        assert inserted[5].task.task_id == there.task_id
+        assert inserted[9].task.task_id == inserted[7].task.task_id == tasks[7].task_id
+        assert all(reply.task.parameters == {"n": at} for at, reply in inserted.items() if reply.is_new)
+        assert (await stored(store, tasks[1199].task_id)).parameters == {"n": 1199}
+        assert await store.insert_many([]) == []
 
     async def test_a_second_insert_of_an_id_gives_back_the_first_task(self, store: TaskStore) -> None:
         first = await put(store, parameters={"n": 1})
