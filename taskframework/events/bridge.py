@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from taskframework import failpoint
-from taskframework.errors import BrokerError, StoreError
+from taskframework.errors import BrokerError
 from taskframework.events.external import ExternalEvent, lifecycle_event, progress_event
 from taskframework.events.publisher import TaskEventPublisher
 from taskframework.model.events import TaskEvent, TaskProgressEvent
@@ -130,10 +130,5 @@ class ExternalEventBridge:
         return MarkPublished(task.task_id, mark)
 
     async def _write_marks(self, marks: Sequence[MarkPublished]) -> None:
-        try:
-            await self._store.mark(*marks)
-        except StoreError as error:
-            logger.debug("%d published marks not written: %s", len(marks), error.message)
-        except Exception:
-            logger.exception("published marks not written")
+        await self._store.mark(*marks)
         await failpoint.reached("relay.after_mark")

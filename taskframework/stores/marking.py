@@ -9,11 +9,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Generic, TypeVar
 
+from taskframework.errors import StoreError
 from taskframework.model.marks import Mark
+
+logger = logging.getLogger(__name__)
 
 MarkT = TypeVar("MarkT", bound=Mark)
 
@@ -30,7 +34,7 @@ class Marking(Generic[MarkT]):
         """Start with none.
 
         Args:
-            write: writes some; it never fails, what it could not write is left to the repairs.
+            write: writes some. What it fails at is left to the repairs.
             moment: how long a mark waits.
         """
         self._write = write
@@ -59,7 +63,12 @@ class Marking(Generic[MarkT]):
             while self._waiting:
                 await self._company()
                 marks, self._waiting = self._waiting, {}
-                await self._write(list(marks.values()))
+                try:
+                    await self._write(list(marks.values()))
+                except StoreError as error:
+                    logger.debug("%d marks are left to the repairs: %s", len(marks), error.message)
+                except Exception:
+                    logger.exception("%d marks are left to the repairs", len(marks))
         finally:
             self._pump = None
 

@@ -35,8 +35,6 @@ logger = logging.getLogger(__name__)
 #: Seconds after which a timer tries again when the store's clock says that it is early: our idea of that clock may be
 #: wrong by some of a round trip, and the sweeper would come a second late.
 _EARLY = (0.01, 0.05, 0.25)
-
-
 #: Publications under way at once; one that waits for its confirm costs the others nothing.
 _SENDERS = 256
 
@@ -144,13 +142,8 @@ class TaskMessageProducer:
         self._marking.add(MarkDispatched(task.task_id, epoch, policy.redispatch, policy.redispatch_max, due))
 
     async def _write_marks(self, marks: Sequence[MarkDispatched]) -> None:
-        try:
-            await failpoint.reached("dispatch.before_mark")
-            await self._store.mark(*marks)
-        except StoreError as error:
-            logger.debug("%d dispatch marks not written: %s", len(marks), error.message)
-        except Exception:
-            logger.exception("dispatch marks not written")
+        await failpoint.reached("dispatch.before_mark")
+        await self._store.mark(*marks)
 
     async def _publish_later(self, task: Task, wait: timedelta) -> None:
         await self._clock.sleep(wait.total_seconds())

@@ -196,8 +196,6 @@ def _storable_result(registration: Registration, value: Any) -> Any:
     """The result as JSON; a result that cannot be stored would fail on every attempt, so it is final."""
     try:
         validated = registration.result.validate_python(value)
-        if validated is None:
-            return None
         refuse_non_finite(registration.result.dump_python(validated, by_alias=True), "result")
         plain = registration.result.dump_python(validated, mode="json", by_alias=True)
         check_storable(plain, "result", MAX_RESULT_BYTES)

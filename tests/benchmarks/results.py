@@ -82,3 +82,14 @@ class MongoResults:
 
     def all(self) -> Sequence[Outcome]:
         return [self._value(document) for document in self._collection.find(self._done or {})]
+
+
+def task_results(url: str) -> MongoResults:
+    """Results in the framework's own collection of tasks."""
+    return MongoResults(
+        url,
+        "tasks",
+        done={"status": "COMPLETED"},
+        unfinished={"status": {"$in": ["QUEUED", "RUNNING", "RETRYING"]}},
+        unpublished={"publish_at": {"$type": "date"}},
+    )

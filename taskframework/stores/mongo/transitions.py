@@ -101,18 +101,14 @@ def _all_held(together: Together[Any], fence_of: Callable[[Any], Fence]) -> Docu
     return {**guard, "status": TaskStatus.RUNNING, "lease.claim_id": claims[0] if len(claims) == 1 else {"$in": claims}}
 
 
-def _claimable(task_id: str, dispatch_epoch: int) -> Document:
-    return {"_id": task_id, "status": in_status(*CLAIMABLE), "dispatch_epoch": dispatch_epoch}
-
-
-def _all_claimable(together: Together[Any]) -> Document:
+def _claimable(together: Together[Any]) -> Document:
     guard = together.where(dispatch_epoch=lambda request: request.dispatch_epoch)
     return {**guard, "status": in_status(*CLAIMABLE)}
 
 
 def _claims(claims: Together[Claim]) -> Write:
     asked_type = {"$ifNull": [claims.each(lambda claim: claim.task_type), "$task_type"]}
-    guard = both(_all_claimable(claims), passed("not_before"), {"$expr": {"$eq": ["$task_type", asked_type]}})
+    guard = both(_claimable(claims), passed("not_before"), {"$expr": {"$eq": ["$task_type", asked_type]}})
     guard |= {"cancel": None, "schema_version": {"$lte": SCHEMA_VERSION}}
     worker_id = claims.each(lambda claim: claim.worker_id)
     lease = {
@@ -236,7 +232,7 @@ def _expire(expire: Expire) -> Write:
 
 @write_alone.register
 def _postpone(postpone: Postpone) -> Write:
-    guard = {**_claimable(postpone.task_id, postpone.dispatch_epoch), "cancel": None}
+    guard = {**_claimable(Together([postpone])), "cancel": None}
     counted = {"no_handler": plus("$no_handler", 1)}
     again = {"next_dispatch_at": later(postpone.delay), "updated_at": NOW}
     error = framework_error("no_handler", NO_HANDLER, retryable=False)
@@ -263,12 +259,12 @@ def _replay(replay: Replay) -> Write:
 
 def _dispatch_marks(marks: Together[MarkDispatched]) -> Write:
     due = {"$ifNull": [marks.each(lambda mark: mark.due), "$next_dispatch_at"]}
-    guard = both(_all_claimable(marks), {"$expr": {"$eq": ["$next_dispatch_at", due]}})
+    guard = both(_claimable(marks), {"$expr": {"$eq": ["$next_dispatch_at", due]}})
     return Write(guard, [change(_dispatched(marks))])
 
 
 def _reservations(reservations: Together[ReserveDispatch]) -> Write:
-    guard = both(_all_claimable(reservations), passed("next_dispatch_at", "not_before"))
+    guard = both(_claimable(reservations), passed("next_dispatch_at", "not_before"))
     return Write(guard, [change(_dispatched(reservations))])
 
 
@@ -284,7 +280,7 @@ def _dispatched(marks: Together[Any]) -> Changes:
 def _make_due(mark: MakeDue) -> Write:
     # `$min` passes over null: also a task that nothing drives gets its due time back.
     return Write(
-        _claimable(mark.task_id, mark.dispatch_epoch),
+        _claimable(Together([mark])),
         [change({"next_dispatch_at": {"$min": ["$next_dispatch_at", later(mark.delay)]}, "dispatches": 0})],
     )
 

@@ -12,7 +12,7 @@ from tests.benchmarks import program
 from tests.benchmarks.contender import Contender, Places, module_command
 from tests.benchmarks.floor_documents import make_indexes
 from tests.benchmarks.floor_loops import GROUP, Submitter, Worker
-from tests.benchmarks.results import MongoResults, Results
+from tests.benchmarks.results import Results, task_results
 
 WORKER = "worker"
 
@@ -39,13 +39,7 @@ class Floor(Contender):
         return [module_command("tests.benchmarks.contenders.floor", WORKER)] * processes
 
     def results(self) -> Results:
-        return MongoResults(
-            self._places.mongo_url,
-            "tasks",
-            done={"status": "COMPLETED"},
-            unfinished={"status": {"$in": ["QUEUED", "RUNNING", "RETRYING"]}},
-            unpublished={"publish_at": {"$type": "date"}},
-        )
+        return task_results(self._places.mongo_url)
 
     async def open(self) -> None:
         await make_indexes(self._places.mongo_url)

@@ -11,7 +11,7 @@ from taskframework import BackgroundTaskExecutable, Settings, SubmitRequest, Tas
 from tests.benchmarks import program
 from tests.benchmarks.contender import Contender, Places, module_command, outcome
 from tests.benchmarks.events import bind_subscriber
-from tests.benchmarks.results import MongoResults, Results
+from tests.benchmarks.results import Results, task_results
 
 TASK_TYPE = "noop"
 
@@ -52,13 +52,7 @@ class Taskframework(Contender):
         return [module_command("taskframework", "worker", "--processes", str(processes), "--app", name)]
 
     def results(self) -> Results:
-        return MongoResults(
-            self._places.mongo_url,
-            "tasks",
-            done={"status": "COMPLETED"},
-            unfinished={"status": {"$in": ["QUEUED", "RUNNING", "RETRYING"]}},
-            unpublished={"publish_at": {"$type": "date"}},
-        )
+        return task_results(self._places.mongo_url)
 
     async def open(self) -> None:
         await self._stack.enter_async_context(self._framework.running(worker=False))
