@@ -68,6 +68,21 @@ class DispatchMarkCases(StoreSuite):
             task = await put(store, status=status, next_dispatch_at=None)
             assert (await marked(store, _dispatched(task))).next_dispatch_at is None
 
+    async def test_a_mark_that_comes_after_a_hand_over_moves_nothing(self, store: TaskStore) -> None:
+        """The mark of a confirmed message waits for a moment; in it a worker may have left the task to the sweeper."""
+        sent, untouched = await put(store), await put(store)
+        late = [
+            MarkDispatched(task.task_id, 1, FIRST, LONGEST, due=task.next_dispatch_at) for task in (sent, untouched)
+        ]
+        handed_over = await marked(store, MakeDue(sent.task_id, 1))
+
+        await store.mark(*late)
+
+        after = await stored(store, sent.task_id)
+        assert (after.next_dispatch_at, after.dispatches) == (handed_over.next_dispatch_at, 0)
+        assert (await stored(store, untouched.task_id)).dispatches == 1
+        assert (await marked(store, late[0])).dispatches == 0
+
     async def test_a_mark_on_nothing_is_no_error(self, store: TaskStore) -> None:
         await store.mark(MarkDispatched(new_task_id(), 1, FIRST, LONGEST))
         await store.mark(MarkPublished(new_task_id(), 1))
