@@ -51,6 +51,15 @@ def span(
 
 def log_context(**values: str | int | None) -> AbstractContextManager[None]:
     """Every log line inside carries these values."""
+    return structlog.contextvars.bound_contextvars(**_with_trace(values))
+
+
+def log_with(**values: str | int | None) -> None:
+    """Every log line carries these values to the end of the present asyncio task, which serves one purpose."""
+    structlog.contextvars.bind_contextvars(**_with_trace(values))
+
+
+def _with_trace(values: dict[str, str | int | None]) -> dict[str, str | int | None]:
     if is_tracing() and (trace_id := current_trace_id()) is not None:
         values["trace_id"] = trace_id
-    return structlog.contextvars.bound_contextvars(**values)
+    return values

@@ -107,7 +107,7 @@ class ExternalEventBridge:
         await failpoint.reached("relay.after_confirm")
         # Also without events: what was published before may lack its mark, and would come back from the relay for ever.
         for waiting in group:
-            if waiting.task.unpublished:
+            if waiting.task.sequence > waiting.task.published_sequence:
                 self._marking.add(self._remember(waiting.task))
 
     def _events(self, waiting: _Waiting) -> list[ExternalEvent]:

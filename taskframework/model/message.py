@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Self
 
 import orjson
@@ -91,4 +91,6 @@ def _shown(value: Any) -> str:
 
 def rfc3339(moment: datetime) -> str:
     """A time as every interface shows it: UTC, milliseconds, `Z`."""
+    if moment.tzinfo is UTC and moment.microsecond:  # "2026-01-31T08:15:30.123456…" in quotes, in a third of the time
+        return f"{orjson.dumps(moment)[1:24].decode()}Z"
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -148,7 +148,8 @@ class Task:
     @property
     def unpublished(self) -> tuple[HistoryEntry, ...]:
         """The events no subscriber was surely told of, oldest first."""
-        return tuple(entry for entry in self.history if entry.sequence > self.published_sequence)
+        mark = self.published_sequence
+        return tuple([entry for entry in self.history if entry.sequence > mark])
 
     def outcome_of(self, step: str) -> StepOutcome | None:
         """What is recorded of a step; None if it was not done yet."""

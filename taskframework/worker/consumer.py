@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 from collections.abc import Coroutine, Iterable
 from datetime import timedelta
@@ -16,7 +17,7 @@ from taskframework.errors import MessageUnreadableError, StoreError, StoreUnavai
 from taskframework.model.message import TaskMessage, read_message
 from taskframework.model.status import Priority
 from taskframework.tasks.registry import Registration, TaskRegistry
-from taskframework.telemetry import log_context, span
+from taskframework.telemetry import log_with, span
 from taskframework.worker.attempt import RunningAttempt
 from taskframework.worker.claim import ClaimStation, Refusal
 from taskframework.worker.executor import LeaseLostError, TaskExecutorService
@@ -62,6 +63,7 @@ class TaskConsumer:
         self.slots = slots
         self.lanes: Lanes[HeldDelivery] = Lanes(slots, self._start)
         self._handling: set[asyncio.Task[None]] = set()
+        self._context = contextvars.copy_context()
         self._is_closing = False
 
     def take(self, delivery: Delivery) -> None:
@@ -108,7 +110,8 @@ class TaskConsumer:
         self._begin(self._see_through(held, lane))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
+        # A copy for each: what is set for one task, for its log lines and spans, is not seen by the next.
+        task = asyncio.create_task(work, context=self._context.copy())
         self._handling.add(task)
         task.add_done_callback(self._handling.discard)
 
@@ -214,10 +217,8 @@ class TaskConsumer:
         }
         self._heartbeat.add(attempt)
         try:
-            with (
-                span(f"process {task.task_type}", SpanKind.CONSUMER, traceparent, attributes),
-                log_context(task_id=task.task_id, correlation_id=task.correlation_id, user_id=task.user_id),
-            ):
+            with span(f"process {task.task_type}", SpanKind.CONSUMER, traceparent, attributes):
+                log_with(task_id=task.task_id, correlation_id=task.correlation_id, user_id=task.user_id)
                 await failpoint.reached("execute.before")
                 outcome = await self._executor.execute(registration, attempt)
                 await self._settlement.settle(registration, attempt, outcome, held)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from taskframework.errors import StoreError, StoreUnavailableError
 from taskframework.model.marks import Mark, ReserveDispatch
@@ -34,6 +35,7 @@ from taskframework.stores.mongo.documents import (
     task_of,
 )
 from taskframework.stores.mongo.expressions import later, passed
+from taskframework.stores.mongo.inserts import TaskInserter
 from taskframework.stores.mongo.server_clock import ServerClock
 from taskframework.stores.mongo.transitions import write_of
 from taskframework.stores.mongo.writer import TaskWriter
@@ -48,6 +50,16 @@ _ALL_TASKS = timedelta(hours=1)
 #: pymongo's: all calls over motor wait for the same few threads, whichever client they belong to.
 _HEARTBEAT_CONNECTIONS = 4
 _RESERVED_TOGETHER = 500
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """What an open store works with."""
+
+    connection: Connection
+    heartbeats: Connection
+    inserter: TaskInserter
+    writer: TaskWriter
 
 
 class MongoStore:
@@ -73,13 +85,20 @@ class MongoStore:
         self._driver: Driver = driver
         self._timeout = timeout
         self._pool_size = pool_size
-        self._opened: tuple[Connection, Connection, TaskWriter] | None = None
+        self._opened: _Opened | None = None
         self._clock = ServerClock(self._server_time)
 
     async def open(self) -> None:
         connection = self._connect(self._pool_size)
         heartbeats = connect(self._url, "pymongo", self._timeout, _HEARTBEAT_CONNECTIONS)
-        self._opened = connection, heartbeats, TaskWriter(connection.tasks, self._timeout)
+        limits: Any = {"timeout": self._timeout.total_seconds(), "on_timeout": self._too_late}
+        patience = self._timeout * 0.9  # so that callers hear the reason before their own time is over
+        self._opened = _Opened(
+            connection,
+            heartbeats,
+            TaskInserter(connection.tasks, patience, **limits),
+            TaskWriter(connection.tasks, patience, **limits),
+        )
         try:
             await deployment.prepare(connection)
             await self._clock.start()
@@ -90,11 +109,12 @@ class MongoStore:
     async def close(self) -> None:
         if self._opened is None:
             return
-        (connection, heartbeats, writer), self._opened = self._opened, None
+        opened, self._opened = self._opened, None
         await self._clock.stop()
-        await writer.drain()
-        await connection.close()
-        await heartbeats.close()
+        await opened.inserter.drain()
+        await opened.writer.drain()
+        await opened.connection.close()
+        await opened.heartbeats.close()
 
     async def ping(self) -> None:
         with time_limit(min(_PING, self._timeout)):
@@ -112,16 +132,16 @@ class MongoStore:
         return self._clock.now()
 
     async def insert(self, task: Task) -> Inserted:
-        return await self._writer.insert(task)
+        return await self._parts.inserter.insert(task)
 
     async def insert_many(self, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
-        return await self._writer.insert_many(tasks)
+        return await self._parts.inserter.insert_many(tasks)
 
     async def apply(self, transition: Transition) -> Task | None:
-        return await self._writer.apply(transition)
+        return await self._parts.writer.apply(transition)
 
     async def mark(self, *marks: Mark) -> None:
-        await self._writer.mark(marks)
+        await self._parts.writer.mark(marks)
 
     async def renew(self, worker_id: str, fences: Sequence[Fence], lease: timedelta) -> dict[str, Renewal]:
         if not fences:
@@ -256,30 +276,29 @@ class MongoStore:
     def _connect(self, pool_size: int) -> Connection:
         return connect(self._url, self._driver, self._timeout, pool_size)
 
+    def _too_late(self) -> StoreUnavailableError:
+        return StoreUnavailableError(f"MongoDB did not answer within {self._timeout.total_seconds():g} s.")
+
     async def _server_time(self) -> datetime:
         return moment((await self._heartbeats.hello())["localTime"])
 
     @property
-    def _parts(self) -> tuple[Connection, Connection, TaskWriter]:
+    def _parts(self) -> _Opened:
         if self._opened is None:
             raise StoreError("The store is not open.", hint="Await open() first.")
         return self._opened
 
     @property
     def _tasks(self) -> Collection:
-        return self._parts[0].tasks
+        return self._parts.connection.tasks
 
     @property
     def _dead_messages(self) -> Collection:
-        return self._parts[0].dead_messages
+        return self._parts.connection.dead_messages
 
     @property
     def _heartbeats(self) -> Connection:
-        return self._parts[1]
-
-    @property
-    def _writer(self) -> TaskWriter:
-        return self._parts[2]
+        return self._parts.heartbeats
 
 
 async def _page(

@@ -1,85 +1,58 @@
-"""The writes: grouped under load, alone when idle, and settled by reading back when a reply was lost."""
+"""The writes to tasks that are there: grouped under load, alone when idle, and sure even when a reply was lost."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
-
-from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from taskframework.errors import StoreError, StoreUnavailableError, TaskframeworkError, ValueNotStorableError
 from taskframework.grouping import Grouping
 from taskframework.model.marks import Mark
 from taskframework.model.task import Task
-from taskframework.model.transitions import Complete, Fail, RecordStep, Release, ReportProgress, Transition
-from taskframework.stores.base import Inserted
-from taskframework.stores.mongo.client import Collection, DuplicateDocumentError, encoded, time_limit
-from taskframework.stores.mongo.documents import document_of, readable, task_of
+from taskframework.model.transitions import Complete, Fail, Transition
+from taskframework.stores.mongo.client import Collection, encoded, time_limit
+from taskframework.stores.mongo.documents import Document, moment, readable, task_of
+from taskframework.stores.mongo.held import HeldTasks
+from taskframework.stores.mongo.retrying import patiently
+from taskframework.stores.mongo.together import Together, both
 from taskframework.stores.mongo.transitions import JOINT, Write, write_of
 from taskframework.stores.replies import reply_point
 
 Value = TypeVar("Value")
+Asked = TypeVar("Asked", bound=Transition | Mark)
+#: One for each transition: the task after it, None if its guard refused, or what kept it from being written.
+Replies = Sequence[Task | Exception | None]
 
-_ENDINGS = (Complete, Fail, Release)
-_SETTLEMENTS = (*_ENDINGS, ReportProgress, RecordStep)
-#: How many of the last endings are remembered: far more than can wait for a reply at once.
-_REMEMBERED = 20_000
-_PAUSE = wait_random_exponential(multiplier=0.05, max=1)
-_INSERTS_IN_A_GROUP = 500
+#: What ends an attempt in a way that the rule alone knows, if the task before it is known.
+_KNOWN_ENDS: tuple[type[Transition], ...] = (Complete, Fail)
 _MARKS_IN_A_GROUP = 500
 
 
-@dataclass(frozen=True, slots=True)
-class _New:
-    task: Task
-    document: Any
-
-
 class TaskWriter:
-    """Inserts, transitions and marks on the collection of tasks.
+    """Transitions and marks on the collection of tasks."""
 
-    An attempt to write gets half of the time, so that there is time to look whether a write without a reply was made.
-    """
+    def __init__(self, tasks: Collection, patience: timedelta, **limits: Any) -> None:
+        """Prepare without writing.
 
-    def __init__(self, tasks: Collection, timeout: timedelta) -> None:
+        Args:
+            tasks: the collection.
+            patience: how long a group is tried again while MongoDB is away.
+            limits: time limits of `Grouping`, for each caller.
+        """
         self._tasks = tasks
-        self._timeout = timeout
-        self._asked_to_end: dict[str, None] = {}
-        self._patience = timeout * 0.9  # so that callers hear the reason before their own time is over
-        limits: Any = {"timeout": timeout.total_seconds(), "on_timeout": self._too_late}
-        self._inserts = Grouping(self._insert_group, limit=_INSERTS_IN_A_GROUP, **limits)
+        self._patience = patience
+        self._held = HeldTasks()
         self._claims = Grouping(self._move_group, key=_task_id, **limits)
         self._settlements = Grouping(self._move_group, key=_task_id, **limits)
 
     async def drain(self) -> None:
         """Wait until everything asked for is written."""
-        for grouping in (self._inserts, self._claims, self._settlements):
+        for grouping in (self._claims, self._settlements):
             await grouping.drain()
-
-    async def insert(self, task: Task) -> Inserted:
-        return await self._inserts(_new(task))
-
-    async def insert_many(self, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
-        replies: dict[int, Inserted | Exception] = {}
-        news: dict[int, _New] = {}
-        for at, task in enumerate(tasks):
-            try:
-                news[at] = _new(task)
-            except ValueNotStorableError as error:
-                replies[at] = error
-        for start in range(0, len(news), _INSERTS_IN_A_GROUP):
-            places = list(news)[start : start + _INSERTS_IN_A_GROUP]
-            try:
-                inserted = await self._insert_group([news[at] for at in places])
-            except StoreError as error:
-                inserted = [error] * len(places)
-            replies |= zip(places, inserted, strict=True)
-        return [replies[at] for at in range(len(tasks))]
 
     async def apply(self, transition: Transition) -> Task | None:
         _check_id(transition)
@@ -95,14 +68,21 @@ class TaskWriter:
         # Two marks on a task are two writes, in their order: of one write the document would take the first alone.
         for group in _each_task_once(marks):
             await self._mark_group(group)
+            self._held.marked(group)
 
     async def _alone(self, transition: Transition) -> Task | None:
         write = _encoded(transition)
         document = await self._tasks.update_one(write.guard, write.stages, (reply_point(transition),))
         return None if document is None else task_of(document)
 
-    async def _move_group(self, transitions: Sequence[Transition]) -> Sequence[Task | Exception | None]:
-        asked_before = self._remember_endings(transitions)
+    async def _move_group(self, transitions: Sequence[Transition]) -> Replies:
+        before = self._held.take(transitions)
+        replies = await self._moved(transitions, before)
+        self._held.hold(replies)
+        return replies
+
+    async def _moved(self, transitions: Sequence[Transition], before: dict[str, Task]) -> Replies:
+        asked_before = self._held.asked_before(transitions)
         over = set[str]()
         with time_limit(self._patience):
             if len(transitions) == 1:
@@ -110,19 +90,9 @@ class TaskWriter:
                 with contextlib.suppress(StoreUnavailableError), time_limit(self._patience / 2):
                     return [await self._alone(transitions[0])]
             elif asked_before:
-                over = await self._patiently(lambda: self._settled_before(transitions, asked_before))
-            return await self._patiently(lambda: self._move_together(transitions, over))
-
-    def _remember_endings(self, transitions: Sequence[Transition]) -> list[str]:
-        """Which of these claims were asked to end before. A claim is known to one process alone, hence to this one."""
-        settlements = [asked for asked in transitions if isinstance(asked, _SETTLEMENTS)]
-        asked_before = [asked.fence.claim_id for asked in settlements if asked.fence.claim_id in self._asked_to_end]
-        self._asked_to_end |= dict.fromkeys(
-            asked.fence.claim_id for asked in settlements if isinstance(asked, _ENDINGS)
-        )
-        while len(self._asked_to_end) > _REMEMBERED:
-            del self._asked_to_end[next(iter(self._asked_to_end))]
-        return asked_before
+                over = await patiently(lambda: self._settled_before(transitions, asked_before), self._patience)
+                before = {}
+            return await patiently(lambda: self._move_together(transitions, before, over), self._patience)
 
     async def _settled_before(self, transitions: Sequence[Transition], claims: Sequence[str]) -> set[str]:
         """Tasks whose claim is over already: it would show as won whatever became of this second settlement."""
@@ -130,16 +100,43 @@ class TaskWriter:
         return {document["_id"] for document in await self._tasks.find(settled, fields=("_id",))}
 
     async def _move_together(
-        self, transitions: Sequence[Transition], over: set[str]
-    ) -> Sequence[Task | Exception | None]:
-        """Write all, then read all: the totals of a bulk write do not say which guards held.
+        self, transitions: Sequence[Transition], before: dict[str, Task], over: set[str]
+    ) -> Replies:
+        """Write all, then read what is not known by then: the totals of a bulk write do not say which guards held.
 
         Made a second time, a move that was made finds its guard closed by itself, and the reading shows it as won.
         """
-        refused = await self._write(transitions)
-        found = readable(await self._tasks.find({"_id": {"$in": _ids(transitions)}}), task_of)
-        tasks = {task.task_id: task for task in found if task.task_id not in over}
-        return [refused.get(at) or _won(asked, tasks) for at, asked in enumerate(transitions)]
+        tasks = await self._end_known(transitions, before)
+        asked = [transition for transition in transitions if transition.task_id not in tasks]
+        refused = await self._write(asked)
+        found = readable(await self._tasks.find({"_id": {"$in": _ids(asked)}}), task_of) if asked else []
+        tasks |= {task.task_id: task for task in found if task.task_id not in over}
+        return [refused.get(transition.task_id) or _won(transition, tasks) for transition in transitions]
+
+    async def _end_known(self, transitions: Sequence[Transition], before: dict[str, Task]) -> dict[str, Task]:
+        """End those whose task is known; the tasks after it, of each kind all or none."""
+        known = [asked for asked in transitions if isinstance(asked, _KNOWN_ENDS) and asked.task_id in before]
+        kinds = [ends for ends in _by_kind(known) if len(ends) > 1]
+        ended = await _all(self._end_kind(ends, before) for ends in kinds)
+        return {task.task_id: task for tasks in ended for task in tasks}
+
+    async def _end_kind(self, ends: Sequence[Transition], before: dict[str, Task]) -> Sequence[Task]:
+        """Nothing is read of these but the time: reading and decoding them took a tenth of a worker's time.
+
+        If not every one was as it is known, nobody can tell which; then it is as if this had not been tried.
+        """
+        as_known = Together(ends).where(
+            revision=lambda end: before[end.task_id].revision,
+            published_sequence=lambda end: before[end.task_id].published_sequence,
+        )
+        if await self._write_jointly(ends, as_known) != len(ends):
+            return ()
+        first = before[ends[0].task_id]
+        written = await self._tasks.find({"_id": first.task_id, "revision": first.revision + 1}, fields=("updated_at",))
+        if not written:  # it has moved on
+            return ()
+        now = moment(written[0]["updated_at"])  # the server's clock stands still within one command
+        return [after for end in ends if (after := end.apply(before[end.task_id], now)) is not None]
 
     async def _mark_group(self, marks: Sequence[Mark]) -> None:
         with time_limit(self._patience):
@@ -147,123 +144,68 @@ class TaskWriter:
         for error in refused.values():
             raise error
 
-    async def _write(self, group: Sequence[Transition | Mark]) -> dict[int, TaskframeworkError]:
-        """Make the writes of a group, a kind in one command where that is possible; what was refused, by position."""
-        kinds: dict[type[Any], dict[int, Transition | Mark]] = defaultdict(dict)
-        for at, asked in enumerate(group):
-            kinds[type(asked)][at] = asked
+    async def _write(self, group: Sequence[Transition | Mark]) -> dict[str, TaskframeworkError]:
+        """Make the writes of a group, a kind in one command where that is possible; what was refused, by task."""
         # A kind whose reply is lost does not keep the others from being written.
-        replies = await asyncio.gather(*map(self._write_kind, kinds.values()), return_exceptions=True)
-        refused: dict[int, TaskframeworkError] = {}
-        for reply in replies:
-            if isinstance(reply, BaseException):
-                raise reply
-            refused |= reply
-        return refused
+        refused = await _all(map(self._write_kind, _by_kind(group)))
+        return {task_id: error for errors in refused for task_id, error in errors.items()}
 
-    async def _write_kind(self, group: dict[int, Transition | Mark]) -> dict[int, TaskframeworkError]:
-        if len(group) > 1 and await self._write_jointly(list(group.values())):
+    async def _write_kind(self, group: Sequence[Transition | Mark]) -> dict[str, TaskframeworkError]:
+        if len(group) > 1 and await self._write_jointly(group) is not None:
             return {}
         return await self._write_each(group)
 
-    async def _write_jointly(self, asked: Sequence[Transition | Mark]) -> bool:
-        """Whether one command made all of them.
+    async def _write_jointly(self, asked: Sequence[Transition | Mark], and_if: Document | None = None) -> int | None:
+        """Make all of them in one command, if `and_if` holds as well.
 
         One value that cannot be stored, or one document that the server refuses, ends it half-way. Alone, the others
         are made, and one that was made already finds its guard closed.
+
+        Returns:
+            How many guards held; None if it cannot be done, or was not done whole.
         """
         if type(asked[0]) not in JOINT:
-            return False
+            return None
         try:
             write = write_of(asked)
-            await self._tasks.update_these(write.guard, write.stages, map(reply_point, asked))
+            guard = both(write.guard, and_if or {})
+            return await self._tasks.update_these(guard, write.stages, map(reply_point, asked))
         except StoreUnavailableError:
             raise
         except (StoreError, ValueNotStorableError):
-            return False
-        return True
+            return None
 
-    async def _write_each(self, group: dict[int, Transition | Mark]) -> dict[int, TaskframeworkError]:
-        refused: dict[int, TaskframeworkError] = {}
-        writes: dict[int, Write] = {}
-        for at, asked in group.items():
+    async def _write_each(self, group: Sequence[Transition | Mark]) -> dict[str, TaskframeworkError]:
+        refused: dict[str, TaskframeworkError] = {}
+        writes: dict[str, Write] = {}
+        for asked in group:
             try:
-                writes[at] = _encoded(asked)
+                writes[asked.task_id] = _encoded(asked)
             except ValueNotStorableError as refusal:
-                refused[at] = refusal
+                refused[asked.task_id] = refusal
         if not writes:
             return refused
         updates = [(write.guard, write.stages) for write in writes.values()]
+        points = [reply_point(asked) for asked in group if asked.task_id in writes]
         places = list(writes)
-        found = await self._tasks.update_each(updates, [reply_point(group[at]) for at in places])
+        found = await self._tasks.update_each(updates, points)
         return refused | {places[at]: error for at, error in found.items()}
 
-    async def _insert_group(self, news: Sequence[_New]) -> Sequence[Inserted | Exception]:
-        unsure = False
 
-        async def insert_together() -> Sequence[Inserted | Exception]:
-            nonlocal unsure
-            try:
-                refused = await self._tasks.insert_each([new.document for new in news], ("submit.reply",))
-            except StoreUnavailableError:
-                unsure = True
-                raise
-            return await self._inserted(news, refused, unsure)
-
-        with time_limit(self._patience):
-            return await self._patiently(insert_together)
-
-    async def _inserted(
-        self, news: Sequence[_New], refused: dict[int, StoreError], unsure: bool
-    ) -> Sequence[Inserted | Exception]:
-        """The replies to a group of inserts. `unsure`: an earlier attempt of this group may have stored tasks."""
-        duplicates = [at for at, error in refused.items() if isinstance(error, DuplicateDocumentError)]
-        there = await self._there_already([news[at].task for at in duplicates])
-        replies: list[Inserted | Exception] = [
-            refused.get(at) or Inserted(new.task, True) for at, new in enumerate(news)
-        ]
-        for at, task in zip(duplicates, there, strict=True):
-            replies[at] = Inserted(task, unsure and task.task_id == news[at].task.task_id)
-        return replies
-
-    async def _there_already(self, tasks: Sequence[Task]) -> Sequence[Task]:
-        """The stored task of the same id, or of the same user and idempotency key, for each of these."""
-        if not tasks:
-            return []
-        keys = [{"user_id": task.user_id, "idempotency_key": task.idempotency_key} for task in tasks if _key(task)]
-        found = await self._tasks.find({"$or": [{"_id": {"$in": [task.task_id for task in tasks]}}, *keys]})
-        stored = [task_of(document) for document in found]
-        by_id = {task.task_id: task for task in stored}
-        by_key = {_key(task): task for task in stored}
-        there = [by_id.get(task.task_id) or by_key.get(_key(task)) for task in tasks]
-        if missing := [task.task_id for task, other in zip(tasks, there, strict=True) if other is None]:
-            raise StoreUnavailableError(f"A majority of MongoDB does not know the twin of {missing[0]} yet.")
-        return [task for task in there if task is not None]
-
-    async def _patiently(self, write: Callable[[], Awaitable[Value]]) -> Value:
-        """Try again while MongoDB is away: a server restarts or steps down within seconds."""
-
-        async def attempt() -> Value:
-            with time_limit(self._patience / 2):
-                return await write()
-
-        with contextlib.suppress(StoreUnavailableError):
-            return await attempt()
-        retrying = AsyncRetrying(
-            retry=retry_if_exception_type(StoreUnavailableError),
-            stop=stop_after_delay(self._patience),
-            wait=_PAUSE,
-            reraise=True,
-        )
-        await asyncio.sleep(_PAUSE.multiplier)
-        return await retrying(attempt)
-
-    def _too_late(self) -> StoreUnavailableError:
-        return StoreUnavailableError(f"MongoDB did not answer within {self._timeout.total_seconds():g} s.")
+async def _all(writes: Iterable[Awaitable[Value]]) -> list[Value]:
+    """Wait for all of them, also when one fails; then raise its error."""
+    replies = await asyncio.gather(*writes, return_exceptions=True)
+    for reply in replies:
+        if isinstance(reply, BaseException):
+            raise reply
+    return [reply for reply in replies if not isinstance(reply, BaseException)]
 
 
-def _new(task: Task) -> _New:
-    return _New(task, encoded(document_of(task), "the task"))
+def _by_kind(group: Sequence[Asked]) -> list[list[Asked]]:
+    kinds: dict[type[Any], list[Asked]] = defaultdict(list)
+    for asked in group:
+        kinds[type(asked)].append(asked)
+    return list(kinds.values())
 
 
 def _encoded(asked: Transition | Mark) -> Write:
@@ -303,7 +245,3 @@ def _ids(group: Sequence[Transition | Mark]) -> list[str]:
 def _won(transition: Transition, tasks: dict[str, Task]) -> Task | None:
     task = tasks.get(transition.task_id)
     return task if task is not None and transition.won(task) else None
-
-
-def _key(task: Task) -> tuple[str, str] | None:
-    return None if task.idempotency_key is None else (task.user_id, task.idempotency_key)

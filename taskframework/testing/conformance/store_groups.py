@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+import pytest
 
 from taskframework.model.interventions import Cancel
 from taskframework.model.marks import MarkDispatched, MarkPublished
 from taskframework.model.status import TaskStatus
-from taskframework.model.transitions import Complete, Fail, Fence, ReportProgress
+from taskframework.model.transitions import Complete, Fail, Fence, RecordStep, ReportProgress, Transition
 from taskframework.stores.base import Inserted, TaskStore
+from taskframework.testing.conformance.comparison import differences
 from taskframework.testing.conformance.store_suite import (
     HOUR,
     MINUTE,
@@ -21,6 +26,41 @@ from taskframework.testing.conformance.store_suite import (
     stored,
 )
 from taskframework.testing.factories import new_task
+
+
+async def _nothing(store: TaskStore, fence: Fence) -> None:
+    pass
+
+
+async def _cancel(store: TaskStore, fence: Fence) -> None:
+    await store.apply(Cancel(fence.task_id, None, "alice", None))
+
+
+async def _progress(store: TaskStore, fence: Fence) -> None:
+    await store.apply(ReportProgress(fence, {"percent": 50}))
+
+
+async def _step(store: TaskStore, fence: Fence) -> None:
+    await store.apply(RecordStep(fence, "charge", 7))
+
+
+async def _mark(store: TaskStore, fence: Fence) -> None:
+    await store.mark(MarkPublished(fence.task_id, 1))
+
+
+async def _beat(store: TaskStore, fence: Fence) -> None:
+    await store.renew("worker-1", [fence], 2 * HOUR)
+
+
+#: What may happen to a running task between its claim and its end.
+MEANWHILE: dict[str, Callable[[TaskStore, Fence], Awaitable[None]]] = {
+    "nothing": _nothing,
+    "cancel": _cancel,
+    "progress": _progress,
+    "step": _step,
+    "mark": _mark,
+    "heartbeat": _beat,
+}
 
 
 class GroupCases(StoreSuite):
@@ -91,6 +131,26 @@ class GroupCases(StoreSuite):
         assert isinstance(inserted, Inserted)
         assert (inserted.is_new, inserted.task.task_id, inserted.task.parameters) == (False, task.task_id, {"n": 1})
 
+    @pytest.mark.parametrize("meanwhile", MEANWHILE.values(), ids=MEANWHILE.keys())
+    @pytest.mark.parametrize("is_all", [True, False], ids=["all", "some"])
+    async def test_ends_at_once_reply_what_is_stored(
+        self, store: TaskStore, meanwhile: Callable[[TaskStore, Fence], Awaitable[None]], is_all: bool
+    ) -> None:
+        claims = [claim_of(await put(store, parameters=n)) for n in range(20)]
+        running = await asyncio.gather(*(store.apply(claim) for claim in claims))
+        fences = [Fence(claim.task_id, 1, claim.claim_id) for claim in claims]
+        for fence in fences if is_all else fences[::5]:
+            await meanwhile(store, fence)
+
+        ended = await asyncio.gather(*(store.apply(_end(fence, n)) for n, fence in enumerate(fences)))
+
+        for n, (before, after) in enumerate(zip(running, ended, strict=True)):
+            assert before is not None
+            assert after is not None
+            assert differences(after, await stored(store, before.task_id), timedelta(0)) == []
+            assert after.parameters == n
+            assert [entry.sequence for entry in after.history] == list(range(1, after.sequence + 1))
+
     async def test_each_caller_gets_the_reply_to_its_own_call(self, store: TaskStore) -> None:
         running = [await put_running(store, parameters=n) for n in range(40)]
         stale = {task.task_id for task, _ in running[::4]}
@@ -107,3 +167,13 @@ class GroupCases(StoreSuite):
             else:
                 assert reply is not None
                 assert (reply.task_id, reply.result, reply.parameters) == (task.task_id, task.task_id, task.parameters)
+
+
+def _end(fence: Fence, n: int) -> Transition:
+    match n % 4:
+        case 0:
+            return Fail(fence, "worker-1", an_error(), True, HOUR)
+        case 1:
+            return Fail(fence, "worker-1", an_error(), False, timedelta(0))
+        case _:
+            return Complete(fence, "worker-1", {"n": n})

@@ -1,0 +1,43 @@
+"""Trying a write again while MongoDB is away: a server restarts or steps down within seconds."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import TypeVar
+
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
+
+from taskframework.errors import StoreUnavailableError
+from taskframework.stores.mongo.client import time_limit
+
+Value = TypeVar("Value")
+
+_PAUSE = wait_random_exponential(multiplier=0.05, max=1)
+
+
+async def patiently(write: Callable[[], Awaitable[Value]], patience: timedelta) -> Value:
+    """Write, if need be several times within `patience`.
+
+    An attempt gets half of that time, so that there is time to look whether a write without a reply was made.
+
+    Raises:
+        StoreUnavailableError: the last attempt's.
+    """
+
+    async def attempt() -> Value:
+        with time_limit(patience / 2):
+            return await write()
+
+    with contextlib.suppress(StoreUnavailableError):
+        return await attempt()
+    retrying = AsyncRetrying(
+        retry=retry_if_exception_type(StoreUnavailableError),
+        stop=stop_after_delay(patience),
+        wait=_PAUSE,
+        reraise=True,
+    )
+    await asyncio.sleep(_PAUSE.multiplier)
+    return await retrying(attempt)
