@@ -10,10 +10,11 @@ from aio_pika.abc import AbstractChannel
 from aiormq import spec
 from hypothesis import given
 from hypothesis import strategies as st
-from pamqp.header import ContentHeader
 
 from taskframework.brokers.rabbitmq.delivery import ConsumerChannel, RabbitDelivery
+from taskframework.brokers.rabbitmq.reading import IncomingDeliveries
 from taskframework.model.status import Priority
+from tests.support.amqp import delivery_frames
 
 #: Frames that the driver keeps for the socket; the next one waits.
 _BUFFER = 3
@@ -22,13 +23,15 @@ _BUFFER = 3
 class ModelChannel:
     """The driver's channel and the broker's end of it; frames arrive when `pass_on` says so."""
 
+    number = 1
+
     def __init__(self) -> None:
+        self.incoming = IncomingDeliveries()
         self.close_callbacks: set[Any] = set()
         self.on_consumer_cancel_callbacks: set[Any] = set()
         self.is_closed = False
         self._frames: asyncio.Queue[tuple[str, int, bool]] = asyncio.Queue(_BUFFER)
         self._outstanding: list[int] = []
-        self._take: Any = None
         self._delivered = 0
         #: What the broker made of each delivery.
         self.answers: dict[int, str] = {}
@@ -36,8 +39,7 @@ class ModelChannel:
     async def set_qos(self, prefetch_count: int, *, global_: bool) -> None:
         pass
 
-    async def basic_consume(self, queue: str, take: Any, *, arguments: object) -> spec.Basic.ConsumeOk:
-        self._take = take
+    async def basic_consume(self, queue: str, _: object, *, arguments: object) -> spec.Basic.ConsumeOk:
         return spec.Basic.ConsumeOk(consumer_tag="tag")
 
     async def basic_ack(self, tag: int, *, multiple: bool, wait: bool) -> None:
@@ -51,9 +53,7 @@ class ModelChannel:
     async def deliver(self) -> None:
         self._delivered += 1
         self._outstanding.append(self._delivered)
-        frame = spec.Basic.Deliver(consumer_tag="tag", delivery_tag=self._delivered, exchange="e", routing_key="k")
-        header = ContentHeader(properties=spec.Basic.Properties())
-        await self._take(aiormq.abc.DeliveredMessage(frame, header, b"", cast(Any, self)))
+        self.incoming.split(b"".join(delivery_frames(1, self._delivered, spec.Basic.Properties(), b"")))
 
     def pass_on(self) -> None:
         """Let one frame arrive, and read it as the broker does."""
@@ -76,7 +76,9 @@ _STEPS = st.one_of(
 
 async def _open_channel() -> tuple[ModelChannel, ConsumerChannel, list[RabbitDelivery]]:
     model, deliveries = ModelChannel(), list[RabbitDelivery]()
-    channel = ConsumerChannel(cast(AbstractChannel, model), cast(aiormq.abc.AbstractChannel, model), Priority.NORMAL)
+    channel = ConsumerChannel(
+        cast(AbstractChannel, model), cast(aiormq.abc.AbstractChannel, model), model.incoming, Priority.NORMAL
+    )
     await channel.consume("tasks.a.normal", 100, deliveries.append)
     return model, channel, deliveries
 

@@ -10,14 +10,15 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from functools import partial
-from typing import Any
 
 import aiormq.abc
-import orjson
 from aio_pika.abc import AbstractChannel
 
+from taskframework.background import Background
 from taskframework.brokers.rabbitmq.connection import ANSWER_SECONDS
 from taskframework.brokers.rabbitmq.faults import delivery_timeout, driver_errors
+from taskframework.brokers.rabbitmq.properties import Received, read_properties
+from taskframework.brokers.rabbitmq.reading import IncomingDeliveries
 from taskframework.errors import BrokerError
 from taskframework.model.status import Priority
 
@@ -36,16 +37,19 @@ class ConsumerChannel:
         self,
         channel: AbstractChannel,
         inner: aiormq.abc.AbstractChannel,
+        incoming: IncomingDeliveries,
         lane: Priority,
         on_timeout: Callable[[timedelta], None] | None = None,
     ) -> None:
         """Take a fresh channel; `on_timeout` is told the broker's consumer timeout when it ends the channel for it."""
         self._channel = channel  # held: the driver drops the inner one with it
         self._inner = inner
+        self._incoming = incoming
         self._on_timeout = on_timeout
         self._tag: str | None = None
         self._open_deliveries = 0
         self._answers = _Answers()
+        self._putting_back = Background()
         self._flushing: asyncio.Task[None] | None = None
         self._has_news = True
         self._was_passed_over = False
@@ -75,23 +79,23 @@ class ConsumerChannel:
             The driver's errors.
         """
 
-        async def take(message: aiormq.abc.DeliveredMessage) -> None:
-            # Runs in a task that dies with the channel, so it only hands over.
+        def take(tag: int, header: bytes, body: bytes) -> None:
+            # Runs while the socket is read, so it only hands over.
             self._open_deliveries += 1
             self._has_news = True
             self._nothing_owed.clear()
-            delivery = RabbitDelivery(self, message)
-            if message.delivery_tag is not None:
-                self._answers.owe(message.delivery_tag)
+            self._answers.owe(tag)
+            delivery = RabbitDelivery(self, tag, header, body)
             if self._takes_no_more:
-                await delivery.put_back()
+                self._putting_back.start(delivery.put_back())
             else:
                 on_delivery(delivery)
 
         self.queue = queue
         self._inner.on_consumer_cancel_callbacks.add(lambda _: self.lost.set())
         await self._channel.set_qos(prefetch, global_=False)
-        registered = await self._inner.basic_consume(self.queue, take, arguments={**(arguments or {})})
+        self._incoming.register(self._inner.number, take)
+        registered = await self._inner.basic_consume(self.queue, _take_nothing, arguments={**(arguments or {})})
         self._tag = registered.consumer_tag
 
     async def is_served(self) -> bool:
@@ -196,6 +200,10 @@ class ConsumerChannel:
         self._nothing_owed.set()
 
 
+async def _take_nothing(_: aiormq.abc.DeliveredMessage) -> None:
+    """The driver wants to know whom to call, but it is not shown any delivery."""
+
+
 class _Answers:
     """Which acknowledgements to send: one for all up to some tag, and one for each that is ahead of the others."""
 
@@ -233,22 +241,23 @@ class _Answers:
 class RabbitDelivery:
     """A message in our hands, as the port describes it."""
 
-    __slots__ = ("_answered", "_channel", "_message", "headers")
+    __slots__ = ("_answered", "_channel", "_header", "_properties", "_tag", "body")
 
-    def __init__(self, channel: ConsumerChannel, message: aiormq.abc.DeliveredMessage) -> None:
+    def __init__(self, channel: ConsumerChannel, tag: int, header: bytes, body: bytes) -> None:
         self._channel = channel
-        self._message = message
+        self._tag = tag
+        self._header = header
+        self._properties: Received | None = None
         self._answered = False
-        headers = message.header.properties.headers or {}
-        self.headers: Mapping[str, str] = {name: header_text(value) for name, value in headers.items()}
+        self.body = body
 
     @property
-    def body(self) -> bytes:
-        return self._message.body
+    def headers(self) -> Mapping[str, str]:
+        return self._read().headers
 
     @property
     def content_type(self) -> str:
-        return self._message.header.properties.content_type or ""
+        return self._read().content_type
 
     @property
     def queue(self) -> str:
@@ -275,16 +284,12 @@ class RabbitDelivery:
 
     async def _answer(self, verb: str) -> None:
         # A second answer would close the channel under everybody else's deliveries.
-        tag = self._message.delivery_tag
-        if not self._answered and tag is not None:
+        if not self._answered:
             self._answered = True
-            await self._channel.answer(tag, verb)
+            await self._channel.answer(self._tag, verb)
 
-
-def header_text(value: Any) -> str:
-    """A header's value as text; tables and lists, such as x-death, as JSON."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, bytes | bytearray):
-        return bytes(value).decode(errors="replace")
-    return orjson.dumps(value, default=str).decode()
+    def _read(self) -> Received:
+        # Only now: many a delivery is handed over or put back without anybody asking.
+        if self._properties is None:
+            self._properties = read_properties(self._header)
+        return self._properties

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
@@ -12,22 +12,23 @@ import pytest
 from aio_pika.abc import AbstractChannel
 from aiormq import spec
 from aiormq.exceptions import ChannelInvalidStateError, ChannelPreconditionFailed
-from pamqp.header import ContentHeader
 
 from taskframework.background import Background
 from taskframework.brokers.rabbitmq import delivery as delivery_module
 from taskframework.brokers.rabbitmq.connection import Line
 from taskframework.brokers.rabbitmq.consumer import QueueConsumer, Source
-from taskframework.brokers.rabbitmq.delivery import ConsumerChannel, RabbitDelivery, header_text
+from taskframework.brokers.rabbitmq.delivery import ConsumerChannel, RabbitDelivery
+from taskframework.brokers.rabbitmq.properties import header_text
+from taskframework.brokers.rabbitmq.reading import IncomingDeliveries
 from taskframework.brokers.rabbitmq.supervision import Kept
 from taskframework.model.status import Priority
 from taskframework.testing.eventually import eventually
+from tests.support.amqp import delivery_frames
 
 TIMED_OUT = (
     "PRECONDITION_FAILED - delivery acknowledgement on channel 1 timed out. Timeout value used: {} ms. "
     "This timeout value can be configured, see consumers doc guide to learn more"
 )
-Take = Callable[[aiormq.abc.DeliveredMessage], Awaitable[None]]
 
 
 @pytest.fixture(autouse=True)
@@ -38,14 +39,17 @@ def _no_lingering(monkeypatch: pytest.MonkeyPatch) -> None:
 class FakeChannel:
     """Stands in for both the driver's channel and the one inside it."""
 
+    number = 7
+
     def __init__(self) -> None:
+        self.incoming = IncomingDeliveries()
         self.close_callbacks: set[Callable[..., None]] = set()
         self.on_consumer_cancel_callbacks: set[Callable[..., None]] = set()
         self.is_closed = False
         #: Verb, tag, and of an acknowledgement whether it is for all before it, else whether it goes back.
         self.answers: list[tuple[str, int, bool]] = []
         self.error: BaseException | None = None
-        self.take: Take | None = None
+        self.is_consumed = False
         self.prefetch: tuple[int, bool] | None = None
         self.arguments: Mapping[str, int] = {}
         self.registered = asyncio.Event()
@@ -54,8 +58,8 @@ class FakeChannel:
     async def set_qos(self, prefetch_count: int, *, global_: bool) -> None:
         self.prefetch = (prefetch_count, global_)
 
-    async def basic_consume(self, queue: str, take: Take, *, arguments: Mapping[str, int]) -> spec.Basic.ConsumeOk:
-        self.take, self.arguments = take, arguments
+    async def basic_consume(self, queue: str, _: object, *, arguments: Mapping[str, int]) -> spec.Basic.ConsumeOk:
+        self.is_consumed, self.arguments = True, arguments
         await self.registered.wait()
         return spec.Basic.ConsumeOk(consumer_tag="tag")
 
@@ -80,11 +84,9 @@ class FakeChannel:
         self.answers.append((verb, tag, flag))
 
     async def deliver(self, tag: int) -> None:
-        assert self.take is not None
-        header = ContentHeader(properties=spec.Basic.Properties(headers={"task_id": f"t{tag}"}))
-        frame = spec.Basic.Deliver(consumer_tag="tag", delivery_tag=tag, exchange="e", routing_key="k")
-        channel = cast(aiormq.abc.AbstractChannel, self)
-        await self.take(aiormq.abc.DeliveredMessage(frame, header, b"body", channel))
+        properties = spec.Basic.Properties(content_type="text/plain", headers={"task_id": f"t{tag}"})
+        assert self.incoming.split(b"".join(delivery_frames(self.number, tag, properties, b"body"))) == b""
+        await asyncio.sleep(0)  # what is put back is put back by a task
 
 
 class FakeLine:
@@ -92,6 +94,7 @@ class FakeLine:
 
     def __init__(self, channel: FakeChannel) -> None:
         self.lost = asyncio.Event()
+        self.deliveries = channel.incoming
         self._channel = channel
 
     async def channel(self) -> FakeChannel:
@@ -105,7 +108,10 @@ class Bench:
         self.fake = FakeChannel()
         self.deliveries: list[RabbitDelivery] = []
         self.channel = ConsumerChannel(
-            cast(AbstractChannel, self.fake), cast(aiormq.abc.AbstractChannel, self.fake), Priority.LOW
+            cast(AbstractChannel, self.fake),
+            cast(aiormq.abc.AbstractChannel, self.fake),
+            self.fake.incoming,
+            Priority.LOW,
         )
 
     async def consume(self, *tags: int) -> None:
@@ -119,7 +125,7 @@ async def test_a_delivery_tells_what_it_is_and_prefetch_is_never_global() -> Non
     await bench.consume(1)
     [delivery] = bench.deliveries
     assert (delivery.body, delivery.queue, delivery.lane) == (b"body", "tasks.a.low", Priority.LOW)
-    assert delivery.headers == {"task_id": "t1"}
+    assert (delivery.headers, delivery.content_type) == ({"task_id": "t1"}, "text/plain")
     assert bench.fake.prefetch == (5, False)
 
 
@@ -127,7 +133,11 @@ async def test_a_channel_that_was_closed_for_a_late_delivery_tells_the_timeout()
     told: list[timedelta] = []
     fake = FakeChannel()
     ConsumerChannel(
-        cast(AbstractChannel, fake), cast(aiormq.abc.AbstractChannel, fake), Priority.LOW, on_timeout=told.append
+        cast(AbstractChannel, fake),
+        cast(aiormq.abc.AbstractChannel, fake),
+        fake.incoming,
+        Priority.LOW,
+        on_timeout=told.append,
     )
     for reason in (
         None,
@@ -214,7 +224,7 @@ async def test_stopping_while_the_consumer_registers_hands_over_what_has_come() 
     lines = Kept("line", open_line, lambda _: None)
     lines.start()
     consumer = QueueConsumer(lines, Source("a", 5, queue), deliveries.append, background)
-    await eventually(lambda: fake.take is not None)
+    await eventually(lambda: fake.is_consumed)
     await fake.deliver(1)
     stopping = asyncio.create_task(consumer.stop())
     await asyncio.sleep(0)

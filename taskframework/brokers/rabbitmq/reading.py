@@ -1,0 +1,213 @@
+"""Reading: the deliveries of our consumers are taken out of what the broker sends, before the driver sees it.
+
+The driver makes three objects, three awaits and a task of each delivery and decodes every field of it. Here a delivery
+is a few slices of what came from the socket; see docs/decisions/0011-reading-deliveries.md. Everything else that the
+broker sends goes on to the driver, byte for byte and in its order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from aiormq.connection import TransportFactory
+from aiormq.exceptions import AMQPConnectionError
+
+if TYPE_CHECKING:
+    from yarl import URL
+
+logger = logging.getLogger(__name__)
+
+#: Told of a delivery, while the bytes are read: its tag, the payload of its content header, and its body.
+Take = Callable[[int, bytes, bytes], None]
+
+_METHOD, _HEADER, _BODY, _HEARTBEAT = _KINDS = (1, 2, 3, 8)
+_END = 0xCE
+#: A frame is kind, channel and size, then so many bytes, then the end mark.
+_frame = struct.Struct(">BHI").unpack_from
+_BEFORE, _AROUND = 7, 8
+_long = struct.Struct(">Q").unpack_from
+#: Class and method as they begin a method frame's payload.
+_DELIVER = struct.pack(">HH", 60, 60)
+#: Channel.OpenOk, Channel.Close and Channel.CloseOk: from here on the number stands for another channel or for none.
+_ANOTHER_CHANNEL = frozenset(struct.pack(">HH", 20, method) for method in (11, 40, 41))
+#: A heartbeat, and the time in seconds after which the driver is given one in place of what was taken out.
+_LIFE = struct.pack(">BHIB", _HEARTBEAT, 0, 0, _END)
+_LIFE_SECONDS = 1.0
+
+
+class IncomingDeliveries:
+    """Splits what the broker sends on one connection into the deliveries of registered channels and the rest."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._channels: dict[int, _Channel] = {}
+        #: The beginning of a frame, and the size at which it is worth another look.
+        self._rest = bytearray()
+        self._wanted = 0
+        self._is_broken = False
+        self._showed_life = clock()
+
+    def register(self, channel: int, take: Take) -> None:
+        """From now on, hand over what is delivered on an open channel; until the channel is closed.
+
+        Call it before the consumer is requested: deliveries may come before the answer to that.
+        """
+        self._channels[channel] = _Channel(take)
+
+    def split(self, data: bytes) -> bytes:
+        """Hand over the deliveries that are complete.
+
+        Returns:
+            What is for the driver: whole frames, unless something is wrong with them.
+        """
+        if self._is_broken:
+            return data
+        if self._rest:
+            self._rest += data
+            if len(self._rest) < self._wanted:
+                return b""
+            data = bytes(self._rest)
+            self._rest.clear()
+        others, were_taken = self._read(data)
+        if were_taken and not others and self._clock() - self._showed_life >= _LIFE_SECONDS:
+            # The driver gives up a connection without frames, and the broker sends no heartbeats between deliveries.
+            others.append(_LIFE)
+        if others:
+            self._showed_life = self._clock()
+        return b"".join(others)
+
+    def incomplete(self) -> bytes:
+        """The beginning of a frame whose end will not come."""
+        return bytes(self._rest)
+
+    def _read(self, data: bytes) -> tuple[list[bytes], bool]:
+        """What is for the driver, and whether anything was taken out."""
+        others: list[bytes] = []
+        at = begin = 0  # `begin`: of the frames for the driver that are not yet in `others`
+        were_taken = False
+        while at < len(data):
+            if data[at] not in _KINDS:
+                return self._give_up(others, data[begin:]), were_taken
+            if len(data) - at < _AROUND:
+                self._wanted = _AROUND
+                break
+            kind, number, size = _frame(data, at)
+            after = at + _AROUND + size
+            if after > len(data):
+                self._wanted = after - at
+                break
+            if data[after - 1] != _END or (not size) != (kind == _HEARTBEAT):
+                return self._give_up(others, data[begin:]), were_taken
+            if (channel := self._channels.get(number)) is not None:
+                if channel.takes(kind, data[at:after]):
+                    others.append(data[begin:at])
+                    begin, were_taken = after, True
+                elif channel.is_over:
+                    # In between came frames of other channels, or none of this one's was held back.
+                    others += (data[begin:at], *channel.frames)
+                    begin = at
+                    del self._channels[number]
+            at = after
+        others.append(data[begin:at])
+        self._rest += data[at:]
+        return [part for part in others if part], were_taken
+
+    def _give_up(self, others: list[bytes], rest: bytes) -> list[bytes]:
+        # Not AMQP: the driver says so in its own words, and nothing after this means what it seems to.
+        self._is_broken = True
+        return [*others, rest]
+
+
+class _Channel:
+    """A channel with a consumer of ours, and the delivery that is just coming in on it."""
+
+    __slots__ = ("_missing", "_tag", "_take", "frames", "is_over")
+
+    def __init__(self, take: Take) -> None:
+        self._take = take
+        #: What came of the delivery, whole frames.
+        self.frames: list[bytes] = []
+        #: Bytes of the body that are still to come.
+        self._missing = 0
+        self._tag = 0
+        #: It is closed, or sends what cannot be: its frames are the driver's business now.
+        self.is_over = False
+
+    def takes(self, kind: int, frame: bytes) -> bool:
+        """Whether a frame is part of a delivery; the last one hands it over."""
+        place = len(self.frames)
+        if place == 0:
+            if kind != _METHOD:
+                return False  # of a message that was asked for or came back
+            if (method := frame[7:11]) != _DELIVER:
+                self.is_over = method in _ANOTHER_CHANNEL
+                return False
+        elif kind != (_HEADER if place == 1 else _BODY):
+            self.is_over = True
+            return False
+        try:
+            if place == 0:
+                (self._tag,) = _long(frame, _BEFORE + 5 + frame[11])  # behind the consumer's tag
+            elif place == 1:
+                (self._missing,) = _long(frame, _BEFORE + 4)
+            else:
+                self._missing -= len(frame) - _AROUND
+        except (struct.error, IndexError):
+            self.is_over = True
+            return False
+        self.frames.append(frame)
+        if place and self._missing <= 0:
+            self._hand_over()
+        return True
+
+    def _hand_over(self) -> None:
+        (_, header, *bodies), self.frames = self.frames, []
+        try:
+            self._take(self._tag, header[_BEFORE:-1], b"".join([body[_BEFORE:-1] for body in bodies]))
+        except Exception:
+            logger.exception("a delivery could not be taken")
+
+
+class DeliveryTransport(TransportFactory):
+    """Makes one connection, by TCP or TLS as the driver does, and shows `deliveries` first what comes on it."""
+
+    def __init__(self) -> None:
+        self.deliveries = IncomingDeliveries()
+
+    async def create(self, url: URL, **kwargs: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect.
+
+        Raises:
+            AMQPConnectionError: for whatever the operating system says.
+        """
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(loop=loop)
+        protocol = _Protocol(reader, self.deliveries)
+        certificates = kwargs.pop("ssl_context_provider")
+        context = await certificates.get_context() if url.scheme == "amqps" else None
+        kwargs |= {"host": url.host, "port": url.port, "ssl": context}
+        try:
+            transport, _ = await loop.create_connection(lambda: protocol, **kwargs)
+        except OSError as error:
+            raise AMQPConnectionError(*error.args) from error
+        return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
+
+
+class _Protocol(asyncio.StreamReaderProtocol):
+    """Feeds a stream reader with what is not taken out."""
+
+    def __init__(self, reader: asyncio.StreamReader, deliveries: IncomingDeliveries) -> None:
+        super().__init__(reader)
+        self._deliveries = deliveries
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(self._deliveries.split(data))
+
+    def eof_received(self) -> bool | None:
+        super().data_received(self._deliveries.incomplete())
+        return super().eof_received()
