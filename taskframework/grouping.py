@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
+from taskframework.deadlines import Deadlines
+
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")
 
@@ -51,17 +53,15 @@ class Grouping(Generic[Request, Reply]):
         self._waiting: deque[tuple[Request, asyncio.Future[Reply]]] = deque()
         self._pump: asyncio.Task[None] | None = None
         self._timeout = timeout
-        self._on_timeout = on_timeout
-        #: Calls without a reply, the oldest first; one timer serves them all.
-        self._due: deque[tuple[float, asyncio.Future[Reply]]] = deque()
-        self._timer: asyncio.TimerHandle | None = None
+        self._deadlines = Deadlines(on_timeout)
         self._had_company = False
 
     async def __call__(self, request: Request) -> Reply:
-        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Reply] = loop.create_future()
         self._waiting.append((request, future))
         if self._timeout is not None:
-            self._limit_time(future, self._timeout)
+            self._deadlines.limit(future, loop.time() + self._timeout)
         if self._pump is None:
             # In a context of its own: the pump outlives its first caller, whose time limits and log context end.
             self._pump = asyncio.create_task(self._run(), context=contextvars.Context())
@@ -95,31 +95,12 @@ class Grouping(Generic[Request, Reply]):
         finally:
             self._pump = None
 
-    def _limit_time(self, future: asyncio.Future[Reply], timeout: float) -> None:
-        while self._due and self._due[0][1].done():
-            self._due.popleft()
-        self._due.append((self._now() + timeout, future))
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(timeout, self._look_at_time)
-
-    def _look_at_time(self) -> None:
-        self._timer = None
-        now = self._now()
-        while self._due and (self._due[0][1].done() or self._due[0][0] <= now):
-            _answer(self._due.popleft()[1], self._on_timeout())
-        if self._due:
-            self._timer = asyncio.get_running_loop().call_at(self._due[0][0], self._look_at_time)
-
     async def _company(self) -> None:
         if self._had_company:
             for _ in range(_TURNS):
                 if len(self._waiting) >= self._limit:
                     break
                 await asyncio.sleep(0)
-
-    @staticmethod
-    def _now() -> float:
-        return asyncio.get_running_loop().time()
 
     def _next_group(self) -> list[tuple[Request, asyncio.Future[Reply]]]:
         group: list[tuple[Request, asyncio.Future[Reply]]] = []

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import uuid
+import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-from aiormq import spec
+import uuid_utils
 
 from taskframework.brokers.base import ExternalMessage
-from taskframework.brokers.rabbitmq.properties import OwnProperties
+from taskframework.brokers.rabbitmq.properties import own_properties
 from taskframework.brokers.rabbitmq.topology import Names, routing_key
 from taskframework.errors import PublishRefusedError
 from taskframework.model.message import TaskMessage
@@ -20,7 +21,6 @@ MAX_HEADER_BYTES = 4096
 MAX_BODY_BYTES = 16 * 1024**2
 #: Longest delay the plugin can count.
 _MAX_DELAY_MS = 2**32 - 1
-_PERSISTENT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,8 @@ class Publication:
     exchange: str
     routing_key: str
     body: bytes
-    properties: spec.Basic.Properties
+    message_id: str
+    properties: bytes
     #: Whether the broker gives it back when no queue takes it.
     mandatory: bool
     #: The failpoint behind its confirm.
@@ -44,7 +45,7 @@ def task_publication(names: Names, message: TaskMessage, delay: timedelta | None
     call each one unroutable.
 
     Raises:
-        PublishRefusedError: if its headers are too large.
+        PublishRefusedError: if it is too large or cannot be written.
     """
     headers: dict[str, str | int] = {"x-retry-count": 0, **(message.headers or {})}
     # The name of this very dispatch, equal in all attempts to publish it; the message id is new in each.
@@ -54,35 +55,47 @@ def task_publication(names: Names, message: TaskMessage, delay: timedelta | None
     key = routing_key(message.task_type, message.lane)
     body = message.to_body()
     if delay is None:
-        return Publication(names.tasks, key, body, _properties(body, "application/json", headers), mandatory=True)
+        return _publication(names.tasks, key, body, "application/json", headers, mandatory=True)
     # Rounded up, because a message that comes early is dropped at the claim and costs the sweeper's time.
     milliseconds = -(-delay // timedelta(milliseconds=1))
     headers["x-delay"] = min(max(milliseconds, 0), _MAX_DELAY_MS)
-    return Publication(names.delayed, key, body, _properties(body, "application/json", headers), mandatory=False)
+    return _publication(names.delayed, key, body, "application/json", headers, mandatory=False)
 
 
 def event_publication(names: Names, event: ExternalMessage) -> Publication:
     """An external event; nobody listening is fine.
 
     Raises:
-        PublishRefusedError: if its headers or body are too large.
+        PublishRefusedError: if it is too large or cannot be written.
     """
-    properties = _properties(event.body, event.content_type, {**event.headers})
-    return Publication(names.events, "", event.body, properties, mandatory=False, point="relay.reply")
+    headers = {**event.headers}
+    return _publication(names.events, "", event.body, event.content_type, headers, mandatory=False, point="relay.reply")
 
 
-def _properties(body: bytes, content_type: str, headers: dict[str, str | int]) -> spec.Basic.Properties:
-    size = sum([len(name) + len(str(value).encode(errors="replace")) for name, value in headers.items()])
-    if size > MAX_HEADER_BYTES:
-        raise PublishRefusedError(f"The headers have {size:,} bytes; the limit is {MAX_HEADER_BYTES:,}.")
+def _publication(
+    exchange: str,
+    routing_key: str,
+    body: bytes,
+    content_type: str,
+    headers: Mapping[str, str | int],
+    *,
+    mandatory: bool,
+    point: str = "dispatch.reply",
+) -> Publication:
     if len(body) > MAX_BODY_BYTES:
         raise PublishRefusedError(f"The body has {len(body):,} bytes; the limit is {MAX_BODY_BYTES:,}.")
     correlation_id = headers.get("correlation_id")
-    return OwnProperties(
-        content_type=content_type,
-        correlation_id=None if correlation_id is None else str(correlation_id),
-        headers={**headers},
-        delivery_mode=_PERSISTENT,
-        # The driver matches returned messages to publications by this id, so two attempts must never share one.
-        message_id=uuid.uuid4().hex,
-    )
+    # New in each attempt: messages that come back are told apart by it.
+    message_id = uuid_utils.uuid4().hex
+    try:
+        properties = own_properties(
+            content_type,
+            headers,
+            correlation_id=None if correlation_id is None else str(correlation_id),
+            message_id=message_id,
+        )
+    except (TypeError, ValueError, OverflowError, struct.error) as error:
+        raise PublishRefusedError(f"The message cannot be written: {error}.") from error
+    if len(properties) > MAX_HEADER_BYTES:
+        raise PublishRefusedError(f"The headers have {len(properties):,} bytes; the limit is {MAX_HEADER_BYTES:,}.")
+    return Publication(exchange, routing_key, body, message_id, properties, mandatory, point)

@@ -10,10 +10,10 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import orjson
-from aiormq import spec
 from pamqp.header import ContentHeader
 
 logger = logging.getLogger(__name__)
@@ -24,6 +24,7 @@ _CONTENT_TYPE, _ENCODING, _HEADERS, _DELIVERY_MODE, _CORRELATION_ID, _MESSAGE_ID
 _flags = struct.Struct(">H").pack
 _length = struct.Struct(">I").pack
 _integer = struct.Struct(">ci").pack
+_PERSISTENT = b"\x02"
 #: Class, weight and size of the body come before the flags.
 _FLAGS = 12
 _read_flags = struct.Struct(">H").unpack_from
@@ -35,27 +36,29 @@ _INTEGERS = {
 }
 
 
-class OwnProperties(spec.Basic.Properties):
-    """Content type, headers, delivery mode, correlation id and message id; the others are not sent."""
+def own_properties(
+    content_type: str, headers: Mapping[str, str | int], *, correlation_id: str | None, message_id: str
+) -> bytes:
+    """The properties of a persistent message, as the AMQP specification lays them out: flags, then values in its order.
 
-    def marshal(self) -> bytes:
-        """The properties as the AMQP specification lays them out: flags, then the values in its order.
-
-        Raises:
-            ValueError, struct.error: for what does not fit into its field.
-        """
-        headers = b"".join([_text(name) + _value(value) for name, value in (self.headers or {}).items()])
-        flags = _CONTENT_TYPE | _HEADERS | _DELIVERY_MODE | _MESSAGE_ID
-        parts = [_text(self.content_type or ""), _length(len(headers)), headers, bytes((self.delivery_mode or 1,))]
-        if self.correlation_id:
-            flags |= _CORRELATION_ID
-            parts.append(_text(self.correlation_id))
-        return b"".join([_flags(flags), *parts, _text(self.message_id or "")])
+    Raises:
+        TypeError, ValueError, OverflowError, struct.error: for what does not fit into its field.
+    """
+    table = b"".join([_name(name) + _value(value) for name, value in headers.items()])
+    flags = _CONTENT_TYPE | _HEADERS | _DELIVERY_MODE | _MESSAGE_ID
+    parts = [_name(content_type), _length(len(table)), table, _PERSISTENT]
+    if correlation_id:
+        flags |= _CORRELATION_ID
+        parts.append(_text(correlation_id))
+    return b"".join([_flags(flags), *parts, _text(message_id)])
 
 
 def _text(value: str) -> bytes:
     encoded = value.encode()
     return bytes((len(encoded),)) + encoded
+
+
+_name = lru_cache(maxsize=1024)(_text)
 
 
 def _value(value: object) -> bytes:
@@ -82,6 +85,13 @@ def read_properties(header: bytes) -> Received:
         # Whatever a stranger published: a message that comes back for ever would stop its queue.
         logger.warning("the properties of a message cannot be read; it is taken without them", exc_info=True)
         return Received("", {})
+
+
+def read_message_id(header: bytes) -> str:
+    """The message id in the payload of a content header."""
+    read = ContentHeader()
+    read.unmarshal(header)
+    return read.properties.message_id or ""
 
 
 def _read_usual(header: bytes) -> Received | None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import struct
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 import aiormq
 from aio_pika.abc import AbstractChannel
-from aiormq.exceptions import AMQPConnectionError, ChannelNotFoundEntity, DeliveryError, PublishError
+from aiormq.exceptions import AMQPConnectionError, ChannelNotFoundEntity
 
 from taskframework import failpoint
 from taskframework.background import Background
@@ -18,7 +17,8 @@ from taskframework.brokers.rabbitmq.connection import Connector, Line
 from taskframework.brokers.rabbitmq.faults import driver_errors
 from taskframework.brokers.rabbitmq.messages import Publication
 from taskframework.brokers.rabbitmq.supervision import Kept
-from taskframework.brokers.rabbitmq.writing import PublicationWriter
+from taskframework.brokers.rabbitmq.writing import PublicationWriter, RefusedError, ReturnedError
+from taskframework.deadlines import Deadlines
 from taskframework.errors import BrokerError, BrokerUnavailableError, PublishRefusedError
 
 logger = logging.getLogger(__name__)
@@ -33,11 +33,12 @@ class PublishChannel:
     def __init__(self, line: Line, channel: AbstractChannel, inner: aiormq.Channel) -> None:
         self._line = line
         self._channel = channel  # held: the driver drops the inner one with it
-        self._writer = PublicationWriter(inner)
+        self._writer = PublicationWriter(inner, line.deliveries)
+        self._deadlines = Deadlines(TimeoutError)
         self._under_way = 0
         self._idle = asyncio.Event()
         self.lost = asyncio.Event()
-        channel.close_callbacks.add(lambda *_: self.lost.set())
+        channel.close_callbacks.add(self._on_close)
 
     @property
     def is_blocked(self) -> bool:
@@ -47,46 +48,35 @@ class PublishChannel:
     def was_cut_off(self) -> bool:
         return self._line.lost.is_set()
 
-    async def send(self, publication: Publication) -> None:
-        """Publish and wait for the confirm, without a time limit of its own.
+    async def send(self, publication: Publication, deadline: float) -> None:
+        """Publish and wait for the confirm, until a time of the event loop's clock.
 
         Raises:
             PublishRefusedError, BrokerUnavailableError: as the port says.
+            TimeoutError: if it is not confirmed by then.
         """
         self._under_way += 1
         self._idle.clear()
         try:
-            with driver_errors("publishing"):
-                await self._publish(publication)
-        except PublishRefusedError:
-            raise
-        except BaseException:
+            confirm = self._writer.write(publication)
+            self._deadlines.limit(confirm, deadline)
+            await confirm
+            await failpoint.replied((publication.point,), _broken)
+        except (ReturnedError, RefusedError) as error:
+            raise _refusal(error, publication) from error
+        except BaseException as error:
             # What is late because the broker is blocked proves nothing against the channel, and a new connection would
             # only hide the alarm until its first publication.
             if not self.is_blocked:
                 self.lost.set()
-            raise
+            if isinstance(error, TimeoutError):
+                raise
+            with driver_errors("publishing"):
+                raise
         finally:
             self._under_way -= 1
             if not self._under_way:
                 self._idle.set()
-
-    async def _publish(self, publication: Publication) -> None:
-        try:
-            await self._writer.write(publication)
-            await failpoint.replied((publication.point,), _broken)
-        except PublishError as error:
-            raise PublishRefusedError(
-                f"No queue takes messages of {publication.exchange} with key {publication.routing_key}.",
-                hint="`taskframework topology apply` declares what is missing.",
-            ) from error
-        except DeliveryError as error:
-            raise PublishRefusedError(
-                f"RabbitMQ refused a message of {publication.exchange} with key {publication.routing_key}.",
-                hint="The queue may be full or without a leader; look at it in RabbitMQ.",
-            ) from error
-        except (TypeError, ValueError, OverflowError, struct.error) as error:
-            raise PublishRefusedError(f"The message cannot be written: {error}.") from error
 
     async def close(self) -> None:
         """Take nothing new, wait for what is under way (each has its time limit), close."""
@@ -95,6 +85,19 @@ class PublishChannel:
             await self._idle.wait()
         self._writer.close()
         await self._line.close()
+
+    def _on_close(self, _: object, reason: BaseException | None) -> None:
+        self._writer.close(reason)
+        self.lost.set()
+
+
+def _refusal(error: ReturnedError | RefusedError, publication: Publication) -> PublishRefusedError:
+    where = f"{publication.exchange} with key {publication.routing_key}"
+    if isinstance(error, ReturnedError):
+        hint = "`taskframework topology apply` declares what is missing."
+        return PublishRefusedError(f"No queue takes messages of {where}.", hint=hint)
+    hint = "The queue may be full or without a leader; look at it in RabbitMQ."
+    return PublishRefusedError(f"RabbitMQ refused a message of {where}.", hint=hint)
 
 
 def _broken() -> AMQPConnectionError:
@@ -148,20 +151,30 @@ class Publisher:
         Raises:
             PublishRefusedError, BrokerUnavailableError: as the port says.
         """
+        deadline = asyncio.get_running_loop().time() + self._timeout
         try:
-            async with asyncio.timeout(self._timeout):
-                if self._places.locked():
-                    await self._usable()  # says at once that the broker is away
-                async with self._places:
-                    channel = await self._usable()
-                    await channel.send(publication)
+            # A time limit for what does not wait would cost as much as all of the rest here.
+            if self._places.locked():
+                await self._usable(deadline)  # says at once that the broker is away
+                async with asyncio.timeout_at(deadline):
+                    await self._places.acquire()
+            else:
+                await self._places.acquire()
+            try:
+                channel = await self._usable(deadline)
+                await channel.send(publication, deadline)
+            finally:
+                self._places.release()
         except TimeoutError as error:
             raise BrokerUnavailableError(
                 f"RabbitMQ at {self._connector.where} confirmed nothing within {self._timeout:g} s."
             ) from error
 
-    async def _usable(self) -> PublishChannel:
-        channel = self._kept.value or await self._kept.get()
+    async def _usable(self, deadline: float) -> PublishChannel:
+        channel = self._kept.value
+        if channel is None:
+            async with asyncio.timeout_at(deadline):
+                channel = await self._kept.get()
         if channel.is_blocked:
             raise BrokerUnavailableError(
                 f"RabbitMQ at {self._connector.where} takes no messages: memory or disk alarm.",
@@ -193,4 +206,4 @@ class Publisher:
 
 def is_about_topology(error: BrokerError) -> bool:
     """Whether a failed publication may mean that a queue or exchange is missing."""
-    return isinstance(error.__cause__, PublishError | ChannelNotFoundEntity)
+    return isinstance(error.__cause__, ReturnedError | ChannelNotFoundEntity)

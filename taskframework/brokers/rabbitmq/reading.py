@@ -24,6 +24,10 @@ logger = logging.getLogger(__name__)
 
 #: Told of a delivery, while the bytes are read: its tag, the payload of its content header, and its body.
 Take = Callable[[int, bytes, bytes], None]
+#: Told of a confirm: its number, whether all before it are meant as well, and whether the broker took the message.
+Confirmed = Callable[[int, bool, bool], None]
+#: Told of a message that came back: the payload of its content header.
+Returned = Callable[[bytes], None]
 
 _METHOD, _HEADER, _BODY, _HEARTBEAT = _KINDS = (1, 2, 3, 8)
 _END = 0xCE
@@ -32,7 +36,7 @@ _frame = struct.Struct(">BHI").unpack_from
 _BEFORE, _AROUND = 7, 8
 _long = struct.Struct(">Q").unpack_from
 #: Class and method as they begin a method frame's payload.
-_DELIVER = struct.pack(">HH", 60, 60)
+_DELIVER, _RETURN, _ACK, _NACK = (struct.pack(">HH", 60, method) for method in (60, 50, 80, 120))
 #: Channel.OpenOk, Channel.Close and Channel.CloseOk: from here on the number stands for another channel or for none.
 _ANOTHER_CHANNEL = frozenset(struct.pack(">HH", 20, method) for method in (11, 40, 41))
 #: A heartbeat, and the time in seconds after which the driver is given one in place of what was taken out.
@@ -57,7 +61,11 @@ class IncomingDeliveries:
 
         Call it before the consumer is requested: deliveries may come before the answer to that.
         """
-        self._channels[channel] = _Channel(take)
+        self._channels[channel] = _Deliveries(take)
+
+    def register_confirms(self, channel: int, confirmed: Confirmed, returned: Returned) -> None:
+        """The same for what the broker answers to publications."""
+        self._channels[channel] = _Confirms(confirmed, returned)
 
     def split(self, data: bytes) -> bytes:
         """Hand over the deliveries that are complete.
@@ -124,53 +132,100 @@ class IncomingDeliveries:
 
 
 class _Channel:
-    """A channel with a consumer of ours, and the delivery that is just coming in on it."""
+    """A channel of ours, and the message that is just coming in on it."""
 
-    __slots__ = ("_missing", "_tag", "_take", "frames", "is_over")
+    __slots__ = ("_missing", "frames", "is_over")
 
-    def __init__(self, take: Take) -> None:
-        self._take = take
-        #: What came of the delivery, whole frames.
+    #: The method that begins a message.
+    begins: bytes
+
+    def __init__(self) -> None:
+        #: What came of the message, whole frames.
         self.frames: list[bytes] = []
         #: Bytes of the body that are still to come.
         self._missing = 0
-        self._tag = 0
         #: It is closed, or sends what cannot be: its frames are the driver's business now.
         self.is_over = False
 
     def takes(self, kind: int, frame: bytes) -> bool:
-        """Whether a frame is part of a delivery; the last one hands it over."""
-        place = len(self.frames)
-        if place == 0:
-            if kind != _METHOD:
-                return False  # of a message that was asked for or came back
-            if (method := frame[7:11]) != _DELIVER:
-                self.is_over = method in _ANOTHER_CHANNEL
-                return False
-        elif kind != (_HEADER if place == 1 else _BODY):
-            self.is_over = True
-            return False
+        """Whether a frame is for us; the last one of a message hands it over."""
         try:
-            if place == 0:
-                (self._tag,) = _long(frame, _BEFORE + 5 + frame[11])  # behind the consumer's tag
-            elif place == 1:
-                (self._missing,) = _long(frame, _BEFORE + 4)
-            else:
-                self._missing -= len(frame) - _AROUND
+            return self._takes_first(kind, frame) if not self.frames else self._takes_next(kind, frame)
         except (struct.error, IndexError):
             self.is_over = True
             return False
+
+    def _takes_first(self, kind: int, frame: bytes) -> bool:
+        if kind != _METHOD:
+            return False  # of a message that was asked for
+        method = frame[_BEFORE : _BEFORE + 4]
+        if method == self.begins:
+            self.frames.append(frame)
+            return True
+        self.is_over = method in _ANOTHER_CHANNEL
+        return self._takes_method(method, frame)
+
+    def _takes_next(self, kind: int, frame: bytes) -> bool:
+        if kind != (_HEADER if len(self.frames) == 1 else _BODY):
+            self.is_over = True
+            return False
+        if kind == _HEADER:
+            (self._missing,) = _long(frame, _BEFORE + 4)
+        else:
+            self._missing -= len(frame) - _AROUND
         self.frames.append(frame)
-        if place and self._missing <= 0:
-            self._hand_over()
+        if self._missing <= 0:
+            (method, header, *bodies), self.frames = self.frames, []
+            self._hand_over(method, header[_BEFORE:-1], b"".join([body[_BEFORE:-1] for body in bodies]))
         return True
 
-    def _hand_over(self) -> None:
-        (_, header, *bodies), self.frames = self.frames, []
+    def _takes_method(self, method: bytes, frame: bytes) -> bool:
+        return False
+
+    def _hand_over(self, method: bytes, header: bytes, body: bytes) -> None:
+        raise NotImplementedError
+
+
+class _Deliveries(_Channel):
+    """A channel with a consumer."""
+
+    __slots__ = ("_take",)
+
+    begins = _DELIVER
+
+    def __init__(self, take: Take) -> None:
+        super().__init__()
+        self._take = take
+
+    def _hand_over(self, method: bytes, header: bytes, body: bytes) -> None:
+        (tag,) = _long(method, _BEFORE + 5 + method[_BEFORE + 4])  # behind the consumer's tag
         try:
-            self._take(self._tag, header[_BEFORE:-1], b"".join([body[_BEFORE:-1] for body in bodies]))
+            self._take(tag, header, body)
         except Exception:
             logger.exception("a delivery could not be taken")
+
+
+class _Confirms(_Channel):
+    """A channel that publishes."""
+
+    __slots__ = ("_confirmed", "_returned")
+
+    begins = _RETURN
+
+    def __init__(self, confirmed: Confirmed, returned: Returned) -> None:
+        super().__init__()
+        self._confirmed = confirmed
+        self._returned = returned
+
+    def _takes_method(self, method: bytes, frame: bytes) -> bool:
+        if method not in (_ACK, _NACK):
+            return False
+        (tag,) = _long(frame, _BEFORE + 4)
+        self._confirmed(tag, bool(frame[_BEFORE + 12] & 1), method == _ACK)
+        return True
+
+    def _hand_over(self, method: bytes, header: bytes, body: bytes) -> None:
+        self._returned(header)
 
 
 class DeliveryTransport(TransportFactory):

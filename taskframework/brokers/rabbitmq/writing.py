@@ -1,72 +1,106 @@
-"""Putting publications on a channel: those of one moment in one piece.
+"""Putting publications on a channel, those of one moment in one piece, and hearing what became of them.
 
-The driver's own call takes a lock, a time limit and a write to the socket for each message, and spells out the same
-frame every time. Nobody else publishes on our channel, so the numbers of the confirms can be given here.
+The driver's own call takes a lock, a time limit and a write to the socket for each message, spells out the same frame
+every time, and looks at everything that is under way for each confirm. Nobody else publishes on our channel, so the
+numbers of the confirms can be given here.
 """
 
 from __future__ import annotations
 
 import asyncio
-from functools import lru_cache, partial
-from typing import Any
+import struct
+from functools import lru_cache
+from itertools import takewhile
 
 import aiormq
 from aiormq import spec
 from aiormq.abc import ChannelFrame
-from aiormq.exceptions import ChannelInvalidStateError
+from aiormq.exceptions import AMQPConnectionError, ChannelInvalidStateError
 from pamqp import frame
-from pamqp.body import ContentBody
-from pamqp.header import ContentHeader
 
 from taskframework.brokers.rabbitmq.messages import Publication
+from taskframework.brokers.rabbitmq.properties import read_message_id
+from taskframework.brokers.rabbitmq.reading import IncomingDeliveries
+
+#: A frame is kind, channel and size, then so many bytes, then the end mark; a header is class, weight and body size.
+_header = struct.Struct(">BHIHHQ").pack
+_body = struct.Struct(">BHI").pack
+_BASIC, _HEADER_BYTES = 60, 12
+_END = b"\xce"
+
+
+class ReturnedError(Exception):
+    """No queue takes the message: it came back."""
+
+
+class RefusedError(Exception):
+    """The broker confirmed that it did not take the message."""
 
 
 class PublicationWriter:
     """Writes publications to a channel that confirms, in the order of the calls."""
 
-    def __init__(self, channel: aiormq.Channel) -> None:
+    def __init__(self, channel: aiormq.Channel, incoming: IncomingDeliveries) -> None:
+        """Take a fresh channel, on the connection of `incoming`."""
         self._channel = channel
         self._frames: list[bytes] = []
         self._flushing: asyncio.Task[None] | None = None
+        self._tag = 0
+        #: What is not confirmed yet: message id and confirm by the number of the publication, the oldest first.
+        self._open: dict[int, tuple[str, asyncio.Future[None]]] = {}
+        incoming.register_confirms(channel.number, self._confirmed, self._returned)
 
-    def write(self, publication: Publication) -> asyncio.Future[Any]:
+    def write(self, publication: Publication) -> asyncio.Future[None]:
         """Send a publication in this moment.
 
         Returns:
-            Its confirm; an error of the driver if it comes back or is refused, or if the channel is closed before.
+            Its confirm; `ReturnedError`, `RefusedError`, or what closed the channel before.
 
         Raises:
-            TypeError, ValueError, OverflowError, struct.error: if it cannot be written.
             ChannelInvalidStateError: if the channel is closed; nothing would ever confirm.
         """
         channel, content = self._channel, publication.body
         if channel.is_closed:
             raise ChannelInvalidStateError("the channel is closed")
-        header = ContentHeader(properties=publication.properties, body_size=len(content))
-        size = channel.max_content_size
-        bodies = [ContentBody(content[at : at + size]) for at in range(0, len(content), size)]
-        parts: list[ContentHeader | ContentBody] = [header, *bodies]
-        frames = [frame.marshal(part, channel.number) for part in parts]
-        method = _method(channel.number, publication.exchange, publication.routing_key, publication.mandatory)
-
-        channel.delivery_tag += 1
-        tag = channel.delivery_tag
-        confirm = channel.confirmations[tag] = channel.create_future()
-        if publication.mandatory and (message_id := publication.properties.message_id):
-            channel.message_id_delivery_tag[message_id] = tag  # so that a message that comes back is known again
-            confirm.add_done_callback(partial(self._forget, message_id))
-        self._frames += (method, *frames)
+        number, size = channel.number, channel.max_content_size
+        method = _method(number, publication.exchange, publication.routing_key, publication.mandatory)
+        properties = publication.properties
+        header = _header(2, number, _HEADER_BYTES + len(properties), _BASIC, 0, len(content))
+        self._frames += (method, header, properties, _END)
+        for at in range(0, len(content), size):
+            piece = content[at : at + size]
+            self._frames += (_body(3, number, len(piece)), piece, _END)
+        self._tag += 1
+        confirm: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._open[self._tag] = publication.message_id, confirm
         if self._flushing is None:
             self._flushing = asyncio.create_task(self._flush())
         return confirm
 
-    def close(self) -> None:
-        """Write no more."""
+    def close(self, reason: BaseException | None = None) -> None:
+        """Write no more; what is not confirmed by now never will be."""
         if self._flushing is not None:
             self._flushing.cancel()
+        error = reason if isinstance(reason, Exception) else AMQPConnectionError("the channel was closed")
+        unconfirmed, self._open = self._open, {}
+        for _, confirm in unconfirmed.values():
+            _end(confirm, error)
 
-    def _forget(self, message_id: str, _: asyncio.Future[Any]) -> None:
-        self._channel.message_id_delivery_tag.pop(message_id, None)
+    def _confirmed(self, tag: int, is_multiple: bool, is_taken: bool) -> None:
+        error = None if is_taken else RefusedError()
+        if not is_multiple:
+            if (found := self._open.pop(tag, None)) is not None:
+                _end(found[1], error)
+            return
+        for other in list(takewhile(lambda number: number <= tag, self._open)):
+            _end(self._open.pop(other)[1], error)
+
+    def _returned(self, header: bytes) -> None:
+        # Its confirm follows; by then it is over.
+        message_id = read_message_id(header)
+        for returned, confirm in self._open.values():
+            if returned == message_id:
+                _end(confirm, ReturnedError())
 
     async def _flush(self) -> None:
         try:
@@ -75,6 +109,15 @@ class PublicationWriter:
                 await self._channel.write_queue.put(ChannelFrame(payload=b"".join(frames), should_close=False))
         finally:
             self._flushing = None
+
+
+def _end(confirm: asyncio.Future[None], error: Exception | None) -> None:
+    if confirm.done():  # nobody waits any more, or it came back
+        return
+    if error is None:
+        confirm.set_result(None)
+    else:
+        confirm.set_exception(error)
 
 
 @lru_cache(maxsize=1024)
