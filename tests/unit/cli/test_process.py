@@ -1,0 +1,32 @@
+"""What a long-running process does about garbage."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from taskframework.cli.process import spare_the_collector
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    before = gc.get_threshold()
+    yield
+    gc.unfreeze()
+    gc.set_threshold(*before)
+
+
+def test_what_is_there_at_the_start_is_not_looked_at_again() -> None:
+    there: list[list[int]] = [[]]
+    spare_the_collector()
+    assert gc.get_freeze_count() > 1000
+    assert not any(there is looked_at for looked_at in gc.get_objects())
+    assert gc.get_threshold()[0] == 20_000
+
+
+def test_the_choice_of_an_application_stays() -> None:
+    gc.set_threshold(123, 4, 5)
+    spare_the_collector()
+    assert gc.get_threshold() == (123, 4, 5)
