@@ -205,8 +205,8 @@ def _priority(value: str) -> Priority:
         raise InvalidRequestError("priority", f"{value[:50]!r} is none", "Use high, normal or low.") from None
 
 
-def _attempts(*wanted: int | None) -> int:
-    value = next(number for number in wanted if number is not None)
+def _attempts(wanted: int | None, of_type: int | None, default: int) -> int:
+    value = wanted if wanted is not None else of_type if of_type is not None else default
     if not 1 <= value <= MAX_ATTEMPTS:
         raise InvalidRequestError("max_attempts", f"it is {value}", f"Use 1 to {MAX_ATTEMPTS}.")
     return value

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import fields
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import orjson
@@ -87,8 +88,12 @@ def readable(documents: Iterable[Document], read: Callable[[Document], Entry]) -
     return entries
 
 
+@lru_cache(maxsize=4096)
 def moment(stored: datetime) -> datetime:
-    """A time of a document. The driver reads it without its zone, which takes a third of the time for a document."""
+    """A time of a document. The driver reads it without its zone, which takes a third of the time for a document.
+
+    Remembered, because one group of writes stamps all its documents with the same few times.
+    """
     return stored.replace(tzinfo=UTC)
 
 
