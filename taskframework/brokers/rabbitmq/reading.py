@@ -53,6 +53,7 @@ class IncomingDeliveries:
         #: The beginning of a frame, and the size at which it is worth another look.
         self._rest = bytearray()
         self._wanted = 0
+        #: What came is not AMQP. The driver says so in its own words, and nothing after it means what it seems to.
         self._is_broken = False
         self._showed_life = clock()
 
@@ -98,37 +99,42 @@ class IncomingDeliveries:
         others: list[bytes] = []
         at = begin = 0  # `begin`: of the frames for the driver that are not yet in `others`
         were_taken = False
-        while at < len(data):
-            if data[at] not in _KINDS:
-                return self._give_up(others, data[begin:]), were_taken
-            if len(data) - at < _AROUND:
-                self._wanted = _AROUND
-                break
-            kind, number, size = _frame(data, at)
-            after = at + _AROUND + size
-            if after > len(data):
-                self._wanted = after - at
-                break
-            if data[after - 1] != _END or (not size) != (kind == _HEARTBEAT):
-                return self._give_up(others, data[begin:]), were_taken
+        while (found := self._frame_at(data, at)) is not None:
+            kind, number, after = found
             if (channel := self._channels.get(number)) is not None:
                 if channel.takes(kind, data[at:after]):
                     others.append(data[begin:at])
                     begin, were_taken = after, True
                 elif channel.is_over:
-                    # In between came frames of other channels, or none of this one's was held back.
                     others += (data[begin:at], *channel.frames)
                     begin = at
                     del self._channels[number]
             at = after
+        if self._is_broken:
+            at = len(data)
         others.append(data[begin:at])
         self._rest += data[at:]
         return [part for part in others if part], were_taken
 
-    def _give_up(self, others: list[bytes], rest: bytes) -> list[bytes]:
-        # Not AMQP: the driver says so in its own words, and nothing after this means what it seems to.
-        self._is_broken = True
-        return [*others, rest]
+    def _frame_at(self, data: bytes, at: int) -> tuple[int, int, int] | None:
+        """Kind, channel and end of a frame; None if it is not all there, or is none."""
+        if at == len(data):
+            return None
+        if data[at] not in _KINDS:
+            self._is_broken = True
+            return None
+        if len(data) - at < _AROUND:
+            self._wanted = _AROUND
+            return None
+        kind, number, size = _frame(data, at)
+        after = at + _AROUND + size
+        if after > len(data):
+            self._wanted = after - at
+            return None
+        if data[after - 1] != _END or (not size) != (kind == _HEARTBEAT):
+            self._is_broken = True
+            return None
+        return kind, number, after
 
 
 class _Channel:
