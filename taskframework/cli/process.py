@@ -197,7 +197,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 def spare_the_collector() -> None:
     """What is there by now stays to the end, so the garbage collector need not walk through it time and again.
 
-    And it looks less often: at the default rate the tasks in hand outlive several looks, and are walked through in each.
+    And it looks less often: at the default rate the tasks in hand outlive several looks and are walked through in each.
     An application that has chosen a rate of its own keeps it.
     """
     gc.collect()

@@ -47,16 +47,7 @@ class Line:
     @property
     def is_blocked(self) -> bool:
         """Whether the broker takes no messages on this connection, because of a memory or disk alarm."""
-        if self._connection.transport is None:
-            return False
-        # The driver keeps this to itself, but its `ready()` returns without waiting unless the connection is blocked.
-        waiting = self._connection.transport.connection.ready()
-        try:
-            waiting.send(None)
-        except StopIteration:
-            return False
-        waiting.close()
-        return True
+        return self.deliveries.is_blocked
 
     async def channel(self, *, confirms: bool = False) -> AbstractChannel:
         """Open a channel.

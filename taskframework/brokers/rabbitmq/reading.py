@@ -39,6 +39,9 @@ _long = struct.Struct(">Q").unpack_from
 _DELIVER, _RETURN, _ACK, _NACK = (struct.pack(">HH", 60, method) for method in (60, 50, 80, 120))
 #: Channel.OpenOk, Channel.Close and Channel.CloseOk: from here on the number stands for another channel or for none.
 _ANOTHER_CHANNEL = frozenset(struct.pack(">HH", 20, method) for method in (11, 40, 41))
+#: The number under which the connection itself is spoken of, and what the broker says there of an alarm.
+_CONNECTION = 0
+_BLOCKED, _UNBLOCKED = (struct.pack(">HH", 10, method) for method in (60, 61))
 #: A heartbeat, and the time in seconds after which the driver is given one in place of what was taken out.
 _LIFE = struct.pack(">BHIB", _HEARTBEAT, 0, 0, _END)
 _LIFE_SECONDS = 1.0
@@ -49,13 +52,19 @@ class IncomingDeliveries:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._channels: dict[int, _Channel] = {}
+        self._alarm = _Alarm()
+        self._channels: dict[int, _Channel] = {_CONNECTION: self._alarm}
         #: The beginning of a frame, and the size at which it is worth another look.
         self._rest = bytearray()
         self._wanted = 0
         #: What came is not AMQP. The driver says so in its own words, and nothing after it means what it seems to.
         self._is_broken = False
         self._showed_life = clock()
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the broker takes no messages on this connection, because of a memory or disk alarm."""
+        return self._alarm.is_ringing
 
     def register(self, channel: int, take: Take) -> None:
         """From now on, hand over what is delivered on an open channel; until the channel is closed.
@@ -232,6 +241,21 @@ class _Confirms(_Channel):
 
     def _hand_over(self, method: bytes, header: bytes, body: bytes) -> None:
         self._returned(header)
+
+
+class _Alarm(_Channel):
+    """The connection itself: what is said there is listened to, and for the driver all the same."""
+
+    __slots__ = ("is_ringing",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_ringing = False
+
+    def takes(self, kind: int, frame: bytes) -> bool:
+        if kind == _METHOD and (method := frame[_BEFORE : _BEFORE + 4]) in (_BLOCKED, _UNBLOCKED):
+            self.is_ringing = method == _BLOCKED
+        return False
 
 
 class DeliveryTransport(TransportFactory):
