@@ -26,10 +26,7 @@ class Latencies:
 
 
 async def probe(contender: Contender, numbers: Sequence[int], seconds: float) -> Latencies:
-    """Submit one task at a time, wait for its result, pause a little and go on until numbers or seconds are used up.
-
-    The pauses differ, so that the probes do not fall in step with a poll or a flush of the contender.
-    """
+    """Submit one task at a time, wait for its result, pause a little and go on until numbers or seconds are used up."""
     results = contender.results()
     latencies = Latencies()
     end = time.monotonic() + seconds
@@ -41,8 +38,16 @@ async def probe(contender: Contender, numbers: Sequence[int], seconds: float) ->
         outcome = await _result(results, task_id)
         latencies.result.append((time.time_ns() - submitted) / 1e6)
         latencies.start.append((outcome["started"] - submitted) / 1e6)
-        await asyncio.sleep(random.uniform(0.002, 0.012))
+        await pause()
     return latencies
+
+
+async def pause() -> None:
+    """Idle for a moment, so that the next measurement finds everything as idle as the one before did.
+
+    The length differs each time, so that nothing falls in step with a poll or a flush.
+    """
+    await asyncio.sleep(random.uniform(0.002, 0.012))
 
 
 async def pace(contender: Contender, numbers: Sequence[int], rate: float) -> float:
