@@ -97,14 +97,12 @@ def read_message_id(header: bytes) -> str:
 def _read_usual(header: bytes) -> Received | None:
     """The same for headers that are texts and integers, which takes a tenth of the time; None for all others."""
     (flags,) = _read_flags(header, _FLAGS)
-    if flags & _MORE_FLAGS:
+    if flags & (_MORE_FLAGS | _ENCODING):
         return None
     at, content_type, headers = _FLAGS + 2, "", {}
     if flags & _CONTENT_TYPE:
         begin, at = at + 1, at + 1 + header[at]
         content_type = header[begin:at].decode()
-    if flags & _ENCODING:
-        at += 1 + header[at]
     if flags & _HEADERS:
         (size,) = _read_length(header, at)
         if at + 4 + size > len(header):
@@ -132,7 +130,7 @@ def _read_table(data: bytes, at: int, end: int) -> dict[str, str] | None:
                 return None
     except (struct.error, IndexError):
         return None
-    return headers if at == end else None
+    return headers
 
 
 def _read_any(header: bytes) -> Received:

@@ -153,9 +153,14 @@ def test_before_the_first_delivery_no_heartbeat_is_invented() -> None:
 def test_properties_that_nobody_can_read_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
     latin = b"\0\x3c\0\0" + bytes(8) + b"\x20\0" + b"\0\0\0\x08\x01\xe4S\0\0\0\x01v"
     far = b"\0\x3c\0\0" + bytes(8) + b"\x20\0" + b"\0\0\0\x0b\x01aT" + b"\x7f" * 8
-    for header in (latin, far, b""):
+    cut = b"\0\x3c\0\0" + bytes(8) + b"\x20\0" + b"\0\0\0\x0f\x01aS\0\0\0\x08v"
+    for header in (latin, far, cut, b""):
         assert read_properties(header) == ("", {})
-    assert len(caplog.records) == 3
+    assert len(caplog.records) == 4
+
+
+def test_flags_of_more_than_one_word_are_understood() -> None:
+    assert read_properties(b"\0\x3c\0\0" + bytes(8) + b"\x80\x01\0\0\x03a/b") == ("a/b", {})
 
 
 async def _seen(reader: asyncio.StreamReader) -> list[str]:
