@@ -12,7 +12,7 @@ from tests.benchmarks.contender import Contender
 from tests.benchmarks.results import Outcome, Results
 
 #: Seconds between two looks for a result: fine enough for milliseconds, and no load to speak of.
-_FIRST_LOOK = 0.001
+FIRST_LOOK = 0.001
 _LOOK = 0.002
 _PATIENCE = 30.0
 
@@ -25,8 +25,13 @@ class Latencies:
     result: list[float] = field(default_factory=list)
 
 
-async def probe(contender: Contender, numbers: Sequence[int], seconds: float) -> Latencies:
-    """Submit one task at a time, wait for its result, pause a little and go on until numbers or seconds are used up."""
+async def probe(
+    contender: Contender, numbers: Sequence[int], seconds: float, first_look: float = FIRST_LOOK
+) -> Latencies:
+    """Submit one task at a time, wait for its result, pause a little and go on until numbers or seconds are used up.
+
+    The result is looked for from `first_look` seconds after the submission on.
+    """
     results = contender.results()
     latencies = Latencies()
     end = time.monotonic() + seconds
@@ -35,7 +40,7 @@ async def probe(contender: Contender, numbers: Sequence[int], seconds: float) ->
             break
         submitted = time.time_ns()
         task_id = await contender.submit(number)
-        outcome = await _result(results, task_id)
+        outcome = await _result(results, task_id, first_look)
         latencies.result.append((time.time_ns() - submitted) / 1e6)
         latencies.start.append((outcome["started"] - submitted) / 1e6)
         await pause()
@@ -64,10 +69,10 @@ async def pace(contender: Contender, numbers: Sequence[int], rate: float) -> flo
     return len(numbers) / (time.perf_counter() - start)
 
 
-async def _result(results: Results, task_id: str) -> Outcome:
+async def _result(results: Results, task_id: str, first_look: float) -> Outcome:
     end = time.monotonic() + _PATIENCE
     # Not at once and in a thread: what was submitted may still be on its way out of this event loop.
-    await asyncio.sleep(_FIRST_LOOK)
+    await asyncio.sleep(first_look)
     while (found := await asyncio.to_thread(results.find, task_id)) is None:
         if time.monotonic() > end:
             raise TimeoutError(f"no result of task {task_id} within {_PATIENCE:g} s")

@@ -18,7 +18,7 @@ from typing import Any
 import uvloop
 
 from tests.benchmarks.contender import Contender
-from tests.benchmarks.probing import pace, probe
+from tests.benchmarks.probing import FIRST_LOOK, pace, probe
 
 _CHUNK = 1_000
 
@@ -88,10 +88,12 @@ class _Requests:
         cpu = (time.process_time() - cpu) / count
         return {"rate": rate, "cpu": cpu, "ways": {name: 1 / seconds for name, seconds in ways.items()}}
 
-    async def probe(self, first: int, count: int, seconds: float, after: float = 0) -> dict[str, Any]:
+    async def probe(
+        self, first: int, count: int, seconds: float, after: float = 0, first_look: float = FIRST_LOOK
+    ) -> dict[str, Any]:
         """Probe after a pause of `after` seconds."""
         await asyncio.sleep(after)
-        return dataclasses.asdict(await probe(self._contender, range(first, first + count), seconds))
+        return dataclasses.asdict(await probe(self._contender, range(first, first + count), seconds, first_look))
 
     async def pace(self, first: int, count: int, rate: float) -> float:
         return await pace(self._contender, range(first, first + count), rate)
