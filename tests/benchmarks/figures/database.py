@@ -1,7 +1,7 @@
 """What one majority insert of a task and one guarded claim take alone, with nothing else running.
 
-Each comes after a pause, as it does in a probe of the idle latency: a write in a tight loop finds processors awake and
-caches warm and takes about half of the time, which no task that comes alone ever sees.
+Each comes after a pause, as the probes of the idle latency do: a write in a tight loop finds processors awake and caches
+warm and takes half of the time, which no task that comes alone ever sees.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pymongo import AsyncMongoClient
 
 from tests.benchmarks.figures import Samples
 from tests.benchmarks.floor_documents import Document, claim, claimable, make_indexes, new_document
-from tests.benchmarks.probing import pause
+from tests.benchmarks.probing import UNDISTURBED, pause
 from tests.benchmarks.stage import Stage
 
 _WARM_UP = 20
@@ -47,7 +47,7 @@ async def _measure(url: str, pairs: int) -> Samples:
 
 async def _timed(write: Callable[[], Awaitable[object]]) -> float:
     """Milliseconds of one write after a pause."""
-    await pause()
+    await pause(UNDISTURBED)
     begin = time.perf_counter()
     await write()
     return (time.perf_counter() - begin) * 1e3

@@ -8,13 +8,11 @@ probes go on beside it; a probe that waits does not slow that stream.
 from __future__ import annotations
 
 from tests.benchmarks.figures import Samples
+from tests.benchmarks.probing import UNDISTURBED
 from tests.benchmarks.stage import Program, Stage
 
 _WARM_UP = 200
 _PATIENCE = 60.0
-#: Seconds after which a task has long begun. Who looks for results in MongoDB before that, every few milliseconds,
-#: delays the start that is to be measured, and that of a contender which does more before it starts the most.
-_UNDISTURBED = 0.025
 #: Seconds for which the steady stream runs before the first probe and after the last.
 _MARGIN = 0.5
 #: Numbers of the steady stream's tasks begin here, apart from those of the probes.
@@ -40,7 +38,7 @@ def latency(stage: Stage, program: Program, *, probes: int, rate: float, seconds
         with program.workers(stage, place, 1) as workers:
             client.ask("submit", first=0, count=_WARM_UP, way="single")
             workers.wait(lambda: client.ask("is_settled", tasks=_WARM_UP), f"{program.name} starts", timeout=_PATIENCE)
-            started = client.ask("probe", first=_WARM_UP, count=probes, seconds=_PATIENCE, first_look=_UNDISTURBED)
+            started = client.ask("probe", first=_WARM_UP, count=probes, seconds=_PATIENCE, first_look=UNDISTURBED)
             ended = client.ask("probe", first=_WARM_UP + probes, count=probes, seconds=_PATIENCE)
             whole = int(rate * (seconds + 2 * _MARGIN))
             stream.begin("pace", first=_STREAM, count=whole, rate=rate)
