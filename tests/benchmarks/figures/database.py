@@ -1,7 +1,7 @@
 """What one majority insert of a task and one guarded claim take alone, with nothing else running.
 
-Each comes after a pause, as the probes of the idle latency do: a write in a tight loop finds processors awake and caches
-warm and takes half of the time, which no task that comes alone ever sees.
+Each comes after a pause, as the probes of the idle latency do: a write in a tight loop finds processors awake and
+caches warm and takes half of the time, which no task that comes alone ever sees.
 """
 
 from __future__ import annotations
