@@ -27,6 +27,11 @@ def _method_frame(payload: bytes, kind: int = 1) -> bytes:
     return struct.pack(">BHI", kind, CHANNEL, len(payload)) + payload + b"\xce"
 
 
+def _cut_in_a_frame(broker: ScriptedBroker) -> None:
+    broker.says(confirm_frame(CHANNEL, 1)[:9])
+    broker.hangs_up()
+
+
 _BAD_HEADER = _method_frame(struct.pack(">HHQHIB", 60, 0, 0, 1 << 13, 4, 1) + b"\xe4t\1", kind=2)
 _ENDS: dict[str, Callable[[ScriptedBroker], None]] = {
     "returned header": lambda broker: broker.says(returned_frames(CHANNEL, "x")[0], _BAD_HEADER),
@@ -34,7 +39,7 @@ _ENDS: dict[str, Callable[[ScriptedBroker], None]] = {
     "short nack": lambda broker: broker.says(_method_frame(struct.pack(">HHI", 60, 120, 2))),
     "no end mark": lambda broker: broker.says(confirm_frame(CHANNEL, 2, multiple=True)[:-1] + b"\0"),
     "cut": lambda broker: broker.hangs_up(),
-    "cut in a frame": lambda broker: (broker.says(confirm_frame(CHANNEL, 1)[:9]), broker.hangs_up())[1],
+    "cut in a frame": _cut_in_a_frame,
     "closed channel": lambda broker: broker.says(
         frame.marshal(spec.Channel.Close(404, "NOT_FOUND - no exchange", 60, 40), CHANNEL)
     ),

@@ -141,6 +141,15 @@ async def test_the_wait_for_a_place_counts_and_gives_none_away(opened: list[FedP
     await again
 
 
+async def test_a_place_that_nobody_gives_back_holds_nobody_longer(opened: list[FedPublisher]) -> None:
+    publisher = _open(opened, FedPublisher(0.05, max_unconfirmed=1))
+    await publisher._places.acquire()
+    (sending,) = await publisher.begins()
+    await _is_late(sending)
+    publisher._places.release()
+    assert publisher.free_places == 1
+
+
 async def test_who_gives_up_waiting_for_a_place_leaves_it_to_the_next(opened: list[FedPublisher]) -> None:
     publisher = _open(opened, FedPublisher(30, max_unconfirmed=1))
     first, second, third = await publisher.begins(3)
