@@ -30,6 +30,21 @@ async def test_what_is_on_the_wire(amqp_url: str) -> None:
         assert got.message_id not in (None, "", "t1")
 
 
+async def test_bodies_of_all_sizes_and_headers_of_all_kinds_arrive_as_they_are(amqp_url: str) -> None:
+    frame = 131_072 - 8
+    bodies = [bytes(size) for size in (0, 1, frame - 1, frame, frame + 1, 2 * frame, 1_000_000)]
+    headers = {"\u4e2d": "ä\U0001f600", "": "", "n" * 255: "v", "i": -(2**31), "l": 2**63 - 1}
+    async with opened(RabbitBroker(amqp_url), "reports") as broker, plain_channel(amqp_url) as channel:
+        queue = await channel.declare_queue(exclusive=True)
+        await queue.bind("tasks.events")
+        events = [ExternalMessage(body, "application/\u4e2d", headers) for body in bodies]  # type: ignore[arg-type]
+        await asyncio.gather(*map(broker.publish_event, events))
+        for body in bodies:
+            got = await queue.get(timeout=5)
+            assert (len(got.body), got.body) == (len(body), body)
+            assert (got.content_type, got.headers) == ("application/\u4e2d", headers)
+
+
 async def test_hundreds_at_once_are_all_confirmed_and_all_there(amqp_url: str) -> None:
     async with opened(RabbitBroker(amqp_url, max_unconfirmed=50), "reports") as broker:
         await asyncio.gather(*(broker.publish(message(f"t{number}")) for number in range(300)))

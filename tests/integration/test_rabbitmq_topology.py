@@ -25,6 +25,7 @@ from taskframework.brokers.rabbitmq.topology import (
 from taskframework.errors import BrokerUnavailableError, ConfigurationError, PublishRefusedError, TopologyMismatchError
 from taskframework.model.status import LANES, Priority
 from tests.integration.rabbitmq_helpers import message, opened, plain_channel
+from tests.support.amqp import read_properties_as_driver
 from tests.support.eventually import eventually
 from tests.support.servers import RabbitServer
 
@@ -142,7 +143,10 @@ async def test_every_lane_of_a_delayed_message_is_routed_on_to_its_queue(amqp_ur
         for lane in LANES:
             sent = task_publication(names, message("t1", lane=lane), timedelta(seconds=1))
             await inner.basic_publish(
-                sent.body, exchange=sent.exchange, routing_key=sent.routing_key, properties=sent.properties
+                sent.body,
+                exchange=sent.exchange,
+                routing_key=sent.routing_key,
+                properties=read_properties_as_driver(sent.properties),
             )
         for lane in LANES:
             queue = await channel.get_queue(names.queue("reports", lane), ensure=False)

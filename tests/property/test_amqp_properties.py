@@ -9,9 +9,9 @@ import pytest
 from aiormq import spec
 from hypothesis import given
 from hypothesis import strategies as st
-from pamqp import base, header
 
-from taskframework.brokers.rabbitmq.properties import OwnProperties
+from taskframework.brokers.rabbitmq.properties import own_properties
+from tests.support.amqp import read_properties_as_driver
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=60)
 #: The driver reads an empty text back as none, and its own encoder leaves it out.
@@ -21,19 +21,13 @@ INTEGERS = st.integers(-(2**63), 2**63 - 1)
 HEADERS = st.dictionaries(NAMES, TEXTS | INTEGERS | st.sampled_from([0, -1, 2**31 - 1, 2**31, -(2**31), -(2**31) - 1]))
 
 
-@given(FILLED, HEADERS, st.sampled_from([1, 2]), st.none() | FILLED, FILLED)
+@given(FILLED, HEADERS, st.none() | FILLED, FILLED)
 def test_what_was_encoded_is_decoded_and_takes_the_types_that_it_had(
-    content_type: str, headers: dict[str, str | int], mode: int, correlation_id: str | None, message_id: str
+    content_type: str, headers: dict[str, str | int], correlation_id: str | None, message_id: str
 ) -> None:
-    ours = OwnProperties(
-        content_type=content_type,
-        headers=dict(headers),
-        delivery_mode=mode,
-        correlation_id=correlation_id,
-        message_id=message_id,
-    )
-    read = _read(ours)
-    assert (read.content_type, read.delivery_mode, read.message_id) == (content_type, mode, message_id)
+    ours = own_properties(content_type, headers, correlation_id=correlation_id, message_id=message_id)
+    read = read_properties_as_driver(ours)
+    assert (read.content_type, read.delivery_mode, read.message_id) == (content_type, 2, message_id)
     assert read.correlation_id == correlation_id
     assert read.headers == headers
     assert {name: type(value) for name, value in (read.headers or {}).items()} == {
@@ -46,14 +40,20 @@ def test_the_bytes_are_those_of_the_driver(
     content_type: str, headers: dict[str, str | int], correlation_id: str | None, message_id: str
 ) -> None:
     # Integers that the driver would not put into fewer bytes than the four that we always take.
-    fields: dict[str, Any] = {
-        "content_type": content_type,
-        "headers": dict(sorted(headers.items())),
-        "delivery_mode": 2,
-        "correlation_id": correlation_id,
-        "message_id": message_id,
-    }
-    assert OwnProperties(**fields).marshal() == spec.Basic.Properties(**fields).marshal()
+    fields: dict[str, Any] = {"correlation_id": correlation_id, "message_id": message_id}
+    table = dict(sorted(headers.items()))
+    by_driver = spec.Basic.Properties(content_type=content_type, headers={**table}, delivery_mode=2, **fields)
+    assert own_properties(content_type, table, **fields) == by_driver.marshal()
+
+
+@given(TEXTS, HEADERS, st.none() | st.just(""), FILLED)
+def test_an_empty_text_is_read_as_none(
+    content_type: str, headers: dict[str, str | int], correlation_id: str | None, message_id: str
+) -> None:
+    read = read_properties_as_driver(
+        own_properties(content_type, headers, correlation_id=correlation_id, message_id=message_id)
+    )
+    assert (read.content_type or "", read.correlation_id, read.message_id) == (content_type, None, message_id)
 
 
 @pytest.mark.parametrize(
@@ -69,26 +69,17 @@ def test_the_bytes_are_those_of_the_driver(
         {"headers": {"x": ["a"]}},
         {"headers": {"x": b"a"}},
         {"headers": {"x": "\ud800"}},
-        {"delivery_mode": 256},
     ],
     ids=repr,
 )
 def test_what_does_not_fit_is_an_error_and_no_bytes(fields: dict[str, Any]) -> None:
-    properties = OwnProperties(content_type="a", message_id="m", delivery_mode=2, headers={})
-    for name, value in fields.items():
-        setattr(properties, name, value)
+    usual: dict[str, Any] = {"content_type": "a", "headers": {}, "correlation_id": None, "message_id": "m"}
+    own_properties(**usual)
     with pytest.raises((TypeError, ValueError, OverflowError, struct.error)):
-        properties.marshal()
+        own_properties(**usual | fields)
 
 
 @given(st.booleans())
 def test_a_truth_value_is_sent_as_the_number_it_is(value: bool) -> None:
-    assert _read(OwnProperties(content_type="a", message_id="m", headers={"x": value})).headers == {"x": int(value)}
-
-
-def _read(properties: OwnProperties) -> spec.Basic.Properties:
-    marshalled = header.ContentHeader(0, 10, properties).marshal()
-    read = header.ContentHeader()
-    read.unmarshal(marshalled)
-    assert isinstance(read.properties, base.BasicProperties)
-    return read.properties
+    read = read_properties_as_driver(own_properties("a", {"x": value}, correlation_id=None, message_id="m"))
+    assert read.headers == {"x": int(value)}

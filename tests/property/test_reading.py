@@ -15,7 +15,7 @@ from pamqp.body import ContentBody
 from pamqp.header import ContentHeader
 from pamqp.heartbeat import Heartbeat
 
-from taskframework.brokers.rabbitmq.properties import OwnProperties, header_text, read_properties
+from taskframework.brokers.rabbitmq.properties import header_text, own_properties, read_properties
 from taskframework.brokers.rabbitmq.reading import IncomingDeliveries
 from tests.support.amqp import delivery_frames
 
@@ -69,8 +69,8 @@ def test_the_properties_of_a_delivery_are_what_the_driver_reads(properties: spec
 
 @given(st.dictionaries(NAMES, TEXTS | INTEGERS))
 def test_so_are_those_that_we_write(headers: dict[str, str | int]) -> None:
-    properties = OwnProperties(content_type="application/json", headers=dict(headers), delivery_mode=2, message_id="m")
-    payload = ContentHeader(properties=properties).marshal()
+    properties = own_properties("application/json", headers, correlation_id=None, message_id="m")
+    payload = struct.pack(">HHQ", 60, 0, 0) + properties
     assert read_properties(payload) == ("application/json", {name: str(value) for name, value in headers.items()})
 
 

@@ -88,9 +88,16 @@ def read_properties(header: bytes) -> Received:
 
 
 def read_message_id(header: bytes) -> str:
-    """The message id in the payload of a content header."""
+    """The message id in the payload of a content header; empty if there is none.
+
+    Raises:
+        ValueError: if the driver cannot read the header.
+    """
     read = ContentHeader()
-    read.unmarshal(header)
+    try:
+        read.unmarshal(header)
+    except Exception as error:  # the driver's decoder raises all kinds
+        raise ValueError(f"a content header that cannot be read: {error!r}") from error
     return read.properties.message_id or ""
 
 

@@ -64,6 +64,8 @@ class PublishChannel:
             await failpoint.replied((publication.point,), _broken)
         except (ReturnedError, RefusedError) as error:
             raise _refusal(error, publication) from error
+        except PublishRefusedError:  # nothing was sent
+            raise
         except BaseException as error:
             # What is late because the broker is blocked proves nothing against the channel, and a new connection would
             # only hide the alarm until its first publication.

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 Take = Callable[[int, bytes, bytes], None]
 #: Told of a confirm: its number, whether all before it are meant as well, and whether the broker took the message.
 Confirmed = Callable[[int, bool, bool], None]
-#: Told of a message that came back: the payload of its content header.
+#: Told of a message that came back: the payload of its content header. Raises ValueError if that cannot be read.
 Returned = Callable[[bytes], None]
 
 _METHOD, _HEADER, _BODY, _HEARTBEAT = _KINDS = (1, 2, 3, 8)
@@ -45,6 +45,9 @@ _BLOCKED, _UNBLOCKED = (struct.pack(">HH", 10, method) for method in (60, 61))
 #: A heartbeat, and the time in seconds after which the driver is given one in place of what was taken out.
 _LIFE = struct.pack(">BHIB", _HEARTBEAT, 0, 0, _END)
 _LIFE_SECONDS = 1.0
+#: The fewest bytes of a frame with a confirm or with a content header, and of Basic.Deliver from its tag on. In fewer
+#: the end mark would be read as a part of a number.
+_CONFIRM_BYTES, _HEADER_BYTES, _FROM_TAG_BYTES = 21, 20, 12
 
 
 class IncomingDeliveries:
@@ -166,7 +169,8 @@ class _Channel:
         """Whether a frame is for us; the last one of a message hands it over."""
         try:
             return self._takes_first(kind, frame) if not self.frames else self._takes_next(kind, frame)
-        except (struct.error, IndexError):
+        except (struct.error, IndexError, ValueError):
+            # The driver gets the frames of the message from the first one on, and fails as it always does.
             self.is_over = True
             return False
 
@@ -185,19 +189,28 @@ class _Channel:
             self.is_over = True
             return False
         if kind == _HEADER:
+            if len(frame) < _HEADER_BYTES:
+                raise ValueError("a content header that is too short")
             (self._missing,) = _long(frame, _BEFORE + 4)
         else:
             self._missing -= len(frame) - _AROUND
-        self.frames.append(frame)
-        if self._missing <= 0:
-            (method, header, *bodies), self.frames = self.frames, []
-            self._hand_over(method, header[_BEFORE:-1], b"".join([body[_BEFORE:-1] for body in bodies]))
+        if self._missing > 0:
+            self.frames.append(frame)
+            return True
+        method, header, *bodies = *self.frames, frame
+        self._hand_over(method, header[_BEFORE:-1], b"".join([body[_BEFORE:-1] for body in bodies]))
+        self.frames = []
         return True
 
     def _takes_method(self, method: bytes, frame: bytes) -> bool:
         return False
 
     def _hand_over(self, method: bytes, header: bytes, body: bytes) -> None:
+        """Take a message.
+
+        Raises:
+            struct.error, IndexError, ValueError: if it is malformed.
+        """
         raise NotImplementedError
 
 
@@ -213,7 +226,10 @@ class _Deliveries(_Channel):
         self._take = take
 
     def _hand_over(self, method: bytes, header: bytes, body: bytes) -> None:
-        (tag,) = _long(method, _BEFORE + 5 + method[_BEFORE + 4])  # behind the consumer's tag
+        at = _BEFORE + 5 + method[_BEFORE + 4]  # behind the consumer's tag
+        if len(method) < at + _FROM_TAG_BYTES:
+            raise ValueError("a delivery that is too short")
+        (tag,) = _long(method, at)
         try:
             self._take(tag, header, body)
         except Exception:
@@ -233,7 +249,7 @@ class _Confirms(_Channel):
         self._returned = returned
 
     def _takes_method(self, method: bytes, frame: bytes) -> bool:
-        if method not in (_ACK, _NACK):
+        if method not in (_ACK, _NACK) or len(frame) < _CONFIRM_BYTES:
             return False
         (tag,) = _long(frame, _BEFORE + 4)
         self._confirmed(tag, bool(frame[_BEFORE + 12] & 1), method == _ACK)

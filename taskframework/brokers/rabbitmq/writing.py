@@ -8,6 +8,7 @@ numbers of the confirms can be given here.
 from __future__ import annotations
 
 import asyncio
+import logging
 import struct
 from functools import lru_cache
 from itertools import takewhile
@@ -15,12 +16,15 @@ from itertools import takewhile
 import aiormq
 from aiormq import spec
 from aiormq.abc import ChannelFrame
-from aiormq.exceptions import AMQPConnectionError, ChannelInvalidStateError
+from aiormq.exceptions import AMQPConnectionError, AMQPError, ChannelInvalidStateError
 from pamqp import frame
 
-from taskframework.brokers.rabbitmq.messages import Publication
+from taskframework.brokers.rabbitmq.messages import MAX_BODY_BYTES, Publication
 from taskframework.brokers.rabbitmq.properties import read_message_id
 from taskframework.brokers.rabbitmq.reading import IncomingDeliveries
+from taskframework.errors import PublishRefusedError
+
+logger = logging.getLogger(__name__)
 
 #: A frame is kind, channel and size, then so many bytes, then the end mark; a header is class, weight and body size.
 _header = struct.Struct(">BHIHHQ").pack
@@ -43,6 +47,8 @@ class PublicationWriter:
     def __init__(self, channel: aiormq.Channel, incoming: IncomingDeliveries) -> None:
         """Take a fresh channel, on the connection of `incoming`."""
         self._channel = channel
+        #: Bytes of a body that go into one frame; a broker without a limit tells 0, less the frame's own bytes.
+        self._size = channel.max_content_size if channel.max_content_size > 0 else MAX_BODY_BYTES
         self._frames: list[bytes] = []
         self._flushing: asyncio.Task[None] | None = None
         self._tag = 0
@@ -58,11 +64,12 @@ class PublicationWriter:
 
         Raises:
             ChannelInvalidStateError: if the channel is closed; nothing would ever confirm.
+            PublishRefusedError: if exchange or key cannot be written.
         """
         channel, content = self._channel, publication.body
         if channel.is_closed:
             raise ChannelInvalidStateError("the channel is closed")
-        number, size = channel.number, channel.max_content_size
+        number, size = channel.number, self._size
         method = _method(number, publication.exchange, publication.routing_key, publication.mandatory)
         properties = publication.properties
         header = _header(2, number, _HEADER_BYTES + len(properties), _BASIC, 0, len(content))
@@ -81,7 +88,9 @@ class PublicationWriter:
         """Write no more; what is not confirmed by now never will be."""
         if self._flushing is not None:
             self._flushing.cancel()
-        error = reason if isinstance(reason, Exception) else AMQPConnectionError("the channel was closed")
+        error = reason if isinstance(reason, AMQPError) else AMQPConnectionError("the channel was closed")
+        if error is not reason:  # anything that the driver stumbled over, which means nothing to who publishes
+            error.__cause__ = reason
         unconfirmed, self._open = self._open, {}
         for _, confirm in unconfirmed.values():
             _end(confirm, error)
@@ -98,9 +107,11 @@ class PublicationWriter:
     def _returned(self, header: bytes) -> None:
         # Its confirm follows; by then it is over.
         message_id = read_message_id(header)
-        for returned, confirm in self._open.values():
-            if returned == message_id:
+        for sent, confirm in self._open.values():
+            if sent == message_id:
                 _end(confirm, ReturnedError())
+                return
+        logger.warning("a message came back that is not under way here: %r", message_id)
 
     async def _flush(self) -> None:
         try:
@@ -122,4 +133,8 @@ def _end(confirm: asyncio.Future[None], error: Exception | None) -> None:
 
 @lru_cache(maxsize=1024)
 def _method(channel: int, exchange: str, routing_key: str, mandatory: bool) -> bytes:
-    return frame.marshal(spec.Basic.Publish(exchange=exchange, routing_key=routing_key, mandatory=mandatory), channel)
+    try:
+        method = spec.Basic.Publish(exchange=exchange, routing_key=routing_key, mandatory=mandatory)
+        return frame.marshal(method, channel)
+    except (TypeError, ValueError) as error:
+        raise PublishRefusedError(f"The message cannot be written: {error}.") from error

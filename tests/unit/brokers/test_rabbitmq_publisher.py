@@ -1,190 +1,147 @@
-"""Publishing on a fake channel: which outcome each of the driver's answers has, and what it means for the channel."""
+"""Publishing without a server: what is written, which outcome each answer has, and what it means for the channel."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
-import aiormq
 import pytest
-from aio_pika.abc import AbstractChannel
-from aiormq import spec
-from aiormq.abc import ChannelFrame
-from aiormq.exceptions import ChannelInvalidStateError, ChannelNotFoundEntity, DeliveryError, PublishError
-from pamqp import frame
-from pamqp.header import ContentHeader
+from aiormq.exceptions import AMQPConnectionError, ChannelNotFoundEntity
 
-from taskframework.brokers.rabbitmq.connection import Line
-from taskframework.brokers.rabbitmq.messages import Publication, task_publication
-from taskframework.brokers.rabbitmq.properties import OwnProperties
-from taskframework.brokers.rabbitmq.publisher import PublishChannel, is_about_topology
+from taskframework import failpoint
+from taskframework.brokers.base import ExternalMessage
+from taskframework.brokers.rabbitmq.messages import event_publication
+from taskframework.brokers.rabbitmq.publisher import is_about_topology
 from taskframework.brokers.rabbitmq.topology import Names
 from taskframework.errors import BrokerError, BrokerUnavailableError, PublishRefusedError
-from taskframework.model.message import TaskMessage
-
-_PUBLICATION = task_publication(Names("tasks"), TaskMessage("t1", "reports", 1), None)
-
-
-class FakeLine:
-    """A connection whose alarm can be rung."""
-
-    def __init__(self) -> None:
-        self.lost = asyncio.Event()
-        self.is_blocked = False
-        self.is_closed = False
-
-    async def close(self) -> None:
-        self.is_closed = True
+from tests.support.amqp import read_properties_as_driver
+from tests.support.publishing import LONG, Bench, publication, settle
 
 
-class FakeChannel:
-    """What a driver's channel has for those who publish: confirms when told to, or fails as told."""
-
-    def __init__(self) -> None:
-        self.close_callbacks: set[object] = set()
-        self.number, self.max_content_size, self.is_closed = 1, 100, False
-        self.delivery_tag = 0
-        self.confirmations: dict[int, asyncio.Future[object]] = {}
-        self.message_id_delivery_tag: dict[str, int] = {}
-        self.write_queue = self
-        self.confirm = asyncio.Event()
-        self.error: BaseException | None = None
-        self.pieces: list[bytes] = []
-        self._confirming: set[asyncio.Task[None]] = set()
-
-    def create_future(self) -> asyncio.Future[object]:
-        return asyncio.get_running_loop().create_future()
-
-    async def put(self, piece: ChannelFrame) -> None:
-        self.pieces.append(piece.payload)
-        task = asyncio.create_task(self._answer(list(self.confirmations.values())))
-        self._confirming.add(task)
-
-    async def _answer(self, confirmations: list[asyncio.Future[object]]) -> None:
-        if self.error is None:
-            await self.confirm.wait()
-        for confirmation in confirmations:
-            if isinstance(self.error, asyncio.CancelledError):
-                confirmation.cancel()
-            elif not confirmation.done():
-                confirmation.set_exception(self.error) if self.error else confirmation.set_result(None)
-
-    @property
-    def sent(self) -> list[Any]:
-        """The frames that were written."""
-        frames, left = [], b"".join(self.pieces)
-        while left:
-            size, _, decoded = frame.unmarshal(left)
-            frames.append(decoded)
-            left = left[size:]
-        return frames
-
-
-class Bench:
-    def __init__(self) -> None:
-        self.line, self.fake = FakeLine(), FakeChannel()
-        self.channel = PublishChannel(
-            cast(Line, self.line), cast(AbstractChannel, self.fake), cast(aiormq.Channel, self.fake)
-        )
-
-    async def fails(self, error: BaseException, publication: Publication = _PUBLICATION) -> BrokerError:
-        self.fake.error = error
-        with pytest.raises(BrokerError) as caught:
-            await self.channel.send(publication)
-        return caught.value
-
-
-def _returned() -> PublishError:
-    returned = spec.Basic.Return(312, "NO_ROUTE", "tasks.exchange", "reports.normal")
-    message = aiormq.abc.DeliveredMessage(returned, ContentHeader(), b"", cast(aiormq.abc.AbstractChannel, None))
-    return PublishError(message, returned)
+async def _failure(sending: asyncio.Task[None]) -> BrokerError:
+    with pytest.raises(BrokerError) as caught:
+        await sending
+    return caught.value
 
 
 async def test_everything_of_the_publication_reaches_the_broker() -> None:
-    bench = Bench()
-    bench.fake.confirm.set()
-    await bench.channel.send(_PUBLICATION)
-    method, header, *bodies = bench.fake.sent
+    bench, one = Bench(), publication()
+    (sending,) = await bench.sends(one)
+    method, header, *bodies = bench.sent
     assert (method.exchange, method.routing_key, method.mandatory) == ("tasks.exchange", "reports.normal", True)
-    assert header.body_size == len(_PUBLICATION.body)
-    assert header.properties.message_id == _PUBLICATION.properties.message_id
-    assert header.properties.headers == _PUBLICATION.properties.headers
-    assert b"".join(body.value for body in bodies) == _PUBLICATION.body
+    assert header.body_size == len(one.body)
+    assert header.properties.message_id == one.message_id
+    assert header.properties.headers == read_properties_as_driver(one.properties).headers
+    assert b"".join(body.value for body in bodies) == one.body
+    bench.confirms(1)
+    await sending
 
 
-async def test_a_long_body_is_written_in_the_pieces_the_broker_takes() -> None:
-    bench = Bench()
-    bench.fake.confirm.set()
-    long = replace(_PUBLICATION, body=bytes(range(250)))
-    await bench.channel.send(long)
-    _, header, *bodies = bench.fake.sent
-    assert header.body_size == 250
-    assert [len(body.value) for body in bodies] == [100, 100, 50]
+@pytest.mark.parametrize(
+    ("size", "pieces"),
+    [(0, []), (1, [1]), (99, [99]), (100, [100]), (101, [100, 1]), (200, [100, 100]), (250, [100, 100, 50])],
+)
+async def test_a_body_is_written_in_the_pieces_the_broker_takes(size: int, pieces: list[int]) -> None:
+    bench, long = Bench(max_content_size=100), replace(publication(), body=bytes(range(size)))
+    sending = await bench.sends(long, publication("next"))
+    _, header, *bodies = bench.sent[: 2 + len(pieces)]
+    assert header.body_size == size
+    assert [len(body.value) for body in bodies] == pieces
     assert b"".join(body.value for body in bodies) == long.body
+    assert bench.sent[2 + len(pieces)].routing_key == "reports.normal", "the next one follows"
+    bench.confirms(2, multiple=True)
+    await asyncio.gather(*sending)
+
+
+async def test_a_broker_without_a_limit_of_frames_gets_the_body_in_one() -> None:
+    bench, long = Bench(max_content_size=-8), replace(publication(), body=b"x" * 200_000)
+    (sending,) = await bench.sends(long)
+    assert [len(body.value) for body in bench.sent[2:]] == [200_000]
+    bench.confirms(1)
+    await sending
 
 
 async def test_what_is_published_in_one_moment_leaves_in_one_piece_and_in_order() -> None:
     bench = Bench()
-    bench.fake.confirm.set()
-    publications = [task_publication(Names("tasks"), TaskMessage(f"t{n}", "reports", 1), None) for n in range(5)]
-    await asyncio.gather(*map(bench.channel.send, publications))
-    assert len(bench.fake.pieces) == 1
-    headers = [sent for sent in bench.fake.sent if isinstance(sent, ContentHeader)]
-    assert [(header.properties.headers or {})["task_id"] for header in headers] == [f"t{n}" for n in range(5)]
-    assert list(bench.fake.confirmations) == [1, 2, 3, 4, 5]
-    await asyncio.sleep(0)
-    assert bench.fake.message_id_delivery_tag == {}
+    sending = await bench.sends(*(publication(f"t{number}") for number in range(5)))
+    assert [(header.properties.headers or {})["task_id"] for header in bench.sent_headers] == [
+        f"t{number}" for number in range(5)
+    ]
+    assert len(bench.pieces) == 1
+    assert bench.unconfirmed == [1, 2, 3, 4, 5]
+    bench.confirms(5, multiple=True)
+    await asyncio.gather(*sending)
+    assert bench.unconfirmed == []
 
 
-@pytest.mark.parametrize(
-    "error", [_returned(), DeliveryError(None, spec.Basic.Nack(1))], ids=lambda error: type(error).__name__
-)
-async def test_a_refusal_says_nothing_against_the_channel(error: Exception) -> None:
-    bench = Bench()
-    refusal = await bench.fails(error)
+@pytest.mark.parametrize(("is_returned", "words"), [(True, "No queue takes"), (False, "refused a message")])
+async def test_a_refusal_says_nothing_against_the_channel(is_returned: bool, words: str) -> None:
+    bench, one = Bench(), publication()
+    (sending,) = await bench.sends(one)
+    if is_returned:
+        bench.returns(one.message_id)
+    bench.confirms(1, is_taken=is_returned)
+    refusal = await _failure(sending)
     assert type(refusal) is PublishRefusedError
-    assert is_about_topology(refusal) is isinstance(error, PublishError)
+    assert words in str(refusal)
+    assert is_about_topology(refusal) is is_returned
     assert not bench.channel.lost.is_set()
+    assert bench.unconfirmed == []
 
 
-@pytest.mark.parametrize("headers", [{"n": 2**70}, {"n" * 300: "x"}, {"n": object()}], ids=["huge", "long", "odd"])
-async def test_what_cannot_be_written_takes_no_number_of_a_confirm(headers: dict[str, Any]) -> None:
+@pytest.mark.parametrize("names", [{"exchange": "x" * 256}, {"routing_key": "ä" * 128}], ids=str)
+async def test_what_cannot_be_written_takes_no_number_of_a_confirm(names: dict[str, Any]) -> None:
     bench = Bench()
-    bench.fake.confirm.set()
-    bad = replace(_PUBLICATION, properties=OwnProperties(headers=headers, message_id="m"))
-    with pytest.raises(PublishRefusedError):
-        await bench.channel.send(bad)
-    assert (bench.fake.delivery_tag, bench.fake.pieces) == (0, [])
+    bad, good = await bench.sends(replace(publication(), **names), publication())
+    refusal = await _failure(bad)
+    assert type(refusal) is PublishRefusedError
+    assert "cannot be written" in str(refusal)
     assert not bench.channel.lost.is_set()
-    await bench.channel.send(_PUBLICATION)
-    assert bench.fake.delivery_tag == 1
+    assert len(bench.sent_headers) == 1
+    bench.confirms(1)
+    await good
 
 
 @pytest.mark.parametrize(
-    "error",
+    "reason",
     [
         ChannelNotFoundEntity("NOT_FOUND - no exchange"),
-        ChannelInvalidStateError("closed"),
+        AMQPConnectionError("reset"),
         ConnectionResetError("reset"),
+        TimeoutError("of the socket"),
+        ValueError("a frame that was not expected"),
         asyncio.CancelledError(),
         Exception(),
+        None,
     ],
-    ids=lambda error: type(error).__name__,
+    ids=lambda reason: type(reason).__name__,
 )
-async def test_an_unknown_outcome_ends_the_channel(error: BaseException) -> None:
+async def test_an_unknown_outcome_ends_the_channel(reason: BaseException | None) -> None:
     bench = Bench()
-    failure = await bench.fails(error)
-    assert type(failure) is BrokerUnavailableError
-    assert is_about_topology(failure) is isinstance(error, ChannelNotFoundEntity)
+    sending = await bench.sends(publication(), publication())
+    bench.closes(reason)
+    for one in sending:
+        failure = await _failure(one)
+        assert type(failure) is BrokerUnavailableError
+        assert is_about_topology(failure) is isinstance(reason, ChannelNotFoundEntity)
     assert bench.channel.lost.is_set()
+    assert bench.unconfirmed == []
+
+
+async def test_the_broker_s_reason_is_told() -> None:
+    bench = Bench()
+    (sending,) = await bench.sends(publication())
+    bench.closes(ChannelNotFoundEntity("NOT_FOUND - no exchange 'tasks.exchange'"))
+    assert "no exchange 'tasks.exchange'" in str(await _failure(sending))
 
 
 async def test_a_channel_that_closed_meanwhile_says_so_at_once() -> None:
     bench = Bench()
     bench.fake.is_closed = True
-    with pytest.raises(BrokerUnavailableError):
-        await bench.channel.send(_PUBLICATION)
+    (sending,) = await bench.sends(publication())
+    assert type(await _failure(sending)) is BrokerUnavailableError
     assert bench.channel.lost.is_set()
 
 
@@ -192,25 +149,129 @@ async def test_a_channel_that_closed_meanwhile_says_so_at_once() -> None:
 async def test_a_cancelled_publication_ends_the_channel_unless_an_alarm_holds_it(is_blocked: bool) -> None:
     bench = Bench()
     bench.line.is_blocked = is_blocked
-    sending = asyncio.create_task(bench.channel.send(_PUBLICATION))
-    await asyncio.sleep(0)
+    cancelled, other = await bench.sends(publication(), publication())
+    cancelled.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await cancelled
+    assert bench.channel.lost.is_set() is not is_blocked
+    bench.confirms(1)
+    bench.confirms(2)
+    await other
+    assert bench.unconfirmed == []
+
+
+@pytest.mark.parametrize("is_blocked", [False, True])
+async def test_a_late_publication_ends_the_channel_unless_an_alarm_holds_it(is_blocked: bool) -> None:
+    bench = Bench()
+    bench.line.is_blocked = is_blocked
+    (late,) = await bench.sends(publication(), seconds=0.01)
+    (other,) = await bench.sends(publication())
+    with pytest.raises(TimeoutError):
+        await late
+    assert bench.channel.lost.is_set() is not is_blocked
+    assert not other.done()
+    bench.confirms(2)
+    await other
+
+
+@pytest.mark.parametrize("ends", ["ack", "nack", "return", "close"])
+@pytest.mark.parametrize("gives_up", ["late", "cancelled"])
+async def test_an_answer_to_who_gave_up_is_nothing_to_speak_of(
+    gives_up: str, ends: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    said: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))
+    bench, one = Bench(), publication()
+    (sending,) = await bench.sends(one, seconds=0.01 if gives_up == "late" else LONG)
+    if gives_up == "cancelled":
+        sending.cancel()
+    (outcome,) = await asyncio.gather(sending, return_exceptions=True)
+    assert isinstance(outcome, TimeoutError if gives_up == "late" else asyncio.CancelledError)
+    if ends == "close":
+        bench.closes(ChannelNotFoundEntity("gone"))
+    else:
+        if ends == "return":
+            bench.returns(one.message_id)
+        bench.confirms(1, is_taken=ends != "nack")
+    await settle()
+    del sending, outcome
+    gc.collect()
+    await settle()
+    assert bench.unconfirmed == []
+    assert said == []
+    assert [record for record in caplog.records if record.name != "asyncio"] == []
+
+
+async def test_who_is_cancelled_in_the_moment_of_the_confirm_leaves_no_error_behind() -> None:
+    said: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))
+    bench = Bench()
+    (sending,) = await bench.sends(publication())
+    bench.confirms(1, is_taken=False)
     sending.cancel()
     with pytest.raises(asyncio.CancelledError):
         await sending
-    assert bench.channel.lost.is_set() is not is_blocked
+    del sending
+    gc.collect()
+    await settle()
+    assert said == []
 
 
 async def test_a_retired_channel_closes_after_the_last_confirm() -> None:
     bench = Bench()
-    sending = [asyncio.create_task(bench.channel.send(_PUBLICATION)) for _ in range(3)]
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    sending = await bench.sends(*[publication()] * 3)
     sending[0].cancel()
     closing = asyncio.create_task(bench.channel.close())
     await asyncio.wait([sending[0]])
-    await asyncio.sleep(0)
+    await settle()
     assert not bench.line.is_closed
-    bench.fake.confirm.set()
+    bench.confirms(2)
+    await settle()
+    assert not bench.line.is_closed
+    bench.confirms(3)
     await closing
     assert bench.line.is_closed
     assert [task.exception() for task in sending[1:]] == [None, None]
+
+
+async def test_a_retired_channel_waits_no_longer_than_the_time_limits() -> None:
+    bench = Bench()
+    (sending,) = await bench.sends(publication(), seconds=0.02)
+    await bench.channel.close()
+    assert bench.line.is_closed
+    assert type(sending.exception()) is TimeoutError
+
+
+async def test_what_waits_for_the_socket_is_not_written_after_the_end() -> None:
+    bench = Bench()
+    bench.fake.write_queue = asyncio.Queue(maxsize=1)
+    (first,) = await bench.sends(publication())
+    (second,) = await bench.sends(publication())  # the socket takes no more
+    before = asyncio.all_tasks()
+    bench.closes(AMQPConnectionError("reset"))
+    await settle()
+    assert len(before - asyncio.all_tasks()) == 3, "both publications and what waited for the socket"
+    assert len(bench.sent_headers) == 1
+    await settle()
+    assert len(bench.sent_headers) == 1
+    for sending in (first, second):
+        assert type(await _failure(sending)) is BrokerUnavailableError
+
+
+@pytest.mark.parametrize("point", ["dispatch.reply", "relay.reply"])
+async def test_a_confirm_that_is_lost_looks_like_a_broken_connection(point: str) -> None:
+    bench = Bench()
+    one = publication()
+    if point == "relay.reply":
+        one = event_publication(Names("tasks"), ExternalMessage(b"{}", "application/cloudevents+json", {}))
+    failpoint.arm_from({"TASKFRAMEWORK_FAILPOINTS": f"{point}=drop"})
+    try:
+        (sending,) = await bench.sends(one)
+        bench.confirms(1)
+        failure = await _failure(sending)
+    finally:
+        failpoint.disarm(point)
+    assert type(failure) is BrokerUnavailableError
+    assert "connection lost" in str(failure)
+    assert bench.channel.lost.is_set()

@@ -15,6 +15,7 @@ from aiormq.connection import FrameReceiver, SSLContextProvider
 from aiormq.exceptions import AMQPConnectionError, AMQPError
 from pamqp import frame
 from pamqp.body import ContentBody
+from pamqp.exceptions import UnmarshalingException
 from pamqp.header import ProtocolHeader
 from pamqp.heartbeat import Heartbeat
 from yarl import URL
@@ -85,10 +86,36 @@ def test_frames_in_an_impossible_order_go_to_the_driver_all(following: list[byte
     assert bench.tags == [1]
 
 
-def test_a_method_frame_that_is_too_short_goes_to_the_driver() -> None:
+def _cut(whole: bytes, size: int) -> bytes:
+    """A frame whose payload has only so many bytes, and is well formed otherwise."""
+    return whole[:3] + size.to_bytes(4, "big") + whole[7 : 7 + size] + b"\xce"
+
+
+#: Class, method, a consumer's tag of 7 bytes, and of the rest what is read here: the tag of the delivery, a truth value
+#: and the lengths of two names.
+@pytest.mark.parametrize("size", range(4, 4 + 8 + 8 + 3))
+@pytest.mark.parametrize("are_apart", [False, True])
+def test_a_delivery_that_is_too_short_goes_to_the_driver_whole(size: int, are_apart: bool) -> None:
     bench = Bench()
-    short = b"\x01\0\x01\0\0\0\x04\0\x3c\0\x3c\xce"
-    assert bench.incoming.split(short + delivery(1)) == short + delivery(1)
+    method, *content = frames(2)
+    short = _cut(method, size)
+    with pytest.raises(UnmarshalingException):
+        frame.unmarshal(short)
+    parts = [delivery(1), short, HEARTBEAT, *content, delivery(3)]
+    others = b"".join(map(bench.incoming.split, parts) if are_apart else [bench.incoming.split(b"".join(parts))])
+    assert others == HEARTBEAT + short + b"".join(content) + delivery(3)
+    assert bench.tags == [1]
+
+
+@pytest.mark.parametrize("size", range(1, 12))
+def test_so_does_one_with_a_header_that_is_too_short(size: int) -> None:
+    bench = Bench()
+    method, header, body = frames(2)
+    short = _cut(header, size)
+    with pytest.raises(UnmarshalingException):
+        frame.unmarshal(short)
+    assert bench.incoming.split(delivery(1) + method + short + body) == method + short + body
+    assert bench.tags == [1]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,106 @@
+"""A publishing channel without a server: what it writes is read back, what the broker says is fed in as bytes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+import aiormq
+from aio_pika.abc import AbstractChannel
+from aiormq.abc import ChannelFrame
+from pamqp.header import ContentHeader
+
+from taskframework.brokers.rabbitmq.connection import Line
+from taskframework.brokers.rabbitmq.messages import Publication, task_publication
+from taskframework.brokers.rabbitmq.publisher import PublishChannel
+from taskframework.brokers.rabbitmq.reading import IncomingDeliveries
+from taskframework.brokers.rabbitmq.topology import Names
+from taskframework.model.message import TaskMessage
+from tests.support.amqp import confirm_frame, read_frames, returned_frames
+
+CHANNEL = 1
+#: Seconds that are not reached, since everything here is fed by hand.
+LONG = 30.0
+
+
+def publication(task_id: str = "t1") -> Publication:
+    return task_publication(Names("tasks"), TaskMessage(task_id, "reports", 1), None)
+
+
+class FakeLine:
+    """A connection whose alarm can be rung."""
+
+    def __init__(self) -> None:
+        self.deliveries = IncomingDeliveries(lambda: 0.0)
+        self.lost = asyncio.Event()
+        self.is_blocked = False
+        self.is_closed = False
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+
+class FakeChannel:
+    """What a driver's channel has for those who publish."""
+
+    def __init__(self, max_content_size: int = 100) -> None:
+        self.close_callbacks: set[Callable[[object, BaseException | None], None]] = set()
+        self.number, self.max_content_size, self.is_closed = CHANNEL, max_content_size, False
+        self.write_queue: asyncio.Queue[ChannelFrame] = asyncio.Queue()
+
+
+class Bench:
+    """A publishing channel, its line, and both ends of its connection."""
+
+    def __init__(self, max_content_size: int = 100) -> None:
+        self.line, self.fake = FakeLine(), FakeChannel(max_content_size)
+        self.channel = PublishChannel(
+            cast(Line, self.line), cast(AbstractChannel, self.fake), cast(aiormq.Channel, self.fake)
+        )
+        self.pieces: list[bytes] = []
+
+    async def sends(self, *publications: Publication, seconds: float = LONG) -> list[asyncio.Task[None]]:
+        """Publish together, and let it get to the socket."""
+        deadline = asyncio.get_running_loop().time() + seconds
+        sending = [asyncio.create_task(self.channel.send(one, deadline)) for one in publications]
+        await settle()
+        return sending
+
+    def hears(self, *frames: bytes) -> bytes:
+        """What the driver gets of the broker's frames."""
+        return self.line.deliveries.split(b"".join(frames))
+
+    def confirms(self, tag: int, *, multiple: bool = False, is_taken: bool = True) -> None:
+        assert self.hears(confirm_frame(CHANNEL, tag, multiple=multiple, is_taken=is_taken)) == b""
+
+    def returns(self, message_id: str | None) -> None:
+        assert self.hears(*returned_frames(CHANNEL, message_id)) == b""
+
+    def closes(self, reason: BaseException | None) -> None:
+        """The driver says that the channel is closed."""
+        self.fake.is_closed = True
+        for callback in list(self.fake.close_callbacks):
+            callback(None, reason)
+
+    @property
+    def sent(self) -> list[Any]:
+        """The frames that were written."""
+        while not self.fake.write_queue.empty():
+            self.pieces.append(self.fake.write_queue.get_nowait().payload)
+        return read_frames(b"".join(self.pieces))
+
+    @property
+    def sent_headers(self) -> list[ContentHeader]:
+        return [part for part in self.sent if isinstance(part, ContentHeader)]
+
+    @property
+    def unconfirmed(self) -> list[int]:
+        """The numbers of what the broker still owes a confirm."""
+        return list(self.channel._writer._open)
+
+
+async def settle() -> None:
+    """Let everything that can run, run."""
+    for _ in range(10):
+        await asyncio.sleep(0)

@@ -1,0 +1,202 @@
+"""How long a publication takes at most, whatever it waits for: a connection, a free place, or its confirm."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import cast
+
+import pytest
+
+from taskframework.brokers.rabbitmq.connection import Connector
+from taskframework.brokers.rabbitmq.publisher import PublishChannel, Publisher
+from taskframework.errors import BrokerUnavailableError
+from tests.support.eventually import eventually
+from tests.support.publishing import Bench, publication, settle
+
+
+class _Where:
+    where = "here:5672"
+
+
+class FedPublisher(Publisher):
+    """Its channels are fed by hand, and come when they may."""
+
+    def __init__(self, seconds: float, max_unconfirmed: int = 10) -> None:
+        super().__init__(
+            cast(Connector, _Where()),
+            self._prepared,
+            timeout=timedelta(seconds=seconds),
+            max_unconfirmed=max_unconfirmed,
+        )
+        self.benches: list[Bench] = []
+        self.may_connect = asyncio.Event()
+        self.may_connect.set()
+        self.came = asyncio.Event()
+
+    async def _prepared(self) -> None:
+        pass
+
+    async def _establish(self) -> PublishChannel:
+        await self.may_connect.wait()
+        self.benches.append(Bench())
+        self.came.set()
+        return self.benches[-1].channel
+
+    async def begins(self, count: int = 1) -> list[asyncio.Task[None]]:
+        tasks = [asyncio.create_task(self.publish(publication(f"t{number}"))) for number in range(count)]
+        await settle()
+        return tasks
+
+    @property
+    def free_places(self) -> int:
+        return self._places._value
+
+
+@pytest.fixture
+async def opened() -> AsyncIterator[list[FedPublisher]]:
+    """Filled by the test; closed behind it."""
+    publishers: list[FedPublisher] = []
+    yield publishers
+    for publisher in publishers:
+        publisher.may_connect.set()
+        await publisher.close()
+
+
+def _open(opened: list[FedPublisher], publisher: FedPublisher) -> FedPublisher:
+    opened.append(publisher)
+    publisher.open()
+    return publisher
+
+
+async def _is_late(sending: asyncio.Task[None]) -> None:
+    async with asyncio.timeout(10):
+        with pytest.raises(BrokerUnavailableError, match=r"here:5672 confirmed nothing within 0\.05 s"):
+            await sending
+
+
+async def test_without_a_confirm_it_ends_in_its_time(opened: list[FedPublisher]) -> None:
+    publisher = _open(opened, FedPublisher(0.05))
+    (sending,) = await publisher.begins()
+    await _is_late(sending)
+    assert publisher.free_places == 10
+    assert publisher.benches[0].channel.lost.is_set()
+
+
+async def test_a_connection_that_does_not_come_costs_the_same_time(opened: list[FedPublisher]) -> None:
+    publisher = FedPublisher(0.05, max_unconfirmed=1)
+    publisher.may_connect.clear()
+    _open(opened, publisher)
+    for sending in await publisher.begins(3):
+        await _is_late(sending)
+    assert publisher.free_places == 1
+
+
+async def test_the_wait_for_a_connection_counts(opened: list[FedPublisher]) -> None:
+    publisher = FedPublisher(30)
+    publisher.may_connect.clear()
+    _open(opened, publisher)
+    begun_at = asyncio.get_running_loop().time()
+    (early,) = await publisher.begins()
+    connected_at = asyncio.get_running_loop().time()
+    publisher.may_connect.set()
+    await settle()
+    waiting = publisher.benches[0].channel._deadlines._waiting
+    assert begun_at + 30 <= waiting[0][0] <= connected_at + 30
+    publisher.benches[0].confirms(1)
+    await early
+
+
+async def test_who_waited_for_the_connection_is_not_held_by_those_who_came_then(opened: list[FedPublisher]) -> None:
+    publisher = FedPublisher(0.05)
+    publisher.may_connect.clear()
+    _open(opened, publisher)
+    (early,) = await publisher.begins()
+    late = asyncio.create_task(_at_once(publisher))
+    await settle()
+    publisher.may_connect.set()
+    await _is_late(early)
+    assert not late.done()
+    publisher.benches[0].confirms(1)
+    await late
+
+
+async def _at_once(publisher: FedPublisher) -> None:
+    """Publish with a long time limit, before anybody who waits for the same connection."""
+    await publisher.came.wait()
+    await publisher.benches[0].channel.send(publication(), asyncio.get_running_loop().time() + 30)
+
+
+async def test_the_wait_for_a_place_counts_and_gives_none_away(opened: list[FedPublisher]) -> None:
+    publisher = _open(opened, FedPublisher(0.05, max_unconfirmed=1))
+    first, second, third = await publisher.begins(3)
+    assert len(publisher.benches[0].sent_headers) == 1
+    for sending in (first, second, third):
+        await _is_late(sending)
+    assert publisher.free_places == 1
+    await eventually(lambda: len(publisher.benches) == 2)
+    (again,) = await publisher.begins()
+    publisher.benches[1].confirms(1)
+    await again
+
+
+async def test_a_place_that_nobody_gives_back_holds_nobody_longer(opened: list[FedPublisher]) -> None:
+    publisher = _open(opened, FedPublisher(0.05, max_unconfirmed=1))
+    await publisher._places.acquire()
+    (sending,) = await publisher.begins()
+    await _is_late(sending)
+    publisher._places.release()
+    assert publisher.free_places == 1
+
+
+async def test_who_gives_up_waiting_for_a_place_leaves_it_to_the_next(opened: list[FedPublisher]) -> None:
+    publisher = _open(opened, FedPublisher(30, max_unconfirmed=1))
+    first, second, third = await publisher.begins(3)
+    second.cancel()
+    await settle()
+    publisher.benches[0].confirms(1)
+    await first
+    await settle()
+    publisher.benches[0].confirms(2)
+    await third
+    assert second.cancelled()
+    assert publisher.free_places == 1
+
+
+async def test_places_are_given_in_the_order_of_the_calls(opened: list[FedPublisher]) -> None:
+    publisher = _open(opened, FedPublisher(30, max_unconfirmed=2))
+    sending = await publisher.begins(6)
+    for tag in range(1, 7):
+        publisher.benches[0].confirms(tag)
+        await settle()
+    await asyncio.gather(*sending)
+    sent = [(header.properties.headers or {})["task_id"] for header in publisher.benches[0].sent_headers]
+    assert sent == [f"t{number}" for number in range(6)]
+
+
+async def test_an_alarm_is_told_to_those_who_wait_for_a_place(opened: list[FedPublisher]) -> None:
+    publisher = _open(opened, FedPublisher(30, max_unconfirmed=1))
+    first, second = await publisher.begins(2)
+    publisher.benches[0].line.is_blocked = True
+    (third,) = await publisher.begins()
+    assert "memory or disk alarm" in str(third.exception()), "at once"
+    publisher.benches[0].confirms(1)
+    await first
+    with pytest.raises(BrokerUnavailableError, match="memory or disk alarm"):
+        await second
+    assert publisher.free_places == 1
+
+
+async def test_closing_waits_for_what_is_under_way_and_refuses_the_rest(opened: list[FedPublisher]) -> None:
+    publisher = _open(opened, FedPublisher(30, max_unconfirmed=1))
+    first, second = await publisher.begins(2)
+    closing = asyncio.create_task(publisher.close())
+    await settle()
+    assert not closing.done()
+    publisher.benches[0].confirms(1)
+    await first
+    with pytest.raises(BrokerUnavailableError, match="closed"):
+        await second
+    await closing
+    assert publisher.benches[0].line.is_closed
