@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
-from operator import attrgetter
+from itertools import compress
+from operator import attrgetter, is_not
 from typing import Any, NamedTuple, cast
 
 import orjson
@@ -33,6 +34,9 @@ MOVING = (
     "document",
 )
 
+#: Fields that hold what users gave.
+_FORMED = frozenset({*LIST_TIMES, "progress", "result", "subtasks"})
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _OPTIONS = orjson.OPT_UTC_Z
@@ -58,7 +62,8 @@ class TaskRow(NamedTuple):
 class Stored:
     """A task as it is in the file: the record, the document it was read from, and the parameters still as JSON.
 
-    The document keeps what this release does not know: a transition writes only what it changed.
+    The document keeps what this release does not know: a transition writes only what it changed. It shares nothing
+    with the record that could be changed in place: a user's values are in it as the JSON they were.
     """
 
     task: Task
@@ -68,11 +73,10 @@ class Stored:
     def changed_to(self, task: Task) -> Stored:
         """The stored form of the task after a transition; `task` descends from this one by `evolve`."""
         task = _whole(task)
-        changes = {
-            name: _merged(name, self, new)
-            for name, new, old in zip(_FIELDS, _values(task), _values(self.task), strict=True)
-            if new is not old
-        }
+        values = _values(task)
+        changes = dict(compress(zip(_FIELDS, values, strict=True), map(is_not, values, _values(self.task))))
+        for name in _FORMED & changes.keys():
+            changes[name] = _merged(name, self, changes[name])
         return Stored(task, {**self.document, **changes}, self.parameters)
 
     def fixed(self) -> tuple[Value, ...]:
@@ -115,7 +119,14 @@ def new_row(task: Task) -> Stored:
     parameters = to_json(task.parameters)
     task = _whole(task)
     document = {"_id": task.task_id, **dict(zip(_FIELDS, _values(task), strict=True))}
+    for name in _FORMED:
+        document[name] = _form(name, document[name])
     return Stored(task, document, parameters)
+
+
+def value_of(form: Any) -> Json:
+    """A user's value, from its form in a document; fresh, since whoever gets it may change it in place."""
+    return None if form is None else orjson.loads(orjson.dumps(form))
 
 
 def read_row(row: TaskRow, *, with_parameters: bool = True) -> Stored:
@@ -180,12 +191,23 @@ def _maybe(value: datetime | None) -> int | None:
 
 
 def _merged(name: str, before: Stored, value: Any) -> Any:
-    """The new content of a field; entries of a list that were there keep their stored form."""
+    """The new form of a field; entries of a list that were there keep theirs."""
     if name not in LIST_TIMES:
-        return value
+        return _form(name, value)
     known = zip(getattr(before.task, name), before.document.get(name, ()), strict=True)
     kept = {id(entry): form for entry, form in known}
-    return [kept.get(id(entry), entry) for entry in value]
+    return [kept.get(id(entry)) or _fragment(entry) for entry in value]
+
+
+def _form(name: str, value: Any) -> Any:
+    """What holds a user's values is written out at once: it could be changed in place later."""
+    if name in LIST_TIMES:
+        return [_fragment(entry) for entry in value]
+    return None if value is None else _fragment(value)
+
+
+def _fragment(value: Any) -> orjson.Fragment:
+    return orjson.Fragment(to_json(value))  # of text: the bytes that orjson returns keep 4 KB, however few they are
 
 
 def _whole(task: Task) -> Task:

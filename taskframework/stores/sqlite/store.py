@@ -44,7 +44,7 @@ class SqliteStore:
         self._path = Path(path)
         self._clock = clock or SystemClock()
         self._database = Database(self._path)
-        self._group: Grouping[Request, Reply] = Grouping(GroupWriter(self._database, self._clock))
+        self._group: Grouping[Request, Reply] = Grouping(GroupWriter(self._database, self._clock), limit=int(__import__('os').environ.get('LIM','100')))
 
     async def open(self) -> None:
         await self._database.open()
@@ -54,8 +54,7 @@ class SqliteStore:
         await self._database.close()
 
     async def ping(self) -> None:
-        async with self._database.transaction():
-            pass
+        await self._database.write(lambda _: None)
 
     async def inspect(self) -> StoreReport:
         return await inspect(self._path)
@@ -142,7 +141,7 @@ class SqliteStore:
         return int(count)
 
     async def forget_dispatches(self) -> None:
-        while await self._database.write(queries.FORGET_DISPATCHES, (_BATCH,)) == _BATCH:
+        while await self._database.execute(queries.FORGET_DISPATCHES, (_BATCH,)) == _BATCH:
             pass
 
     async def purge(self, *, finished: timedelta | None, dead_letters: timedelta | None, limit: int) -> int:
@@ -155,11 +154,11 @@ class SqliteStore:
         for query, kept in kinds:
             if kept is not None:
                 before = milliseconds(self._clock.now() - kept)
-                purged += await self._database.write(query, (before, limit - purged))
+                purged += await self._database.execute(query, (before, limit - purged))
         return purged
 
     async def keep_dead_message(self, message: DeadMessage) -> None:
-        await self._database.write(queries.KEEP_MESSAGE, message_row(message), ("keep.reply",))
+        await self._database.execute(queries.KEEP_MESSAGE, message_row(message), ("keep.reply",))
 
     async def list_dead_tasks(self, *, owner: str | None, limit: int, cursor: str | None) -> Page[Task]:
         rows = await self._database.fetch(*queries.list_dead_tasks(owner, limit, cursor))
@@ -173,7 +172,7 @@ class SqliteStore:
         return message_of(rows[0]) if rows else None
 
     async def delete_dead_message(self, message_id: str) -> bool:
-        return await self._database.write(queries.DELETE_MESSAGE, (message_id,)) > 0
+        return await self._database.execute(queries.DELETE_MESSAGE, (message_id,)) > 0
 
     def _now(self) -> int:
         return milliseconds(self._clock.now())
