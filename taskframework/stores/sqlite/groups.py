@@ -40,6 +40,13 @@ class Insert:
 
 
 @dataclass(frozen=True, slots=True)
+class Inserts:
+    """Put many tasks there; the reply has an entry for each."""
+
+    inserts: tuple[Insert, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Change:
     """Run a rule on a task; the reply is the task after it, or None where the rule refused."""
 
@@ -79,8 +86,8 @@ class Marks:
         return cls(tuple([Change(mark, wants_reply=False) for mark in marks]))
 
 
-Request = Insert | Change | Marks
-Reply = Inserted | Task | None
+Request = Insert | Inserts | Change | Marks
+Reply = Inserted | list[Inserted | Exception] | Task | None
 Found = Stored | Exception
 T = TypeVar("T")
 
@@ -116,7 +123,7 @@ class GroupWriter:
         return replies, state.after(connection)
 
     def _load(self, connection: sqlite3.Connection, requests: Sequence[Request], group: _Group) -> None:
-        tasks = [request.row.task for request in requests if isinstance(request, Insert)]
+        tasks = [insert.row.task for request in requests for insert in _inserts(request)]
         changes = [change for request in requests for change in _changes(request)]
         told = {task.task_id for task in tasks} | {change.rule.task_id for change in changes if change.wants_reply}
         ids = told | {change.rule.task_id for change in changes}
@@ -143,6 +150,12 @@ def _read(row: TaskRow, *, whole: bool) -> Found:
         return error
 
 
+def _inserts(request: Request) -> tuple[Insert, ...]:
+    if isinstance(request, Inserts):
+        return request.inserts
+    return (request,) if isinstance(request, Insert) else ()
+
+
 def _changes(request: Request) -> tuple[Change, ...]:
     if isinstance(request, Marks):
         return request.changes
@@ -150,7 +163,7 @@ def _changes(request: Request) -> tuple[Change, ...]:
 
 
 def _reply_point(request: Request) -> str:
-    if isinstance(request, Insert):
+    if isinstance(request, Insert | Inserts):
         return "submit.reply"
     if isinstance(request, Marks):
         return "mark.reply"
@@ -165,6 +178,8 @@ class _Group:
         self.by_key: dict[Key, Found] = {}
         self.inserted: list[Insert] = []
         self.updated: dict[str, tuple[Stored, tuple[Value, ...]]] = {}
+        #: Which of the updated have another status than in the file, or ended at another time.
+        self.moved: set[str] = set()
         self._now = now
 
     def found(self, task_id: str, key: Key | None, found: Found) -> None:
@@ -176,10 +191,18 @@ class _Group:
     def answer(self, request: Request) -> Reply | Exception:
         """Answer one request; what goes wrong with it is the answer to its own caller alone."""
         try:
-            if isinstance(request, Marks):
-                return self._mark(request)
-            return self._insert(request) if isinstance(request, Insert) else self._change(request)
+            if isinstance(request, Change):
+                return self._change(request)
+            if isinstance(request, Inserts):
+                return [self._insert_one(insert) for insert in request.inserts]
+            return self._insert(request) if isinstance(request, Insert) else self._mark(request)
         except Exception as error:
+            return error
+
+    def _insert_one(self, request: Insert) -> Inserted | Exception:
+        try:
+            return self._insert(request)
+        except StoreError as error:
             return error
 
     def _mark(self, request: Marks) -> Exception | None:
@@ -213,8 +236,10 @@ class _Group:
         row = _readable(there)
         if (task := request.rule.apply(row.task, self._now)) is None:
             return None
-        row = row.changed_to(task)
+        before, row = row.task, row.changed_to(task)
         self.updated[task_id] = row, row.moving()
+        if row.task.status is not before.status or row.task.finished_at != before.finished_at:
+            self.moved.add(task_id)
         self._keep(row)
         return row.task if request.wants_reply else None
 
@@ -235,8 +260,11 @@ def _save(connection: sqlite3.Connection, group: _Group) -> None:
         connection.execute(*queries.insert_tasks([request.columns for request in part]))
         parameters = [(request.row.task.task_id, request.row.parameters) for request in part]
         connection.execute(*queries.insert_parameters(parameters))
-    for part in _parts([(task_id, *columns) for task_id, (_, columns) in group.updated.items()]):
-        connection.execute(*queries.update_tasks(part))
+    rows = [(task_id, *columns) for task_id, (_, columns) in group.updated.items()]
+    for part in _parts([row for row in rows if row[0] in group.moved]):
+        connection.execute(*queries.update_tasks(part, in_status=False))
+    for part in _parts([row for row in rows if row[0] not in group.moved]):
+        connection.execute(*queries.update_tasks(part, in_status=True))
 
 
 def _parts(rows: Sequence[T]) -> Iterator[Sequence[T]]:

@@ -42,13 +42,23 @@ INSERT_TASKS = f"INSERT INTO tasks ({', '.join((*FIXED, *MOVING))}) SELECT * FRO
 INSERT_PARAMETERS = (
     f"INSERT INTO task_parameters SELECT t.number, v.column2 FROM {_ROWS} CROSS JOIN tasks t ON t.task_id = v.column1"
 )
-#: `UPDATE ... FROM` asks for SQLite 3.33, which some systems that are still in service do not have.
-UPDATE_TASKS = (
-    f"INSERT INTO tasks ({', '.join((*FIXED, *MOVING))}) "
-    f"SELECT {', '.join(f't.{name}' for name in FIXED)}, {', '.join(f'v.column{n + 2}' for n in range(len(MOVING)))} "
-    f"FROM {_ROWS} CROSS JOIN tasks t ON t.task_id = v.column1 WHERE true "
-    f"ON CONFLICT (task_id) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in MOVING)}"
-)
+
+
+def _update(columns: Sequence[str]) -> str:
+    # As an insert that always conflicts: `UPDATE ... FROM` asks for SQLite 3.33, which not every system in service has.
+    # Without its idempotency key, so that it conflicts by its id alone.
+    there = ", ".join("NULL" if name == "idempotency_key" else f"t.{name}" for name in FIXED)
+    new = ", ".join(f"v.column{number}" for number in range(2, len(MOVING) + 2))
+    return (
+        f"INSERT INTO tasks ({', '.join((*FIXED, *MOVING))}) SELECT {there}, {new} "
+        f"FROM {_ROWS} CROSS JOIN tasks t ON t.task_id = v.column1 WHERE true "
+        f"ON CONFLICT (task_id) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in columns)}"
+    )
+
+
+UPDATE_TASKS = _update(MOVING)
+#: A column that is not named spares its indexes the update.
+UPDATE_IN_STATUS = _update([name for name in MOVING if name not in ("status", "finished_at")])
 
 # The status lists stand here letter for letter as in the partial indexes; SQLite uses those for the same words only.
 _CLAIMABLE = "status IN ('QUEUED', 'RETRYING')"
@@ -109,9 +119,14 @@ def insert_parameters(rows: Sequence[Sequence[Value]]) -> Query:
     return _of_rows(INSERT_PARAMETERS, rows)
 
 
-def update_tasks(rows: Sequence[Sequence[Value]]) -> Query:
-    """Write the columns `MOVING` of tasks, each behind its id; a task that is not there stays away."""
-    return _of_rows(UPDATE_TASKS, rows)
+def update_tasks(rows: Sequence[Sequence[Value]], *, in_status: bool) -> Query:
+    """Write the columns `MOVING` of tasks, each behind its id; a task that is not there stays away.
+
+    Args:
+        rows: what to write.
+        in_status: whether all of them keep the status that they have.
+    """
+    return _of_rows(UPDATE_IN_STATUS if in_status else UPDATE_TASKS, rows)
 
 
 def _of_rows(text: str, rows: Sequence[Sequence[Value]]) -> Query:

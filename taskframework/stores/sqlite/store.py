@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import cast
 
 from taskframework.clock import Clock, SystemClock
-from taskframework.errors import TaskUnreadableError
+from taskframework.errors import StoreError, TaskUnreadableError
 from taskframework.grouping import Grouping
 from taskframework.model.marks import Mark, ReserveDispatch
 from taskframework.model.query import DeadMessage, Page, TaskFilter
@@ -20,7 +20,7 @@ from taskframework.model.transitions import Fence, Transition
 from taskframework.stores.base import DueTask, ExpiredLease, Inserted, Renewal, StoreReport
 from taskframework.stores.sqlite import queries
 from taskframework.stores.sqlite.connection import Database
-from taskframework.stores.sqlite.groups import Change, GroupWriter, Insert, Marks, Renew, Reply, Request
+from taskframework.stores.sqlite.groups import Change, GroupWriter, Insert, Inserts, Marks, Renew, Reply, Request
 from taskframework.stores.sqlite.inspection import inspect
 from taskframework.stores.sqlite.pages import message_of, message_page, message_row, task_page, tasks_of
 from taskframework.stores.sqlite.rows import TaskRow, milliseconds, moment, read_cancel, read_row, to_json
@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 _BATCH = 1000
 _MARKS_IN_A_REQUEST = 200
+_INSERTS_IN_A_REQUEST = 100
 
 
 class SqliteStore:
@@ -66,11 +67,17 @@ class SqliteStore:
         return cast(Inserted, await self._group(Insert.of(task)))
 
     async def insert_many(self, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
-        replies = await asyncio.gather(*map(self.insert, tasks), return_exceptions=True)
-        for reply in replies:
-            if isinstance(reply, BaseException) and not isinstance(reply, Exception):
-                raise reply
-        return cast("list[Inserted | Exception]", replies)
+        outcomes = [_encoded(task) for task in tasks]
+        good = [at for at, made in enumerate(outcomes) if isinstance(made, Insert)]
+        for first in range(0, len(good), _INSERTS_IN_A_REQUEST):
+            places = good[first:first+_INSERTS_IN_A_REQUEST]
+            try:
+                replies = await self._group(Inserts(tuple([outcomes[at] for at in places])))
+            except Exception as error:
+                replies = [error]*len(places)
+            for at, reply in zip(places, replies, strict=True):
+                outcomes[at] = reply
+        return outcomes
 
     async def apply(self, transition: Transition) -> Task | None:
         return cast(Task | None, await self._group(Change(transition)))
@@ -176,3 +183,10 @@ class SqliteStore:
 
     def _now(self) -> int:
         return milliseconds(self._clock.now())
+
+
+def _encoded(task: Task) -> Insert | Exception:
+    try:
+        return Insert.of(task)
+    except StoreError as error:
+        return error
