@@ -53,8 +53,10 @@ class Change:
     rule: Mark
     wants_reply: bool = True
 
-    def __post_init__(self) -> None:
-        to_json(self.rule.task_id)  # an id that is no text would fail the read of the whole group
+    @classmethod
+    def of(cls, rule: Mark) -> Change:
+        to_json(rule.task_id)  # an id that is no text would fail the read of the whole group
+        return cls(rule)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,7 @@ class Marks:
 
     @classmethod
     def of(cls, marks: Sequence[Mark]) -> Marks:
+        to_json([mark.task_id for mark in marks])
         return cls(tuple([Change(mark, wants_reply=False) for mark in marks]))
 
 
@@ -202,7 +205,7 @@ class _Group:
     def _insert_one(self, request: Insert) -> Inserted | Exception:
         try:
             return self._insert(request)
-        except StoreError as error:
+        except Exception as error:
             return error
 
     def _mark(self, request: Marks) -> Exception | None:

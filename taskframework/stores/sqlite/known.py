@@ -75,7 +75,8 @@ class KnownTasks:
             if is_new and task.status in CLAIMABLE:
                 return  # of a backlog the oldest are needed first
             self._tasks.popitem(last=False)
-        task = task.evolve(parameters=None, progress=None, result=None)
+        if task.parameters is not None or task.progress is not None or task.result is not None:
+            task = task.evolve(parameters=None, progress=None, result=None)
         self._tasks[task.task_id] = Stored(task, row.document, row.parameters)
 
     def clear(self) -> None:

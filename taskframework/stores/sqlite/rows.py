@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from itertools import compress
 from operator import attrgetter, is_not
@@ -35,6 +35,7 @@ MOVING = (
 )
 
 #: Fields that hold what users gave.
+_TIMES = frozenset(TIMES)
 _FORMED = frozenset({*LIST_TIMES, "progress", "result", "subtasks"})
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -58,8 +59,7 @@ class TaskRow(NamedTuple):
     parameters: str
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(NamedTuple):
     """A task as it is in the file: the record, the document it was read from, and the parameters still as JSON.
 
     The document keeps what this release does not know: a transition writes only what it changed. It shares nothing
@@ -72,9 +72,12 @@ class Stored:
 
     def changed_to(self, task: Task) -> Stored:
         """The stored form of the task after a transition; `task` descends from this one by `evolve`."""
-        task = _whole(task)
-        values = _values(task)
-        changes = dict(compress(zip(_FIELDS, values, strict=True), map(is_not, values, _values(self.task))))
+        # What it evolved from has the same fields in the same order, and an unchanged field the very same value.
+        fields, before = task.__dict__, self.task.__dict__
+        changes = dict(compress(fields.items(), map(is_not, fields.values(), before.values())))
+        if finer := _finer(changes):
+            return self.changed_to(task.evolve(**finer))
+        changes.pop("parameters", None)
         for name in _FORMED & changes.keys():
             changes[name] = _merged(name, self, changes[name])
         return Stored(task, {**self.document, **changes}, self.parameters)
@@ -117,7 +120,8 @@ def new_row(task: Task) -> Stored:
         ValueNotStorableError: if the parameters are not JSON.
     """
     parameters = to_json(task.parameters)
-    task = _whole(task)
+    if finer := _finer(task.__dict__):
+        task = task.evolve(**finer)
     document = {"_id": task.task_id, **dict(zip(_FIELDS, _values(task), strict=True))}
     for name in _FORMED:
         document[name] = _form(name, document[name])
@@ -210,16 +214,17 @@ def _fragment(value: Any) -> orjson.Fragment:
     return orjson.Fragment(to_json(value))  # of text: the bytes that orjson returns keep 4 KB, however few they are
 
 
-def _whole(task: Task) -> Task:
-    """The task with its times as they will be read: UTC, whole milliseconds. Delays may bring finer ones."""
+def _finer(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What of these fields has to be rounded: times are read as UTC and whole milliseconds. Delays bring finer ones."""
     changes: dict[str, Any] = {}
-    for name in TIMES:
-        value = getattr(task, name)
+    for name in _TIMES & values.keys():
+        value = values[name]
         if value is not None and (value.microsecond % 1000 or value.tzinfo is not UTC):
             changes[name] = whole_milliseconds(value.astimezone(UTC))
-    if task.lease is not None and task.lease.expires_at.microsecond % 1000:
-        changes["lease"] = replace(task.lease, expires_at=whole_milliseconds(task.lease.expires_at))
-    return task.evolve(**changes) if changes else task
+    lease = values.get("lease")
+    if lease is not None and lease.expires_at.microsecond % 1000:
+        changes["lease"] = replace(lease, expires_at=whole_milliseconds(lease.expires_at))
+    return changes
 
 
 def _with_times(content: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import cast
 
 from taskframework.clock import Clock, SystemClock
-from taskframework.errors import StoreError, TaskUnreadableError
+from taskframework.errors import TaskUnreadableError
 from taskframework.grouping import Grouping
 from taskframework.model.marks import Mark, ReserveDispatch
 from taskframework.model.query import DeadMessage, Page, TaskFilter
@@ -80,14 +80,14 @@ class SqliteStore:
         return outcomes
 
     async def apply(self, transition: Transition) -> Task | None:
-        return cast(Task | None, await self._group(Change(transition)))
+        return cast(Task | None, await self._group(Change.of(transition)))
 
     async def mark(self, *marks: Mark) -> None:
         for at in range(0, len(marks), _MARKS_IN_A_REQUEST):
             await self._group(Marks.of(marks[at : at + _MARKS_IN_A_REQUEST]))
 
     async def renew(self, worker_id: str, fences: Sequence[Fence], lease: timedelta) -> dict[str, Renewal]:
-        changes = [Change(Renew(fence, worker_id, lease)) for fence in fences]
+        changes = [Change.of(Renew(fence, worker_id, lease)) for fence in fences]
         replies = await asyncio.gather(*(self._group(change) for change in changes))
         held = cast(list[Task | None], replies)
         return {task.task_id: Renewal(task.cancel) for task in held if task is not None}
@@ -114,7 +114,7 @@ class SqliteStore:
         ]
 
     async def reserve(self, *reservations: ReserveDispatch) -> Sequence[Task]:
-        replies = await asyncio.gather(*(self._group(Change(asked)) for asked in reservations), return_exceptions=True)
+        replies = await asyncio.gather(*(self._group(Change.of(asked)) for asked in reservations), return_exceptions=True)
         reserved = []
         for reply in replies:
             if isinstance(reply, Task):
@@ -188,5 +188,5 @@ class SqliteStore:
 def _encoded(task: Task) -> Insert | Exception:
     try:
         return Insert.of(task)
-    except StoreError as error:
+    except Exception as error:
         return error

@@ -14,7 +14,7 @@ from taskframework.model.query import Cursor, TaskFilter
 from taskframework.model.status import TaskStatus
 from taskframework.stores.sqlite import queries
 from taskframework.stores.sqlite.migrate import migrations
-from taskframework.stores.sqlite.rows import FIXED, MOVING
+from taskframework.stores.sqlite.rows import FIXED, MOVING, Value
 
 CURSOR = Cursor(datetime(2026, 1, 1, tzinfo=UTC), "id").encode()
 
@@ -24,14 +24,13 @@ STATEMENTS = {
     for name, text in vars(queries).items()
     if name.isupper() and name[0] != "_" and isinstance(text, str) and "{" not in text
 }
+_MOVED: list[list[Value]] = [[None] * (1 + len(MOVING))] * 2
 #: Statements for several rows.
 STATEMENTS |= {
-    made.__name__: made([[None] * width] * 2)[0]
-    for made, width in (
-        (queries.insert_tasks, len((*FIXED, *MOVING))),
-        (queries.insert_parameters, 2),
-        (queries.update_tasks, 1 + len(MOVING)),
-    )
+    "insert_tasks": queries.insert_tasks([[None] * len((*FIXED, *MOVING))] * 2)[0],
+    "insert_parameters": queries.insert_parameters([[None, None]] * 2)[0],
+    "update_tasks": queries.update_tasks(_MOVED, in_status=False)[0],
+    "update_in_status": queries.update_tasks(_MOVED, in_status=True)[0],
 }
 #: They look at every entry of an index, which is what they are for.
 COUNTS = {"COUNT_BY_STATUS"}
