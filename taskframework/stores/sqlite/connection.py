@@ -136,10 +136,6 @@ def _prepare(path: Path, scripts: Sequence[str], raw: sqlite3.Connection) -> Non
     # FULL syncs the log with each commit: accepted means stored, after a power cut too. NORMAL would survive kill -9
     # only. It costs 0.5 ms a commit, 1.5 times the whole of a group of 100 (measured on an SSD), less than groups win.
     raw.execute("PRAGMA synchronous = FULL")
-    import os
-    if os.environ.get("CS"):
-        raw.execute("PRAGMA cache_size = -32000")
-        raw.execute("PRAGMA wal_autocheckpoint = 4000")
     migrate(raw, path, scripts)
 
 

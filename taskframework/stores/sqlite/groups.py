@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from taskframework.clock import Clock
 from taskframework.errors import StoreError
@@ -194,17 +194,11 @@ class _Group:
     def answer(self, request: Request) -> Reply | Exception:
         """Answer one request; what goes wrong with it is the answer to its own caller alone."""
         try:
-            if isinstance(request, Change):
-                return self._change(request)
             if isinstance(request, Inserts):
-                return [self._insert_one(insert) for insert in request.inserts]
-            return self._insert(request) if isinstance(request, Insert) else self._mark(request)
-        except Exception as error:
-            return error
-
-    def _insert_one(self, request: Insert) -> Inserted | Exception:
-        try:
-            return self._insert(request)
+                return [cast(Inserted | Exception, self.answer(insert)) for insert in request.inserts]
+            if isinstance(request, Marks):
+                return self._mark(request)
+            return self._insert(request) if isinstance(request, Insert) else self._change(request)
         except Exception as error:
             return error
 
@@ -263,11 +257,14 @@ def _save(connection: sqlite3.Connection, group: _Group) -> None:
         connection.execute(*queries.insert_tasks([request.columns for request in part]))
         parameters = [(request.row.task.task_id, request.row.parameters) for request in part]
         connection.execute(*queries.insert_parameters(parameters))
-    rows = [(task_id, *columns) for task_id, (_, columns) in group.updated.items()]
-    for part in _parts([row for row in rows if row[0] in group.moved]):
-        connection.execute(*queries.update_tasks(part, in_status=False))
-    for part in _parts([row for row in rows if row[0] not in group.moved]):
-        connection.execute(*queries.update_tasks(part, in_status=True))
+    for in_status in (False, True):
+        moved = [
+            (task_id, *columns)
+            for task_id, (_, columns) in group.updated.items()
+            if (task_id in group.moved) is not in_status
+        ]
+        for rows in _parts(moved):
+            connection.execute(*queries.update_tasks(rows, in_status=in_status))
 
 
 def _parts(rows: Sequence[T]) -> Iterator[Sequence[T]]:

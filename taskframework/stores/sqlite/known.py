@@ -17,7 +17,7 @@ from taskframework.model.status import CLAIMABLE
 from taskframework.stores.sqlite.rows import Stored, value_of
 
 #: Some five kilobytes each; a task that is being worked on is written again within moments.
-_REMEMBERED = int(__import__("os").environ.get("REM","5000"))
+_REMEMBERED = 10_000
 #: Characters of the longest task that is remembered: a result alone may have a megabyte.
 _LONGEST = 10_000
 

@@ -34,8 +34,8 @@ MOVING = (
     "document",
 )
 
-#: Fields that hold what users gave.
 _TIMES = frozenset(TIMES)
+#: Fields that hold what users gave.
 _FORMED = frozenset({*LIST_TIMES, "progress", "result", "subtasks"})
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -200,13 +200,13 @@ def _merged(name: str, before: Stored, value: Any) -> Any:
         return _form(name, value)
     known = zip(getattr(before.task, name), before.document.get(name, ()), strict=True)
     kept = {id(entry): form for entry, form in known}
-    return [kept.get(id(entry)) or _fragment(entry) for entry in value]
+    return tuple([kept.get(id(entry)) or _fragment(entry) for entry in value])
 
 
 def _form(name: str, value: Any) -> Any:
     """What holds a user's values is written out at once: it could be changed in place later."""
     if name in LIST_TIMES:
-        return [_fragment(entry) for entry in value]
+        return tuple([_fragment(entry) for entry in value])
     return None if value is None else _fragment(value)
 
 

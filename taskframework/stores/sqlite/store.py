@@ -45,7 +45,7 @@ class SqliteStore:
         self._path = Path(path)
         self._clock = clock or SystemClock()
         self._database = Database(self._path)
-        self._group: Grouping[Request, Reply] = Grouping(GroupWriter(self._database, self._clock), limit=int(__import__('os').environ.get('LIM','100')))
+        self._group: Grouping[Request, Reply] = Grouping(GroupWriter(self._database, self._clock))
 
     async def open(self) -> None:
         await self._database.open()
@@ -67,17 +67,19 @@ class SqliteStore:
         return cast(Inserted, await self._group(Insert.of(task)))
 
     async def insert_many(self, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
-        outcomes = [_encoded(task) for task in tasks]
-        good = [at for at, made in enumerate(outcomes) if isinstance(made, Insert)]
-        for first in range(0, len(good), _INSERTS_IN_A_REQUEST):
-            places = good[first:first+_INSERTS_IN_A_REQUEST]
-            try:
-                replies = await self._group(Inserts(tuple([outcomes[at] for at in places])))
-            except Exception as error:
-                replies = [error]*len(places)
-            for at, reply in zip(places, replies, strict=True):
-                outcomes[at] = reply
-        return outcomes
+        encoded = [_encoded(task) for task in tasks]
+        inserts = [made for made in encoded if isinstance(made, Insert)]
+        replies: list[Inserted | Exception] = []
+        for at in range(0, len(inserts), _INSERTS_IN_A_REQUEST):
+            replies += await self._insert_some(inserts[at : at + _INSERTS_IN_A_REQUEST])
+        answers = iter(replies)
+        return [next(answers) if isinstance(made, Insert) else made for made in encoded]
+
+    async def _insert_some(self, inserts: Sequence[Insert]) -> Sequence[Inserted | Exception]:
+        try:
+            return cast("list[Inserted | Exception]", await self._group(Inserts(tuple(inserts))))
+        except Exception as error:
+            return [error] * len(inserts)
 
     async def apply(self, transition: Transition) -> Task | None:
         return cast(Task | None, await self._group(Change.of(transition)))
@@ -114,7 +116,9 @@ class SqliteStore:
         ]
 
     async def reserve(self, *reservations: ReserveDispatch) -> Sequence[Task]:
-        replies = await asyncio.gather(*(self._group(Change.of(asked)) for asked in reservations), return_exceptions=True)
+        replies = await asyncio.gather(
+            *(self._group(Change.of(asked)) for asked in reservations), return_exceptions=True
+        )
         reserved = []
         for reply in replies:
             if isinstance(reply, Task):
