@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
-from operator import attrgetter
+from itertools import compress
+from operator import attrgetter, is_not
 from typing import Any, NamedTuple, cast
 
 import orjson
@@ -33,6 +34,10 @@ MOVING = (
     "document",
 )
 
+_TIMES = frozenset(TIMES)
+#: Fields that hold what users gave.
+_FORMED = frozenset({*LIST_TIMES, "progress", "result", "subtasks"})
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _OPTIONS = orjson.OPT_UTC_Z
@@ -54,11 +59,11 @@ class TaskRow(NamedTuple):
     parameters: str
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(NamedTuple):
     """A task as it is in the file: the record, the document it was read from, and the parameters still as JSON.
 
-    The document keeps what this release does not know: a transition writes only what it changed.
+    The document keeps what this release does not know: a transition writes only what it changed. It shares nothing
+    with the record that could be changed in place: a user's values are in it as the JSON they were.
     """
 
     task: Task
@@ -67,12 +72,14 @@ class Stored:
 
     def changed_to(self, task: Task) -> Stored:
         """The stored form of the task after a transition; `task` descends from this one by `evolve`."""
-        task = _whole(task)
-        changes = {
-            name: _merged(name, self, new)
-            for name, new, old in zip(_FIELDS, _values(task), _values(self.task), strict=True)
-            if new is not old
-        }
+        # What it evolved from has the same fields in the same order, and an unchanged field the very same value.
+        fields, before = task.__dict__, self.task.__dict__
+        changes = dict(compress(fields.items(), map(is_not, fields.values(), before.values())))
+        if finer := _finer(changes):
+            return self.changed_to(task.evolve(**finer))
+        changes.pop("parameters", None)
+        for name in _FORMED & changes.keys():
+            changes[name] = _merged(name, self, changes[name])
         return Stored(task, {**self.document, **changes}, self.parameters)
 
     def fixed(self) -> tuple[Value, ...]:
@@ -113,9 +120,17 @@ def new_row(task: Task) -> Stored:
         ValueNotStorableError: if the parameters are not JSON.
     """
     parameters = to_json(task.parameters)
-    task = _whole(task)
+    if finer := _finer(task.__dict__):
+        task = task.evolve(**finer)
     document = {"_id": task.task_id, **dict(zip(_FIELDS, _values(task), strict=True))}
+    for name in _FORMED:
+        document[name] = _form(name, document[name])
     return Stored(task, document, parameters)
+
+
+def value_of(form: Any) -> Json:
+    """A user's value, from its form in a document; fresh, since whoever gets it may change it in place."""
+    return None if form is None else orjson.loads(orjson.dumps(form))
 
 
 def read_row(row: TaskRow, *, with_parameters: bool = True) -> Stored:
@@ -180,24 +195,36 @@ def _maybe(value: datetime | None) -> int | None:
 
 
 def _merged(name: str, before: Stored, value: Any) -> Any:
-    """The new content of a field; entries of a list that were there keep their stored form."""
+    """The new form of a field; entries of a list that were there keep theirs."""
     if name not in LIST_TIMES:
-        return value
+        return _form(name, value)
     known = zip(getattr(before.task, name), before.document.get(name, ()), strict=True)
     kept = {id(entry): form for entry, form in known}
-    return [kept.get(id(entry), entry) for entry in value]
+    return tuple([kept.get(id(entry)) or _fragment(entry) for entry in value])
 
 
-def _whole(task: Task) -> Task:
-    """The task with its times as they will be read: UTC, whole milliseconds. Delays may bring finer ones."""
+def _form(name: str, value: Any) -> Any:
+    """What holds a user's values is written out at once: it could be changed in place later."""
+    if name in LIST_TIMES:
+        return tuple([_fragment(entry) for entry in value])
+    return None if value is None else _fragment(value)
+
+
+def _fragment(value: Any) -> orjson.Fragment:
+    return orjson.Fragment(to_json(value))  # of text: the bytes that orjson returns keep 4 KB, however few they are
+
+
+def _finer(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What of these fields has to be rounded: times are read as UTC and whole milliseconds. Delays bring finer ones."""
     changes: dict[str, Any] = {}
-    for name in TIMES:
-        value = getattr(task, name)
+    for name in _TIMES & values.keys():
+        value = values[name]
         if value is not None and (value.microsecond % 1000 or value.tzinfo is not UTC):
             changes[name] = whole_milliseconds(value.astimezone(UTC))
-    if task.lease is not None and task.lease.expires_at.microsecond % 1000:
-        changes["lease"] = replace(task.lease, expires_at=whole_milliseconds(task.lease.expires_at))
-    return task.evolve(**changes) if changes else task
+    lease = values.get("lease")
+    if lease is not None and lease.expires_at.microsecond % 1000:
+        changes["lease"] = replace(lease, expires_at=whole_milliseconds(lease.expires_at))
+    return changes
 
 
 def _with_times(content: dict[str, Any]) -> dict[str, Any]:
