@@ -30,8 +30,8 @@ logger = logging.getLogger(__name__)
 #: Tasks in one publication round, and tasks whose events may wait; what comes beyond is left to the relay.
 ROUND = 500
 MAX_WAITING = 20_000
-#: Seconds for what an event tells of, before the event is sent: a task that comes alone starts first, and is not delayed
-#: by the news that it will.
+#: Seconds for what an event tells of, before the event is sent: a task that comes alone starts, and is not delayed by
+#: the news of it.
 _HEAD_START = 0.005
 #: Under load, seconds between two rounds: the events of a short task then travel together.
 _PAUSE = 0.05
