@@ -171,7 +171,7 @@ def build_plant(desk: Desk, broker: Broker, *, executes: bool) -> Plant:
         recovery.redispatch,
         recovery.redispatch_max,
         settings.broker.delay_limit,
-        mark_after=min(MOMENT, recovery.dispatch_grace / 5),
+        mark_after=min(MOMENT, recovery.dispatch_grace * 2 / 5),
     )
     producer = TaskMessageProducer(store, broker, clock, policy, topology.doubt)
     bridge = ExternalEventBridge(store, TaskEventPublisher(broker, metrics.event_published), settings.app.source)

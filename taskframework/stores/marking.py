@@ -21,10 +21,12 @@ logger = logging.getLogger(__name__)
 
 MarkT = TypeVar("MarkT", bound=Mark)
 
-#: How long a mark waits for company: far below the time after which a repair looks.
-MOMENT = timedelta(seconds=1)
+#: How long a mark waits for company, and for a newer one in its place: well below the time after which a repair looks.
+MOMENT = timedelta(seconds=2)
 #: So many are written without waiting for more.
-_MANY = 2000
+_MANY = 10_000
+#: Marks of one write; a store need not cope with more.
+_TOGETHER = 2_000
 
 
 class Marking(Generic[MarkT]):
@@ -62,15 +64,19 @@ class Marking(Generic[MarkT]):
         try:
             while self._waiting:
                 await self._company()
-                marks, self._waiting = self._waiting, {}
-                try:
-                    await self._write(list(marks.values()))
-                except StoreError as error:
-                    logger.debug("%d marks are left to the repairs: %s", len(marks), error.message)
-                except Exception:
-                    logger.exception("%d marks are left to the repairs", len(marks))
+                marks, self._waiting = list(self._waiting.values()), {}
+                for at in range(0, len(marks), _TOGETHER):
+                    await self._write_some(marks[at : at + _TOGETHER])
         finally:
             self._pump = None
+
+    async def _write_some(self, marks: Sequence[MarkT]) -> None:
+        try:
+            await self._write(marks)
+        except StoreError as error:
+            logger.debug("%d marks are left to the repairs: %s", len(marks), error.message)
+        except Exception:
+            logger.exception("%d marks are left to the repairs", len(marks))
 
     async def _company(self) -> None:
         with contextlib.suppress(TimeoutError):
