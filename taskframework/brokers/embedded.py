@@ -188,7 +188,8 @@ class EmbeddedBroker:
 
     def _message(self, body: bytes, headers: Mapping[str, str | int] | None, content_type: str = "") -> Message:
         texts = {key: str(value) for key, value in headers.items()} if headers else {}
-        return Message(next(self._numbers), body, texts, content_type)
+        # A copy has its own size; what orjson returns keeps 4 KB, and a backlog has many of them.
+        return Message(next(self._numbers), bytes(memoryview(body)), texts, content_type)
 
     def _put_due(self, name: str, message: Message) -> None:
         if (queue := self._queues.get(name)) is not None and queue.is_declared:
