@@ -21,7 +21,7 @@ from taskframework.settings import LoadedSettings, Settings, redacted
 from taskframework.settings.load import FILE_NAME, PROFILE_VARIABLE
 from taskframework.stores.base import TaskStore
 
-_PACKAGES = ("aio-pika", "motor", "pymongo", "aiosqlite", "pydantic", "fastapi", "uvicorn", "uvloop")
+_PACKAGES = ("aio-pika", "motor", "pymongo", "pydantic", "fastapi", "uvicorn", "uvloop")
 
 
 @dataclass(frozen=True, slots=True)

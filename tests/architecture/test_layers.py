@@ -24,7 +24,7 @@ _PLANTED = {
         "taskframework.operations.health -> taskframework.stores.sqlite.store",
     ),
     "model/task.py": ("import pymongo.errors", "taskframework.model.task -> pymongo"),
-    "clock.py": ("import aiosqlite", "taskframework.clock -> aiosqlite"),
+    "clock.py": ("import sqlite3", "taskframework.clock -> sqlite3"),
     "brokers/embedded.py": ("import aio_pika", "taskframework.brokers.embedded -> aio_pika"),
     "model/circle_a.py": ("import taskframework.model.circle_b", ".circle_"),
     "model/circle_b.py": ("import taskframework.model.circle_a", ".circle_"),

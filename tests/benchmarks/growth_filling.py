@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import bson
-import orjson
 from bson.raw_bson import RawBSONDocument
 from pymongo import MongoClient
 
@@ -128,9 +127,11 @@ class SqliteFiller:
             for batch in _batches(tasks):
                 connection.execute("BEGIN IMMEDIATE")
                 rows = [new_row(task) for task in batch]
-                connection.executemany(queries.INSERT_TASK, [(*row.fixed(), *row.moving()) for row in rows])
-                parameters = [(orjson.dumps(task.parameters).decode(), task.task_id) for task in batch]
-                connection.executemany(queries.INSERT_PARAMETERS, parameters)
+                for at in range(0, len(rows), queries.MOST_ROWS):
+                    part = rows[at : at + queries.MOST_ROWS]
+                    connection.execute(*queries.insert_tasks([(*row.fixed(), *row.moving()) for row in part]))
+                    parameters = [(row.task.task_id, row.parameters) for row in part]
+                    connection.execute(*queries.insert_parameters(parameters))
                 connection.execute("COMMIT")
 
     def settle(self) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, cast
-
-import aiosqlite
+from typing import Any, TypeVar
 
 from taskframework import failpoint
 from taskframework.errors import StoreError, StoreMisconfiguredError, StoreUnavailableError, ValueNotStorableError
@@ -19,6 +19,37 @@ from taskframework.stores.sqlite.migrate import check, migrate, migrations
 BUSY_TIMEOUT = 5.0
 
 Row = tuple[Any, ...]
+T = TypeVar("T")
+
+
+class Connection:
+    """One connection and the thread that works on it: a piece of work is one call into the thread, however long."""
+
+    def __init__(self, thread: ThreadPoolExecutor, raw: sqlite3.Connection) -> None:
+        self._thread = thread
+        self._raw = raw
+
+    @classmethod
+    async def open(cls, database: str, *, uri: bool = False) -> Connection:
+        """Open without implicit transactions; a statement waits for other writers."""
+        thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sqlite")
+        connect = partial(sqlite3.connect, database, uri=uri, isolation_level=None, timeout=BUSY_TIMEOUT)
+        return cls(thread, await asyncio.get_running_loop().run_in_executor(thread, connect))
+
+    async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Do a piece of work, after those asked for before. Begun, it goes on to its end though nobody waits."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work, self._raw)
+
+    async def fetch(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
+        """The rows of one statement."""
+        return await self.run(lambda raw: raw.execute(sql, parameters).fetchall())
+
+    async def close(self) -> None:
+        """Close after the work under way."""
+        try:
+            await self.run(sqlite3.Connection.close)
+        finally:
+            self._thread.shutdown(wait=False)
 
 
 class Database:
@@ -26,9 +57,8 @@ class Database:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._writer: aiosqlite.Connection | None = None
-        self._reader: aiosqlite.Connection | None = None
-        self._writing = asyncio.Lock()
+        self._writer: Connection | None = None
+        self._reader: Connection | None = None
 
     async def open(self) -> None:
         """Open the file, create or upgrade its schema.
@@ -39,70 +69,65 @@ class Database:
         with translated(self.path):
             try:
                 scripts = await asyncio.to_thread(migrations)
-                self._writer = await connect(str(self.path))
-                await check(self._writer, self.path, newest=len(scripts))  # first: what is not ours stays untouched
-                await _prepare(self._writer, self.path)
-                await migrate(self._writer, self.path, scripts)
-                self._reader = await connect(str(self.path))
-                await self._reader.execute("PRAGMA query_only = ON")
+                self._writer = await Connection.open(str(self.path))
+                await self._writer.run(partial(_prepare, self.path, scripts))
+                self._reader = await Connection.open(str(self.path))
+                await self._reader.fetch("PRAGMA query_only = ON")
             except BaseException:
                 await self.close()
                 raise
 
     async def close(self) -> None:
         """Close the file after the transaction under way; what was committed stays."""
-        async with self._writing:
-            connections, self._reader, self._writer = (self._reader, self._writer), None, None
-            for connection in connections:
-                if connection is not None:
-                    await connection.close()
+        connections, self._reader, self._writer = (self._reader, self._writer), None, None
+        for connection in connections:
+            if connection is not None:
+                await connection.close()
 
-    @asynccontextmanager
-    async def transaction(self, points: Iterable[str] = ()) -> AsyncIterator[aiosqlite.Connection]:
-        """Hold the write lock of the file from the first statement to the commit; any error rolls back.
-
-        The lock is taken at once: a transaction that read first and wrote later would fail whenever another process
-        had written in between.
+    async def write(self, work: Callable[[sqlite3.Connection], T], points: Iterable[str] = ()) -> T:
+        """Do a piece of work as one transaction; an error in it rolls back.
 
         Args:
+            work: called in the thread of the connection, while the write lock of the file is held.
             points: the failpoints behind the commit.
         """
-        async with self._writing:
-            connection = self._open(self._writer)
-            with translated(self.path):
-                try:
-                    await connection.execute("BEGIN IMMEDIATE")
-                    yield connection
-                    await connection.commit()
-                    await failpoint.replied(points, _disk_error)
-                except BaseException:  # a cancelled wait too: the statement runs on in the connection's thread
-                    await connection.rollback()
-                    raise
+        connection = self._open(self._writer)
+        with translated(self.path):
+            done = await connection.run(partial(_in_transaction, work))
+            await failpoint.replied(points, _disk_error)
+            return done
 
-    async def fetch(self, sql: str, parameters: Iterable[Any] = ()) -> Sequence[Row]:
+    async def execute(self, sql: str, parameters: Sequence[Any] = (), points: Iterable[str] = ()) -> int:
+        """Run one statement as a transaction of its own and return how many rows it changed."""
+        return await self.write(lambda raw: raw.execute(sql, parameters).rowcount, points)
+
+    async def fetch(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
         """The rows of one query."""
         with translated(self.path):
-            rows = await self._open(self._reader).execute_fetchall(sql, parameters)
-            return cast(list[Row], rows)
+            return await self._open(self._reader).fetch(sql, parameters)
 
-    async def write(self, sql: str, parameters: Iterable[Any] = (), points: Iterable[str] = ()) -> int:
-        """Run one statement as a transaction of its own and return how many rows it changed."""
-        async with self.transaction(points) as connection:
-            return (await connection.execute(sql, parameters)).rowcount
-
-    def _open(self, connection: aiosqlite.Connection | None) -> aiosqlite.Connection:
+    def _open(self, connection: Connection | None) -> Connection:
         if connection is None:
             raise StoreUnavailableError("The store is not open.", hint="Open it before its first use.")
         return connection
 
 
-async def connect(database: str, *, uri: bool = False) -> aiosqlite.Connection:
-    """A connection without implicit transactions that waits for other writers."""
-    return await aiosqlite.connect(database, uri=uri, isolation_level=None, timeout=BUSY_TIMEOUT)
+def _in_transaction(work: Callable[[sqlite3.Connection], T], raw: sqlite3.Connection) -> T:
+    # The lock is taken at once: a transaction that read first and wrote later would fail whenever another process had
+    # written in between.
+    raw.execute("BEGIN IMMEDIATE")
+    try:
+        done = work(raw)
+        raw.execute("COMMIT")
+    except BaseException:
+        raw.rollback()  # does nothing where SQLite has rolled back itself
+        raise
+    return done
 
 
-async def _prepare(connection: aiosqlite.Connection, path: Path) -> None:
-    [(mode,)] = await connection.execute_fetchall("PRAGMA journal_mode = WAL")
+def _prepare(path: Path, scripts: Sequence[str], raw: sqlite3.Connection) -> None:
+    check(raw, path, newest=len(scripts))  # first: what is not ours stays untouched
+    [(mode,)] = raw.execute("PRAGMA journal_mode = WAL")
     if mode != "wal":
         raise StoreMisconfiguredError(
             f"SQLite cannot keep a write-ahead log for {path} (journal mode {mode}).",
@@ -110,7 +135,8 @@ async def _prepare(connection: aiosqlite.Connection, path: Path) -> None:
         )
     # FULL syncs the log with each commit: accepted means stored, after a power cut too. NORMAL would survive kill -9
     # only. It costs 0.5 ms a commit, 1.5 times the whole of a group of 100 (measured on an SSD), less than groups win.
-    await connection.execute("PRAGMA synchronous = FULL")
+    raw.execute("PRAGMA synchronous = FULL")
+    migrate(raw, path, scripts)
 
 
 def _disk_error() -> sqlite3.Error:

@@ -6,11 +6,12 @@ on what the one before it left. The write lock of the file is held meanwhile, so
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sqlite3
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-
-import aiosqlite
+from functools import partial
+from typing import TypeVar, cast
 
 from taskframework.clock import Clock
 from taskframework.errors import StoreError
@@ -21,8 +22,8 @@ from taskframework.stores.base import Inserted
 from taskframework.stores.replies import reply_point
 from taskframework.stores.sqlite import queries
 from taskframework.stores.sqlite.connection import Database
-from taskframework.stores.sqlite.known import KnownTasks
-from taskframework.stores.sqlite.rows import Key, Stored, TaskRow, Value, key_of, new_row, to_json
+from taskframework.stores.sqlite.known import FileState, KnownTasks
+from taskframework.stores.sqlite.rows import Key, Stored, TaskRow, Value, key_of, new_row, read_row, to_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +40,23 @@ class Insert:
 
 
 @dataclass(frozen=True, slots=True)
+class Inserts:
+    """Put many tasks there; the reply has an entry for each."""
+
+    inserts: tuple[Insert, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Change:
     """Run a rule on a task; the reply is the task after it, or None where the rule refused."""
 
     rule: Mark
     wants_reply: bool = True
 
-    def __post_init__(self) -> None:
-        to_json(self.rule.task_id)  # an id that is no text would fail the read of the whole group
+    @classmethod
+    def of(cls, rule: Mark) -> Change:
+        to_json(rule.task_id)  # an id that is no text would fail the read of the whole group
+        return cls(rule)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +85,14 @@ class Marks:
 
     @classmethod
     def of(cls, marks: Sequence[Mark]) -> Marks:
+        to_json([mark.task_id for mark in marks])
         return cls(tuple([Change(mark, wants_reply=False) for mark in marks]))
 
 
-Request = Insert | Change | Marks
-Reply = Inserted | Task | None
+Request = Insert | Inserts | Change | Marks
+Reply = Inserted | list[Inserted | Exception] | Task | None
 Found = Stored | Exception
+T = TypeVar("T")
 
 
 class GroupWriter:
@@ -90,34 +102,60 @@ class GroupWriter:
         self._database = database
         self._clock = clock
         self._known = KnownTasks()
+        #: The state of the file after the last commit that is known to have been made.
+        self._known_at: FileState | None = None
 
     async def __call__(self, requests: Sequence[Request]) -> Sequence[Reply | Exception]:
-        async with self._database.transaction(map(_reply_point, requests)) as connection:
-            group = _Group(self._clock.now())
-            await self._load(connection, requests, group)
-            replies = [group.answer(request) for request in requests]
-            await _save(connection, group)
-        group.remember(self._known)
+        replies, self._known_at = await self._database.write(
+            partial(self._write, requests), map(_reply_point, requests)
+        )
         return replies
 
-    async def _load(self, connection: aiosqlite.Connection, requests: Sequence[Request], group: _Group) -> None:
-        tasks = [request.row.task for request in requests if isinstance(request, Insert)]
+    def _write(
+        self, requests: Sequence[Request], connection: sqlite3.Connection
+    ) -> tuple[Sequence[Reply | Exception], FileState]:
+        state = FileState.now(connection)
+        if state != self._known_at:
+            self._known.clear()
+        group = _Group(self._clock.now())
+        self._load(connection, requests, group)
+        replies = [group.answer(request) for request in requests]
+        _save(connection, group)
+        group.remember(self._known)
+        return replies, state.after(connection)
+
+    def _load(self, connection: sqlite3.Connection, requests: Sequence[Request], group: _Group) -> None:
+        tasks = [insert.row.task for request in requests for insert in _inserts(request)]
         changes = [change for request in requests for change in _changes(request)]
         told = {task.task_id for task in tasks} | {change.rule.task_id for change in changes if change.wants_reply}
         ids = told | {change.rule.task_id for change in changes}
         if keys := {key for task in tasks if (key := key_of(task)) is not None}:
-            for row in map(TaskRow._make, await connection.execute_fetchall(*queries.tasks_by_key(keys))):
-                group.found(row, self._read(row))
-        rows = await connection.execute_fetchall(queries.TASKS_BY_ID, [to_json(sorted(ids))])
-        for row in map(TaskRow._make, rows):
-            if row.task_id not in group.by_id:
-                group.found(row, self._read(row, with_parameters=row.task_id in told))
+            for row in map(TaskRow._make, connection.execute(*queries.tasks_by_key(keys))):
+                group.found(row.task_id, _key_of_row(row), _read(row, whole=True))
+        for task_id in ids - group.by_id.keys():
+            if task_id in self._known:
+                known = self._known.read(task_id, whole=task_id in told)
+                group.found(task_id, key_of(known.task), known)
+        if unknown := ids - group.by_id.keys():
+            for row in map(TaskRow._make, connection.execute(queries.TASKS_BY_ID, [to_json(sorted(unknown))])):
+                group.found(row.task_id, _key_of_row(row), _read(row, whole=row.task_id in told))
 
-    def _read(self, row: TaskRow, *, with_parameters: bool = True) -> Found:
-        try:
-            return self._known.read(row, with_parameters=with_parameters)
-        except StoreError as error:
-            return error
+
+def _key_of_row(row: TaskRow) -> Key | None:
+    return None if row.idempotency_key is None else (row.user_id, row.idempotency_key)
+
+
+def _read(row: TaskRow, *, whole: bool) -> Found:
+    try:
+        return read_row(row, with_parameters=whole)
+    except StoreError as error:
+        return error
+
+
+def _inserts(request: Request) -> tuple[Insert, ...]:
+    if isinstance(request, Inserts):
+        return request.inserts
+    return (request,) if isinstance(request, Insert) else ()
 
 
 def _changes(request: Request) -> tuple[Change, ...]:
@@ -127,7 +165,7 @@ def _changes(request: Request) -> tuple[Change, ...]:
 
 
 def _reply_point(request: Request) -> str:
-    if isinstance(request, Insert):
+    if isinstance(request, Insert | Inserts):
         return "submit.reply"
     if isinstance(request, Marks):
         return "mark.reply"
@@ -141,18 +179,22 @@ class _Group:
         self.by_id: dict[str, Found] = {}
         self.by_key: dict[Key, Found] = {}
         self.inserted: list[Insert] = []
-        self.updated: dict[str, tuple[Task, tuple[Value, ...]]] = {}
+        self.updated: dict[str, tuple[Stored, tuple[Value, ...]]] = {}
+        #: Which of the updated have another status than in the file, or ended at another time.
+        self.moved: set[str] = set()
         self._now = now
 
-    def found(self, row: TaskRow, found: Found) -> None:
+    def found(self, task_id: str, key: Key | None, found: Found) -> None:
         """Take in what the file holds."""
-        self.by_id[row.task_id] = found
-        if row.idempotency_key is not None:
-            self.by_key[row.user_id, row.idempotency_key] = found
+        self.by_id[task_id] = found
+        if key is not None:
+            self.by_key[key] = found
 
     def answer(self, request: Request) -> Reply | Exception:
         """Answer one request; what goes wrong with it is the answer to its own caller alone."""
         try:
+            if isinstance(request, Inserts):
+                return [cast(Inserted | Exception, self.answer(insert)) for insert in request.inserts]
             if isinstance(request, Marks):
                 return self._mark(request)
             return self._insert(request) if isinstance(request, Insert) else self._change(request)
@@ -165,11 +207,12 @@ class _Group:
         return errors[-1] if errors else None
 
     def remember(self, known: KnownTasks) -> None:
-        """Once it is committed, what the file holds."""
+        """What the file holds once it is committed."""
         for request in self.inserted:
-            known.keep(request.row.task, str(request.columns[-1]))
-        for task, columns in self.updated.values():
-            known.keep(task, str(columns[-1]))
+            if request.row.task.task_id not in self.updated:
+                known.keep(request.row, len(str(request.columns[-1])))
+        for row, columns in self.updated.values():
+            known.keep(row, len(str(columns[-1])))
 
     def _insert(self, request: Insert) -> Inserted:
         task = request.row.task
@@ -189,8 +232,10 @@ class _Group:
         row = _readable(there)
         if (task := request.rule.apply(row.task, self._now)) is None:
             return None
-        row = row.changed_to(task)
-        self.updated[task_id] = row.task, row.moving()
+        before, row = row.task, row.changed_to(task)
+        self.updated[task_id] = row, row.moving()
+        if row.task.status is not before.status or row.task.finished_at != before.finished_at:
+            self.moved.add(task_id)
         self._keep(row)
         return row.task if request.wants_reply else None
 
@@ -206,12 +251,21 @@ def _readable(found: Found) -> Stored:
     return found
 
 
-async def _save(connection: aiosqlite.Connection, group: _Group) -> None:
-    if group.inserted:
-        await connection.executemany(queries.INSERT_TASK, [request.columns for request in group.inserted])
-        parameters = [(request.row.parameters, request.row.task.task_id) for request in group.inserted]
-        await connection.executemany(queries.INSERT_PARAMETERS, parameters)
-    if group.updated:
-        await connection.executemany(
-            queries.UPDATE_TASK, [(*columns, task_id) for task_id, (_, columns) in group.updated.items()]
-        )
+def _save(connection: sqlite3.Connection, group: _Group) -> None:
+    for part in _parts(group.inserted):
+        connection.execute(*queries.insert_tasks([request.columns for request in part]))
+        parameters = [(request.row.task.task_id, request.row.parameters) for request in part]
+        connection.execute(*queries.insert_parameters(parameters))
+    for in_status in (False, True):
+        moved = [
+            (task_id, *columns)
+            for task_id, (_, columns) in group.updated.items()
+            if (task_id in group.moved) is not in_status
+        ]
+        for rows in _parts(moved):
+            connection.execute(*queries.update_tasks(rows, in_status=in_status))
+
+
+def _parts(rows: Sequence[T]) -> Iterator[Sequence[T]]:
+    for at in range(0, len(rows), queries.MOST_ROWS):
+        yield rows[at : at + queries.MOST_ROWS]

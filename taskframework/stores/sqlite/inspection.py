@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
-import aiosqlite
-
 from taskframework.errors import StoreError
 from taskframework.stores.base import StoreReport
-from taskframework.stores.sqlite.connection import connect, translated
+from taskframework.stores.sqlite.connection import Connection, translated
 from taskframework.stores.sqlite.lock import executing_process
 from taskframework.stores.sqlite.migrate import check, migrations
 
@@ -24,9 +23,9 @@ async def inspect(path: Path) -> StoreReport:
     if "size" in facts:
         try:
             with translated(path):
-                connection = await connect(f"file:{quote(str(path))}?mode=ro", uri=True)
+                connection = await Connection.open(f"file:{quote(str(path))}?mode=ro", uri=True)
                 try:
-                    problems += await _look_inside(connection, path, facts)
+                    problems += await connection.run(partial(_look_inside, path, facts))
                 finally:
                     await connection.close()
         except StoreError as error:
@@ -48,10 +47,9 @@ def _look_at_folder(path: Path, facts: dict[str, str]) -> list[str]:
     return []
 
 
-async def _look_inside(connection: aiosqlite.Connection, path: Path, facts: dict[str, str]) -> list[str]:
-    newest = len(await asyncio.to_thread(migrations))
-    facts["schema version"] = str(await check(connection, path, newest=newest))
-    [(mode,)] = await connection.execute_fetchall("PRAGMA journal_mode")
+def _look_inside(path: Path, facts: dict[str, str], connection: sqlite3.Connection) -> list[str]:
+    facts["schema version"] = str(check(connection, path, newest=len(migrations())))
+    [(mode,)] = connection.execute("PRAGMA journal_mode")
     facts["journal mode"] = str(mode)
-    findings = await connection.execute_fetchall("PRAGMA quick_check(3)")
+    findings = connection.execute("PRAGMA quick_check(3)")
     return [f"The file is damaged: {text}. Restore a backup." for (text,) in findings if text != "ok"]

@@ -1,48 +1,83 @@
-"""Tasks as they were last read or written, so that an unchanged row need not be taken apart again.
+"""Tasks as they were last written, so that they need not be read again while nobody else writes to the file.
 
-Another process may write to the file at any time, so what is remembered counts only for exactly the text that is there.
+Whoever asks holds the write lock. SQLite tells then whether another connection has committed anything since, and how
+many rows this one has changed: where both are as they were after the last commit of a group, the file holds exactly
+what is remembered. Anything else (another process, a purge, a commit whose outcome is not known) makes all of it void.
 """
 
 from __future__ import annotations
 
+import sqlite3
 from collections import OrderedDict
+from typing import NamedTuple
 
 import orjson
 
-from taskframework.model.task import Task
-from taskframework.stores.sqlite.rows import Stored, TaskRow, read_row
+from taskframework.model.status import CLAIMABLE
+from taskframework.stores.sqlite.rows import Stored, value_of
 
-#: A few kilobytes each; a task that is being worked on is written again within moments.
-_REMEMBERED = 5_000
-#: Characters of the longest document that is remembered: a result alone may have a megabyte.
+#: Some five kilobytes each; a task that is being worked on is written again within moments.
+_REMEMBERED = 10_000
+#: Characters of the longest task that is remembered: a result alone may have a megabyte.
 _LONGEST = 10_000
 
 
+class FileState(NamedTuple):
+    """What changes whenever anybody writes to the file."""
+
+    connection: sqlite3.Connection
+    #: Another number after any commit of another connection, of this process or another one.
+    data_version: int
+    #: Rows that this connection has changed, also those of transactions that were rolled back.
+    changes: int
+
+    @classmethod
+    def now(cls, connection: sqlite3.Connection) -> FileState:
+        """The state while the write lock is held."""
+        [(version,)] = connection.execute("PRAGMA data_version")
+        return cls(connection, version, connection.total_changes)
+
+    def after(self, connection: sqlite3.Connection) -> FileState:
+        """The state once this transaction is committed, which began in this one."""
+        return self._replace(changes=connection.total_changes)
+
+
 class KnownTasks:
-    """The last tasks that were seen, by the text of their documents."""
+    """The last tasks that were written, without the values of users that somebody could have changed in place."""
 
     def __init__(self) -> None:
-        self._tasks: OrderedDict[str, tuple[str, Task]] = OrderedDict()
+        self._tasks: OrderedDict[str, Stored] = OrderedDict()
 
-    def read(self, row: TaskRow, *, with_parameters: bool = True) -> Stored:
-        """`read_row`, with less work for a row that is known.
+    def __contains__(self, task_id: object) -> bool:
+        return task_id in self._tasks
 
-        Raises:
-            TaskUnreadableError: if the document is none this release can read.
-        """
-        text, task = self._tasks.get(row.task_id, (None, None))
-        if task is None or text != row.document:
-            return read_row(row, with_parameters=with_parameters)
-        document = orjson.loads(row.document)
-        # What belongs to a user is read anew: whoever got it before may have changed it in place.
-        parameters = orjson.loads(row.parameters) if with_parameters else None
-        fresh = task.evolve(parameters=parameters, progress=document["progress"], result=document["result"])
-        return Stored(fresh, document, row.parameters)
+    def read(self, task_id: str, *, whole: bool) -> Stored:
+        """A task that is known, with the values of its user only if it is to be whole."""
+        known = self._tasks[task_id]
+        if not whole:
+            return known
+        task = known.task.evolve(
+            parameters=orjson.loads(known.parameters),
+            progress=value_of(known.forms.get("progress")),
+            result=value_of(known.forms.get("result")),
+        )
+        return known._replace(task=task)
 
-    def keep(self, task: Task, text: str) -> None:
-        """Remember what is in the file since the last commit."""
-        self._tasks.pop(task.task_id, None)
-        if not task.steps and len(text) <= _LONGEST:  # steps hold a user's values too, one level deeper
-            self._tasks[task.task_id] = text, task.evolve(parameters=None, progress=None, result=None)
-        if len(self._tasks) > _REMEMBERED:
+    def keep(self, row: Stored, length: int) -> None:
+        """Remember what a transaction wrote: `length` characters of document."""
+        task = row.task
+        is_new = self._tasks.pop(task.task_id, None) is None
+        is_over = task.status.is_final and task.publish_at is None
+        # Steps hold a user's values too, one level deeper.
+        if is_over or task.steps or task.subtasks or length + len(row.parameters) > _LONGEST:
+            return
+        if len(self._tasks) >= _REMEMBERED:
+            if is_new and task.status in CLAIMABLE:
+                return  # of a backlog the oldest are needed first
             self._tasks.popitem(last=False)
+        if task.parameters is not None or task.progress is not None or task.result is not None:
+            task = task.evolve(parameters=None, progress=None, result=None)
+        self._tasks[task.task_id] = row._replace(task=task)
+
+    def clear(self) -> None:
+        self._tasks.clear()

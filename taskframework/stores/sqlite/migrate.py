@@ -7,47 +7,45 @@ from collections.abc import Iterator, Sequence
 from importlib import resources
 from pathlib import Path
 
-import aiosqlite
-
 from taskframework.errors import StoreMisconfiguredError
 
 #: Marks a file as ours ("task" in ASCII), so that another program's database is never touched.
 APPLICATION_ID = 0x7461736B
 
 
-async def migrate(connection: aiosqlite.Connection, path: Path, scripts: Sequence[str]) -> None:
+def migrate(connection: sqlite3.Connection, path: Path, scripts: Sequence[str]) -> None:
     """Apply the migrations a file does not have yet.
 
     Raises:
         StoreMisconfiguredError: if the file belongs to another program or a newer release.
     """
-    if await check(connection, path, newest=len(scripts)) == len(scripts):
+    if check(connection, path, newest=len(scripts)) == len(scripts):
         return
     try:
-        await connection.execute("BEGIN IMMEDIATE")
+        connection.execute("BEGIN IMMEDIATE")
         # Read again under the lock: another process may have been faster.
-        version = await check(connection, path, newest=len(scripts))
+        version = check(connection, path, newest=len(scripts))
         for number, script in enumerate(scripts[version:], start=version + 1):
             for statement in _statements(script):
-                await connection.execute(statement)
-            await connection.execute(f"PRAGMA user_version = {number}")
-        await connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        await connection.commit()
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {number}")
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.commit()
     except BaseException:
-        await connection.rollback()
+        connection.rollback()
         raise
 
 
-async def check(connection: aiosqlite.Connection, path: Path, *, newest: int) -> int:
+def check(connection: sqlite3.Connection, path: Path, *, newest: int) -> int:
     """The schema version of a file, if this release may work with it.
 
     Raises:
         StoreMisconfiguredError: if it may not.
     """
-    [(version,)] = await connection.execute_fetchall("PRAGMA user_version")
+    [(version,)] = connection.execute("PRAGMA user_version")
     # Before the id: of a file that another process makes just now, tables without an id would be seen.
-    [(tables,)] = await connection.execute_fetchall("SELECT count(*) FROM sqlite_master")
-    [(application,)] = await connection.execute_fetchall("PRAGMA application_id")
+    [(tables,)] = connection.execute("SELECT count(*) FROM sqlite_master")
+    [(application,)] = connection.execute("PRAGMA application_id")
     if tables and application != APPLICATION_ID:
         raise StoreMisconfiguredError(
             f"{path} is the SQLite file of another program.", hint="Name another file in store.url."

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
+from functools import cache
 
 from taskframework.model.query import Cursor, TaskFilter
 from taskframework.stores.sqlite.rows import FIXED, MOVING, Key, TaskRow, Value, milliseconds
@@ -29,9 +30,35 @@ CANCEL_REQUESTS = (
     "FROM tasks WHERE task_id IN (SELECT value FROM json_each(?)) AND json_extract(document, '$.cancel') IS NOT NULL"
 )
 
-INSERT_TASK = f"INSERT INTO tasks ({', '.join((*FIXED, *MOVING))}) VALUES ({', '.join('?' * len((*FIXED, *MOVING)))})"
-INSERT_PARAMETERS = "INSERT INTO task_parameters SELECT number, ? FROM tasks WHERE task_id = ?"
-UPDATE_TASK = f"UPDATE tasks SET {', '.join(f'{name} = ?' for name in MOVING)} WHERE task_id = ?"
+#: Rows of one statement: it may have 999 values where SQLite is older than 3.32.
+MOST_ROWS = 48
+#: A statement is made for so many rows, and the next larger one is filled up: few texts to compile, and to remember.
+_SIZES = (1, 4, 16, MOST_ROWS)
+
+# Many rows are one statement, since the thread would ask for Python's lock again behind each, and wait for 5 ms while
+# the event loop is busy. The `WHERE` passes over the rows that only fill up.
+_ROWS = "(VALUES {rows}) v"
+INSERT_TASKS = f"INSERT INTO tasks ({', '.join((*FIXED, *MOVING))}) SELECT * FROM {_ROWS} WHERE v.column1 IS NOT NULL"
+INSERT_PARAMETERS = (
+    f"INSERT INTO task_parameters SELECT t.number, v.column2 FROM {_ROWS} CROSS JOIN tasks t ON t.task_id = v.column1"
+)
+
+
+def _update(columns: Sequence[str]) -> str:
+    # As an insert that always conflicts: `UPDATE ... FROM` asks for SQLite 3.33, which not every system in service has.
+    # Without its idempotency key, so that it conflicts by its id alone.
+    there = ", ".join("NULL" if name == "idempotency_key" else f"t.{name}" for name in FIXED)
+    new = ", ".join(f"v.column{number}" for number in range(2, len(MOVING) + 2))
+    return (
+        f"INSERT INTO tasks ({', '.join((*FIXED, *MOVING))}) SELECT {there}, {new} "
+        f"FROM {_ROWS} CROSS JOIN tasks t ON t.task_id = v.column1 WHERE true "
+        f"ON CONFLICT (task_id) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in columns)}"
+    )
+
+
+UPDATE_TASKS = _update(MOVING)
+#: A column that is not named spares its indexes the update.
+UPDATE_IN_STATUS = _update([name for name in MOVING if name not in ("status", "finished_at")])
 
 # The status lists stand here letter for letter as in the partial indexes; SQLite uses those for the same words only.
 _CLAIMABLE = "status IN ('QUEUED', 'RETRYING')"
@@ -80,6 +107,40 @@ MESSAGE = f"{_MESSAGES} WHERE id = ?"
 DELETE_MESSAGE = "DELETE FROM dead_messages WHERE id = ?"
 
 Query = tuple[str, list[Value]]
+
+
+def insert_tasks(rows: Sequence[Sequence[Value]]) -> Query:
+    """Put tasks there, each with the columns `FIXED` and `MOVING`."""
+    return _of_rows(INSERT_TASKS, rows)
+
+
+def insert_parameters(rows: Sequence[Sequence[Value]]) -> Query:
+    """Put the parameters of new tasks there, by task id."""
+    return _of_rows(INSERT_PARAMETERS, rows)
+
+
+def update_tasks(rows: Sequence[Sequence[Value]], *, in_status: bool) -> Query:
+    """Write the columns `MOVING` of tasks, each behind its id; a task that is not there stays away.
+
+    Args:
+        rows: what to write.
+        in_status: whether all of them keep the status that they have.
+    """
+    return _of_rows(UPDATE_IN_STATUS if in_status else UPDATE_TASKS, rows)
+
+
+def _of_rows(text: str, rows: Sequence[Sequence[Value]]) -> Query:
+    width = len(rows[0])
+    size = next(size for size in _SIZES if size >= len(rows))
+    values = [value for row in rows for value in row]
+    values += [None] * (width * (size - len(rows)))
+    return _text(text, size, width), values
+
+
+@cache
+def _text(text: str, size: int, width: int) -> str:
+    row = f"({', '.join('?' * width)})"
+    return text.format(rows=", ".join([row] * size))
 
 
 def tasks_by_key(keys: Iterable[Key]) -> Query:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
-from operator import attrgetter
+from itertools import compress
+from operator import is_not
 from typing import Any, NamedTuple, cast
 
 import orjson
@@ -33,6 +34,12 @@ MOVING = (
     "document",
 )
 
+_TIMES = frozenset(TIMES)
+#: Fields that hold records or what users gave.
+_NESTED = frozenset({*LIST_TIMES, *RECORD_TIMES, "parent", "subtasks", "progress", "result"})
+#: The other fields of a document: the record has all of them.
+_PLAIN = {"_id"} | {field.name for field in fields(Task)} - _NESTED
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _OPTIONS = orjson.OPT_UTC_Z
@@ -54,26 +61,36 @@ class TaskRow(NamedTuple):
     parameters: str
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """A task as it is in the file: the record, the document it was read from, and the parameters still as JSON.
+class Stored(NamedTuple):
+    """A task as it is in the file: the record, what the document has besides, and the parameters still as JSON.
 
-    The document keeps what this release does not know: a transition writes only what it changed.
+    The forms are fields this release does not know, and those that hold a record of which it may not know all, or what
+    users gave: a transition writes only what it changed. They share nothing with the record that could be changed in
+    place.
     """
 
     task: Task
-    document: Mapping[str, Any]
+    forms: Mapping[str, Any]
     parameters: str
 
     def changed_to(self, task: Task) -> Stored:
         """The stored form of the task after a transition; `task` descends from this one by `evolve`."""
-        task = _whole(task)
-        changes = {
-            name: _merged(name, self, new)
-            for name, new, old in zip(_FIELDS, _values(task), _values(self.task), strict=True)
-            if new is not old
-        }
-        return Stored(task, {**self.document, **changes}, self.parameters)
+        # What it evolved from has the same fields in the same order, and an unchanged field the very same value.
+        fields, before = task.__dict__, self.task.__dict__
+        changes = dict(compress(fields.items(), map(is_not, fields.values(), before.values())))
+        if finer := _finer(changes):
+            return self.changed_to(task.evolve(**finer))
+        changed = _NESTED & changes.keys()
+        if not changed:
+            return Stored(task, self.forms, self.parameters)
+        forms = {**self.forms, **{name: _merged(name, self, changes[name]) for name in changed}}
+        return Stored(task, forms, self.parameters)
+
+    def document(self) -> dict[str, Any]:
+        """What the file has besides the parameters."""
+        document = {"_id": self.task.task_id, **self.task.__dict__, **self.forms}
+        del document["task_id"], document["parameters"]
+        return document
 
     def fixed(self) -> tuple[Value, ...]:
         task = self.task
@@ -102,7 +119,7 @@ class Stored:
             _maybe(task.deadline) if waits_for_deadline else None,
             _maybe(task.finished_at),
             int(_is_undriven(task)),
-            to_json(self.document),
+            to_json(self.document()),
         )
 
 
@@ -113,9 +130,15 @@ def new_row(task: Task) -> Stored:
         ValueNotStorableError: if the parameters are not JSON.
     """
     parameters = to_json(task.parameters)
-    task = _whole(task)
-    document = {"_id": task.task_id, **dict(zip(_FIELDS, _values(task), strict=True))}
-    return Stored(task, document, parameters)
+    if finer := _finer(task.__dict__):
+        task = task.evolve(**finer)
+    forms = {name: _form(name, value) for name in _NESTED if (value := getattr(task, name)) not in (None, ())}
+    return Stored(task, forms, parameters)
+
+
+def value_of(form: Any) -> Json:
+    """A user's value, from its form in a document; fresh, since whoever gets it may change it in place."""
+    return None if form is None else orjson.loads(orjson.dumps(form))
 
 
 def read_row(row: TaskRow, *, with_parameters: bool = True) -> Stored:
@@ -128,8 +151,9 @@ def read_row(row: TaskRow, *, with_parameters: bool = True) -> Stored:
         values = _with_times(orjson.loads(row.document))
         if with_parameters:
             values["parameters"] = orjson.loads(row.parameters)
-        # Parsed a second time rather than copied: the document must share nothing with the task.
-        return Stored(Task.from_document(values), orjson.loads(row.document), row.parameters)
+        # Parsed a second time rather than copied: the forms must share nothing with the task.
+        forms = {name: form for name, form in orjson.loads(row.document).items() if name not in _PLAIN}
+        return Stored(Task.from_document(values), forms, row.parameters)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise TaskUnreadableError(row.task_id, repr(error)[:200]) from error
 
@@ -180,24 +204,36 @@ def _maybe(value: datetime | None) -> int | None:
 
 
 def _merged(name: str, before: Stored, value: Any) -> Any:
-    """The new content of a field; entries of a list that were there keep their stored form."""
+    """The new form of a field; entries of a list that were there keep theirs."""
     if name not in LIST_TIMES:
-        return value
-    known = zip(getattr(before.task, name), before.document.get(name, ()), strict=True)
+        return _form(name, value)
+    known = zip(getattr(before.task, name), before.forms.get(name, ()), strict=True)
     kept = {id(entry): form for entry, form in known}
-    return [kept.get(id(entry), entry) for entry in value]
+    return tuple([kept.get(id(entry)) or _fragment(entry) for entry in value])
 
 
-def _whole(task: Task) -> Task:
-    """The task with its times as they will be read: UTC, whole milliseconds. Delays may bring finer ones."""
+def _form(name: str, value: Any) -> Any:
+    """What may hold a user's values is written out at once: it could be changed in place later."""
+    if name in LIST_TIMES:
+        return tuple([_fragment(entry) for entry in value])
+    return None if value is None else _fragment(value)
+
+
+def _fragment(value: Any) -> orjson.Fragment:
+    return orjson.Fragment(to_json(value))  # of text: the bytes that orjson returns keep 4 KB, however few they are
+
+
+def _finer(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What of these fields has to be rounded: times are read as UTC and whole milliseconds. Delays bring finer ones."""
     changes: dict[str, Any] = {}
-    for name in TIMES:
-        value = getattr(task, name)
+    for name in _TIMES & values.keys():
+        value = values[name]
         if value is not None and (value.microsecond % 1000 or value.tzinfo is not UTC):
             changes[name] = whole_milliseconds(value.astimezone(UTC))
-    if task.lease is not None and task.lease.expires_at.microsecond % 1000:
-        changes["lease"] = replace(task.lease, expires_at=whole_milliseconds(task.lease.expires_at))
-    return task.evolve(**changes) if changes else task
+    lease = values.get("lease")
+    if lease is not None and lease.expires_at.microsecond % 1000:
+        changes["lease"] = replace(lease, expires_at=whole_milliseconds(lease.expires_at))
+    return changes
 
 
 def _with_times(content: dict[str, Any]) -> dict[str, Any]:
@@ -216,7 +252,3 @@ def _parse(record: dict[str, Any], times: tuple[str, ...]) -> None:
     for name in times:
         if (text := record.get(name)) is not None:
             record[name] = datetime.fromisoformat(text)
-
-
-_FIELDS = tuple(field.name for field in fields(Task) if field.name not in ("task_id", "parameters"))
-_values = attrgetter(*_FIELDS)

@@ -20,7 +20,7 @@ from taskframework.model.transitions import Fence, Transition
 from taskframework.stores.base import DueTask, ExpiredLease, Inserted, Renewal, StoreReport
 from taskframework.stores.sqlite import queries
 from taskframework.stores.sqlite.connection import Database
-from taskframework.stores.sqlite.groups import Change, GroupWriter, Insert, Marks, Renew, Reply, Request
+from taskframework.stores.sqlite.groups import Change, GroupWriter, Insert, Inserts, Marks, Renew, Reply, Request
 from taskframework.stores.sqlite.inspection import inspect
 from taskframework.stores.sqlite.pages import message_of, message_page, message_row, task_page, tasks_of
 from taskframework.stores.sqlite.rows import TaskRow, milliseconds, moment, read_cancel, read_row, to_json
@@ -28,7 +28,10 @@ from taskframework.stores.sqlite.rows import TaskRow, milliseconds, moment, read
 logger = logging.getLogger(__name__)
 
 _BATCH = 1000
+#: Requests of a group: it takes some ten milliseconds then, which is what another one waits for.
+_GROUP = 200
 _MARKS_IN_A_REQUEST = 200
+_INSERTS_IN_A_REQUEST = 100
 
 
 class SqliteStore:
@@ -44,7 +47,7 @@ class SqliteStore:
         self._path = Path(path)
         self._clock = clock or SystemClock()
         self._database = Database(self._path)
-        self._group: Grouping[Request, Reply] = Grouping(GroupWriter(self._database, self._clock))
+        self._group: Grouping[Request, Reply] = Grouping(GroupWriter(self._database, self._clock), limit=_GROUP)
 
     async def open(self) -> None:
         await self._database.open()
@@ -54,8 +57,7 @@ class SqliteStore:
         await self._database.close()
 
     async def ping(self) -> None:
-        async with self._database.transaction():
-            pass
+        await self._database.write(lambda _: None)
 
     async def inspect(self) -> StoreReport:
         return await inspect(self._path)
@@ -67,21 +69,29 @@ class SqliteStore:
         return cast(Inserted, await self._group(Insert.of(task)))
 
     async def insert_many(self, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
-        replies = await asyncio.gather(*map(self.insert, tasks), return_exceptions=True)
-        for reply in replies:
-            if isinstance(reply, BaseException) and not isinstance(reply, Exception):
-                raise reply
-        return cast("list[Inserted | Exception]", replies)
+        encoded = [_encoded(task) for task in tasks]
+        inserts = [made for made in encoded if isinstance(made, Insert)]
+        replies: list[Inserted | Exception] = []
+        for at in range(0, len(inserts), _INSERTS_IN_A_REQUEST):
+            replies += await self._insert_some(inserts[at : at + _INSERTS_IN_A_REQUEST])
+        answers = iter(replies)
+        return [next(answers) if isinstance(made, Insert) else made for made in encoded]
+
+    async def _insert_some(self, inserts: Sequence[Insert]) -> Sequence[Inserted | Exception]:
+        try:
+            return cast("list[Inserted | Exception]", await self._group(Inserts(tuple(inserts))))
+        except Exception as error:
+            return [error] * len(inserts)
 
     async def apply(self, transition: Transition) -> Task | None:
-        return cast(Task | None, await self._group(Change(transition)))
+        return cast(Task | None, await self._group(Change.of(transition)))
 
     async def mark(self, *marks: Mark) -> None:
         for at in range(0, len(marks), _MARKS_IN_A_REQUEST):
             await self._group(Marks.of(marks[at : at + _MARKS_IN_A_REQUEST]))
 
     async def renew(self, worker_id: str, fences: Sequence[Fence], lease: timedelta) -> dict[str, Renewal]:
-        changes = [Change(Renew(fence, worker_id, lease)) for fence in fences]
+        changes = [Change.of(Renew(fence, worker_id, lease)) for fence in fences]
         replies = await asyncio.gather(*(self._group(change) for change in changes))
         held = cast(list[Task | None], replies)
         return {task.task_id: Renewal(task.cancel) for task in held if task is not None}
@@ -108,7 +118,9 @@ class SqliteStore:
         ]
 
     async def reserve(self, *reservations: ReserveDispatch) -> Sequence[Task]:
-        replies = await asyncio.gather(*(self._group(Change(asked)) for asked in reservations), return_exceptions=True)
+        replies = await asyncio.gather(
+            *(self._group(Change.of(asked)) for asked in reservations), return_exceptions=True
+        )
         reserved = []
         for reply in replies:
             if isinstance(reply, Task):
@@ -142,7 +154,7 @@ class SqliteStore:
         return int(count)
 
     async def forget_dispatches(self) -> None:
-        while await self._database.write(queries.FORGET_DISPATCHES, (_BATCH,)) == _BATCH:
+        while await self._database.execute(queries.FORGET_DISPATCHES, (_BATCH,)) == _BATCH:
             pass
 
     async def purge(self, *, finished: timedelta | None, dead_letters: timedelta | None, limit: int) -> int:
@@ -155,11 +167,11 @@ class SqliteStore:
         for query, kept in kinds:
             if kept is not None:
                 before = milliseconds(self._clock.now() - kept)
-                purged += await self._database.write(query, (before, limit - purged))
+                purged += await self._database.execute(query, (before, limit - purged))
         return purged
 
     async def keep_dead_message(self, message: DeadMessage) -> None:
-        await self._database.write(queries.KEEP_MESSAGE, message_row(message), ("keep.reply",))
+        await self._database.execute(queries.KEEP_MESSAGE, message_row(message), ("keep.reply",))
 
     async def list_dead_tasks(self, *, owner: str | None, limit: int, cursor: str | None) -> Page[Task]:
         rows = await self._database.fetch(*queries.list_dead_tasks(owner, limit, cursor))
@@ -173,7 +185,14 @@ class SqliteStore:
         return message_of(rows[0]) if rows else None
 
     async def delete_dead_message(self, message_id: str) -> bool:
-        return await self._database.write(queries.DELETE_MESSAGE, (message_id,)) > 0
+        return await self._database.execute(queries.DELETE_MESSAGE, (message_id,)) > 0
 
     def _now(self) -> int:
         return milliseconds(self._clock.now())
+
+
+def _encoded(task: Task) -> Insert | Exception:
+    try:
+        return Insert.of(task)
+    except Exception as error:
+        return error

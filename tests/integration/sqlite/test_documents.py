@@ -103,14 +103,14 @@ async def test_a_deleted_task_takes_its_parameters_along(store: SqliteStore, raw
 
 async def test_concurrent_calls_share_transactions(store: SqliteStore) -> None:
     counted = 0
-    transaction = store._database.transaction
+    write = store._database.write
 
     def counting(*arguments: Any) -> Any:
         nonlocal counted
         counted += 1
-        return transaction(*arguments)
+        return write(*arguments)
 
-    store._database.transaction = counting  # type: ignore[method-assign, assignment] # counts, and does the same
+    store._database.write = counting  # type: ignore[method-assign, assignment] # counts, and does the same
     await asyncio.gather(*(store.insert(new_task()) for _ in range(200)))
     assert counted <= 4
 

@@ -6,6 +6,7 @@ import asyncio
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -132,9 +133,11 @@ async def test_an_older_file_is_upgraded(path: Path, monkeypatch: pytest.MonkeyP
 
 
 async def test_a_commit_is_synced_to_the_disk(store: SqliteStore) -> None:
-    async with store._database.transaction() as writer:
-        assert list(await writer.execute_fetchall("PRAGMA synchronous")) == [(2,)]
-        assert list(await writer.execute_fetchall("PRAGMA journal_mode")) == [("wal",)]
+    def pragma(name: str) -> Any:
+        return store._database.write(lambda raw: raw.execute(f"PRAGMA {name}").fetchall())
+
+    assert await pragma("synchronous") == [(2,)]
+    assert await pragma("journal_mode") == [("wal",)]
 
 
 async def test_doctor_leaves_a_missing_file_missing(path: Path) -> None:

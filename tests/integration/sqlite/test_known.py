@@ -1,51 +1,167 @@
-"""What the SQLite store remembers of tasks: never more than it may, never what a user could have changed."""
+"""What the SQLite store remembers of tasks: what the file holds, and nothing that a user could have changed."""
 
 from __future__ import annotations
 
+import asyncio
+import sqlite3
+from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from taskframework import failpoint
+from taskframework.errors import StoreUnavailableError
+from taskframework.model.interventions import Cancel
+from taskframework.model.marks import MarkPublished
+from taskframework.model.status import TaskStatus
+from taskframework.stores.sqlite import SqliteStore
 from taskframework.stores.sqlite import known as module
+from taskframework.stores.sqlite.groups import Change, GroupWriter
 from taskframework.stores.sqlite.known import KnownTasks
-from taskframework.stores.sqlite.rows import TaskRow, new_row
+from taskframework.stores.sqlite.rows import Stored, new_row
 from taskframework.testing.conformance.comparison import differences
+from taskframework.testing.conformance.store_suite import claim_of, claimed, moved, put, put_running, stored
 from taskframework.testing.factories import new_task
 
 
-def _kept(known: KnownTasks, **fields: Any) -> TaskRow:
+def _kept(known: KnownTasks, **fields: Any) -> Stored:
     row = new_row(new_task(**fields))
-    text = str(row.moving()[-1])
-    known.keep(row.task, text)
-    return TaskRow(row.task.task_id, row.task.user_id, None, 0, 0, text, row.parameters)
+    known.keep(row, len(str(row.moving()[-1])))
+    return row
 
 
 def test_a_known_task_is_as_it_was_whatever_was_done_with_the_one_before() -> None:
     known = KnownTasks()
-    row = _kept(known, parameters={"n": [1]}, result={"r": [1]}, progress={"p": [1]})
-    first = known.read(row).task
-    for value in (first.parameters["n"], first.result["r"], first.progress["p"]):
+    task = _kept(known, parameters={"n": [1]}, result={"r": [1]}, progress={"p": [1]}).task
+    task_id = task.task_id
+    first = known.read(task_id, whole=True).task
+    for value in (first.parameters["n"], first.result["r"], first.progress["p"], task.result["r"]):
         value.append("changed in place")
-    again = known.read(row).task
-    assert (again.parameters, again.result, again.progress) == ({"n": [1]}, {"r": [1]}, {"p": [1]})
-    assert differences(known.read(row, with_parameters=False).task, again.evolve(parameters=None)) == []
+    again = known.read(task_id, whole=True)
+    assert (again.task.parameters, again.task.result, again.task.progress) == ({"n": [1]}, {"r": [1]}, {"p": [1]})
+    assert "changed in place" not in str(again.moving()[-1])
+    bare = first.evolve(parameters=None, progress=None, result=None)
+    assert differences(known.read(task_id, whole=False).task, bare) == []
 
 
-def test_another_text_is_read_anew() -> None:
+@pytest.mark.parametrize("value", [{}, [], 0, False, ""])
+def test_an_empty_value_is_a_value(value: Any) -> None:
     known = KnownTasks()
-    row = _kept(known)
-    other = row._replace(document=row.document.replace('"alice"', '"somebody"'))
-    assert other != row
-    assert known.read(other).task.user_id == "somebody"
+    task = _kept(known, progress=value, result=value).task
+    again = known.read(task.task_id, whole=True)
+    assert (again.task.progress, again.task.result) == (value, value)
+    assert again.document().keys() >= {"progress", "result", "history", "steps", "errors"}
 
 
-def test_only_so_many_and_nothing_long_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_backlog_the_oldest_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_REMEMBERED", 3)
     known = KnownTasks()
-    rows = [_kept(known) for _ in range(5)]
-    assert list(known._tasks) == [row.task_id for row in rows[2:]]
-    _kept(known, result="x" * 100_000)
-    assert list(known._tasks) == [row.task_id for row in rows[2:]]
-    with_parameters = _kept(known, parameters="x" * 100_000)
-    _, task = known._tasks[with_parameters.task_id]
-    assert task.parameters is None
+    ids = [_kept(known).task.task_id for _ in range(5)]
+    assert list(known._tasks) == ids[:3]
+    running = _kept(known, status=TaskStatus.RUNNING).task.task_id
+    assert list(known._tasks) == [*ids[1:3], running]
+
+
+def test_nothing_long_and_nothing_that_is_over_is_remembered() -> None:
+    known = KnownTasks()
+    for fields in ({"result": "x" * 100_000}, {"parameters": "x" * 100_000}):
+        _kept(known, **fields)
+    _kept(known, status=TaskStatus.COMPLETED, publish_at=None)
+    assert list(known._tasks) == []
+
+
+@pytest.fixture
+async def statements(store: SqliteStore) -> list[str]:
+    """What the connection that writes is asked."""
+    asked: list[str] = []
+    await store._database.write(lambda raw: raw.set_trace_callback(asked.append))
+    return asked
+
+
+async def test_a_known_task_is_not_read_again(store: SqliteStore, statements: list[str]) -> None:
+    task = await put(store)
+    statements.clear()
+    running, _ = await claimed(store, task)
+    await store.mark(MarkPublished(task.task_id, running.sequence))
+    assert [text for text in statements if text.startswith("SELECT")] == []
+    assert (await stored(store, task.task_id)).published_sequence == running.sequence
+
+
+async def test_what_another_process_wrote_is_seen(store: SqliteStore, raw: sqlite3.Connection) -> None:
+    task, bystander = await put(store), await put(store)
+    raw.execute("UPDATE tasks SET document = json_set(document, '$.dispatch_epoch', 7)")
+    assert await store.apply(claim_of(task)) is None
+    assert await store.apply(claim_of(bystander.evolve(dispatch_epoch=7))) is not None
+
+
+async def test_what_this_process_purged_is_gone(store: SqliteStore) -> None:
+    running, _ = await put_running(store)
+    over = await put(store, status=TaskStatus.CANCELLED, finished_at=store.now(), publish_at=store.now())
+    await store._database.execute("UPDATE tasks SET publish_at = NULL WHERE task_id = ?", [over.task_id])
+    assert await store.purge(finished=timedelta(0), dead_letters=None, limit=5) == 1
+    assert (await store.insert(over)).is_new
+    assert not (await store.insert(running)).is_new
+
+
+async def test_what_this_process_forgot_is_forgotten(store: SqliteStore) -> None:
+    task = await put(store, dispatches=7)
+    await store.forget_dispatches()
+    claim = await store.apply(claim_of(task))
+    assert claim is not None
+    assert claim.dispatches == 0
+
+
+async def test_a_task_of_a_file_that_was_opened_again_is_read(store: SqliteStore, statements: list[str]) -> None:
+    task = await put(store)
+    await store.close()
+    await store.open()
+    asked: list[str] = []
+    await store._database.write(lambda raw: raw.set_trace_callback(asked.append))
+    await moved(store, claim_of(task))
+    assert [text for text in asked if text.startswith("SELECT")] != []
+
+
+@pytest.fixture
+def _disarmed() -> Iterator[None]:
+    yield
+    failpoint.disarm()
+
+
+@pytest.mark.usefixtures("_disarmed")
+async def test_what_was_written_without_a_reply_is_seen(store: SqliteStore) -> None:
+    task, bystander = await put(store), await put(store)
+    failpoint.arm_from({"TASKFRAMEWORK_FAILPOINTS": "claim.reply@1=drop"})
+    with pytest.raises(StoreUnavailableError):
+        await store.apply(claim_of(task))
+    assert await store.apply(claim_of(task)) is None, "the first claim holds"
+    assert await store.apply(claim_of(bystander)) is not None
+
+
+async def test_what_was_rolled_back_did_not_happen(store: SqliteStore) -> None:
+    task = await put(store)
+
+    async def limit(pages: int) -> None:
+        await store._database.write(lambda raw: raw.execute(f"PRAGMA max_page_count = {pages}"))
+
+    await limit(1)
+    calls = (store.apply(Cancel(task.task_id, None, "alice", None)), store.insert(new_task(parameters="x" * 100_000)))
+    replies = await asyncio.gather(*calls, return_exceptions=True)
+    assert [type(reply) for reply in replies] == [StoreUnavailableError] * 2
+    await limit(1_000_000)
+    assert await store.apply(claim_of(task)) is not None, "the task is not cancelled"
+
+
+async def test_nothing_is_believed_of_a_write_that_was_given_up(store: SqliteStore, raw: sqlite3.Connection) -> None:
+    task, bystander = await put(store), await put(store)
+    writer = GroupWriter(store._database, store._clock)
+    await writer([Change.of(Cancel(bystander.task_id, None, "alice", None))])
+    raw.execute("BEGIN IMMEDIATE")
+    given_up = asyncio.create_task(writer([Change.of(Cancel(task.task_id, None, "alice", None))]))
+    await asyncio.sleep(0)
+    given_up.cancel()
+    raw.execute("COMMIT")
+    await asyncio.gather(given_up, return_exceptions=True)
+    [claim] = await writer([Change.of(claim_of(task))])
+    is_cancelled = (await stored(store, task.task_id)).cancel is not None
+    assert (claim is None) is is_cancelled, "it was written or not, and the next one knows"

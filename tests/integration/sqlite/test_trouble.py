@@ -94,5 +94,4 @@ async def test_an_id_that_is_no_text_is_a_clear_error(store: SqliteStore) -> Non
 
 async def _limit_pages(store: SqliteStore, pages: int) -> None:
     """Fill the disk, or make room again."""
-    async with store._database.transaction() as writer:
-        await writer.execute(f"PRAGMA max_page_count = {pages}")
+    await store._database.write(lambda raw: raw.execute(f"PRAGMA max_page_count = {pages}"))

@@ -164,4 +164,4 @@ def test_the_settings_need_no_heavy_import() -> None:
     )
     command = [sys.executable, "-c", code, str(Path(errors.__file__).parent)]
     modules = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-    assert not {"motor", "pymongo", "aio_pika", "fastapi", "asyncio", "aiosqlite", "opentelemetry"} & set(modules)
+    assert not {"motor", "pymongo", "aio_pika", "fastapi", "asyncio", "sqlite3", "opentelemetry"} & set(modules)
