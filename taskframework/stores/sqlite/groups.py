@@ -102,7 +102,7 @@ class GroupWriter:
         self._database = database
         self._clock = clock
         self._known = KnownTasks()
-        #: The state of the file that the known tasks are of; None while a commit is not known to have been made.
+        #: The state of the file after the last commit that is known to have been made.
         self._known_at: FileState | None = None
 
     async def __call__(self, requests: Sequence[Request]) -> Sequence[Reply | Exception]:
@@ -117,7 +117,6 @@ class GroupWriter:
         state = FileState.now(connection)
         if state != self._known_at:
             self._known.clear()
-        self._known_at = None
         group = _Group(self._clock.now())
         self._load(connection, requests, group)
         replies = [group.answer(request) for request in requests]

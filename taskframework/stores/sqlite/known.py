@@ -38,7 +38,7 @@ class FileState(NamedTuple):
         return cls(connection, version, connection.total_changes)
 
     def after(self, connection: sqlite3.Connection) -> FileState:
-        """The state once this transaction, which began in this one, is committed."""
+        """The state once this transaction is committed, which began in this one."""
         return self._replace(changes=connection.total_changes)
 
 
@@ -58,10 +58,10 @@ class KnownTasks:
             return known
         task = known.task.evolve(
             parameters=orjson.loads(known.parameters),
-            progress=value_of(known.document["progress"]),
-            result=value_of(known.document["result"]),
+            progress=value_of(known.forms.get("progress")),
+            result=value_of(known.forms.get("result")),
         )
-        return Stored(task, known.document, known.parameters)
+        return known._replace(task=task)
 
     def keep(self, row: Stored, length: int) -> None:
         """Remember what a transaction wrote: `length` characters of document."""
@@ -77,7 +77,7 @@ class KnownTasks:
             self._tasks.popitem(last=False)
         if task.parameters is not None or task.progress is not None or task.result is not None:
             task = task.evolve(parameters=None, progress=None, result=None)
-        self._tasks[task.task_id] = Stored(task, row.document, row.parameters)
+        self._tasks[task.task_id] = row._replace(task=task)
 
     def clear(self) -> None:
         self._tasks.clear()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from itertools import compress
-from operator import attrgetter, is_not
+from operator import is_not
 from typing import Any, NamedTuple, cast
 
 import orjson
@@ -35,8 +35,10 @@ MOVING = (
 )
 
 _TIMES = frozenset(TIMES)
-#: Fields that hold what users gave.
-_FORMED = frozenset({*LIST_TIMES, "progress", "result", "subtasks"})
+#: Fields that hold records or what users gave.
+_NESTED = frozenset({*LIST_TIMES, *RECORD_TIMES, "parent", "subtasks", "progress", "result"})
+#: The other fields of a document: the record has all of them.
+_PLAIN = {"_id"} | {field.name for field in fields(Task)} - _NESTED
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -60,14 +62,15 @@ class TaskRow(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """A task as it is in the file: the record, the document it was read from, and the parameters still as JSON.
+    """A task as it is in the file: the record, what the document has besides, and the parameters still as JSON.
 
-    The document keeps what this release does not know: a transition writes only what it changed. It shares nothing
-    with the record that could be changed in place: a user's values are in it as the JSON they were.
+    The forms are fields this release does not know, and those that hold a record of which it may not know all, or what
+    users gave: a transition writes only what it changed. They share nothing with the record that could be changed in
+    place.
     """
 
     task: Task
-    document: Mapping[str, Any]
+    forms: Mapping[str, Any]
     parameters: str
 
     def changed_to(self, task: Task) -> Stored:
@@ -77,10 +80,17 @@ class Stored(NamedTuple):
         changes = dict(compress(fields.items(), map(is_not, fields.values(), before.values())))
         if finer := _finer(changes):
             return self.changed_to(task.evolve(**finer))
-        changes.pop("parameters", None)
-        for name in _FORMED & changes.keys():
-            changes[name] = _merged(name, self, changes[name])
-        return Stored(task, {**self.document, **changes}, self.parameters)
+        changed = _NESTED & changes.keys()
+        if not changed:
+            return Stored(task, self.forms, self.parameters)
+        forms = {**self.forms, **{name: _merged(name, self, changes[name]) for name in changed}}
+        return Stored(task, forms, self.parameters)
+
+    def document(self) -> dict[str, Any]:
+        """What the file has besides the parameters."""
+        document = {"_id": self.task.task_id, **self.task.__dict__, **self.forms}
+        del document["task_id"], document["parameters"]
+        return document
 
     def fixed(self) -> tuple[Value, ...]:
         task = self.task
@@ -109,7 +119,7 @@ class Stored(NamedTuple):
             _maybe(task.deadline) if waits_for_deadline else None,
             _maybe(task.finished_at),
             int(_is_undriven(task)),
-            to_json(self.document),
+            to_json(self.document()),
         )
 
 
@@ -122,10 +132,8 @@ def new_row(task: Task) -> Stored:
     parameters = to_json(task.parameters)
     if finer := _finer(task.__dict__):
         task = task.evolve(**finer)
-    document = {"_id": task.task_id, **dict(zip(_FIELDS, _values(task), strict=True))}
-    for name in _FORMED:
-        document[name] = _form(name, document[name])
-    return Stored(task, document, parameters)
+    forms = {name: _form(name, value) for name in _NESTED if (value := getattr(task, name)) not in (None, ())}
+    return Stored(task, forms, parameters)
 
 
 def value_of(form: Any) -> Json:
@@ -143,8 +151,9 @@ def read_row(row: TaskRow, *, with_parameters: bool = True) -> Stored:
         values = _with_times(orjson.loads(row.document))
         if with_parameters:
             values["parameters"] = orjson.loads(row.parameters)
-        # Parsed a second time rather than copied: the document must share nothing with the task.
-        return Stored(Task.from_document(values), orjson.loads(row.document), row.parameters)
+        # Parsed a second time rather than copied: the forms must share nothing with the task.
+        forms = {name: form for name, form in orjson.loads(row.document).items() if name not in _PLAIN}
+        return Stored(Task.from_document(values), forms, row.parameters)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise TaskUnreadableError(row.task_id, repr(error)[:200]) from error
 
@@ -198,13 +207,13 @@ def _merged(name: str, before: Stored, value: Any) -> Any:
     """The new form of a field; entries of a list that were there keep theirs."""
     if name not in LIST_TIMES:
         return _form(name, value)
-    known = zip(getattr(before.task, name), before.document.get(name, ()), strict=True)
+    known = zip(getattr(before.task, name), before.forms.get(name, ()), strict=True)
     kept = {id(entry): form for entry, form in known}
     return tuple([kept.get(id(entry)) or _fragment(entry) for entry in value])
 
 
 def _form(name: str, value: Any) -> Any:
-    """What holds a user's values is written out at once: it could be changed in place later."""
+    """What may hold a user's values is written out at once: it could be changed in place later."""
     if name in LIST_TIMES:
         return tuple([_fragment(entry) for entry in value])
     return None if value is None else _fragment(value)
@@ -243,7 +252,3 @@ def _parse(record: dict[str, Any], times: tuple[str, ...]) -> None:
     for name in times:
         if (text := record.get(name)) is not None:
             record[name] = datetime.fromisoformat(text)
-
-
-_FIELDS = tuple(field.name for field in fields(Task) if field.name not in ("task_id", "parameters"))
-_values = attrgetter(*_FIELDS)

@@ -28,6 +28,8 @@ from taskframework.stores.sqlite.rows import TaskRow, milliseconds, moment, read
 logger = logging.getLogger(__name__)
 
 _BATCH = 1000
+#: Requests of a group: it takes some ten milliseconds then, which is what another one waits for.
+_GROUP = 200
 _MARKS_IN_A_REQUEST = 200
 _INSERTS_IN_A_REQUEST = 100
 
@@ -45,7 +47,7 @@ class SqliteStore:
         self._path = Path(path)
         self._clock = clock or SystemClock()
         self._database = Database(self._path)
-        self._group: Grouping[Request, Reply] = Grouping(GroupWriter(self._database, self._clock))
+        self._group: Grouping[Request, Reply] = Grouping(GroupWriter(self._database, self._clock), limit=_GROUP)
 
     async def open(self) -> None:
         await self._database.open()

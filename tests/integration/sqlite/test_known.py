@@ -45,6 +45,15 @@ def test_a_known_task_is_as_it_was_whatever_was_done_with_the_one_before() -> No
     assert differences(known.read(task_id, whole=False).task, bare) == []
 
 
+@pytest.mark.parametrize("value", [{}, [], 0, False, ""])
+def test_an_empty_value_is_a_value(value: Any) -> None:
+    known = KnownTasks()
+    task = _kept(known, progress=value, result=value).task
+    again = known.read(task.task_id, whole=True)
+    assert (again.task.progress, again.task.result) == (value, value)
+    assert again.document().keys() >= {"progress", "result", "history", "steps", "errors"}
+
+
 def test_of_a_backlog_the_oldest_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_REMEMBERED", 3)
     known = KnownTasks()
@@ -87,14 +96,20 @@ async def test_what_another_process_wrote_is_seen(store: SqliteStore, raw: sqlit
 
 
 async def test_what_this_process_purged_is_gone(store: SqliteStore) -> None:
-    task, _ = await put_running(store)
-    other = await put(store, status=TaskStatus.CANCELLED, finished_at=store.now(), publish_at=store.now())
-    await store._database.execute("UPDATE tasks SET publish_at = NULL")
+    running, _ = await put_running(store)
+    over = await put(store, status=TaskStatus.CANCELLED, finished_at=store.now(), publish_at=store.now())
+    await store._database.execute("UPDATE tasks SET publish_at = NULL WHERE task_id = ?", [over.task_id])
     assert await store.purge(finished=timedelta(0), dead_letters=None, limit=5) == 1
-    await store.mark(MarkPublished(other.task_id, other.sequence))
-    assert await store.get(other.task_id) is None
-    assert (await store.insert(other)).is_new
-    assert not (await store.insert(task)).is_new
+    assert (await store.insert(over)).is_new
+    assert not (await store.insert(running)).is_new
+
+
+async def test_what_this_process_forgot_is_forgotten(store: SqliteStore) -> None:
+    task = await put(store, dispatches=7)
+    await store.forget_dispatches()
+    claim = await store.apply(claim_of(task))
+    assert claim is not None
+    assert claim.dispatches == 0
 
 
 async def test_a_task_of_a_file_that_was_opened_again_is_read(store: SqliteStore, statements: list[str]) -> None:

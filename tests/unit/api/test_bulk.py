@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from taskframework.errors import StoreUnavailableError
@@ -49,8 +51,8 @@ async def test_a_wrong_envelope_is_refused_as_a_whole(api: Api, body: object) ->
 async def test_with_the_store_away_the_whole_request_is_to_be_repeated(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def away(_: object) -> None:
-        raise StoreUnavailableError("mongodb://secret-host is away")
+    async def away(tasks: Sequence[object]) -> list[Exception]:
+        return [StoreUnavailableError("mongodb://secret-host is away") for _ in tasks]
 
     monkeypatch.setattr(api.framework.desk.store, "insert_many", away)
     answer = await api.post(f"{TASKS}/bulk", json={"tasks": [COUNT_WORDS, COUNT_WORDS]})
