@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import aiormq
 from aio_pika.abc import AbstractChannel
-from aiormq.abc import ChannelFrame
 from pamqp.header import ContentHeader
 
 from taskframework.brokers.rabbitmq.connection import Line
@@ -36,6 +35,10 @@ class FakeLine:
         self.lost = asyncio.Event()
         self.is_blocked = False
         self.is_closed = False
+        self.pieces: list[bytes] = []
+
+    def write(self, frames: bytes) -> None:
+        self.pieces.append(frames)
 
     async def close(self) -> None:
         self.is_closed = True
@@ -47,7 +50,6 @@ class FakeChannel:
     def __init__(self, max_content_size: int = 100) -> None:
         self.close_callbacks: set[Callable[[object, BaseException | None], None]] = set()
         self.number, self.max_content_size, self.is_closed = CHANNEL, max_content_size, False
-        self.write_queue: asyncio.Queue[ChannelFrame] = asyncio.Queue()
 
 
 class Bench:
@@ -58,7 +60,6 @@ class Bench:
         self.channel = PublishChannel(
             cast(Line, self.line), cast(AbstractChannel, self.fake), cast(aiormq.Channel, self.fake)
         )
-        self.pieces: list[bytes] = []
 
     async def sends(self, *publications: Publication, seconds: float = LONG) -> list[asyncio.Task[None]]:
         """Publish together, and let it get to the socket."""
@@ -86,9 +87,7 @@ class Bench:
     @property
     def sent(self) -> list[Any]:
         """The frames that were written."""
-        while not self.fake.write_queue.empty():
-            self.pieces.append(self.fake.write_queue.get_nowait().payload)
-        return read_frames(b"".join(self.pieces))
+        return read_frames(b"".join(self.line.pieces))
 
     @property
     def sent_headers(self) -> list[ContentHeader]:

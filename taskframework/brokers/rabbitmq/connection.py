@@ -13,7 +13,7 @@ from aio_pika.abc import AbstractChannel
 from aio_pika.connection import make_url
 
 from taskframework.brokers.rabbitmq.faults import driver_errors
-from taskframework.brokers.rabbitmq.reading import DeliveryTransport, IncomingDeliveries
+from taskframework.brokers.rabbitmq.reading import DeliveryTransport
 from taskframework.errors import BrokerError, ConfigurationError
 
 logger = logging.getLogger(__name__)
@@ -30,9 +30,10 @@ logging.getLogger("aiormq.connection").addFilter(lambda record: not str(record.m
 class Line:
     """An open connection."""
 
-    def __init__(self, connection: Connection, deliveries: IncomingDeliveries, purpose: str, *, is_kept: bool) -> None:
+    def __init__(self, connection: Connection, transport: DeliveryTransport, purpose: str, *, is_kept: bool) -> None:
         self._connection = connection
-        self.deliveries = deliveries
+        self.deliveries = transport.deliveries
+        self.write = transport.write
         self._purpose = purpose
         self._is_kept = is_kept
         self.lost = asyncio.Event()
@@ -125,7 +126,7 @@ class Connector:
             # Without this the driver closes it by a task of its own when the object is collected.
             await connection.close()
             raise
-        return Line(connection, transport.deliveries, purpose, is_kept=is_kept)
+        return Line(connection, transport, purpose, is_kept=is_kept)
 
     @contextlib.asynccontextmanager
     async def opened(self, purpose: str) -> AsyncIterator[Line]:

@@ -33,7 +33,7 @@ class PublishChannel:
     def __init__(self, line: Line, channel: AbstractChannel, inner: aiormq.Channel) -> None:
         self._line = line
         self._channel = channel  # held: the driver drops the inner one with it
-        self._writer = PublicationWriter(inner, line.deliveries)
+        self._writer = PublicationWriter(inner, line)
         self._deadlines = Deadlines(TimeoutError)
         self._under_way = 0
         self._idle = asyncio.Event()

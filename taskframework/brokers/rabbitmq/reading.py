@@ -279,6 +279,7 @@ class DeliveryTransport(TransportFactory):
 
     def __init__(self) -> None:
         self.deliveries = IncomingDeliveries()
+        self._transport: asyncio.Transport | None = None
 
     async def create(self, url: URL, **kwargs: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Connect.
@@ -296,7 +297,16 @@ class DeliveryTransport(TransportFactory):
             transport, _ = await loop.create_connection(lambda: protocol, **kwargs)
         except OSError as error:
             raise AMQPConnectionError(*error.args) from error
+        self._transport = transport
         return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
+
+    def write(self, frames: bytes) -> None:
+        """Send whole frames beside the driver, which takes two turns of the event loop for it.
+
+        Nothing waits for the socket here: what is written must be bounded otherwise, as by the confirms it waits for.
+        """
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(frames)
 
 
 class _Protocol(asyncio.StreamReaderProtocol):

@@ -15,13 +15,12 @@ from itertools import takewhile
 
 import aiormq
 from aiormq import spec
-from aiormq.abc import ChannelFrame
 from aiormq.exceptions import AMQPConnectionError, AMQPError, ChannelInvalidStateError
 from pamqp import frame
 
+from taskframework.brokers.rabbitmq.connection import Line
 from taskframework.brokers.rabbitmq.messages import MAX_BODY_BYTES, Publication
 from taskframework.brokers.rabbitmq.properties import read_message_id
-from taskframework.brokers.rabbitmq.reading import IncomingDeliveries
 from taskframework.errors import PublishRefusedError
 
 logger = logging.getLogger(__name__)
@@ -44,17 +43,18 @@ class RefusedError(Exception):
 class PublicationWriter:
     """Writes publications to a channel that confirms, in the order of the calls."""
 
-    def __init__(self, channel: aiormq.Channel, incoming: IncomingDeliveries) -> None:
-        """Take a fresh channel, on the connection of `incoming`."""
+    def __init__(self, channel: aiormq.Channel, line: Line) -> None:
+        """Take a fresh channel of a connection."""
         self._channel = channel
+        self._line = line
         #: Bytes of a body that go into one frame; a broker without a limit tells 0, less the frame's own bytes.
         self._size = channel.max_content_size if channel.max_content_size > 0 else MAX_BODY_BYTES
         self._frames: list[bytes] = []
-        self._flushing: asyncio.Task[None] | None = None
+        self._flushing: asyncio.Handle | None = None
         self._tag = 0
         #: What is not confirmed yet: message id and confirm by the number of the publication, the oldest first.
         self._open: dict[int, tuple[str, asyncio.Future[None]]] = {}
-        incoming.register_confirms(channel.number, self._confirmed, self._returned)
+        line.deliveries.register_confirms(channel.number, self._confirmed, self._returned)
 
     def write(self, publication: Publication) -> asyncio.Future[None]:
         """Send a publication in this moment.
@@ -81,7 +81,7 @@ class PublicationWriter:
         confirm: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._open[self._tag] = publication.message_id, confirm
         if self._flushing is None:
-            self._flushing = asyncio.create_task(self._flush())
+            self._flushing = asyncio.get_running_loop().call_soon(self._flush)
         return confirm
 
     def close(self, reason: BaseException | None = None) -> None:
@@ -113,13 +113,10 @@ class PublicationWriter:
                 return
         logger.warning("a message came back that is not under way here: %r", message_id)
 
-    async def _flush(self) -> None:
-        try:
-            while self._frames:
-                frames, self._frames = self._frames, []
-                await self._channel.write_queue.put(ChannelFrame(payload=b"".join(frames), should_close=False))
-        finally:
-            self._flushing = None
+    def _flush(self) -> None:
+        self._flushing = None
+        frames, self._frames = self._frames, []
+        self._line.write(b"".join(frames))
 
 
 def _end(confirm: asyncio.Future[None], error: Exception | None) -> None:
