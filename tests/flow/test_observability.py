@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -14,7 +15,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from taskframework import EventSubscriber, ExternalEvent, TaskContext, telemetry
+from taskframework import EventSubscriber, ExternalEvent, SubmitRequest, TaskContext, telemetry
 from taskframework.tasks.executable import BackgroundTaskExecutable
 from taskframework.testing.factories import new_task
 from tests.flow.conftest import Run
@@ -83,6 +84,32 @@ async def test_one_trace_from_submission_to_external_event(run: Run, spans: InMe
     assert process.attributes["messaging.operation.type"] == "process"
     assert heard[0].traceparent is not None
     assert f"{root.trace_id:032x}" in heard[0].traceparent
+
+
+async def test_where_nobody_listens_a_task_makes_no_span_and_no_log_line(
+    run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    made: list[str] = []
+
+    class Tracer(trace.NoOpTracer):
+        def start_span(self, name: str, *args: Any, **options: Any) -> trace.Span:
+            made.append(f"span {name}")
+            return super().start_span(name, *args, **options)
+
+    class Record(logging.LogRecord):
+        def __init__(self, name: str, *args: Any, **options: Any) -> None:
+            if name.startswith("taskframework"):
+                made.append(f"line of {name}")
+            super().__init__(name, *args, **options)
+
+    monkeypatch.setattr(telemetry, "_tracer", Tracer())
+    monkeypatch.setattr(logging, "_logRecordFactory", Record)
+    caplog.set_level("WARNING", logger="taskframework")
+    async with run(extra=[Logs]) as framework:
+        await framework.submit_many([SubmitRequest(task_type="logs") for _ in range(20)])
+        handle = await framework.submit("logs")
+        await handle.finished(timeout=20)
+    assert made == []
 
 
 async def test_log_lines_of_a_task_name_it(run: Run, spans: InMemorySpanExporter) -> None:
