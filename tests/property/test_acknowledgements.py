@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taskframework.brokers.rabbitmq.delivery import ConsumerChannel, RabbitDelivery
-from taskframework.brokers.rabbitmq.reading import IncomingDeliveries
+from taskframework.brokers.rabbitmq.reading import IncomingFrames
 from taskframework.model.status import Priority
 from tests.support.amqp import delivery_frames
 
@@ -26,7 +26,7 @@ class ModelChannel:
     number = 1
 
     def __init__(self) -> None:
-        self.incoming = IncomingDeliveries()
+        self.incoming = IncomingFrames()
         self.close_callbacks: set[Any] = set()
         self.on_consumer_cancel_callbacks: set[Any] = set()
         self.is_closed = False

@@ -16,7 +16,7 @@ from pamqp.header import ContentHeader
 from pamqp.heartbeat import Heartbeat
 
 from taskframework.brokers.rabbitmq.properties import header_text, own_properties, read_properties
-from taskframework.brokers.rabbitmq.reading import IncomingDeliveries
+from taskframework.brokers.rabbitmq.reading import IncomingFrames
 from tests.support.amqp import delivery_frames
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=40)
@@ -163,7 +163,7 @@ def test_every_delivery_is_handed_over_in_its_place_and_all_else_goes_on(
     sequences: list[Sequence], turns: list[int], sizes: list[int]
 ) -> None:
     stream = list(_in_turns(sequences, turns))
-    incoming, handed, others = IncomingDeliveries(lambda: 0.0), list[Delivered](), b""
+    incoming, handed, others = IncomingFrames(lambda: 0.0), list[Delivered](), b""
 
     def take(channel: int) -> Any:
         return lambda tag, header, body: handed.append(
@@ -200,7 +200,7 @@ def _complete(stream: list[Part], size: int) -> tuple[list[Delivered], bytes]:
 
 @given(st.binary(max_size=300), SIZES)
 def test_what_is_not_amqp_goes_on_to_the_driver_whole(noise: bytes, sizes: list[int]) -> None:
-    incoming = IncomingDeliveries(lambda: 0.0)
+    incoming = IncomingFrames(lambda: 0.0)
     incoming.register(1, lambda *_: None)
     start = frame.marshal(ContentBody(b"x"), 2)
     data, at, others = start + b"\x04" + noise, 0, b""

@@ -13,7 +13,7 @@ from pamqp.header import ContentHeader
 from taskframework.brokers.rabbitmq.connection import Line
 from taskframework.brokers.rabbitmq.messages import Publication, task_publication
 from taskframework.brokers.rabbitmq.publisher import PublishChannel
-from taskframework.brokers.rabbitmq.reading import IncomingDeliveries
+from taskframework.brokers.rabbitmq.reading import IncomingFrames
 from taskframework.brokers.rabbitmq.topology import Names
 from taskframework.model.message import TaskMessage
 from tests.support.amqp import confirm_frame, read_frames, returned_frames
@@ -31,7 +31,7 @@ class FakeLine:
     """A connection whose alarm can be rung."""
 
     def __init__(self) -> None:
-        self.deliveries = IncomingDeliveries(lambda: 0.0)
+        self.incoming = IncomingFrames(lambda: 0.0)
         self.lost = asyncio.Event()
         self.is_blocked = False
         self.is_closed = False
@@ -70,7 +70,7 @@ class Bench:
 
     def hears(self, *frames: bytes) -> bytes:
         """What the driver gets of the broker's frames."""
-        return self.line.deliveries.split(b"".join(frames))
+        return self.line.incoming.split(b"".join(frames))
 
     def confirms(self, tag: int, *, multiple: bool = False, is_taken: bool = True) -> None:
         assert self.hears(confirm_frame(CHANNEL, tag, multiple=multiple, is_taken=is_taken)) == b""

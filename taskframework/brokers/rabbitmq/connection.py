@@ -13,7 +13,7 @@ from aio_pika.abc import AbstractChannel
 from aio_pika.connection import make_url
 
 from taskframework.brokers.rabbitmq.faults import driver_errors
-from taskframework.brokers.rabbitmq.reading import DeliveryTransport
+from taskframework.brokers.rabbitmq.transport import FrameTransport
 from taskframework.errors import BrokerError, ConfigurationError
 
 logger = logging.getLogger(__name__)
@@ -30,9 +30,9 @@ logging.getLogger("aiormq.connection").addFilter(lambda record: not str(record.m
 class Line:
     """An open connection."""
 
-    def __init__(self, connection: Connection, transport: DeliveryTransport, purpose: str, *, is_kept: bool) -> None:
+    def __init__(self, connection: Connection, transport: FrameTransport, purpose: str, *, is_kept: bool) -> None:
         self._connection = connection
-        self.deliveries = transport.deliveries
+        self.incoming = transport.incoming
         self.write = transport.write
         self._purpose = purpose
         self._is_kept = is_kept
@@ -48,7 +48,7 @@ class Line:
     @property
     def is_blocked(self) -> bool:
         """Whether the broker takes no messages on this connection, because of a memory or disk alarm."""
-        return self.deliveries.is_blocked
+        return self.incoming.is_blocked
 
     async def channel(self, *, confirms: bool = False) -> AbstractChannel:
         """Open a channel.
@@ -116,7 +116,7 @@ class Connector:
             BrokerUnavailableError: with host, port and reason.
         """
         connection = Connection(self._url.update_query(name=f"taskframework {purpose}"))
-        transport = DeliveryTransport()
+        transport = FrameTransport()
         connection.kwargs["transport_factory"] = transport
         try:
             with driver_errors(f"connecting to {self.where}"):

@@ -80,7 +80,7 @@ class QueueConsumer:
         line = await self._lines.wait()
         channel = await line.channel()
         inner = await channel.get_underlay_channel()
-        consumer = ConsumerChannel(channel, inner, line.deliveries, self._source.lane, self._source.on_timeout)
+        consumer = ConsumerChannel(channel, inner, line.incoming, self._source.lane, self._source.on_timeout)
         registering = asyncio.create_task(self._register(channel, consumer))
         try:
             # Shielded, since a request that is cancelled costs the channel, and deliveries may already have come on it.

@@ -18,7 +18,7 @@ from taskframework.background import Background
 from taskframework.brokers.rabbitmq.connection import ANSWER_SECONDS
 from taskframework.brokers.rabbitmq.faults import delivery_timeout, driver_errors
 from taskframework.brokers.rabbitmq.properties import Received, read_properties
-from taskframework.brokers.rabbitmq.reading import IncomingDeliveries
+from taskframework.brokers.rabbitmq.reading import IncomingFrames
 from taskframework.errors import BrokerError
 from taskframework.model.status import Priority
 
@@ -37,7 +37,7 @@ class ConsumerChannel:
         self,
         channel: AbstractChannel,
         inner: aiormq.abc.AbstractChannel,
-        incoming: IncomingDeliveries,
+        incoming: IncomingFrames,
         lane: Priority,
         on_timeout: Callable[[timedelta], None] | None = None,
     ) -> None:

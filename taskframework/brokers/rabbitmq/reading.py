@@ -1,24 +1,16 @@
-"""Reading: the deliveries of our consumers are taken out of what the broker sends, before the driver sees it.
+"""Reading: what is for our consumers and publishers is taken out of what the broker sends, before the driver sees it.
 
-The driver makes three objects, three awaits and a task of each delivery and decodes every field of it. Here a delivery
-is a few slices of what came from the socket; see docs/decisions/0011-reading-deliveries.md. Everything else that the
-broker sends goes on to the driver, byte for byte and in its order.
+The driver makes three objects, three awaits and a task of each delivery, decodes every field of it, and walks through
+everything unconfirmed for a confirm. Here each is a few slices of what came from the socket; see
+docs/decisions/0011-reading-deliveries.md. All else goes on to the driver, byte for byte and in its order.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import struct
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
-
-from aiormq.connection import TransportFactory
-from aiormq.exceptions import AMQPConnectionError
-
-if TYPE_CHECKING:
-    from yarl import URL
 
 logger = logging.getLogger(__name__)
 
@@ -50,8 +42,8 @@ _LIFE_SECONDS = 1.0
 _CONFIRM_BYTES, _HEADER_BYTES, _FROM_TAG_BYTES = 21, 20, 12
 
 
-class IncomingDeliveries:
-    """Splits what the broker sends on one connection into the deliveries of registered channels and the rest."""
+class IncomingFrames:
+    """Splits what the broker sends on one connection into what registered channels take and the rest."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -272,53 +264,3 @@ class _Alarm(_Channel):
         if kind == _METHOD and (method := frame[_BEFORE : _BEFORE + 4]) in (_BLOCKED, _UNBLOCKED):
             self.is_ringing = method == _BLOCKED
         return False
-
-
-class DeliveryTransport(TransportFactory):
-    """Makes one connection, by TCP or TLS as the driver does, and shows `deliveries` first what comes on it."""
-
-    def __init__(self) -> None:
-        self.deliveries = IncomingDeliveries()
-        self._transport: asyncio.Transport | None = None
-
-    async def create(self, url: URL, **kwargs: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connect.
-
-        Raises:
-            AMQPConnectionError: for whatever the operating system says.
-        """
-        loop = asyncio.get_running_loop()
-        reader = asyncio.StreamReader(loop=loop)
-        protocol = _Protocol(reader, self.deliveries)
-        certificates = kwargs.pop("ssl_context_provider")
-        context = await certificates.get_context() if url.scheme == "amqps" else None
-        kwargs |= {"host": url.host, "port": url.port, "ssl": context}
-        try:
-            transport, _ = await loop.create_connection(lambda: protocol, **kwargs)
-        except OSError as error:
-            raise AMQPConnectionError(*error.args) from error
-        self._transport = transport
-        return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
-
-    def write(self, frames: bytes) -> None:
-        """Send whole frames beside the driver, which takes two turns of the event loop for it.
-
-        Nothing waits for the socket here: what is written must be bounded otherwise, as by the confirms it waits for.
-        """
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(frames)
-
-
-class _Protocol(asyncio.StreamReaderProtocol):
-    """Feeds a stream reader with what is not taken out."""
-
-    def __init__(self, reader: asyncio.StreamReader, deliveries: IncomingDeliveries) -> None:
-        super().__init__(reader)
-        self._deliveries = deliveries
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(self._deliveries.split(data))
-
-    def eof_received(self) -> bool | None:
-        super().data_received(self._deliveries.incomplete())
-        return super().eof_received()

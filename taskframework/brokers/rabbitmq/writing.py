@@ -54,7 +54,7 @@ class PublicationWriter:
         self._tag = 0
         #: What is not confirmed yet: message id and confirm by the number of the publication, the oldest first.
         self._open: dict[int, tuple[str, asyncio.Future[None]]] = {}
-        line.deliveries.register_confirms(channel.number, self._confirmed, self._returned)
+        line.incoming.register_confirms(channel.number, self._confirmed, self._returned)
 
     def write(self, publication: Publication) -> asyncio.Future[None]:
         """Send a publication in this moment.

@@ -19,7 +19,7 @@ from taskframework.brokers.rabbitmq.connection import Line
 from taskframework.brokers.rabbitmq.consumer import QueueConsumer, Source
 from taskframework.brokers.rabbitmq.delivery import ConsumerChannel, RabbitDelivery
 from taskframework.brokers.rabbitmq.properties import header_text
-from taskframework.brokers.rabbitmq.reading import IncomingDeliveries
+from taskframework.brokers.rabbitmq.reading import IncomingFrames
 from taskframework.brokers.rabbitmq.supervision import Kept
 from taskframework.model.status import Priority
 from taskframework.testing.eventually import eventually
@@ -42,7 +42,7 @@ class FakeChannel:
     number = 7
 
     def __init__(self) -> None:
-        self.incoming = IncomingDeliveries()
+        self.incoming = IncomingFrames()
         self.close_callbacks: set[Callable[..., None]] = set()
         self.on_consumer_cancel_callbacks: set[Callable[..., None]] = set()
         self.is_closed = False
@@ -94,7 +94,7 @@ class FakeLine:
 
     def __init__(self, channel: FakeChannel) -> None:
         self.lost = asyncio.Event()
-        self.deliveries = channel.incoming
+        self.incoming = channel.incoming
         self._channel = channel
 
     async def channel(self) -> FakeChannel:

@@ -21,7 +21,8 @@ from pamqp.heartbeat import Heartbeat
 from yarl import URL
 
 from taskframework.brokers.rabbitmq.properties import read_properties
-from taskframework.brokers.rabbitmq.reading import DeliveryTransport, IncomingDeliveries
+from taskframework.brokers.rabbitmq.reading import IncomingFrames
+from taskframework.brokers.rabbitmq.transport import FrameTransport
 from tests.support.amqp import delivery_frames
 
 HEARTBEAT = frame.marshal(Heartbeat(), 0)
@@ -32,7 +33,7 @@ class Bench:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.incoming = IncomingDeliveries(lambda: self.now)
+        self.incoming = IncomingFrames(lambda: self.now)
         self.tags: list[int] = []
         self.incoming.register(1, self.take)
 
@@ -141,7 +142,7 @@ def test_a_delivery_that_cannot_be_taken_is_logged_and_the_next_one_comes(caplog
 
 def test_a_body_of_many_frames_in_small_pieces_is_put_together() -> None:
     got: list[bytes] = []
-    incoming = IncomingDeliveries()
+    incoming = IncomingFrames()
     incoming.register(1, lambda tag, header, body: got.append(body))
     body = bytes(range(256)) * 1000
     data = b"".join(delivery_frames(1, 1, spec.Basic.Properties(), body, frame_max=40_000))
@@ -217,8 +218,8 @@ async def _received(
 
     server = await asyncio.start_server(serve, "localhost", 0, ssl=context)
     port = server.sockets[0].getsockname()[1]
-    transport, tags = DeliveryTransport(), list[int]()
-    transport.deliveries.register(1, lambda tag, header, body: tags.append(tag))
+    transport, tags = FrameTransport(), list[int]()
+    transport.incoming.register(1, lambda tag, header, body: tags.append(tag))
     url = URL(f"{'amqps' if context else 'amqp'}://localhost:{port}/")
     async with server:
         reader, writer = await transport.create(url, ssl_context_provider=_certificates(authority))
@@ -270,4 +271,4 @@ async def test_a_refused_connection_is_the_driver_s_error() -> None:
     server.close()
     await server.wait_closed()
     with pytest.raises(AMQPConnectionError):
-        await DeliveryTransport().create(URL(f"amqp://localhost:{port}/"), ssl_context_provider=_certificates())
+        await FrameTransport().create(URL(f"amqp://localhost:{port}/"), ssl_context_provider=_certificates())
