@@ -28,7 +28,7 @@ from taskframework.model.status import CLAIMABLE
 from taskframework.model.task import Task
 from taskframework.stores.base import TaskStore
 from taskframework.stores.marking import MOMENT, Marking
-from taskframework.telemetry import current_traceparent, span
+from taskframework.telemetry import current_traceparent, is_tracing, span
 
 logger = logging.getLogger(__name__)
 
@@ -167,21 +167,25 @@ class TaskMessageProducer:
         return await self._store.apply(reservation)
 
     async def _send(self, task: Task, delay: timedelta | None) -> bool:
+        if not is_tracing():
+            return await self._send_message(task, TaskMessage.for_task(task), delay)
         attributes = {
             "messaging.system": "rabbitmq",
             "messaging.operation.type": "send",
             "messaging.destination.name": task.task_type,
             "messaging.message.id": task.task_id,
         }
-        with span(f"publish {task.task_type}", SpanKind.PRODUCER, task.traceparent, attributes) as active:
-            message = TaskMessage.for_task(task, current_traceparent() if active else None)
-            await failpoint.reached("dispatch.before_publish")
-            try:
-                await self._broker.publish(message, delay=delay)
-            except BrokerError as error:
-                if isinstance(error, PublishRefusedError):
-                    self._on_refused()
-                logger.info("task %s is left to the sweeper: %s", task.task_id, error.message)
-                return False
-            await failpoint.reached("dispatch.after_publish")
+        with span(f"publish {task.task_type}", SpanKind.PRODUCER, task.traceparent, attributes):
+            return await self._send_message(task, TaskMessage.for_task(task, current_traceparent()), delay)
+
+    async def _send_message(self, task: Task, message: TaskMessage, delay: timedelta | None) -> bool:
+        await failpoint.reached("dispatch.before_publish")
+        try:
+            await self._broker.publish(message, delay=delay)
+        except BrokerError as error:
+            if isinstance(error, PublishRefusedError):
+                self._on_refused()
+            logger.info("task %s is left to the sweeper: %s", task.task_id, error.message)
+            return False
+        await failpoint.reached("dispatch.after_publish")
         return True
