@@ -1,7 +1,7 @@
 """What this process knows of the tasks it claimed, so that their ends need no reading back.
 
 Only the holder of a claim writes a running task's progress and steps; what others may do to it shows in its revision,
-or in its published mark. An end that is guarded by both is therefore known by the rule alone, but for the time.
+its published mark or its times. An end that is guarded by these is therefore known by the rule alone, but for the time.
 """
 
 from __future__ import annotations

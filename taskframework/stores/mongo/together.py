@@ -47,7 +47,7 @@ class Together(Generic[Request]):
             return {"$literal": values[0]}
         return {"$arrayElemAt": [{"$literal": values}, self._place]}
 
-    def where(self, **expected: Callable[[Request], str | int | None]) -> Document:
+    def where(self, **expected: Callable[[Request], str | int | datetime | None]) -> Document:
         """Filter: one of these tasks, and these fields are as its own request says."""
         guard, conditions = dict(self.of_them), []
         for field, value in expected.items():

@@ -127,6 +127,8 @@ class TaskWriter:
         """
         as_known = Together(ends).where(
             revision=lambda end: before[end.task_id].revision,
+            not_before=lambda end: before[end.task_id].not_before,
+            deadline=lambda end: before[end.task_id].deadline,
             published_sequence=lambda end: before[end.task_id].published_sequence,
         )
         if await self._write_jointly(ends, as_known) != len(ends):
