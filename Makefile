@@ -29,10 +29,11 @@ servers: ## install RabbitMQ and Spin if they are missing (the MongoDB of the te
 demo: install ## process real files with the embedded broker and store, show progress, end
 	@$(BIN)/taskframework demo $(ARGS)
 
-# At home a missing server is told and its tests skip; in CI it is an error.
+# At home a missing server is told and its tests skip; in CI it is an error. Most tests wait for servers and processes:
+# two at a time, each with servers of its own, take little more than half as long.
 test: install ## run the tests against the embedded backends and private RabbitMQ and MongoDB servers
 	@.ci/servers || [ "$$CI" != true ]
-	@$(BIN)/python -m pytest -m 'not chaos_long and not bench' $(ARGS)
+	@$(BIN)/python -m pytest -m 'not chaos_long and not bench' -n 2 --dist worksteal $(ARGS)
 
 # One scenario after the other; at the end it tells what was done and what came of it. CHAOS_SEED=... repeats a run.
 chaos: install ## kill, freeze and cut off processes and servers under load for about twenty minutes

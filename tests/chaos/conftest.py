@@ -6,6 +6,7 @@ import os
 import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -13,7 +14,8 @@ from tests.chaos.scenario import Scenario
 from tests.chaos.truth import MongoTruth, SqliteTruth
 from tests.support.servers import MongoServer, RabbitServer
 
-_REPORTS = pytest.StashKey[dict[str, list[str]]]()
+#: The property of a test that holds its lines: properties come along with its report, from another process too.
+_REPORT = "chaos report"
 
 #: Short, so that a recovery does not take longer than a test.
 LEASE = "2s"
@@ -30,7 +32,9 @@ def seed() -> int:
 @pytest.fixture
 def reported(request: pytest.FixtureRequest, seed: int) -> list[str]:
     """Lines that are shown at the end of the run, however the test ends."""
-    return request.config.stash.setdefault(_REPORTS, {}).setdefault(request.node.nodeid, [f"seed: {seed}"])
+    lines = [f"seed: {seed}"]
+    request.node.user_properties.append((_REPORT, lines))
+    return lines
 
 
 @pytest.fixture
@@ -64,15 +68,21 @@ def embedded(tmp_path: Path, seed: int, reported: list[str]) -> MakeScenario:
     return make
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Show what was done to the framework, and what became of it."""
-    reports = config.stash.get(_REPORTS, {})
-    if reports:
+    ended = [report for reports in terminalreporter.stats.values() for report in reports]
+    told = {report.nodeid: _lines(report) for report in ended if getattr(report, "when", None) == "teardown"}
+    if any(told.values()):
         terminalreporter.section("chaos")
-    for name, lines in reports.items():
-        terminalreporter.write_line(name)
+    for name, lines in told.items():
+        if lines:
+            terminalreporter.write_line(name)
         for line in lines:
             terminalreporter.write_line(f"    {line}")
+
+
+def _lines(report: pytest.TestReport) -> list[str]:
+    return [str(line) for name, lines in report.user_properties if name == _REPORT for line in cast("list[str]", lines)]
 
 
 def _noted(scenario: Scenario, lines: list[str]) -> Scenario:

@@ -120,7 +120,9 @@ def test_so_does_one_with_a_header_that_is_too_short(size: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "end", [spec.Channel.Close(406, "late", 0, 0), spec.Channel.CloseOk(), spec.Channel.OpenOk()], ids=repr
+    "end",
+    [spec.Channel.Close(406, "late", 0, 0), spec.Channel.CloseOk(), spec.Channel.OpenOk()],
+    ids=lambda end: end.name,
 )
 def test_the_next_channel_of_the_same_number_inherits_nothing(end: spec.Channel.Close) -> None:
     bench = Bench()
