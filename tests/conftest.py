@@ -13,6 +13,8 @@ from blockbuster import BlockBuster
 from tests.support.external import ExternalMongo, ExternalRabbit
 from tests.support.servers import MongoServer, RabbitServer, ServerUnavailable
 
+pytest_plugins = ["tests.chaos.summary"]
+
 _RABBITMQ_URL = os.environ.get("TASKFRAMEWORK_TEST_RABBITMQ_URL")
 _MONGODB_URL = os.environ.get("TASKFRAMEWORK_TEST_MONGODB_URL")
 _MARKERS = {"rabbit_server": "rabbitmq", "amqp_url": "rabbitmq", "mongo_server": "mongodb", "mongo_url": "mongodb"}

@@ -6,16 +6,13 @@ import os
 import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import cast
 
 import pytest
 
 from tests.chaos.scenario import Scenario
+from tests.chaos.summary import SUMMARY
 from tests.chaos.truth import MongoTruth, SqliteTruth
 from tests.support.servers import MongoServer, RabbitServer
-
-#: The property of a test that holds its lines: properties come along with its report, from another process too.
-_REPORT = "chaos report"
 
 #: Short, so that a recovery does not take longer than a test.
 LEASE = "2s"
@@ -33,7 +30,7 @@ def seed() -> int:
 def reported(request: pytest.FixtureRequest, seed: int) -> list[str]:
     """Lines that are shown at the end of the run, however the test ends."""
     lines = [f"seed: {seed}"]
-    request.node.user_properties.append((_REPORT, lines))
+    request.node.user_properties.append((SUMMARY, lines))
     return lines
 
 
@@ -66,23 +63,6 @@ def embedded(tmp_path: Path, seed: int, reported: list[str]) -> MakeScenario:
         return _noted(Scenario(tmp_path, seed, SqliteTruth(tmp_path / "taskframework.db"), chosen), reported)
 
     return make
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Show what was done to the framework, and what became of it."""
-    ended = [report for reports in terminalreporter.stats.values() for report in reports]
-    told = {report.nodeid: _lines(report) for report in ended if getattr(report, "when", None) == "teardown"}
-    if any(told.values()):
-        terminalreporter.section("chaos")
-    for name, lines in told.items():
-        if lines:
-            terminalreporter.write_line(name)
-        for line in lines:
-            terminalreporter.write_line(f"    {line}")
-
-
-def _lines(report: pytest.TestReport) -> list[str]:
-    return [str(line) for name, lines in report.user_properties if name == _REPORT for line in cast("list[str]", lines)]
 
 
 def _noted(scenario: Scenario, lines: list[str]) -> Scenario:
