@@ -69,7 +69,7 @@ class TaskInserter:
         async def insert_together() -> Sequence[Inserted | Exception]:
             nonlocal unsure
             try:
-                refused = await self._tasks.insert_each([new.document for new in news], ("submit.reply",))
+                refused = await self._refused([new.document for new in news])
             except StoreUnavailableError:
                 unsure = True
                 raise
@@ -77,6 +77,12 @@ class TaskInserter:
 
         with time_limit(self._patience):
             return await patiently(insert_together, self._patience)
+
+    async def _refused(self, documents: Sequence[Any]) -> dict[int, StoreError]:
+        points = ("submit.reply",)
+        if len(documents) == 1:
+            return await self._tasks.insert_once(documents[0], points)
+        return await self._tasks.insert_each(documents, points)
 
     async def _inserted(
         self, news: Sequence[_New], refused: dict[int, StoreError], unsure: bool

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import defaultdict
-from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -14,7 +14,7 @@ from taskframework.grouping import Grouping
 from taskframework.model.marks import Mark
 from taskframework.model.task import Task
 from taskframework.model.transitions import Complete, Fail, Transition
-from taskframework.stores.mongo.client import Collection, encoded, time_limit
+from taskframework.stores.mongo.client import Collection, Points, encoded, time_limit
 from taskframework.stores.mongo.documents import Document, moment, readable, task_of
 from taskframework.stores.mongo.held import HeldTasks
 from taskframework.stores.mongo.retrying import patiently
@@ -26,6 +26,8 @@ Value = TypeVar("Value")
 Asked = TypeVar("Asked", bound=Transition | Mark)
 #: One for each transition: the task after it, None if its guard refused, or what kept it from being written.
 Replies = Sequence[Task | Exception | None]
+#: Of a collection: the document after an update of one.
+Update = Callable[[Document, Sequence[Any], Points], Awaitable[Document | None]]
 
 #: What ends an attempt in a way that the rule alone knows, if the task before it is known.
 _KNOWN_ENDS: tuple[type[Transition], ...] = (Complete, Fail)
@@ -60,7 +62,7 @@ class TaskWriter:
             return await self._claims(transition)
         if transition.group == "settle":
             return await self._settlements(transition)
-        return await self._alone(transition)
+        return await self._alone(transition, self._tasks.update_one)
 
     async def mark(self, marks: Sequence[Mark]) -> None:
         for mark in marks:
@@ -70,9 +72,9 @@ class TaskWriter:
             await self._mark_group(group)
             self._held.marked(group)
 
-    async def _alone(self, transition: Transition) -> Task | None:
+    async def _alone(self, transition: Transition, update: Update) -> Task | None:
         write = _encoded(transition)
-        document = await self._tasks.update_one(write.guard, write.stages, (reply_point(transition),))
+        document = await update(write.guard, write.stages, (reply_point(transition),))
         return None if document is None else task_of(document)
 
     async def _move_group(self, transitions: Sequence[Transition]) -> Replies:
@@ -88,7 +90,7 @@ class TaskWriter:
             if len(transitions) == 1:
                 # Made or not when there is no reply: what follows finds out.
                 with contextlib.suppress(StoreUnavailableError), time_limit(self._patience / 2):
-                    return [await self._alone(transitions[0])]
+                    return [await self._alone(transitions[0], self._tasks.update_once)]
             elif asked_before:
                 over = await patiently(lambda: self._settled_before(transitions, asked_before), self._patience)
                 before = {}
