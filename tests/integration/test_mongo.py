@@ -182,6 +182,19 @@ async def test_a_reply_lost_while_reading_back_is_asked_for_again(
 
 @both_drivers
 @LOST
+async def test_a_lone_insert_without_a_reply_is_new(
+    driver: Driver, fault: dict[str, Any], mongo_server: MongoServer, mongo_url: str
+) -> None:
+    async with opened(mongo_url, driver) as store:
+        task = new_task(now=store.now(), idempotency_key="key")
+        with failing(mongo_server, "insert", **fault):
+            assert (await store.insert(task)).is_new
+        again = await store.insert(new_task(now=store.now(), idempotency_key="key"))
+        assert (again.is_new, again.task.task_id) == (False, task.task_id)
+
+
+@both_drivers
+@LOST
 async def test_an_insert_without_a_reply_is_new(
     driver: Driver, fault: dict[str, Any], mongo_server: MongoServer, mongo_url: str
 ) -> None:
