@@ -63,8 +63,6 @@ class _PlainInteger(TypeDecoder):
 
 #: Times come back without their zone; see `documents.moment`.
 _CODEC: CodecOptions[Document] = CodecOptions(type_registry=TypeRegistry([_PlainInteger()]))
-#: Of the reply to a plain command, in which the drivers do not look for their own integers.
-_UNREAD: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
 
 
 class DuplicateDocumentError(StoreError):
@@ -109,7 +107,7 @@ def encoded(document: Document, what: str) -> RawBSONDocument:
 class Collection:
     """The calls the store makes on one collection; every one raises only errors of the framework."""
 
-    def __init__(self, raw: RawCollection, run: Callable[[Document], Awaitable[RawBSONDocument]]) -> None:
+    def __init__(self, raw: RawCollection, run: Callable[[Document], Awaitable[Document]]) -> None:
         """Make the calls; `run` runs a command on this collection's database."""
         self._raw = raw
         self._run = run
@@ -161,8 +159,8 @@ class Collection:
     async def update_once(self, filter: Document, update: Sequence[Any], points: Points) -> Document | None:
         """`update_one`, but sent only once: see `_write_once`."""
         command = {"findAndModify": self._raw.name, "query": filter, "update": list(update), "new": True, "hint": BY_ID}
-        found = (await self._write_once(command, points))["value"]
-        return None if found is None else bson.decode(found.raw, codec_options=_CODEC)
+        reply = await self._write_once(command, points)
+        return cast("Document | None", _with_plain_integers(reply["value"]))
 
     async def update_many(self, filter: Document, update: Sequence[Any], points: Points = ()) -> None:
         with _driver_errors():
@@ -192,7 +190,7 @@ class Collection:
         reply = await self._write_once({"insert": self._raw.name, "documents": [document]}, points)
         return {entry["index"]: _refusal(entry) for entry in reply.get("writeErrors", ())}
 
-    async def _write_once(self, command: Document, points: Points) -> RawBSONDocument:
+    async def _write_once(self, command: Document, points: Points) -> Document:
         """Send a write as a plain command.
 
         The drivers' own methods write again by themselves when a connection breaks; this is for callers who do so
@@ -285,7 +283,7 @@ def connect(url: str, driver: Driver, timeout: timedelta, pool_size: int) -> Con
     except (PyMongoError, ValueError) as error:
         message = f"The address of the MongoDB store cannot be used: {redacted(str(error))}."
         raise StoreMisconfiguredError(message, hint="Correct store.url.") from error
-    run = partial(database.command, codec_options=_UNREAD)
+    run = partial(database.command, codec_options=_CODEC)
     tasks, dead_messages = (Collection(cast("RawCollection", database[name]), run) for name in (TASKS, "dead_letters"))
     return Connection(tasks, dead_messages, database, client)
 
@@ -297,6 +295,22 @@ def driver_version(driver: Driver) -> str:
 def time_limit(limit: timedelta) -> AbstractContextManager[None]:
     """Bound every call inside the block together, instead of each one by the client's time-out."""
     return pymongo.timeout(limit.total_seconds())
+
+
+def _with_plain_integers(value: Any) -> Any:
+    """The same, for the reply to a plain command: the drivers look for their own integers in what they fetch only."""
+    if isinstance(value, bson.Int64):
+        return int(value)
+    if isinstance(value, dict):
+        items: Iterable[tuple[Any, Any]] = value.items()
+    elif isinstance(value, list):
+        items = enumerate(value)
+    else:
+        return value
+    for place, item in items:
+        if isinstance(item, (dict, list, bson.Int64)):
+            value[place] = _with_plain_integers(item)
+    return value
 
 
 async def _each(write: Callable[[], Awaitable[Any]], points: Points) -> dict[int, StoreError]:
