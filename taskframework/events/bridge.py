@@ -32,7 +32,7 @@ ROUND = 500
 MAX_WAITING = 20_000
 #: Seconds for what an event tells of, before the event is sent: a task that comes alone starts, and is not delayed by
 #: the news of it.
-_HEAD_START = 0.01
+_HEAD_START = 0.007
 #: Under load, seconds between two rounds: the events of a short task then travel together.
 _PAUSE = 0.05
 #: How many tasks' own published marks are remembered, to spare duplicates before the store's mark is read again.
