@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import itertools
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Generic, TypeVar
@@ -23,6 +25,12 @@ MarkT = TypeVar("MarkT", bound=Mark)
 
 #: How long a mark waits for company, and for a newer one in its place: well below the time after which a repair looks.
 MOMENT = timedelta(seconds=2)
+#: The steps in which a moment passes. Marks leave as steadily as they came, not all at the end of it: a single large
+#: write would hold up whatever else comes to the store just then.
+_TICKS = 10
+#: The marks of a tick leave in so many writes, with a pause before the next; few enough of them in one.
+_WRITES = 4
+_FEW = 50
 #: So many are written without waiting for more.
 _MANY = 10_000
 #: Marks of one write; a store need not cope with more.
@@ -61,14 +69,33 @@ class Marking(Generic[MarkT]):
             await asyncio.wait([self._pump], timeout=self._moment)
 
     async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        ends = loop.time()
+        ages: deque[int] = deque()  # of those that wait, how many came in each of the last ticks
         try:
             while self._waiting:
-                await self._company()
-                marks, self._waiting = list(self._waiting.values()), {}
-                for at in range(0, len(marks), _TOGETHER):
-                    await self._write_some(marks[at : at + _TOGETHER])
+                ends = max(ends + self._moment / _TICKS, loop.time())
+                await self._rest(ends - loop.time())
+                ages.append(len(self._waiting) - sum(ages))
+                if self._is_due.is_set():
+                    self._is_due.clear()
+                    ages.clear()
+                    await self._write_oldest(len(self._waiting), _TOGETHER, pause=0)
+                elif len(ages) == _TICKS:
+                    ripe = ages.popleft()
+                    together = min(max(_FEW, ripe // _WRITES + 1), _TOGETHER)
+                    await self._write_oldest(ripe, together, pause=self._moment / _TICKS / (_WRITES + 1))
         finally:
             self._pump = None
+
+    async def _write_oldest(self, count: int, together: int, *, pause: float) -> None:
+        marks = list(itertools.islice(self._waiting.values(), count))
+        for mark in marks:
+            del self._waiting[mark.task_id]
+        for at in range(0, count, together):
+            if at and pause:
+                await self._rest(pause)
+            await self._write_some(marks[at : at + together])
 
     async def _write_some(self, marks: Sequence[MarkT]) -> None:
         try:
@@ -78,8 +105,8 @@ class Marking(Generic[MarkT]):
         except Exception:
             logger.exception("%d marks are left to the repairs", len(marks))
 
-    async def _company(self) -> None:
+    async def _rest(self, seconds: float) -> None:
+        """Let time pass, unless what waits is due at once."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._moment):
+            async with asyncio.timeout(seconds):
                 await self._is_due.wait()
-        self._is_due.clear()

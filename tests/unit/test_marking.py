@@ -63,6 +63,32 @@ async def test_a_mark_is_written_after_its_moment() -> None:
     assert writes.groups == [[mark(1)]]
 
 
+async def test_a_crowd_leaves_in_small_writes_each_mark_once_and_in_order() -> None:
+    writes = Writes()
+    marking = Marking(writes, timedelta(milliseconds=10))
+    marks = [mark(number) for number in range(3 * module._FEW)]
+    for one in marks:
+        marking.add(one)
+    await eventually(lambda: sum(map(len, writes.groups)) == len(marks))
+    assert [one for group in writes.groups for one in group] == marks
+    assert max(map(len, writes.groups)) <= module._FEW
+
+
+async def test_what_comes_while_a_crowd_leaves_waits_for_its_own_moment() -> None:
+    writes = Writes()
+    writes.gate.clear()
+    marking = Marking(writes, timedelta(milliseconds=10))
+    for number in range(3):
+        marking.add(mark(number))
+    await eventually(lambda: writes.groups)
+    marking.add(mark(1, 2))
+    marking.add(mark(7))
+    writes.gate.set()
+    await eventually(lambda: len(writes.groups) > 1)
+    assert writes.groups == [[mark(0), mark(1), mark(2)], [mark(1, 2), mark(7)]]
+    await marking.drain()
+
+
 async def test_many_do_not_wait() -> None:
     writes = Writes()
     marking = Marking(writes, LONG)
