@@ -16,6 +16,7 @@ from taskframework.errors import ConfigurationError, TaskframeworkError
 from taskframework.events.subscriber import EventSubscriber
 from taskframework.model.task import Task
 from taskframework.settings import LoadedSettings, Settings, load_settings
+from taskframework.stores.base import TaskStore
 from taskframework.submission.handle import TaskHandle
 from taskframework.submission.service import Submission, SubmitRequest
 from taskframework.tasks.executable import BackgroundTaskExecutable
@@ -175,12 +176,13 @@ class TaskFramework:
             parameters=parameters,
             **{name: value for name, value in given.items() if value is not None},  # type: ignore[arg-type]  # typed above
         )
-        return self._handle(await self.desk.submission.submit(request))
+        return _handle(await self.desk.submission.submit(request), self.desk.store)
 
     async def submit_many(self, requests: Sequence[SubmitRequest]) -> list[TaskHandle | Exception]:
         """Submit many tasks at once; each has its own outcome, in the order given."""
         outcomes = await self.desk.submission.submit_many(requests)
-        return [self._handle(outcome) if isinstance(outcome, Submission) else outcome for outcome in outcomes]
+        store = self.desk.store
+        return [_handle(outcome, store) if isinstance(outcome, Submission) else outcome for outcome in outcomes]
 
     def handle(self, task_id: str) -> TaskHandle:
         """A handle on a task that was submitted earlier."""
@@ -193,9 +195,6 @@ class TaskFramework:
             TaskNotFoundError: if there is none.
         """
         return await self.desk.tasks.get(task_id)
-
-    def _handle(self, submission: Submission) -> TaskHandle:
-        return TaskHandle(submission.task.task_id, submission.is_new, self.desk.store)
 
     async def _open_desk(self, stack: contextlib.AsyncExitStack, *, dispatches: bool) -> Desk:
         if self._desk is not None:
@@ -236,6 +235,10 @@ class TaskFramework:
 
     def _forget(self) -> None:
         self._desk = self._plant = None
+
+
+def _handle(submission: Submission, store: TaskStore) -> TaskHandle:
+    return TaskHandle(submission.task.task_id, submission.is_new, store)
 
 
 def event_subscriber(

@@ -57,7 +57,7 @@ class ExternalEventBridge:
         self._waiting: OrderedDict[str, _Waiting] = OrderedDict()
         self._marks: OrderedDict[str, int] = OrderedDict()
         self._pump: asyncio.Task[None] | None = None
-        self._marking = Marking(self._write_marks)
+        self._marking = Marking(MarkPublished, self._write_marks)
 
     def hear(self, event: TaskEvent) -> None:
         """Take note of a task; publication goes on by itself."""
@@ -112,7 +112,7 @@ class ExternalEventBridge:
         # Also without events: what was published before may lack its mark, and would come back from the relay for ever.
         for waiting in group:
             if waiting.task.sequence > waiting.task.published_sequence:
-                self._marking.add(self._remember(waiting.task))
+                self._marking.add(waiting.task.task_id, self._remember(waiting.task))
 
     def _events(self, waiting: _Waiting) -> list[ExternalEvent]:
         task = waiting.task
@@ -126,12 +126,12 @@ class ExternalEventBridge:
             events.insert(place, progress_event(progress, self._source))
         return events
 
-    def _remember(self, task: Task) -> MarkPublished:
+    def _remember(self, task: Task) -> int:
         # Not simply the task's sequence: an older state may come after a newer one, and its mark in that one's place.
         mark = self._marks[task.task_id] = max(task.sequence, self._marks.pop(task.task_id, 0))
         if len(self._marks) > REMEMBERED:
             self._marks.popitem(last=False)
-        return MarkPublished(task.task_id, mark)
+        return mark
 
     async def _write_marks(self, marks: Sequence[MarkPublished]) -> None:
         await self._store.mark(*marks)

@@ -14,7 +14,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from taskframework.errors import StoreError
 from taskframework.model.marks import Mark
@@ -40,22 +40,30 @@ _TOGETHER = 2_000
 class Marking(Generic[MarkT]):
     """Collects marks of one kind, the newest of each task, and writes them a moment later."""
 
-    def __init__(self, write: Callable[[Sequence[MarkT]], Awaitable[None]], moment: timedelta = MOMENT) -> None:
+    def __init__(
+        self,
+        make: Callable[..., MarkT],
+        write: Callable[[Sequence[MarkT]], Awaitable[None]],
+        moment: timedelta = MOMENT,
+    ) -> None:
         """Start with none.
 
         Args:
+            make: makes a mark of a task's id and its other values.
             write: writes some. What it fails at is left to the repairs.
             moment: how long a mark waits.
         """
+        self._make = make
         self._write = write
         self._moment = moment.total_seconds()
-        self._waiting: dict[str, MarkT] = {}
+        #: The other values by task. Thousands wait, and the garbage collector passes over tuples of plain values.
+        self._waiting: dict[str, tuple[Any, ...]] = {}
         self._is_due = asyncio.Event()
         self._pump: asyncio.Task[None] | None = None
 
-    def add(self, mark: MarkT) -> None:
-        """Have a mark written soon, in the place of an older one on the same task."""
-        self._waiting[mark.task_id] = mark
+    def add(self, task_id: str, *values: Any) -> None:
+        """Have a mark with these values written soon, in the place of an older one on the same task."""
+        self._waiting[task_id] = values
         if len(self._waiting) >= _MANY:
             self._is_due.set()
         if self._pump is None:
@@ -89,9 +97,8 @@ class Marking(Generic[MarkT]):
             self._pump = None
 
     async def _write_oldest(self, count: int, together: int, *, pause: float) -> None:
-        marks = list(itertools.islice(self._waiting.values(), count))
-        for mark in marks:
-            del self._waiting[mark.task_id]
+        task_ids = list(itertools.islice(self._waiting, count))
+        marks = [self._make(task_id, *self._waiting.pop(task_id)) for task_id in task_ids]
         for at in range(0, count, together):
             if at and pause:
                 await self._rest(pause)

@@ -73,7 +73,7 @@ class TaskMessageProducer:
         self._outgoing: deque[tuple[Task, timedelta | None]] = deque()
         self._senders: set[asyncio.Task[None]] = set()
         self._timers: set[asyncio.Task[None]] = set()
-        self._marking = Marking(self._write_marks, policy.mark_after)
+        self._marking = Marking(MarkDispatched, self._write_marks, policy.mark_after)
 
     def hear(self, event: TaskEvent) -> None:
         """Listener for every event after which a task is claimable."""
@@ -139,7 +139,7 @@ class TaskMessageProducer:
 
     def _mark(self, task: Task) -> None:
         policy, epoch, due = self._policy, task.dispatch_epoch, task.next_dispatch_at
-        self._marking.add(MarkDispatched(task.task_id, epoch, policy.redispatch, policy.redispatch_max, due))
+        self._marking.add(task.task_id, epoch, policy.redispatch, policy.redispatch_max, due)
 
     async def _write_marks(self, marks: Sequence[MarkDispatched]) -> None:
         await failpoint.reached("dispatch.before_mark")
