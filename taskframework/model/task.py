@@ -270,11 +270,17 @@ def new_claim_id() -> str:
     return uuid_utils.uuid4().hex
 
 
+def first_state(not_before: datetime, now: datetime, dispatch_after: timedelta) -> dict[str, Any]:
+    """The fields that a submission sets: the first event, and due for the sweeper if nobody dispatches the task."""
+    due = now + dispatch_after
+    return {
+        "sequence": 1,
+        "history": (HistoryEntry(1, "submitted", now, 0, None, None),),
+        "publish_at": due,
+        "next_dispatch_at": due if not_before <= now else not_before,
+    }
+
+
 def submitted(task: Task, now: datetime, dispatch_after: timedelta) -> Task:
-    """The first stored state of a task: its first event, and due for the sweeper if nobody dispatches it."""
-    return task.evolve(
-        sequence=1,
-        history=(HistoryEntry(1, "submitted", now, 0, None, None),),
-        publish_at=now + dispatch_after,
-        next_dispatch_at=max(task.not_before, now) + (dispatch_after if task.not_before <= now else timedelta(0)),
-    )
+    """A new task as it is stored first."""
+    return task.evolve(**first_state(task.not_before, now, dispatch_after))
