@@ -27,7 +27,7 @@ ANONYMOUS = "anonymous"
 MAX_NAME = 200
 _FARTHEST = timedelta(days=3660)
 #: Requests of `submit_many` that are stored together; the event loop has its turn in between.
-_TOGETHER = 500
+_TOGETHER = 1_000
 
 
 class InvalidRequestError(SubmissionError):

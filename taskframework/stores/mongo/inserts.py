@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -47,6 +48,15 @@ class TaskInserter:
         return await self._group(_new(task))
 
     async def insert_many(self, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
+        groups = [tasks[at : at + _IN_A_GROUP] for at in range(0, len(tasks), _IN_A_GROUP)]
+        keys = [key for task in tasks if (key := _key(task)) is not None]
+        if len(keys) > len(set(keys)):  # of two tasks with one key the first is to win
+            replies = [await self._insert_some(group) for group in groups]
+        else:  # while MongoDB takes one group, the next is encoded
+            replies = await asyncio.gather(*map(self._insert_some, groups))
+        return [reply for group in replies for reply in group]
+
+    async def _insert_some(self, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
         replies: dict[int, Inserted | Exception] = {}
         news: dict[int, _New] = {}
         for at, task in enumerate(tasks):
@@ -54,13 +64,11 @@ class TaskInserter:
                 news[at] = _new(task)
             except ValueNotStorableError as error:
                 replies[at] = error
-        for start in range(0, len(news), _IN_A_GROUP):
-            places = list(news)[start : start + _IN_A_GROUP]
-            try:
-                inserted = await self._insert_group([news[at] for at in places])
-            except StoreError as error:
-                inserted = [error] * len(places)
-            replies |= zip(places, inserted, strict=True)
+        try:
+            inserted = await self._insert_group(list(news.values())) if news else []
+        except StoreError as error:
+            inserted = [error] * len(news)
+        replies |= zip(news, inserted, strict=True)
         return [replies[at] for at in range(len(tasks))]
 
     async def _insert_group(self, news: Sequence[_New]) -> Sequence[Inserted | Exception]:

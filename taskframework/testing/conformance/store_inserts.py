@@ -65,6 +65,15 @@ class InsertCases(StoreSuite):
         assert (await stored(store, tasks[1199].task_id)).parameters == {"n": 1199}
         assert await store.insert_many([]) == []
 
+    async def test_of_two_with_one_key_among_many_the_first_is_new(self, store: TaskStore) -> None:
+        tasks = [new_task(now=store.now()) for _ in range(1_200)]
+        for number in (3, 700, 1_199):
+            tasks[number] = tasks[number].evolve(user_id="alice", idempotency_key="key")
+        replies = await store.insert_many(tasks)
+        inserted = [reply for reply in replies if isinstance(reply, Inserted)]
+        assert [at for at, reply in enumerate(inserted) if not reply.is_new] == [700, 1_199]
+        assert {inserted[at].task.task_id for at in (3, 700, 1_199)} == {tasks[3].task_id}
+
     async def test_a_second_insert_of_an_id_gives_back_the_first_task(self, store: TaskStore) -> None:
         first = await put(store, parameters={"n": 1})
 
