@@ -122,9 +122,8 @@ class EventBus:
         except Exception as error:
             self._isolate(listener, event, error)
             return
-        if pending is None:  # most observers are plain functions, and asking what None is takes as long as running them
-            self._handled(listener, event, None)
-        elif inspect.isawaitable(pending):
+        # Most observers are plain functions, and asking what None is takes as long as running them.
+        if pending is not None and inspect.isawaitable(pending):
             task = asyncio.ensure_future(self._finish(listener, event, pending))
             self._running.add(task)
             task.add_done_callback(self._running.discard)

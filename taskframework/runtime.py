@@ -16,7 +16,6 @@ from taskframework.errors import ConfigurationError, TaskframeworkError
 from taskframework.events.subscriber import EventSubscriber
 from taskframework.model.task import Task
 from taskframework.settings import LoadedSettings, Settings, load_settings
-from taskframework.stores.base import TaskStore
 from taskframework.submission.handle import TaskHandle
 from taskframework.submission.service import Submission, SubmitRequest
 from taskframework.tasks.executable import BackgroundTaskExecutable
@@ -176,13 +175,12 @@ class TaskFramework:
             parameters=parameters,
             **{name: value for name, value in given.items() if value is not None},  # type: ignore[arg-type]  # typed above
         )
-        return _handle(await self.desk.submission.submit(request), self.desk.store)
+        return self._handle(await self.desk.submission.submit(request))
 
     async def submit_many(self, requests: Sequence[SubmitRequest]) -> list[TaskHandle | Exception]:
         """Submit many tasks at once; each has its own outcome, in the order given."""
         outcomes = await self.desk.submission.submit_many(requests)
-        store = self.desk.store
-        return [_handle(outcome, store) if isinstance(outcome, Submission) else outcome for outcome in outcomes]
+        return [self._handle(outcome) if isinstance(outcome, Submission) else outcome for outcome in outcomes]
 
     def handle(self, task_id: str) -> TaskHandle:
         """A handle on a task that was submitted earlier."""
@@ -195,6 +193,9 @@ class TaskFramework:
             TaskNotFoundError: if there is none.
         """
         return await self.desk.tasks.get(task_id)
+
+    def _handle(self, submission: Submission) -> TaskHandle:
+        return TaskHandle(submission.task.task_id, submission.is_new, self.desk.store)
 
     async def _open_desk(self, stack: contextlib.AsyncExitStack, *, dispatches: bool) -> Desk:
         if self._desk is not None:
@@ -235,10 +236,6 @@ class TaskFramework:
 
     def _forget(self) -> None:
         self._desk = self._plant = None
-
-
-def _handle(submission: Submission, store: TaskStore) -> TaskHandle:
-    return TaskHandle(submission.task.task_id, submission.is_new, store)
 
 
 def event_subscriber(

@@ -11,6 +11,7 @@ import contextlib
 import contextvars
 import itertools
 import logging
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
@@ -45,6 +46,7 @@ class Marking(Generic[MarkT]):
         make: Callable[..., MarkT],
         write: Callable[[Sequence[MarkT]], Awaitable[None]],
         moment: timedelta = MOMENT,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         """Start with none.
 
@@ -52,7 +54,9 @@ class Marking(Generic[MarkT]):
             make: makes a mark of a task's id and its other values.
             write: writes some. What it fails at is left to the repairs.
             moment: how long a mark waits.
+            now: seconds on a clock that nobody sets.
         """
+        self._now = now
         self._make = make
         self._write = write
         self._moment = moment.total_seconds()
@@ -77,22 +81,26 @@ class Marking(Generic[MarkT]):
             await asyncio.wait([self._pump], timeout=self._moment)
 
     async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
-        ends = loop.time()
-        ages: deque[int] = deque()  # of those that wait, how many came in each of the last ticks
+        tick, since = self._moment / _TICKS, self._now()
+        ages: deque[tuple[float, int]] = deque()  # of those that wait: since when at the longest, and how many
         try:
             while self._waiting:
-                ends = max(ends + self._moment / _TICKS, loop.time())
-                await self._rest(ends - loop.time())
-                ages.append(len(self._waiting) - sum(ages))
+                await self._rest(since + tick - self._now())
+                ages.append((since, len(self._waiting) - sum(count for _, count in ages)))
+                since = self._now()
                 if self._is_due.is_set():
                     self._is_due.clear()
                     ages.clear()
                     await self._write_oldest(len(self._waiting), _TOGETHER, pause=0)
-                elif len(ages) == _TICKS:
-                    ripe = ages.popleft()
-                    together = min(max(_FEW, ripe // _WRITES + 1), _TOGETHER)
-                    await self._write_oldest(ripe, together, pause=self._moment / _TICKS / (_WRITES + 1))
+                    continue
+                ripe = 0
+                # By time, not by ticks: these take longer while the store is slow, and the repairs do not wait.
+                # Half a tick early is better than a whole one late, which rounding would make of the last tick.
+                while ages and ages[0][0] + self._moment - tick / 2 <= since:
+                    ripe += ages.popleft()[1]
+                await self._write_oldest(
+                    ripe, min(max(_FEW, ripe // _WRITES + 1), _TOGETHER), pause=tick / (_WRITES + 1)
+                )
         finally:
             self._pump = None
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 from taskframework.model.marks import MarkPublished
 from taskframework.stores import marking as module
@@ -87,6 +89,55 @@ async def test_what_comes_while_a_crowd_leaves_waits_for_its_own_moment() -> Non
     await eventually(lambda: len(writes.groups) > 1)
     assert writes.groups == [[mark(0), mark(1), mark(2)], [mark(1, 2), mark(7)]]
     await marking.drain()
+
+
+class Quick(Marking[MarkPublished]):
+    """Its time passes by resting, and by whatever a write adds."""
+
+    def __init__(self, write: Any, moment: timedelta) -> None:
+        self.time = 0.0
+        super().__init__(MarkPublished, write, moment, now=self._read_time)
+
+    def _read_time(self) -> float:
+        return self.time
+
+    async def _rest(self, seconds: float) -> None:
+        self.time += max(0.0, seconds)
+        await asyncio.sleep(0)
+
+
+async def test_a_slow_write_makes_no_other_mark_wait_for_longer() -> None:
+    moment, written = 2.0, list[tuple[float, str]]()
+
+    async def write(marks: Sequence[MarkPublished]) -> None:
+        written.extend((marking.time, one.task_id) for one in marks)
+        if marks[0].task_id == "slow":
+            marking.add("meanwhile", 1)
+            marking.time += 10 * moment
+
+    marking = Quick(write, timedelta(seconds=moment))
+    marking.add("slow", 1)
+    await eventually(lambda: len(written) == 2)
+    (first, _), (second, task_id) = written
+    assert task_id == "meanwhile"
+    assert first <= moment
+    assert second <= first + 10 * moment + moment / module._TICKS, "it had waited for long when the write ended"
+
+
+async def test_a_mark_waits_for_its_moment_by_the_clock() -> None:
+    written = list[tuple[float, str]]()
+
+    async def write(marks: Sequence[MarkPublished]) -> None:
+        written.extend((marking.time, one.task_id) for one in marks)
+
+    marking = Quick(write, timedelta(seconds=2))
+    for number in range(20):
+        marking.add(f"t{number}", 1)
+        before = marking.time
+        await eventually(functools.partial(lambda earlier: marking.time > earlier, before))
+    await eventually(lambda: len(written) == 20)
+    assert written[0][0] >= 1.8, "it waits for company"
+    assert len({time for time, _ in written}) > 5, "they leave as they came"
 
 
 async def test_many_do_not_wait() -> None:

@@ -163,9 +163,7 @@ class Publisher:
             else:
                 await self._places.acquire()
             try:
-                channel = self._kept.value
-                if channel is None or channel.is_blocked:
-                    channel = await self._usable(deadline)
+                channel = await self._usable(deadline)
                 await channel.send(publication, deadline)
             finally:
                 self._places.release()
