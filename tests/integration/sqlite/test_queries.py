@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -32,6 +33,8 @@ STATEMENTS |= {
     "update_tasks": queries.update_tasks(_MOVED, in_status=False)[0],
     "update_in_status": queries.update_tasks(_MOVED, in_status=True)[0],
 }
+#: What a statement brings itself, each row of which is looked at; releases of SQLite from 3.52 on name it anew.
+GIVEN = re.compile(r"SCAN v$|SCAN \d+ CONSTANT ROWS$|SCAN \d+-ROW VALUES CLAUSE$|json_each")
 #: They look at every entry of an index, which is what they are for.
 COUNTS = {"COUNT_BY_STATUS"}
 
@@ -55,8 +58,7 @@ def test_there_are_statements_to_look_at() -> None:
 @pytest.mark.parametrize("name", sorted(STATEMENTS.keys() - COUNTS))
 def test_no_statement_reads_a_whole_table(database: sqlite3.Connection, name: str) -> None:
     steps = plan(database, STATEMENTS[name])
-    given = ("SCAN v", "SCAN 4 CONSTANT ROWS")
-    assert [step for step in steps if step.startswith("SCAN") and "json_each" not in step and step not in given] == []
+    assert [step for step in steps if step.startswith("SCAN") and not GIVEN.search(step)] == []
     assert [step for step in steps if "TEMP B-TREE" in step] == []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import threading
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
@@ -58,7 +59,7 @@ async def execute(
         async def execute(self, context: TaskContext[Any]) -> Any:
             return await code(context)
 
-    registration = TaskRegistry().register(Asynchronous if asyncio.iscoroutinefunction(code) else Plain)
+    registration = TaskRegistry().register(Asynchronous if inspect.iscoroutinefunction(code) else Plain)
     task = new_task(attempts=1)
     attempt = RunningAttempt(task, Fence(task.task_id, 1, "claim"), 0)
     asyncio.get_running_loop().call_later(0.02, stop, attempt)

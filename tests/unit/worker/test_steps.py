@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
@@ -93,7 +94,7 @@ class Running:
             async def execute(self, context: TaskContext[Any]) -> Any:
                 return await code(context)
 
-        registration = TaskRegistry().register(Asynchronous if asyncio.iscoroutinefunction(code) else Plain)
+        registration = TaskRegistry().register(Asynchronous if inspect.iscoroutinefunction(code) else Plain)
         return await self._executor.execute(registration, self.attempt)
 
 
