@@ -33,7 +33,7 @@ STATEMENTS |= {
     "update_tasks": queries.update_tasks(_MOVED, in_status=False)[0],
     "update_in_status": queries.update_tasks(_MOVED, in_status=True)[0],
 }
-#: What a statement brings itself, each row of which is looked at; releases of SQLite from 3.52 on name it anew.
+#: What a statement brings itself, each row of which is looked at; newer releases of SQLite have another name for it.
 GIVEN = re.compile(r"SCAN v$|SCAN \d+ CONSTANT ROWS$|SCAN \d+-ROW VALUES CLAUSE$|json_each")
 #: They look at every entry of an index, which is what they are for.
 COUNTS = {"COUNT_BY_STATUS"}

@@ -229,6 +229,8 @@ def test_the_thread_ends(watch: LoopWatch, by: str) -> None:
     wait_until(lambda: not _threads(), "the thread ends", timeout=10)
 
 
+#: Seconds for which the process is stopped: long beside what a crowded machine keeps a process waiting.
+STOPPED = 3.0
 PAUSED = """
 import asyncio, logging, sys
 from datetime import timedelta
@@ -252,13 +254,14 @@ def test_a_process_that_was_stopped_is_no_blocked_loop() -> None:
         assert process.stdout.readline() == "watching\n"
         os.kill(process.pid, signal.SIGSTOP)
         stopped = time.monotonic()
-        wait_until(lambda: time.monotonic() > stopped + 5 * LIMIT.total_seconds(), "it is stopped", timeout=10)
+        wait_until(lambda: time.monotonic() > stopped + STOPPED, "it is stopped", timeout=10)
         os.kill(process.pid, signal.SIGCONT)
         output, _ = process.communicate("go on\n", timeout=20)
     finally:
         process.kill()
         process.wait()
-    assert output == ""
+    # On a crowded machine the loop may really be late, for a moment; never for the time of the stop.
+    assert [told for told in re.findall(r"for (\d+\.\d) s", output) if float(told) > STOPPED / 2] == []
 
 
 def _threads() -> list[threading.Thread]:
