@@ -88,7 +88,8 @@ async def working(settings: Callable[..., Settings], **sections: dict[str, Any])
         yield framework
 
 
-@pytest.mark.parametrize("how", ["stopped", "frozen"])
+# Killed, not stopped: a stop in order may take so long that everything is executed before it.
+@pytest.mark.parametrize("how", ["killed", "frozen"])
 async def test_while_the_store_is_away_messages_are_held_and_none_comes_twice(
     settings: Callable[..., Settings],
     mongo_server: MongoServer,
@@ -99,7 +100,7 @@ async def test_while_the_store_is_away_messages_are_held_and_none_comes_twice(
 ) -> None:
     caplog.set_level("INFO", "taskframework.worker.patience")
     leave, come_back = (
-        (mongo_server.stop, mongo_server.start) if how == "stopped" else (mongo_server.pause, mongo_server.resume)
+        (mongo_server.kill, mongo_server.start) if how == "killed" else (mongo_server.pause, mongo_server.resume)
     )
     sections: dict[str, Any] = {
         "worker": {"concurrency": SLOTS, "lease": "60s"},
@@ -129,8 +130,9 @@ async def test_while_the_store_is_away_messages_are_held_and_none_comes_twice(
     assert set(arrivals.times.values()) == {1}
     assert {Steady.executions[handle.task_id] for handle in handles} == {1}
     levels = [record.levelname for record in caplog.records if "patience" in record.name]
-    # A server that has just started on a crowded machine may be too slow for the timeout of a second once more.
-    assert levels in (["WARNING", "INFO"], ["WARNING", "INFO"] * 2)
+    # A server that has just started on a crowded machine may be too slow for the timeout of a second again and again.
+    assert levels == ["WARNING", "INFO"] * (len(levels) // 2)
+    assert levels
 
 
 @pytest.mark.parametrize("is_back", [False, True])

@@ -17,6 +17,10 @@ from pathlib import Path
 # Below the range from which the kernel takes ports for outgoing connections: a client that keeps connecting to a
 # stopped server on a port of that range ends up connected to itself, and the server cannot come back.
 _PORTS = range(15_000, 32_000)
+# Ports that this process was told are free: who asked may not listen yet. Processes of one test run, of which there are
+# two, take even or odd numbers for the same reason.
+_given: set[int] = set()
+_part = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
 
 # Asks the kernel to kill the process with its parent, then becomes the wanted program. A preexec_fn would do the same
 # but warns, rightly, when threads exist.
@@ -46,12 +50,13 @@ class ServerFailed(Exception):  # noqa: N818
 def free_ports(count: int) -> list[int]:
     """Return ports on which nobody listens on the loopback interface."""
     ports: list[int] = []
-    for port in random.SystemRandom().sample(_PORTS, k=1_000):
+    for port in random.SystemRandom().sample(_PORTS[_part % 2 :: 2], k=1_000):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             with contextlib.suppress(OSError):
                 probe.bind(("127.0.0.1", port))
-                ports.append(port)
+                ports.extend({port} - _given)
+                _given.add(port)
         if len(ports) == count:
             return ports
     raise ServerFailed("no free ports between 15000 and 32000")

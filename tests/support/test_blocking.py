@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,15 +16,33 @@ import taskframework
 
 async def test_a_blocking_call_by_the_package_is_an_error() -> None:
     with pytest.raises(BlockingError, match=r"time\.sleep"):
-        _napping_in(Path(str(taskframework.__file__)).with_name("planted.py"))()
+        _in_the_package("time.sleep(0)", time=time)()
 
 
 async def test_a_blocking_call_by_a_test_is_not() -> None:
     _napping_in(Path(__file__))()
 
 
+async def test_a_log_line_is_not_even_if_it_goes_to_a_file(tmp_path: Path) -> None:
+    logger, handler = logging.getLogger("test_blocking"), logging.FileHandler(tmp_path / "log")
+    logger.addHandler(handler)
+    try:
+        _in_the_package("logger.warning('slow')", logger=logger)()
+    finally:
+        logger.removeHandler(handler)
+        handler.close()
+    assert (tmp_path / "log").read_text() == "slow\n"
+
+
 def _napping_in(file: Path) -> Callable[[], None]:
-    names: dict[str, Any] = {"time": time}
-    exec(compile("def nap():\n    time.sleep(0)\n", file, "exec"), names)
-    nap: Callable[[], None] = names["nap"]
-    return nap
+    return _function_in(file, "time.sleep(0)", time=time)
+
+
+def _in_the_package(statement: str, **names: Any) -> Callable[[], None]:
+    return _function_in(Path(str(taskframework.__file__)).with_name("planted.py"), statement, **names)
+
+
+def _function_in(file: Path, statement: str, **names: Any) -> Callable[[], None]:
+    exec(compile(f"def function():\n    {statement}\n", file, "exec"), names)
+    function: Callable[[], None] = names["function"]
+    return function

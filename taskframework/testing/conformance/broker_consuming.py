@@ -156,7 +156,8 @@ class DeadLetterCases(BrokerSuite):
         await (await inbox.first(1))[0].reject()
         await (await inbox.first(2))[1].reject()
         await (await inbox.first(3))[2].ack()
-        assert inbox.bodies == [GARBAGE, b"", task_message().to_body()]
+        # In any order: RabbitMQ 4.3 delivers priority 0, with which other programs may publish, after messages without.
+        assert sorted(inbox.bodies) == sorted([GARBAGE, b"", task_message().to_body()])
         await dead.first(2)
         assert sorted(dead.bodies) == [b"", GARBAGE]
         for letter in dead.deliveries:
