@@ -153,11 +153,12 @@ class DeadLetterCases(BrokerSuite):
         await self.publish_raw(broker, f"{TYPE}.normal", GARBAGE)
         await self.publish_raw(broker, f"{TYPE}.normal", b"")
         await broker.publish(task_message())
-        await (await inbox.first(1))[0].reject()
-        await (await inbox.first(2))[1].reject()
-        await (await inbox.first(3))[2].ack()
+        good = task_message().to_body()
         # In any order: RabbitMQ 4.3 delivers priority 0, with which other programs may publish, after messages without.
-        assert sorted(inbox.bodies) == sorted([GARBAGE, b"", task_message().to_body()])
+        for number in range(3):
+            delivery = (await inbox.first(number + 1))[number]
+            await (delivery.ack() if delivery.body == good else delivery.reject())
+        assert sorted(inbox.bodies) == sorted([GARBAGE, b"", good])
         await dead.first(2)
         assert sorted(dead.bodies) == [b"", GARBAGE]
         for letter in dead.deliveries:
