@@ -16,7 +16,7 @@ from taskframework.api.problems import RequestRefusedError, describe
 from taskframework.api.views import BulkResult, TaskPage, TaskView
 from taskframework.errors import StoreUnavailableError
 from taskframework.model.query import MAX_LIMIT, TaskFilter
-from taskframework.model.status import TaskStatus
+from taskframework.model.status import ReachableStatus
 from taskframework.model.view import public_view
 from taskframework.submission.service import Submission, SubmitRequest
 from taskframework.telemetry import log_context
@@ -42,9 +42,8 @@ class TaskQuery(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    status: TaskStatus | None = Field(default=None, description="Only tasks in this status")
+    status: ReachableStatus | None = Field(default=None, description="Only tasks in this status")
     task_type: str | None = Field(default=None, max_length=100, description="Only tasks of this type")
-    parent_task_id: str | None = Field(default=None, max_length=100, description="Only sub-tasks of this task")
     limit: int = Field(default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT, description="Most tasks on the page")
     cursor: str | None = Field(default=None, max_length=MAX_CURSOR, description="`next_cursor` of the page before")
 
@@ -119,7 +118,7 @@ async def submit_tasks(request: Request) -> Response:
 async def list_tasks(request: Request, query: Annotated[TaskQuery, Query()]) -> Response:
     """List tasks from the newest to the oldest. All filters given must hold."""
     page = await framework_of(request).desk.tasks.list_tasks(
-        TaskFilter(status=query.status, task_type=query.task_type, parent_task_id=query.parent_task_id),
+        TaskFilter(status=query.status, task_type=query.task_type),
         limit=query.limit,
         cursor=query.cursor,
     )

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from taskframework.model.status import Priority, TaskStatus
+from taskframework.model.status import Priority, ReachableStatus
 
 _ID = "0199a2c4-6f0e-7c53-b6ee-3d3a1f0b8a11"
 _TIME = "2027-01-31T12:00:00.000Z"
@@ -68,7 +68,7 @@ class TaskView(BaseModel):
 
     task_id: str = Field(examples=[_ID])
     task_type: str = Field(examples=["count-words"])
-    status: TaskStatus
+    status: ReachableStatus
     user_id: str
     parameters: Any
     progress: Any
@@ -122,7 +122,7 @@ class DeadLetterView(BaseModel):
     kind: Literal["task", "message"]
     task_id: str | None
     task_type: str | None
-    status: TaskStatus | None
+    status: ReachableStatus | None
     reason: str
     error: TaskErrorView | None
     attempt: int | None

@@ -12,6 +12,7 @@ import typer
 from taskframework.model.query import MAX_LIMIT
 from taskframework.settings.durations import parse_duration
 
+Text = TypeVar("Text")
 Value = TypeVar("Value")
 
 Config = Annotated[
@@ -27,21 +28,38 @@ Apps = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
-Limit = Annotated[int, typer.Option("--limit", min=1, max=MAX_LIMIT, help="Entries of one page.")]
 Cursor = Annotated[str | None, typer.Option("--cursor", metavar="CURSOR", help="Where the next page begins.")]
 TaskId = Annotated[str, typer.Argument(metavar="ID", help="The task's id.")]
 
 
-def or_bad_parameter(read: Callable[[str], Value]) -> Callable[[str], Value]:
+def or_bad_parameter(read: Callable[[Text], Value]) -> Callable[[Text], Value]:
     """The same reader of an option's text, with its ValueError as wrong usage of the command line."""
 
-    def parse(text: str) -> Value:
+    def parse(text: Text) -> Value:
         try:
             return read(text)
         except ValueError as error:
-            raise typer.BadParameter(f"{text!r} {error}") from error
+            raise typer.BadParameter(f"{str(text)!r} {error}") from error
 
     return parse
+
+
+def whole_number(least: int = 0, most: int | None = None) -> Callable[[str | int], int]:
+    """A reader of whole numbers, for `typer.Option(parser=...)`, which hands it the default too."""
+    limits = "" if most is None else f" from {least:,} to {most:,}"
+
+    def read(value: str | int) -> int:
+        text = str(value)
+        if not text.isdecimal() or int(text) < least or (most is not None and int(text) > most):
+            raise ValueError(f"is not a whole number{limits}")
+        return int(text)
+
+    return or_bad_parameter(read)
+
+
+Limit = Annotated[
+    int, typer.Option("--limit", parser=whole_number(1, MAX_LIMIT), metavar="N", help="Entries of one page.")
+]
 
 
 def seconds_or_duration(text: str) -> timedelta:

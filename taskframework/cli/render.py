@@ -21,7 +21,6 @@ _COLOURS = {
     "RETRYING": "yellow",
     "RELEASED": "yellow",
     "COMPLETED": "green",
-    "COMPLETED_WITH_ERRORS": "yellow",
     "FAILED": "red",
     "DEAD_LETTER": "red",
     "CANCELLED": "magenta",
@@ -165,7 +164,7 @@ def _content_facts(task: Task) -> Iterator[tuple[str, str | Text]]:
     if task.status is TaskStatus.COMPLETED:
         yield "Result", as_json_text(task.result)
     if task.error:
-        yield "Error", Text(error_text(task.error), style="red")
+        yield "Error" if task.status.is_final else "Last error", Text(error_text(task.error), style="red")
         if task.error.traceback:
             yield "", Text(printable(task.error.traceback.rstrip()), style="dim")
 
@@ -202,7 +201,8 @@ def _queued_at(task: Task) -> datetime:
 
 
 def _remark(task: Task, now: datetime) -> str:
-    if task.error is not None and task.status is not TaskStatus.COMPLETED:
+    """What says most about the task as it is now; the error of a running one is an earlier attempt's."""
+    if task.error is not None and task.status not in (TaskStatus.COMPLETED, TaskStatus.RUNNING):
         return _shortened(error_text(task.error))
     if task.progress is not None and not task.status.is_final:
         return progress_text(task.progress)

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from taskframework.cli.invocation import Invocation
-from taskframework.cli.options import Apps, Config, or_bad_parameter
+from taskframework.cli.options import Apps, Config, or_bad_parameter, whole_number
 from taskframework.cli.process import serve
 from taskframework.cli.supervision import process_count, supervise
 from taskframework.cli.tether import Tether
@@ -25,9 +25,15 @@ def _number_or_auto(text: str) -> str:
 
 
 Host = Annotated[str | None, typer.Option("--host", metavar="ADDRESS", help="Address to listen on (api.host).")]
-Port = Annotated[int | None, typer.Option("--port", metavar="N", help="Port to listen on (api.port); 0 takes any.")]
+Port = Annotated[
+    int | None,
+    typer.Option("--port", parser=whole_number(), metavar="N", help="Port to listen on (api.port); 0 takes any."),
+]
 Concurrency = Annotated[
-    int | None, typer.Option("--concurrency", metavar="N", help="Tasks executed at once (worker.concurrency).")
+    int | None,
+    typer.Option(
+        "--concurrency", parser=whole_number(), metavar="N", help="Tasks executed at once (worker.concurrency)."
+    ),
 ]
 Processes = Annotated[
     str | None,

@@ -11,7 +11,7 @@ import orjson
 import typer
 
 from taskframework.cli.invocation import Invocation
-from taskframework.cli.options import Apps, Config, Json, or_bad_parameter, seconds_or_duration
+from taskframework.cli.options import Apps, Config, Json, or_bad_parameter, seconds_or_duration, whole_number
 from taskframework.cli.output import print_json, run, say
 from taskframework.cli.render import print_next_step, print_outcome
 from taskframework.cli.watching import follow
@@ -21,6 +21,7 @@ from taskframework.model.view import public_view
 from taskframework.runtime import TaskFramework
 from taskframework.settings.durations import parse_duration
 from taskframework.submission.service import ANONYMOUS, SubmitRequest
+from taskframework.tasks.options import MAX_ATTEMPTS
 
 _EXAMPLE = """'{"name": "value"}'"""
 
@@ -83,7 +84,13 @@ Key = Annotated[
     typer.Option("--idempotency-key", metavar="KEY", help="A second submission with it gives the first task."),
 ]
 MaxAttempts = Annotated[
-    int | None, typer.Option("--max-attempts", metavar="N", min=1, help="Attempts before it is a dead letter.")
+    int | None,
+    typer.Option(
+        "--max-attempts",
+        parser=whole_number(1, MAX_ATTEMPTS),
+        metavar="N",
+        help="Attempts before it is a dead letter.",
+    ),
 ]
 User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Whose task it is.")]
 

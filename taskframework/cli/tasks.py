@@ -2,25 +2,45 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import Annotated
 
 import typer
 
 from taskframework.cli.desk import desk_framework, operator
 from taskframework.cli.invocation import Invocation
-from taskframework.cli.options import Config, Cursor, Json, Limit, TaskId
+from taskframework.cli.options import Config, Cursor, Json, Limit, TaskId, or_bad_parameter
 from taskframework.cli.output import note, out, print_json, print_json_line, run, say
 from taskframework.cli.render import print_next_step, print_outcome, print_tasks, print_timeline, task_facts
 from taskframework.cli.watching import follow
 from taskframework.model.query import TaskFilter
-from taskframework.model.status import TaskStatus
+from taskframework.model.status import REACHABLE, TaskStatus
 from taskframework.model.task import Task
 from taskframework.model.view import public_view
 from taskframework.runtime import TaskFramework
 
 app = typer.Typer(no_args_is_help=True, help="Look at tasks; follow, cancel and retry one.")
 
-Status = Annotated[TaskStatus | None, typer.Option("--status", case_sensitive=False, help="Only tasks in this status.")]
+_STATUSES = ", ".join(REACHABLE).lower()
+
+
+def _status(text: str) -> TaskStatus:
+    names = {status.value.lower(): status for status in REACHABLE}
+    if (found := names.get(text.lower())) is not None:
+        return found
+    close = difflib.get_close_matches(text.lower(), names, n=1)
+    raise ValueError(f"is not a status. {f'Did you mean {close[0]}?' if close else 'Use ' + _STATUSES + '.'}")
+
+
+Status = Annotated[
+    TaskStatus | None,
+    typer.Option(
+        "--status",
+        parser=or_bad_parameter(_status),
+        metavar="STATUS",
+        help=f"Only tasks in this status: {_STATUSES}.",
+    ),
+]
 TypeName = Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Only tasks of this type.")]
 Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; kept in the task's history.")]
 

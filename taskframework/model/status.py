@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Literal, get_args
 
 
 class TaskStatus(StrEnum):
@@ -11,10 +12,10 @@ class TaskStatus(StrEnum):
     QUEUED = "QUEUED"
     RUNNING = "RUNNING"
     RETRYING = "RETRYING"
-    WAITING = "WAITING"  # for its sub-tasks
-    BLOCKED = "BLOCKED"  # an earlier task of its ordered stream is not finished
+    WAITING = "WAITING"  # for its sub-tasks; not in this release
+    BLOCKED = "BLOCKED"  # an earlier task of its ordered stream is not finished; not in this release
     COMPLETED = "COMPLETED"
-    COMPLETED_WITH_ERRORS = "COMPLETED_WITH_ERRORS"
+    COMPLETED_WITH_ERRORS = "COMPLETED_WITH_ERRORS"  # some sub-tasks failed; not in this release
     FAILED = "FAILED"  # not retryable
     DEAD_LETTER = "DEAD_LETTER"  # budget used, poison, or no handler
     CANCELLED = "CANCELLED"
@@ -23,6 +24,19 @@ class TaskStatus(StrEnum):
     def is_final(self) -> bool:
         """Whether only a replay leads out of this status."""
         return self in FINAL
+
+
+#: What a task can be in this release: some transition leads there. Nothing else is offered to users.
+ReachableStatus = Literal[
+    TaskStatus.QUEUED,
+    TaskStatus.RUNNING,
+    TaskStatus.RETRYING,
+    TaskStatus.COMPLETED,
+    TaskStatus.FAILED,
+    TaskStatus.DEAD_LETTER,
+    TaskStatus.CANCELLED,
+]
+REACHABLE: tuple[ReachableStatus, ...] = get_args(ReachableStatus)
 
 
 class Priority(StrEnum):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BeforeValidator
 from pydantic.fields import FieldInfo
@@ -22,8 +22,6 @@ from taskframework.settings.sizes import parse_size
 KeyPath = tuple[str, ...]
 
 PREFIX = "TASKFRAMEWORK_"
-#: Stands for a name the user chooses, such as a provider's.
-ANY_NAME = "*"
 
 _WORDS = {
     int: "whole number",
@@ -37,7 +35,7 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One setting as the schema describes it; `default` is None for keys below a name the user chooses."""
+    """One setting as the schema describes it."""
 
     path: KeyPath
     accepts: str
@@ -72,14 +70,6 @@ def groups() -> frozenset[KeyPath]:
     return frozenset(path[:depth] for path in known_keys() for depth in range(len(path)))
 
 
-def general(path: KeyPath) -> KeyPath:
-    """The path with the names a user chose replaced by `*`."""
-    seen: KeyPath = ()
-    for part in path:
-        seen = (*seen, ANY_NAME) if (*seen, ANY_NAME) in groups() else (*seen, part)
-    return seen
-
-
 def section_titles() -> Mapping[str, str]:
     """What each section is about, by its name."""
     return {name: (type(value).__doc__ or "").strip() for name, value in Settings()}
@@ -90,12 +80,14 @@ def advice(path: KeyPath) -> str:
     name = ".".join(path)
     if name == "worker.heartbeat":
         return "It is always a third of worker.lease; set that."
+    if path[0] == "rate_limiter":
+        return "This release has no rate limits; leave it out."
     names = [key.name for key in known_keys().values()]
     if any("." in part for part in path) and name in names:
         return f"Write it as a group: {path[0].split('.')[0]}: and below it, indented, {name.split('.', 1)[1]}:"
-    close = difflib.get_close_matches(".".join(general(path)), names, n=1, cutoff=0.75)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.75)
     if close := close or [known for known in names if known.endswith("." + path[-1])]:
-        return f"Did you mean {close[0].replace(ANY_NAME, path[2] if len(path) > 2 else ANY_NAME)}?"
+        return f"Did you mean {close[0]}?"
     if sections := difflib.get_close_matches(path[0], list(section_titles()), n=1, cutoff=0.75):
         below = ", ".join(known.path[1] for known in known_keys().values() if known.path[0] == sections[0])
         return f"The section {sections[0]} has: {below}."
@@ -103,25 +95,22 @@ def advice(path: KeyPath) -> str:
 
 
 def flatten(tree: Mapping[str, object], path: KeyPath = ()) -> Iterator[tuple[KeyPath, object]]:
-    """Every leaf of nested settings with its path; an empty map is a leaf."""
+    """Every leaf of nested settings with its path."""
     for name, value in tree.items():
-        if isinstance(value, Mapping) and value:
+        if isinstance(value, Mapping):
             yield from flatten(value, (*path, name))
         else:
             yield (*path, name), value
 
 
-def _walk(section: type[Section], path: KeyPath, defaults: Mapping[str, object] | None) -> Iterator[Key]:
+def _walk(section: type[Section], path: KeyPath, defaults: Mapping[str, Any]) -> Iterator[Key]:
     for name, field in section.model_fields.items():
         here = (*path, name)
-        default = defaults.get(name) if defaults is not None else None
         annotation = field.annotation
         if isinstance(annotation, type) and issubclass(annotation, Section):
-            yield from _walk(annotation, here, default if isinstance(default, Mapping) else None)
-            continue
-        yield Key(here, _in_words(annotation, field.metadata), default, field.description or "")
-        if get_origin(annotation) is dict:
-            yield from _walk(get_args(annotation)[1], (*here, ANY_NAME), None)
+            yield from _walk(annotation, here, defaults[name])
+        else:
+            yield Key(here, _in_words(annotation, field.metadata), defaults[name], field.description or "")
 
 
 def _in_words(annotation: object, metadata: Iterable[object]) -> str:
@@ -134,8 +123,6 @@ def _in_words(annotation: object, metadata: Iterable[object]) -> str:
     if origin in (Union, types.UnionType):
         words = " or ".join(_in_words(choice, metadata) for choice in arguments if choice is not type(None))
         return f"{words}, or empty" if type(None) in arguments else words
-    if origin is dict:
-        return "map"
     if annotation is timedelta:
         return f"duration{_limits(metadata)}"
     if any(mark == BeforeValidator(parse_size) for mark in metadata):

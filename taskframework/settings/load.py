@@ -8,12 +8,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from taskframework.errors import ConfigurationError
-from taskframework.settings.keys import KeyPath, flatten, general, known_keys
+from taskframework.settings.keys import KeyPath, flatten, known_keys
 from taskframework.settings.schema import Settings
 from taskframework.settings.sources import Layer, Problem, from_environment, from_file, from_overrides
 from taskframework.settings.urls import redacted
@@ -96,7 +97,7 @@ def explain(loaded: LoadedSettings) -> list[ExplainedSetting]:
     """Every setting with its value, default, origin and meaning, in the order of the schema."""
     rows = []
     for path, value in flatten(loaded.settings.model_dump(mode="json")):
-        known = known_keys()[general(path)]
+        known = known_keys()[path]
         key = ".".join(path)
         shown = redacted(value) if isinstance(value, str) else value
         rows.append(ExplainedSetting(key, shown, known.default, loaded.origins[key], known.description))
@@ -123,13 +124,10 @@ def _profile_layer(name: str, base: Path) -> Layer:
     return from_file(file, f"config/{name}.yml")
 
 
-def _put(tree: dict[str, object], path: KeyPath, value: object) -> None:
+def _put(tree: dict[str, Any], path: KeyPath, value: object) -> None:
     *above, last = path
     for part in above:
-        below = tree.setdefault(part, {})
-        if not isinstance(below, dict):  # the whole map was given elsewhere as something else, which is refused itself
-            return
-        tree = below
+        tree = tree[part]
     tree[last] = value
 
 
@@ -139,30 +137,20 @@ def _explain_errors(error: ValidationError, places: Mapping[KeyPath, str]) -> It
         path = _key_of(tuple(str(part) for part in detail["loc"]))
         if path not in seen:  # a choice of types gives one error for each
             seen.add(path)
-            yield Problem(".".join(path), f"{'.'.join(path)} ({_place_of(path, places)}) {_reason(path, detail)}")
+            yield Problem(".".join(path), f"{'.'.join(path)} ({places.get(path, _DEFAULT)}) {_reason(path, detail)}")
 
 
 def _key_of(location: KeyPath) -> KeyPath:
-    while location and general(location) not in known_keys():
+    while location and location not in known_keys():
         location = location[:-1]
     return location
-
-
-def _place_of(path: KeyPath, places: Mapping[KeyPath, str]) -> str:
-    if path in places:
-        return places[path]
-    beside = (place for other, place in places.items() if len(path) > 2 and other[:-1] == path[:-1])
-    return next(beside, _DEFAULT)
 
 
 def _reason(path: KeyPath, detail: ErrorDetails) -> str:
     if detail["type"] == "value_error":
         reason = f"{detail['ctx']['error']}."
         return reason if path[-1] == "url" else f"is {_shown(detail['input'])}; it {reason}"
-    accepted = known_keys()[general(path)].accepts
-    if detail["type"] == "missing":
-        return f"is missing; give a {accepted}."
-    return f"is {_shown(detail['input'])}; accepted: {accepted}."
+    return f"is {_shown(detail['input'])}; accepted: {known_keys()[path].accepts}."
 
 
 def _shown(value: object) -> str:

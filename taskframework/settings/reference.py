@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import yaml
 
-from taskframework.settings.keys import ANY_NAME, Key, known_keys, section_titles
+from taskframework.settings.keys import Key, known_keys, section_titles
 
 _INTRODUCTION = """\
 # Settings
@@ -17,7 +17,7 @@ Every setting has a default, so nothing needs a file. A value is taken from the 
 1. the default;
 2. `application.yml` in the working directory, or the file that `--config` names;
 3. the profile: `config/<name>.yml` beside it, if `TASKFRAMEWORK_PROFILE=<name>` is set;
-4. an environment variable `TASKFRAMEWORK_<SECTION>__<KEY>` (lists and maps as JSON or YAML);
+4. an environment variable `TASKFRAMEWORK_<SECTION>__<KEY>` (lists as JSON or YAML);
 5. a flag of the command line.
 
 `taskframework config show` prints each value and where it came from. A key that does not exist is an error that names
@@ -54,10 +54,10 @@ def application_yml() -> str:
 
 def _row(key: Key) -> str:
     cells = (
-        f"`{key.name.replace(ANY_NAME, '<name>')}`",
+        f"`{key.name}`",
         key.accepts,
-        "" if ANY_NAME in key.path else f"`{_scalar(key.default)}`",
-        f"`{key.variable.replace(ANY_NAME, '<NAME>')}`",
+        f"`{_scalar(key.default)}`",
+        f"`{key.variable}`",
         key.description,
     )
     return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |\n"
@@ -67,8 +67,6 @@ def _yaml_lines() -> Iterator[tuple[int, str]]:
     titles = section_titles()
     open_groups: tuple[str, ...] = ()
     for key in known_keys().values():
-        if ANY_NAME in key.path:
-            continue
         *groups, name = key.path
         for depth, group in enumerate(groups):
             if open_groups[: depth + 1] != tuple(groups[: depth + 1]):

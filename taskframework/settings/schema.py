@@ -37,27 +37,6 @@ class RetrySettings(Section):
         return not_below(value, info, "initial_delay")
 
 
-class Bucket(Section):
-    """A token bucket."""
-
-    rate: float = Field(gt=0, description="Calls a second in the long run")
-    burst_capacity: int = Field(ge=1, description="Calls that may come at once")
-
-
-class RateLimiterSettings(Section):
-    """How often tasks may call a shared provider; default is for one without a bucket of its own."""
-
-    type: Literal["memory", "store", "redis"] = Field(
-        default="memory", description="Where the buckets are: memory counts for each process, store and redis for all"
-    )
-    default: Bucket = Field(
-        default=Bucket(rate=10, burst_capacity=20), description="The bucket of a provider that has none of its own"
-    )
-    providers: dict[str, Bucket] = Field(
-        default={}, description="Buckets by provider, for example {openai: {rate: 5, burst_capacity: 10}}"
-    )
-
-
 class RetentionSettings(Section):
     """How long what is over stays in the store."""
 
@@ -213,5 +192,4 @@ class Settings(Section):
     recovery: RecoverySettings = RecoverySettings()
     shutdown: ShutdownSettings = ShutdownSettings()
     retention: RetentionSettings = RetentionSettings()
-    rate_limiter: RateLimiterSettings = RateLimiterSettings()
     observability: ObservabilitySettings = ObservabilitySettings()

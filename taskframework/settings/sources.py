@@ -11,7 +11,7 @@ from pathlib import Path
 import yaml
 
 from taskframework.settings.documents import is_empty, pairs, parse, read_document, value_of
-from taskframework.settings.keys import ANY_NAME, PREFIX, KeyPath, advice, general, groups, known_keys
+from taskframework.settings.keys import PREFIX, KeyPath, advice, groups, known_keys
 
 #: Read by others: the choice of the profile, the tests, the failpoints.
 _FOREIGN = re.compile(r"TASKFRAMEWORK_(PROFILE|FAILPOINTS|TEST_.*)")
@@ -86,7 +86,7 @@ def from_overrides(overrides: Mapping[str, object]) -> Layer:
         path = tuple(key.split("."))
         if value is None:
             continue
-        if general(path) in known_keys():
+        if path in known_keys():
             layer.entries.append(Entry(path, value, "command line"))
         else:
             layer.refuse(path, "command line", f"is not a setting. {advice(path)}")
@@ -113,13 +113,12 @@ class _Reader:
             self.take((*path, name), value, place)
 
     def take(self, path: KeyPath, node: yaml.Node, place: str) -> None:
-        known = general(path)
-        if known in groups():
+        if path in groups():
             if isinstance(node, yaml.MappingNode):
                 self.take_group(path, node)
-            elif not is_empty(node) or known[-1] == ANY_NAME:  # a section with all its keys commented out is fine
+            elif not is_empty(node):  # a section with all its keys commented out is fine
                 self.layer.refuse(path, place, "is a group; write its keys below it, indented, or as {key: value}.")
-        elif known in known_keys():
+        elif path in known_keys():
             self._take_value(path, node, place)
         else:
             self.layer.refuse(path, place, f"is not a setting. {advice(path)}")
@@ -133,10 +132,9 @@ class _Reader:
 
 def _take_variable(layer: Layer, path: KeyPath, name: str, text: str) -> None:
     place = f"environment {name}"
-    known = general(path)
-    if known not in groups() and known not in known_keys():
+    if path not in groups() and path not in known_keys():
         layer.problems.append(Problem(".".join(path), f"{place} is not a setting. {_variable_advice(name)}"))
-    elif known not in groups() and not text.startswith(("[", "{")):
+    elif path not in groups() and not text.startswith(("[", "{")):
         layer.entries.append(Entry(path, None if text in ("", "null", "~") else text, place))
     else:
         try:

@@ -129,9 +129,14 @@ class TaskRegistry:
 def problems_of(error: ValidationError) -> list[dict[str, Any]]:
     """A pydantic error as field and message pairs, without the input (it may be a secret)."""
     return [
-        {"field": ".".join(str(part) for part in problem["loc"]) or "(whole)", "message": problem["msg"]}
+        {"field": ".".join(str(part) for part in problem["loc"]) or "(whole)", "message": _said(problem["msg"])}
         for problem in error.errors(include_url=False, include_input=False, include_context=False)[:50]
     ]
+
+
+def _said(message: str) -> str:
+    """What a validator said, without the words that pydantic puts before it."""
+    return message.removeprefix("Value error, ").removeprefix("Assertion failed, ")
 
 
 def _instance(

@@ -19,7 +19,7 @@ from taskframework.model.transitions import DEADLINE, DEADLINE_PASSED
 from taskframework.model.values import MAX_RESULT_BYTES, check_storable
 from taskframework.stores.base import TaskStore
 from taskframework.tasks.context import AttemptControl, TaskContext
-from taskframework.tasks.registry import Registration
+from taskframework.tasks.registry import Registration, problems_of
 from taskframework.tasks.steps import Steps
 from taskframework.tasks.values import refuse_non_finite
 from taskframework.telemetry import running_attempt
@@ -199,8 +199,11 @@ def _storable_result(registration: Registration, value: Any) -> Any:
         refuse_non_finite(registration.result.dump_python(validated, by_alias=True), "result")
         plain = registration.result.dump_python(validated, mode="json", by_alias=True)
         check_storable(plain, "result", MAX_RESULT_BYTES)
-    except (ValidationError, TaskframeworkError, ValueError, TypeError, RecursionError) as error:
-        raise BadResultError(f"The result is not the declared type or cannot be stored: {error}"[:2000]) from error
+    except ValidationError as error:
+        wrong = "; ".join(f"{problem['field']}: {problem['message']}" for problem in problems_of(error))
+        raise BadResultError(f"The result is not the declared type: {wrong}."[:2000]) from error
+    except (TaskframeworkError, ValueError, TypeError, RecursionError) as error:
+        raise BadResultError(f"The result cannot be stored: {error}"[:2000]) from error
     return plain
 
 

@@ -26,11 +26,14 @@ _HOW_TO_GET_IT = (
 class MongoServer:
     """One server. Data survive `kill()`, `stop()` and `restart()`; `close()` removes everything."""
 
-    def __init__(self, *, replica_set: str | None = "rs0", cache_gigabytes: float = 0.5) -> None:
+    def __init__(
+        self, *, replica_set: str | None = "rs0", initiates: bool = True, cache_gigabytes: float = 0.5
+    ) -> None:
         """Prepare a server without starting it.
 
         Args:
             replica_set: Name of the one-node replica set; None for a standalone.
+            initiates: Make it that replica set; without, it takes no writes.
             cache_gigabytes: WiredTiger's cache.
 
         Raises:
@@ -38,6 +41,7 @@ class MongoServer:
         """
         self._program = _find_program()
         self._replica_set = replica_set
+        self._initiates = initiates
         self._cache_gigabytes = cache_gigabytes
         self._folder = Path(tempfile.mkdtemp(prefix="taskframework-mongodb-"))
         (self.port,) = free_ports(1)
@@ -152,6 +156,8 @@ class MongoServer:
     def _is_writable(self, client: MongoClient[dict[str, Any]]) -> bool:
         try:
             hello = client.admin.command("hello")
+            if not self._initiates:
+                return True
             if self._replica_set and not hello.get("setName"):
                 member = {"_id": 0, "host": f"127.0.0.1:{self.port}"}
                 client.admin.command("replSetInitiate", {"_id": self._replica_set, "members": [member]})

@@ -237,6 +237,7 @@ class Connection:
     dead_messages: Collection
     _database: Any
     _client: Any
+    _to_any_set: Callable[[], Connection]
 
     async def command(self, command: Mapping[str, Any]) -> Document:
         with _driver_errors():
@@ -250,6 +251,24 @@ class Connection:
     def name(self) -> str:
         return cast("str", self._database.name)
 
+    @property
+    def replica_set(self) -> str | None:
+        """The one that the URL names."""
+        return cast("str | None", self._client.options.replica_set_name)
+
+    @property
+    def is_left_alone(self) -> bool:
+        """Whether every server answered, and none belongs to the replica set that the URL names."""
+        return not self._client.topology_description.server_descriptions()
+
+    async def hello_of_any_set(self) -> Document:
+        """`hello` of the servers at this address, whatever replica set they belong to, if any."""
+        other = self._to_any_set()
+        try:
+            return await other.hello()
+        finally:
+            await other.close()
+
     async def close(self) -> None:
         # motor's close is a plain function that says good-bye to the server and waits for it.
         closing = await asyncio.to_thread(self._client.close)
@@ -257,8 +276,8 @@ class Connection:
             await closing
 
 
-def connect(url: str, driver: Driver, timeout: timedelta, pool_size: int) -> Connection:
-    """Prepare a pool; nothing is sent before the first call.
+def connect(url: str, driver: Driver, timeout: timedelta, pool_size: int, **options: Any) -> Connection:
+    """Prepare a pool; nothing is sent before the first call. `options` override the URL's.
 
     Raises:
         StoreMisconfiguredError: if the URL cannot be used.
@@ -278,6 +297,7 @@ def connect(url: str, driver: Driver, timeout: timedelta, pool_size: int) -> Con
             maxPoolSize=pool_size,
             serverSelectionTimeoutMS=min(timeout, _SERVER_SELECTION) // timedelta(milliseconds=1),
             timeoutMS=timeout // timedelta(milliseconds=1),
+            **options,
         )
         database = client.get_default_database(codec_options=_CODEC)
     except (PyMongoError, ValueError) as error:
@@ -285,7 +305,8 @@ def connect(url: str, driver: Driver, timeout: timedelta, pool_size: int) -> Con
         raise StoreMisconfiguredError(message, hint="Correct store.url.") from error
     run = partial(database.command, codec_options=_CODEC)
     tasks, dead_messages = (Collection(cast("RawCollection", database[name]), run) for name in (TASKS, "dead_letters"))
-    return Connection(tasks, dead_messages, database, client)
+    to_any_set = partial(connect, url, driver, timeout, pool_size=1, replicaSet=None)
+    return Connection(tasks, dead_messages, database, client, to_any_set)
 
 
 def driver_version(driver: Driver) -> str:
@@ -371,7 +392,10 @@ def _translated(error: PyMongoError) -> StoreError:
         return StoreMisconfiguredError(f"MongoDB refused access: {reason}.", hint=hint)
     away = isinstance(error, (ConnectionFailure, WriteConcernError)) or error.timeout or code in _AWAY
     if away or error.has_error_label("RetryableWriteError"):
-        # What a server says that was started with --replSet and never initiated; or, for a moment, one that restarts.
-        remedy = "If the server is new, run rs.initiate() on it once." if "RSGhost" in str(error) else None
-        return StoreUnavailableError(f"MongoDB: {reason}.", hint=remedy)
+        if "RSGhost" not in str(error):
+            return StoreUnavailableError(f"MongoDB: {reason}.")
+        return StoreUnavailableError(
+            "MongoDB was started with --replSet, and its replica set is not initiated, or it has just been restarted.",
+            hint="If the server is new, run rs.initiate() on it once.",
+        )
     return StoreError(f"MongoDB: {reason}.")

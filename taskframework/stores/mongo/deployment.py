@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from taskframework.errors import StoreError, StoreMisconfiguredError
+from taskframework.errors import StoreError, StoreMisconfiguredError, StoreUnavailableError
 from taskframework.stores.base import StoreReport
 from taskframework.stores.mongo.client import Connection, Driver, driver_version, time_limit
 from taskframework.stores.mongo.documents import Document
@@ -18,22 +18,51 @@ async def prepare(connection: Connection) -> None:
     Raises:
         StoreMisconfiguredError: with the remedy.
     """
-    check(await connection.hello())
+    await _fitting(connection)
     with time_limit(INDEX_BUILD):
         await ensure(connection.tasks, TASK_INDEXES)
         await ensure(connection.dead_messages, DEAD_MESSAGE_INDEXES)
 
 
-def check(hello: Document) -> None:
-    """Accept a replica set or a router of MongoDB 6.0 or newer.
+async def _fitting(connection: Connection) -> Document:
+    """What the primary says of itself, if the promises can be kept there.
+
+    A driver that was told a replica set's name forgets servers that are not in it, and then says only that there are
+    none. So those are asked themselves.
+
+    Raises:
+        StoreMisconfiguredError: with the remedy.
+        StoreUnavailableError: if there is no primary.
+    """
+    try:
+        hello = await connection.hello()
+    except StoreUnavailableError:
+        if not connection.is_left_alone:
+            raise
+        hello = await connection.hello_of_any_set()
+    check(hello, connection.replica_set)
+    return hello
+
+
+def check(hello: Document, wanted: str | None) -> None:
+    """Accept the replica set of that name (None: any), or a router, of MongoDB 6.0 or newer.
 
     Raises:
         StoreMisconfiguredError: with the remedy.
     """
-    if "setName" not in hello and hello.get("msg") != "isdbgrid":
+    found = hello.get("setName")
+    if found is None and hello.get("msg") != "isdbgrid":
         raise StoreMisconfiguredError(
-            "MongoDB runs as a standalone server, which cannot repeat a write safely after a lost reply.",
-            hint="Start mongod with --replSet rs0 and run rs.initiate() once; one node is enough.",
+            "MongoDB runs as a standalone server"
+            + (f", not as a member of replica set {wanted!r}. A standalone" if wanted else ", which")
+            + " cannot repeat a write safely after a lost reply.",
+            hint=f"Start mongod with --replSet {wanted or 'rs0'} and run rs.initiate() on it once; one node is enough.",
+        )
+    if wanted not in (None, found):
+        raise StoreMisconfiguredError(
+            f"The address of the MongoDB store names the replica set {wanted!r}, but the servers there are "
+            + (f"in {found!r}." if found else "routers (mongos)."),
+            hint=f"Write replicaSet={found} in store.url." if found else "Leave replicaSet out of store.url.",
         )
     if hello["maxWireVersion"] < _OLDEST_WIRE_VERSION:
         raise StoreMisconfiguredError("MongoDB is older than 6.0.", hint="Use MongoDB 6.0 or newer.")
@@ -44,10 +73,9 @@ async def inspect(connection: Connection, driver: Driver) -> StoreReport:
     facts = {"driver": driver_version(driver), "database": connection.name}
     problems: list[str] = []
     try:
+        hello = await _fitting(connection)
         facts["server"] = f"MongoDB {(await connection.command({'buildInfo': 1}))['version']}"
-        hello = await connection.hello()
         facts["replica set"] = f"{hello.get('setName')} ({len(hello.get('hosts', ()))} members)"
-        check(hello)
         problems += await drift(connection.tasks, TASK_INDEXES)
         problems += await drift(connection.dead_messages, DEAD_MESSAGE_INDEXES)
     except StoreError as error:

@@ -220,15 +220,13 @@ async def test_query_parameters(api: Api, path: str, query: str, field: str) -> 
 
 
 @pytest.mark.parametrize(
-    "query", ["status=RUN", "status=running", "status=", "task_type=" + "x" * 101, "parent_task_id=" + "x" * 101]
+    "query", ["status=RUN", "status=running", "status=", "status=WAITING", "task_type=" + "x" * 101, "parent_task_id=x"]
 )
 async def test_filters(api: Api, query: str) -> None:
     problem_of(await api.get(f"{TASKS}?{query}"), 422, "invalid_request")
 
 
-@pytest.mark.parametrize(
-    "query", ["task_type=%00", "task_type=$ne", "task_type=", "parent_task_id=%00", "parent_task_id=%27"]
-)
+@pytest.mark.parametrize("query", ["task_type=%00", "task_type=$ne", "task_type=", "task_type=%27"])
 async def test_filters_that_match_nothing(api: Api, query: str) -> None:
     await api.submit()
     assert (await api.get(f"{TASKS}?{query}")).json() == {"items": [], "next_cursor": None}

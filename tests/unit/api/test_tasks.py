@@ -66,7 +66,6 @@ async def test_lists_are_filtered(api: Api) -> None:
     assert await ids("status=CANCELLED") == [other["task_id"]]
     assert await ids("task_type=counts&status=QUEUED") == []
     assert await ids("task_type=counts") == [other["task_id"]]
-    assert await ids("parent_task_id=x") == []
 
 
 async def test_a_waiting_task_is_cancelled_at_once(api: Api) -> None:

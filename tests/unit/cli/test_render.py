@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from rich.console import Console
 
-from taskframework.cli.render import task_facts
+from taskframework.cli.render import print_tasks, task_facts
+from taskframework.model.outcome import describe
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import CancelRequest, Lease, StepOutcome, Task
 from taskframework.testing.factories import new_task
@@ -64,3 +66,27 @@ def test_a_running_task_shows_its_lease_its_steps_and_who_wants_it_to_end() -> N
 
 def test_a_new_task_that_never_left_the_store_says_so() -> None:
     assert shown(new_task(now=NOW))["Dispatches"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("status", "progress", "remark"),
+    [
+        (TaskStatus.RUNNING, {"percent": 50}, "50 %"),
+        (TaskStatus.RUNNING, None, ""),
+        (TaskStatus.RETRYING, {"percent": 50}, "OSError: disk"),
+        (TaskStatus.DEAD_LETTER, {"percent": 50}, "OSError: disk"),
+    ],
+)
+def test_the_error_of_an_earlier_attempt_hides_no_progress(
+    capsys: pytest.CaptureFixture[str], status: TaskStatus, progress: object, remark: str
+) -> None:
+    task = new_task(now=NOW, status=status, progress=progress, error=describe(OSError("disk"), True))
+    print_tasks([task], NOW)
+    row = capsys.readouterr().out.splitlines()[1]
+    assert row.partition("0 s ago")[2].strip() == remark
+
+
+def test_a_live_task_shows_the_error_of_an_earlier_attempt_as_that() -> None:
+    error = describe(OSError("disk"), True)
+    assert shown(new_task(now=NOW, status=TaskStatus.RUNNING, error=error))["Last error"] == "OSError: disk"
+    assert shown(new_task(now=NOW, status=TaskStatus.FAILED, error=error))["Error"] == "OSError: disk"

@@ -19,6 +19,7 @@ from taskframework.model.status import (
     LANES,
     LIVE,
     MOVES,
+    REACHABLE,
     REPLAYABLE,
     TaskStatus,
     lane_of,
@@ -91,6 +92,14 @@ def test_every_move_of_the_table_is_made() -> None:
     table = {(source, target) for source, targets in MOVES.items() for target in targets}
     made = {(before.status, after.status) for _, before, after in outcomes() if after.status is not before.status}
     assert table - made == LATER
+
+
+def test_what_is_offered_is_what_some_move_leads_to() -> None:
+    reached = {TaskStatus.QUEUED}
+    moves = {(before.status, after.status) for _, before, after in outcomes()}
+    while found := {target for source, target in moves if source in reached} - reached:
+        reached |= found
+    assert reached == set(REACHABLE)
 
 
 def test_every_transition_applies_somewhere() -> None:

@@ -54,8 +54,6 @@ def test_every_key_can_be_set_by_its_variable(load: Load) -> None:
             "TASKFRAMEWORK_RETENTION__FINISHED": "",
             "TASKFRAMEWORK_WORKER__HTTP_PORT": "9100",
             "TASKFRAMEWORK_OBSERVABILITY__LOGGING_CONFIG": "config/logging.yml",
-            "TASKFRAMEWORK_RATE_LIMITER__PROVIDERS__OPENAI__RATE": "5",
-            "TASKFRAMEWORK_RATE_LIMITER__PROVIDERS__OPENAI__BURST_CAPACITY": "10",
         }
     )
     settings = loaded.settings
@@ -68,30 +66,17 @@ def test_every_key_can_be_set_by_its_variable(load: Load) -> None:
     assert settings.retention.finished is None
     assert settings.worker.http_port == 9100
     assert settings.observability.logging_config == Path("config/logging.yml")
-    assert settings.rate_limiter.providers["openai"].burst_capacity == 10
-    assert loaded.origins["rate_limiter.providers.openai.rate"].endswith("__PROVIDERS__OPENAI__RATE")
 
 
-def test_a_section_or_map_can_be_one_variable(load: Load) -> None:
+def test_a_section_can_be_one_variable(load: Load) -> None:
     loaded = load(
         environ={
-            "TASKFRAMEWORK_RATE_LIMITER__PROVIDERS": "{openai: {rate: 5, burst_capacity: 10}}",
             "TASKFRAMEWORK_API": '{"host": "example.org", "port": 1}',
             "TASKFRAMEWORK_API__PORT": "2",
         }
     )
-    assert loaded.settings.rate_limiter.providers["openai"].rate == 5
     assert (loaded.settings.api.host, loaded.settings.api.port) == ("example.org", 2)
     assert loaded.origins["api.host"] == "environment TASKFRAMEWORK_API"
-
-
-def test_maps_are_merged_by_name_and_partly_given_groups_keep_their_defaults(load: Load) -> None:
-    loaded = load(
-        "rate_limiter:\n  default:\n    rate: 1\n  providers:\n    openai: {rate: 5, burst_capacity: 10}\n",
-        {"TASKFRAMEWORK_RATE_LIMITER__PROVIDERS__OPENAI__RATE": "6"},
-    )
-    assert loaded.settings.rate_limiter.default.burst_capacity == 20
-    assert loaded.settings.rate_limiter.providers["openai"].model_dump() == {"rate": 6, "burst_capacity": 10}
 
 
 @pytest.mark.parametrize(
@@ -147,13 +132,6 @@ def test_explain_shows_every_key_without_passwords(load: Load) -> None:
     assert url.origin == "environment TASKFRAMEWORK_BROKER__URL"
     assert "amqp" in url.description
     assert (rows["worker.lease"].value, rows["worker.lease"].origin) == ("30s", "default")
-    assert rows["rate_limiter.providers"].value == {}
-
-
-def test_explain_shows_keys_that_only_the_user_knows(load: Load) -> None:
-    rows = explain(load("rate_limiter: {providers: {openai: {rate: 5, burst_capacity: 10}}}"))
-    row = next(row for row in rows if row.key == "rate_limiter.providers.openai.rate")
-    assert (row.value, row.default, row.origin) == (5.0, None, "application.yml:1")
 
 
 def test_the_settings_need_no_heavy_import() -> None:

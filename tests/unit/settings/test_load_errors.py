@@ -31,9 +31,8 @@ from tests.unit.settings.conftest import Load, Refusal
         ),
         ("broker.url: amqp://host\n", "is not a setting. Write it as a group: broker: and below it, indented, url:"),
         (
-            "rate_limiter:\n  providers:\n    openai:\n      rates: 5\n",
-            "rate_limiter.providers.openai.rates (application.yml:4) is not a setting. "
-            "Did you mean rate_limiter.providers.openai.rate?",
+            "rate_limiter:\n  type: memory\n",
+            "rate_limiter (application.yml:1) is not a setting. This release has no rate limits; leave it out.",
         ),
     ],
 )
@@ -79,10 +78,7 @@ def test_an_unknown_override_is_named(refusal: Refusal) -> None:
         ("api: {port: null}", "api.port (application.yml:1) is empty; accepted: whole number"),
         ("api: {max_body: 1 byte}", "is '1 byte'; it must be an amount of bytes such as 1MiB"),
         ("retry: {jitter_factor: 1.5}", "is 1.5; accepted: number from 0 to 1"),
-        (
-            "rate_limiter: {default: {rate: .inf}}",
-            "rate_limiter.default.rate (application.yml:1) is inf; accepted: number",
-        ),
+        ("retry: {backoff_factor: .inf}", "is inf; accepted: number from 1 to 100"),
         ("retry: {backoff_factor: .nan}", "is nan; accepted: number from 1 to 100"),
         (
             "retry: {initial_delay: 2h}",
@@ -107,15 +103,6 @@ def test_an_unknown_override_is_named(refusal: Refusal) -> None:
         ("app: {modules: one.tasks}", "is 'one.tasks'; accepted: list such as [one, two]"),
         ("app: {modules: [1]}", "app.modules (application.yml:1) is 1; accepted: list such as [one, two]"),
         ("observability: {log_level: debug}", "is 'debug'; accepted: DEBUG | INFO | WARNING | ERROR | CRITICAL"),
-        (
-            "rate_limiter:\n  providers:\n    a: {rate: 5}\n",
-            "providers.a.burst_capacity (application.yml:3) is missing; give",
-        ),
-        (
-            "rate_limiter: {providers: {a: 5}}",
-            "rate_limiter.providers.a (application.yml:1) is a group; write its keys",
-        ),
-        ("rate_limiter: {providers: {a: }}", "rate_limiter.providers.a (application.yml:1) is a group; write its keys"),
         ("store: sqlite:///a.db", "store (application.yml:1) is a group; write its keys below it, indented"),
         ("api:\n  port: 1\n  port: 2\n", "api.port (application.yml:3) is given twice, first in line 2. Keep one"),
         (

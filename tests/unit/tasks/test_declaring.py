@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from datetime import timedelta
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import pytest
-from pydantic import BaseModel
+from pydantic import AfterValidator, BaseModel
 
 from taskframework import BackgroundTaskExecutable, RegistrationError, RetryableError, TaskContext, TaskOptions
 from taskframework.errors import InvalidParametersError, UnknownTaskTypeError
@@ -145,6 +145,19 @@ def test_types_are_found_through_generic_bases() -> None:
     assert registration.validate_parameters([{"n": 1}]) == [Model(n=1)]
     with pytest.raises(InvalidParametersError, match=r"0\.n"):
         registration.validate_parameters([{"n": "x"}])
+
+
+def test_what_a_validator_of_the_author_says_comes_as_it_is() -> None:
+    def even(value: int) -> int:
+        if value % 2:
+            raise ValueError("must be even")
+        return value
+
+    class OfEven(Base[Annotated[int, AfterValidator(even)]]):
+        task_type = "of-even"
+
+    with pytest.raises(InvalidParametersError, match=r": 0: must be even\. "):
+        TaskRegistry().register(OfEven).validate_parameters([1])
 
 
 def test_two_of_one_type_and_unknown_ones() -> None:

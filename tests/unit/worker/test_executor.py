@@ -89,6 +89,21 @@ async def test_a_result_is_json(executor: TaskExecutorService) -> None:
     assert await execute(executor, code) == Succeeded({"took": "PT1M30S", "tags": ["a"]})
 
 
+async def test_a_result_of_another_type_is_told_without_its_value(executor: TaskExecutorService) -> None:
+    class Wrong(BackgroundTaskExecutable[Any, dict[str, int]]):
+        task_type = "task"
+
+        def execute(self, context: TaskContext[Any]) -> Any:
+            return {"words": "a secret"}
+
+    task = new_task(attempts=1)
+    attempt = RunningAttempt(task, Fence(task.task_id, 1, "claim"), 0)
+    failed = failure(await executor.execute(TaskRegistry().register(Wrong), attempt))
+    assert failed.error.message.startswith("The result is not the declared type: words: Input should be a valid int")
+    assert "secret" not in failed.error.message
+    assert "pydantic.dev" not in failed.error.message
+
+
 @pytest.mark.parametrize(
     ("error", "retryable"),
     [
