@@ -1,12 +1,11 @@
-"""The only file that knows the MongoDB drivers: it connects with either and speaks the framework's errors."""
+"""The only file that calls the MongoDB drivers: it connects with either and speaks the framework's errors."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -15,23 +14,16 @@ from typing import Any, Literal, Protocol, cast
 import bson
 import pymongo
 from bson.codec_options import CodecOptions, TypeDecoder, TypeRegistry
-from bson.errors import BSONError
 from bson.raw_bson import RawBSONDocument
 from motor._version import version as motor_version
 from motor.motor_asyncio import AsyncIOMotorClient
-from pymongo.errors import (
-    AutoReconnect,
-    BulkWriteError,
-    ConnectionFailure,
-    OperationFailure,
-    PyMongoError,
-    WriteConcernError,
-)
+from pymongo.errors import AutoReconnect, PyMongoError
 
 from taskframework import failpoint
 from taskframework.errors import StoreError, StoreMisconfiguredError, StoreUnavailableError, ValueNotStorableError
 from taskframework.settings.urls import redacted
 from taskframework.stores.mongo.documents import Document
+from taskframework.stores.mongo.faults import AWAY, UNENCODABLE, PartlyRefused, driver_errors, refusal
 
 Driver = Literal["motor", "pymongo"]
 #: The failpoints behind the reply to a write.
@@ -42,14 +34,7 @@ _MAX_DOCUMENT_BYTES = 16 * 1024 * 1024
 #: Updates name their document; without the hint the planner tries the indexes of the guard's fields as well.
 BY_ID = "_id_"
 TASKS = "tasks"
-_DUPLICATE_KEY = 11_000
 _MAJORITY = {"w": "majority", "j": True}
-#: Not primary any more, shutting down, interrupted, out of time, or no majority: the write may be there all the same.
-_AWAY = frozenset({6, 7, 50, 64, 89, 91, 100, 189, 262, 9001, 10_107, 11_600, 11_602, 13_435, 13_436})
-#: The drivers append the topology and the whole reply to what the reader needs.
-_AFTER_THE_REASON = re.compile(r" \(configured timeouts|, Timeout: |, full error: ")
-_NOT_ALLOWED = frozenset({13, 18})
-_UNENCODABLE = (BSONError, OverflowError, RecursionError, UnicodeEncodeError)
 
 
 class _PlainInteger(TypeDecoder):
@@ -63,10 +48,6 @@ class _PlainInteger(TypeDecoder):
 
 #: Times come back without their zone; see `documents.moment`.
 _CODEC: CodecOptions[Document] = CodecOptions(type_registry=TypeRegistry([_PlainInteger()]))
-
-
-class DuplicateDocumentError(StoreError):
-    """A document with this id or unique key is there already."""
 
 
 class RawCollection(Protocol):
@@ -97,7 +78,7 @@ def encoded(document: Document, what: str) -> RawBSONDocument:
     """
     try:
         raw = bson.encode(document)
-    except _UNENCODABLE as error:
+    except UNENCODABLE as error:
         raise ValueNotStorableError(what, str(error)[:200]) from error
     if len(raw) > _MAX_DOCUMENT_BYTES:
         raise ValueNotStorableError(what, f"it has {len(raw):,} bytes, MongoDB takes {_MAX_DOCUMENT_BYTES:,}")
@@ -113,7 +94,7 @@ class Collection:
         self._run = run
 
     async def find_one(self, filter: Document) -> Document | None:
-        with _driver_errors():
+        with driver_errors():
             return await self._raw.find_one(filter)
 
     async def find(
@@ -126,22 +107,22 @@ class Collection:
         index: str | None = None,
     ) -> list[Document]:
         """The matching documents; `limit` 0 means all. Without the name of an index the server chooses."""
-        with _driver_errors():
+        with driver_errors():
             order = list(sort.items()) if sort else None
             cursor = self._raw.find(filter, fields, sort=order, limit=limit, hint=index)
             return cast("list[Document]", await cursor.to_list(None))
 
     async def count(self, filter: Document) -> int:
-        with _driver_errors():
+        with driver_errors():
             return await self._raw.count_documents(filter)
 
     async def count_all(self) -> int:
         """How many documents there are, as the server keeps count; after a crash of it a little wrong."""
-        with _driver_errors():
+        with driver_errors():
             return await self._raw.estimated_document_count()
 
     async def aggregate(self, pipeline: Sequence[Document]) -> list[Document]:
-        with _driver_errors():
+        with driver_errors():
             cursor = self._raw.aggregate(list(pipeline))
             if inspect.iscoroutine(cursor):  # pymongo's; motor gives the cursor itself
                 cursor = await cursor
@@ -149,7 +130,7 @@ class Collection:
 
     async def update_one(self, filter: Document, update: Sequence[Any], points: Points) -> Document | None:
         """The document after the update, or None if none matched."""
-        with _driver_errors():
+        with driver_errors():
             document = await self._raw.find_one_and_update(
                 filter, list(update), return_document=pymongo.ReturnDocument.AFTER, hint=BY_ID
             )
@@ -163,13 +144,13 @@ class Collection:
         return cast("Document | None", _with_plain_integers(reply["value"]))
 
     async def update_many(self, filter: Document, update: Sequence[Any], points: Points = ()) -> None:
-        with _driver_errors():
+        with driver_errors():
             await self._raw.update_many(filter, list(update))
             await failpoint.replied(points, _broken)
 
     async def update_these(self, filter: Document, update: Sequence[Any], points: Points) -> int:
         """Make one update of the documents that the filter names by their ids; how many matched."""
-        with _driver_errors():
+        with driver_errors():
             result = await self._raw.update_many(filter, list(update), hint=BY_ID)
             await failpoint.replied(points, _broken)
             return int(result.matched_count)
@@ -188,7 +169,7 @@ class Collection:
     async def insert_once(self, document: Any, points: Points) -> dict[int, StoreError]:
         """`insert_each` of one document, but sent only once: see `_write_once`."""
         reply = await self._write_once({"insert": self._raw.name, "documents": [document]}, points)
-        return {entry["index"]: _refusal(entry) for entry in reply.get("writeErrors", ())}
+        return {entry["index"]: refusal(entry) for entry in reply.get("writeErrors", ())}
 
     async def _write_once(self, command: Document, points: Points) -> Document:
         """Send a write as a plain command.
@@ -196,10 +177,10 @@ class Collection:
         The drivers' own methods write again by themselves when a connection breaks; this is for callers who do so
         anyway. A task that comes alone finds the processor's caches cold, and waits half a millisecond less.
         """
-        with _driver_errors():
+        with driver_errors():
             reply = await self._run({**command, "writeConcern": _MAJORITY})
             await failpoint.replied(points, _broken)
-        doubts = [entry for entry in reply.get("writeErrors", ()) if entry["code"] in _AWAY]
+        doubts = [entry for entry in reply.get("writeErrors", ()) if entry["code"] in AWAY]
         if (unconfirmed := reply.get("writeConcernError")) is not None:
             doubts.append(unconfirmed)
         if doubts:
@@ -207,7 +188,7 @@ class Collection:
         return reply
 
     async def delete_one(self, filter: Document) -> bool:
-        with _driver_errors():
+        with driver_errors():
             return bool((await self._raw.delete_one(filter)).deleted_count)
 
     async def delete_some(self, filter: Document, sort: str, limit: int, index: str) -> int:
@@ -216,16 +197,16 @@ class Collection:
         if not found:
             return 0
         chosen = {"$and": [{"_id": {"$in": [document["_id"] for document in found]}}, filter]}
-        with _driver_errors():
+        with driver_errors():
             return int((await self._raw.delete_many(chosen, hint=BY_ID)).deleted_count)
 
     async def indexes(self) -> Mapping[str, Any]:
         """Options of every index, by name."""
-        with _driver_errors():
+        with driver_errors():
             return await self._raw.index_information()
 
     async def create_indexes(self, definitions: Sequence[Mapping[str, Any]]) -> None:
-        with _driver_errors():
+        with driver_errors():
             await self._raw.create_indexes([pymongo.IndexModel(**definition) for definition in definitions])
 
 
@@ -240,7 +221,7 @@ class Connection:
     _to_any_set: Callable[[], Connection]
 
     async def command(self, command: Mapping[str, Any]) -> Document:
-        with _driver_errors():
+        with driver_errors():
             return cast("Document", await self._database.command(command, codec_options=_CODEC))
 
     async def hello(self) -> Document:
@@ -336,66 +317,16 @@ def _with_plain_integers(value: Any) -> Any:
 
 async def _each(write: Callable[[], Awaitable[Any]], points: Points) -> dict[int, StoreError]:
     try:
-        with _driver_errors():
+        with driver_errors():
             try:
                 await write()
             finally:  # a reply that tells of refused documents can be lost like any other
                 await failpoint.replied(points, _broken)
-    except _PartlyRefused as partly:
+    except PartlyRefused as partly:
         return partly.refused
     return {}
-
-
-class _PartlyRefused(Exception):  # noqa: N818 (not an error of the whole)
-    def __init__(self, refused: dict[int, StoreError]) -> None:
-        self.refused = refused
 
 
 def _broken() -> PyMongoError:
     """What the drivers raise when the connection breaks before the reply, and again when they write once more."""
     return AutoReconnect("connection closed")
-
-
-@contextmanager
-def _driver_errors() -> Iterator[None]:
-    """Turn what the drivers raise into the framework's errors."""
-    try:
-        yield
-    except BulkWriteError as error:
-        away = [entry for entry in error.details["writeErrors"] if entry["code"] in _AWAY]
-        for entry in (*error.details["writeConcernErrors"], *away):
-            raise StoreUnavailableError(f"MongoDB: {entry['errmsg']}.") from error
-        raise _PartlyRefused({entry["index"]: _refusal(entry) for entry in error.details["writeErrors"]}) from error
-    except PyMongoError as error:
-        raise _translated(error) from error
-    except AttributeError as error:
-        # Not read by pymongo 4.20 beside a type registry: a reply with an error of the write concern that has labels,
-        # which a primary sends that steps down. Like every such reply it does not tell whether the write stays.
-        if not isinstance(error.obj, RawBSONDocument):
-            raise
-        raise StoreUnavailableError("MongoDB: no majority confirmed the write.") from error
-    except _UNENCODABLE as error:
-        raise ValueNotStorableError("a value", str(error)[:200]) from error
-
-
-def _refusal(entry: Mapping[str, Any]) -> StoreError:
-    if entry["code"] == _DUPLICATE_KEY:
-        return DuplicateDocumentError()
-    return StoreError(f"MongoDB refused a write: {entry['errmsg'][:300]} (code {entry['code']}).")
-
-
-def _translated(error: PyMongoError) -> StoreError:
-    reason = redacted(_AFTER_THE_REASON.split(str(error), maxsplit=1)[0][:300]).rstrip(".")
-    code = error.code if isinstance(error, OperationFailure) else None
-    if code in _NOT_ALLOWED:
-        hint = "Check user and password in store.url, and that the user may read and write this database."
-        return StoreMisconfiguredError(f"MongoDB refused access: {reason}.", hint=hint)
-    away = isinstance(error, (ConnectionFailure, WriteConcernError)) or error.timeout or code in _AWAY
-    if away or error.has_error_label("RetryableWriteError"):
-        if "RSGhost" not in str(error):
-            return StoreUnavailableError(f"MongoDB: {reason}.")
-        return StoreUnavailableError(
-            "MongoDB was started with --replSet, and its replica set is not initiated, or it has just been restarted.",
-            hint="If the server is new, run rs.initiate() on it once.",
-        )
-    return StoreError(f"MongoDB: {reason}.")

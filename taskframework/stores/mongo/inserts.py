@@ -12,8 +12,9 @@ from taskframework.errors import StoreError, StoreUnavailableError, ValueNotStor
 from taskframework.grouping import Grouping
 from taskframework.model.task import Task
 from taskframework.stores.base import Inserted
-from taskframework.stores.mongo.client import Collection, DuplicateDocumentError, encoded, time_limit
+from taskframework.stores.mongo.client import Collection, encoded, time_limit
 from taskframework.stores.mongo.documents import document_of, task_of
+from taskframework.stores.mongo.faults import DuplicateDocumentError
 from taskframework.stores.mongo.retrying import patiently
 
 _IN_A_GROUP = 500

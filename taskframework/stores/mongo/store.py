@@ -21,7 +21,6 @@ from taskframework.stores.mongo.client import (
     Collection,
     Connection,
     Driver,
-    DuplicateDocumentError,
     connect,
     encoded,
     time_limit,
@@ -35,6 +34,7 @@ from taskframework.stores.mongo.documents import (
     task_of,
 )
 from taskframework.stores.mongo.expressions import later, passed
+from taskframework.stores.mongo.faults import DuplicateDocumentError
 from taskframework.stores.mongo.inserts import TaskInserter
 from taskframework.stores.mongo.server_clock import ServerClock
 from taskframework.stores.mongo.transitions import write_of

@@ -1,0 +1,77 @@
+"""From the MongoDB drivers' exceptions to ours, each with the reason in words and what to do about it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from bson.errors import BSONError
+from bson.raw_bson import RawBSONDocument
+from pymongo.errors import BulkWriteError, ConnectionFailure, OperationFailure, PyMongoError, WriteConcernError
+
+from taskframework.errors import StoreError, StoreMisconfiguredError, StoreUnavailableError, ValueNotStorableError
+from taskframework.settings.urls import redacted
+
+_DUPLICATE_KEY = 11_000
+#: Not primary any more, shutting down, interrupted, out of time, or no majority: the write may be there all the same.
+AWAY = frozenset({6, 7, 50, 64, 89, 91, 100, 189, 262, 9001, 10_107, 11_600, 11_602, 13_435, 13_436})
+#: The drivers append the topology and the whole reply to what the reader needs.
+_AFTER_THE_REASON = re.compile(r" \(configured timeouts|, Timeout: |, full error: ")
+_NOT_ALLOWED = frozenset({13, 18})
+UNENCODABLE = (BSONError, OverflowError, RecursionError, UnicodeEncodeError)
+
+
+class DuplicateDocumentError(StoreError):
+    """A document with this id or unique key is there already."""
+
+
+class PartlyRefused(Exception):  # noqa: N818 (not an error of the whole)
+    def __init__(self, refused: dict[int, StoreError]) -> None:
+        self.refused = refused
+
+
+@contextmanager
+def driver_errors() -> Iterator[None]:
+    """Turn what the drivers raise into the framework's errors."""
+    try:
+        yield
+    except BulkWriteError as error:
+        away = [entry for entry in error.details["writeErrors"] if entry["code"] in AWAY]
+        for entry in (*error.details["writeConcernErrors"], *away):
+            raise StoreUnavailableError(f"MongoDB: {entry['errmsg']}.") from error
+        raise PartlyRefused({entry["index"]: refusal(entry) for entry in error.details["writeErrors"]}) from error
+    except PyMongoError as error:
+        raise _translated(error) from error
+    except AttributeError as error:
+        # Not read by pymongo 4.20 beside a type registry: a reply with an error of the write concern that has labels,
+        # which a primary sends that steps down. Like every such reply it does not tell whether the write stays.
+        if not isinstance(error.obj, RawBSONDocument):
+            raise
+        raise StoreUnavailableError("MongoDB: no majority confirmed the write.") from error
+    except UNENCODABLE as error:
+        raise ValueNotStorableError("a value", str(error)[:200]) from error
+
+
+def refusal(entry: Mapping[str, Any]) -> StoreError:
+    if entry["code"] == _DUPLICATE_KEY:
+        return DuplicateDocumentError()
+    return StoreError(f"MongoDB refused a write: {entry['errmsg'][:300]} (code {entry['code']}).")
+
+
+def _translated(error: PyMongoError) -> StoreError:
+    reason = redacted(_AFTER_THE_REASON.split(str(error), maxsplit=1)[0][:300]).rstrip(".")
+    code = error.code if isinstance(error, OperationFailure) else None
+    if code in _NOT_ALLOWED:
+        hint = "Check user and password in store.url, and that the user may read and write this database."
+        return StoreMisconfiguredError(f"MongoDB refused access: {reason}.", hint=hint)
+    away = isinstance(error, (ConnectionFailure, WriteConcernError)) or error.timeout or code in AWAY
+    if away or error.has_error_label("RetryableWriteError"):
+        if "RSGhost" not in str(error):
+            return StoreUnavailableError(f"MongoDB: {reason}.")
+        return StoreUnavailableError(
+            "MongoDB was started with --replSet, and its replica set is not initiated, or it has just been restarted.",
+            hint="If the server is new, run rs.initiate() on it once.",
+        )
+    return StoreError(f"MongoDB: {reason}.")
