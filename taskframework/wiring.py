@@ -25,6 +25,7 @@ from taskframework.model.events import (
     TaskSubmittedEvent,
 )
 from taskframework.model.retry import RetryPolicy
+from taskframework.observability import task_log
 from taskframework.observability.loop_watch import LoopWatch
 from taskframework.observability.metrics import Metrics
 from taskframework.operations.collector import DeadLetterCollector
@@ -225,6 +226,7 @@ def _register_listeners(
         bus.listen(TaskCancelRequestedEvent, heartbeat.hear, name="heartbeat")
     bus.listen(TaskEvent, bridge.hear, name="bridge")
     metrics.listen(bus)
+    task_log.listen(bus)
 
 
 def _build_worker(desk: Desk, broker: Broker, metrics: Metrics) -> tuple[Heartbeat, Worker]:

@@ -29,8 +29,8 @@ from taskframework.errors import (
     ValueNotStorableError,
 )
 from taskframework.model.query import CursorInvalidError
+from taskframework.model.values import problems_of
 from taskframework.submission.service import InvalidRequestError
-from taskframework.tasks.registry import problems_of
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,6 @@ import asyncio
 import contextvars
 import gc
 import logging
-import os
 import sys
 import threading
 import time
@@ -16,6 +15,7 @@ from datetime import timedelta
 from types import FrameType
 from typing import Any
 
+from taskframework.frames import is_installed, is_of_the_standard_library, is_ours
 from taskframework.telemetry import running_attempt
 
 logger = logging.getLogger(__name__)
@@ -25,9 +25,6 @@ _LOOKS = 4
 _SHORTEST_PAUSE = 0.01
 _PAUSE_WITHOUT_LIMIT = 0.5
 
-_STANDARD_LIBRARY = (os.path.dirname(os.__file__) + os.sep, "<frozen ")
-_PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
-_OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
 #: Where a step of the loop begins: what is further out is the program that runs the loop.
 _LOOP = frozenset(
     function.__code__
@@ -161,9 +158,9 @@ def _place(frame: FrameType | None, task: asyncio.Task[Any] | None) -> str | Non
 
 
 def _rank(file: str) -> int:
-    if any(folder in file for folder in _PACKAGES) or file.startswith(_OURS):
-        return 1
-    return 0 if file.startswith(_STANDARD_LIBRARY) else 2
+    if is_of_the_standard_library(file):
+        return 0
+    return 1 if is_installed(file) or is_ours(file) else 2
 
 
 def _tell(blockage: Blockage) -> None:

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from taskframework.bus import EventBus
 from taskframework.clock import Clock
 from taskframework.errors import InvalidParametersError, NonRetryableError, TaskframeworkError
-from taskframework.model.outcome import Failed, Outcome, Released, Succeeded, classify, describe
+from taskframework.model.outcome import Failed, Outcome, Released, Succeeded, classify, describe, message_of
 from taskframework.model.transitions import DEADLINE, DEADLINE_PASSED
 from taskframework.model.values import MAX_RESULT_BYTES, check_storable
 from taskframework.stores.base import TaskStore
@@ -200,7 +200,8 @@ def _storable_result(registration: Registration, value: Any) -> Any:
         plain = registration.result.dump_python(validated, mode="json", by_alias=True)
         check_storable(plain, "result", MAX_RESULT_BYTES)
     except (ValidationError, TaskframeworkError, ValueError, TypeError, RecursionError) as error:
-        raise BadResultError(f"The result is not the declared type or cannot be stored: {error}"[:2000]) from error
+        reason = message_of(error)
+        raise BadResultError(f"The result is not the declared type or cannot be stored: {reason}"[:2000]) from None
     return plain
 
 
