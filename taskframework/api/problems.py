@@ -134,7 +134,7 @@ def describe(error: Exception) -> Problem:
     if isinstance(error, TransitionRefusedError):
         return Problem("transition_refused", error.message, error.hint)
     if isinstance(error, StoreUnavailableError):
-        logger.warning("the store did not answer: %s", error.message)
+        logger.info("the store did not answer a request: %s", error.message)  # that it is away is told elsewhere, once
         return _STORE_AWAY
     logger.error("a request failed", exc_info=error)
     return _INTERNAL

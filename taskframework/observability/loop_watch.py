@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import gc
 import logging
+import math
 import sys
 import threading
 import time
@@ -66,14 +67,15 @@ class LoopWatch:
         self._on_lag = on_lag
         self._on_blocked = on_blocked
         self._stopping = threading.Event()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
         #: When the next sign of life is due, and how late one was at most since the watch looked.
         self._due = self._latest = 0.0
 
     def start(self) -> None:
-        """Watch the running loop, until `stop` or until it is closed."""
+        """Watch the running loop from its next turn on, until `stop` or until it is closed."""
         loop = asyncio.get_running_loop()
-        self._plan(loop)
+        self._due = math.inf
+        self._timer = loop.call_soon(self._plan, loop)
         if self._limit:
             # A daemon: a process that ends does not wait for it.
             watched = (loop, threading.get_ident())

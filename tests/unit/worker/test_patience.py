@@ -68,7 +68,7 @@ async def test_a_cancellation_inside_a_ping_does_not_leave_the_breaker_open() ->
         if trouble:
             raise trouble.pop(0)
 
-    breaker = StoreBreaker(ping, clock, lambda: 0)
+    breaker = StoreBreaker(ping, clock)
     breaker.open(StoreUnavailableError())
     for _ in range(3):
         await eventually(lambda: clock.sleeping == 1)
