@@ -17,7 +17,7 @@ from taskframework.settings import ObservabilitySettings
 from taskframework.settings.logging_file import read_log_levels
 
 #: What libraries quote of values that they refuse: pydantic what it was given, pymongo the whole document.
-_QUOTED = re.compile(r"(?<=input_value=).*(?=, input_type=)|(?<=full error: ).*")
+_QUOTED = re.compile(r"(?<=input_value=)(?s:.*?)(?=, input_type=)|(?<=full error: ).*")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 

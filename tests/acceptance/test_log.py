@@ -149,7 +149,7 @@ def dev(folder: Folder, form: str) -> Started:
 @pytest.fixture
 def tasks(dev: Started) -> dict[str, dict[str, Any]]:
     """Tasks that went every way, by their ids; the process has ended since."""
-    port = re.search(r"port\W+(\d+)", dev.line("port"))
+    port = re.search(r"port\W+(\d+)", dev.line("ready"))
     assert port is not None
     with httpx.Client(base_url=f"http://127.0.0.1:{port[1]}/api/v1", trust_env=False, timeout=20) as api:
         ended = walk(api)

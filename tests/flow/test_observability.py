@@ -119,6 +119,8 @@ async def test_log_lines_of_a_task_name_it(run: Run, spans: InMemorySpanExporter
     (process,) = [span for span in spans.get_finished_spans() if span.name == "process logs"]
     assert Logs.seen == {
         "task_id": handle.task_id,
+        "task_type": "logs",
+        "attempt": 1,
         "correlation_id": "order-7",
         "user_id": "ada",
         "trace_id": f"{process.context.trace_id:032x}",
