@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from types import TracebackType
-from typing import cast
 
 import pytest
 from pydantic import BaseModel, ValidationError
@@ -127,7 +125,7 @@ def test_an_error_of_ours_has_no_traceback_and_a_bug_of_ours_has() -> None:
         check_storable({1: 2}, "result", 100)
     with pytest.raises(TypeError) as bug:
         check_storable(1, "result", "100")  # type: ignore[arg-type]  # the bug
-    ours, theirs = (cast(TracebackType, error.tb).tb_next for error in (refusal, bug))  # without the test's own frame
+    ours, theirs = (error.tb.tb_next for error in (refusal, bug))  # without the test's own frame
     assert describe(refusal.value.with_traceback(ours), retryable=False).traceback == ""
     assert "in check_storable" in str(describe(bug.value.with_traceback(theirs), retryable=False).traceback)
 
