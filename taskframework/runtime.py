@@ -90,13 +90,18 @@ class TaskFramework:
             TopologyMismatchError: if a queue or exchange exists with other arguments.
             ConfigurationError: if another process executes on the same SQLite file.
         """
+        server = None
+        if api or self.settings.worker.http_port is not None:
+            # The only reference upwards, by name and on demand: the HTTP interface is built on this class. It takes a
+            # while, and so is done before there is anything that it would hold up.
+            server = importlib.import_module("taskframework.api.server")
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(wiring.execution_lock(self.settings))
             await self._open(stack, worker=worker)
-            if api or self.settings.worker.http_port is not None:
-                # The only reference upwards, by name and on demand: the HTTP interface is built on this class.
-                server = importlib.import_module("taskframework.api.server")
+            if server is not None:
                 await stack.enter_async_context(server.serving(self) if api else server.serving_health(self))
+            self.plant.loop_watch.start()  # now: what opening takes is nobody's fault
+            stack.callback(self.plant.loop_watch.stop)
             try:
                 yield self
             finally:
@@ -222,11 +227,10 @@ class TaskFramework:
         stack.push_async_callback(plant.bridge.drain)
         stack.push_async_callback(plant.producer.close)
         stack.push_async_callback(desk.bus.drain)
+        stack.push_async_callback(plant.breaker.stop)  # after everybody who may open it
         for repair in plant.repairs:
             repair.start()
             stack.push_async_callback(repair.stop)
-        plant.loop_watch.start()
-        stack.callback(plant.loop_watch.stop)
         if self.settings.broker.dead_letter_collector:
             plant.collector.start()
             stack.push_async_callback(plant.collector.stop)

@@ -25,6 +25,7 @@ from taskframework.model.events import (
     TaskSubmittedEvent,
 )
 from taskframework.model.retry import RetryPolicy
+from taskframework.observability import task_log
 from taskframework.observability.loop_watch import LoopWatch
 from taskframework.observability.metrics import Metrics
 from taskframework.operations.collector import DeadLetterCollector
@@ -88,6 +89,7 @@ class Plant:
     metrics: Metrics
     loop_watch: LoopWatch
     health: Health
+    breaker: StoreBreaker
     worker: Worker | None
     repairs: tuple[RepairLoop, ...]
 
@@ -175,10 +177,11 @@ def build_plant(desk: Desk, broker: Broker, *, executes: bool) -> Plant:
     )
     producer = TaskMessageProducer(store, broker, clock, policy, topology.doubt)
     bridge = ExternalEventBridge(store, TaskEventPublisher(broker, metrics.event_published), settings.app.source)
-    heartbeat_and_worker = _build_worker(desk, broker, metrics) if executes else None
+    breaker = StoreBreaker(store.ping, clock)
+    heartbeat_and_worker = _build_worker(desk, broker, metrics, breaker) if executes else None
     heartbeat, worker = heartbeat_and_worker or (None, None)
     _register_listeners(desk, producer if dispatches else None, bridge, metrics, heartbeat)
-    repairs = _repairs(desk, broker, producer, bridge, metrics, topology)
+    repairs = _repairs(desk, broker, producer, bridge, metrics, topology, breaker)
     if not dispatches:
         repairs = tuple(loop for loop in repairs if loop.name != "sweep")
     health = Health(store, repairs)
@@ -189,7 +192,7 @@ def build_plant(desk: Desk, broker: Broker, *, executes: bool) -> Plant:
         health.reported.append(("consumers", lambda: worker.problem))
     collector = DeadLetterCollector(store, broker)
     watch = LoopWatch(settings.observability.loop_lag_warning, metrics.loop_lag.set, metrics.blocked)
-    return Plant(desk, broker, producer, bridge, collector, topology, metrics, watch, health, worker, repairs)
+    return Plant(desk, broker, producer, bridge, collector, topology, metrics, watch, health, breaker, worker, repairs)
 
 
 def build_subscriber(settings: Settings, clock: Clock, queue: str | None) -> EventSubscriber:
@@ -225,13 +228,14 @@ def _register_listeners(
         bus.listen(TaskCancelRequestedEvent, heartbeat.hear, name="heartbeat")
     bus.listen(TaskEvent, bridge.hear, name="bridge")
     metrics.listen(bus)
+    task_log.listen(bus)
 
 
-def _build_worker(desk: Desk, broker: Broker, metrics: Metrics) -> tuple[Heartbeat, Worker]:
+def _build_worker(desk: Desk, broker: Broker, metrics: Metrics, breaker: StoreBreaker) -> tuple[Heartbeat, Worker]:
     settings, store, bus, clock = desk.settings, desk.store, desk.bus, desk.clock
     worker_id = new_worker_id()
     in_hand = InHand(clock, lambda: broker.consumer_timeout)
-    breaker = StoreBreaker(store.ping, clock, lambda: in_hand.unanswered)
+    breaker.held = lambda: in_hand.unanswered
     heartbeat = Heartbeat(store, clock, worker_id, settings.worker.lease, breaker.open)
     executor = TaskExecutorService(
         store, bus, clock, threads=settings.worker.max_threads, processes=settings.worker.max_processes
@@ -258,7 +262,7 @@ def _build_worker(desk: Desk, broker: Broker, metrics: Metrics) -> tuple[Heartbe
     )
     intake = Intake(broker, consumer, breaker, clock, settings.worker.prefetch)
     grace = settings.shutdown.await_termination_timeout
-    return heartbeat, Worker(worker_id, intake, consumer, executor, heartbeat, breaker, grace=grace)
+    return heartbeat, Worker(worker_id, intake, consumer, executor, heartbeat, grace=grace)
 
 
 def _repairs(
@@ -268,6 +272,7 @@ def _repairs(
     bridge: ExternalEventBridge,
     metrics: Metrics,
     topology: TopologyRepair,
+    breaker: StoreBreaker,
 ) -> tuple[RepairLoop, ...]:
     settings, store, bus, clock = desk.settings, desk.store, desk.bus, desk.clock
     recovery, batch = settings.recovery, settings.recovery.batch_size
@@ -294,7 +299,8 @@ def _repairs(
         "metrics": (lambda: metrics.keep_fresh(store), _METRICS_INTERVAL),
     }
     return tuple(
-        RepairLoop(name, look, interval, clock, metrics.repair_failed) for name, (look, interval) in looks.items()
+        RepairLoop(name, look, interval, clock, metrics.repair_failed, breaker.is_away)
+        for name, (look, interval) in looks.items()
     )
 
 

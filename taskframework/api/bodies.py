@@ -65,7 +65,7 @@ class SubmitTask(Body):
     )
 
     task_type: str = Field(description="A registered task type", max_length=MAX_NAME)
-    parameters: Any = Field(default=None, description="What the task type's parameter model accepts")
+    parameters: Any = Field(default=None, repr=False, description="What the task type's parameter model accepts")
     priority: Literal["high", "normal", "low"] | None = Field(default=None, description="The lane it travels in")
     not_before: Moment | None = Field(default=None, description="Earliest time of the first attempt")
     deadline: Moment | None = Field(default=None, description="It ends FAILED if it is not done by then")

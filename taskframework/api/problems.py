@@ -29,8 +29,8 @@ from taskframework.errors import (
     ValueNotStorableError,
 )
 from taskframework.model.query import CursorInvalidError
+from taskframework.model.values import problems_of
 from taskframework.submission.service import InvalidRequestError
-from taskframework.tasks.registry import problems_of
 
 logger = logging.getLogger(__name__)
 
@@ -134,7 +134,7 @@ def describe(error: Exception) -> Problem:
     if isinstance(error, TransitionRefusedError):
         return Problem("transition_refused", error.message, error.hint)
     if isinstance(error, StoreUnavailableError):
-        logger.warning("the store did not answer: %s", error.message)
+        logger.info("the store did not answer a request: %s", error.message)  # that it is away is told elsewhere, once
         return _STORE_AWAY
     logger.error("a request failed", exc_info=error)
     return _INTERNAL

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import traceback
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
+from traceback import FrameSummary
 
-from taskframework.errors import NonRetryableError, RetryableError
+from pydantic import ValidationError
+
+from taskframework import frames
+from taskframework.errors import NonRetryableError, RetryableError, TaskframeworkError
 from taskframework.model.task import TaskError
-from taskframework.model.values import Json, fingerprint
+from taskframework.model.values import Json, fingerprint, problems_of
 
 MAX_MESSAGE = 2_000
 MAX_TRACEBACK = 8_000
@@ -19,7 +24,7 @@ MAX_OWN_DELAY = timedelta(days=3650)
 class Succeeded:
     """The task code returned; `result` is plain JSON, checked to be storable."""
 
-    result: Json
+    result: Json = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,15 +94,20 @@ def describe(error: BaseException, retryable: bool, code: str = "execution_error
     return TaskError(
         code=code,
         type=_clean(name, 200),
-        message=_clean(_message(error), MAX_MESSAGE),
+        message=_clean(message_of(error), MAX_MESSAGE),
         retryable=retryable,
         fingerprint=fingerprint(code, name, _place(error)),
         traceback=_clean(_traceback(error), MAX_TRACEBACK),
     )
 
 
-def _message(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
+    """What an exception says. pydantic's would quote its input, which is often a parameter, to logs and events."""
     try:
+        if isinstance(error, ValidationError):
+            return "; ".join(
+                f"{error.title}: {problem['field']}: {problem['message']}" for problem in problems_of(error)
+            )
         if isinstance(error, (RetryableError, NonRetryableError)):
             return str(getattr(error, "message", None) or error)
         return str(error)
@@ -106,11 +116,15 @@ def _message(error: BaseException) -> str:
 
 
 def _traceback(error: BaseException) -> str:
+    """Where in the author's code it came from: frames and source lines, never values."""
     try:
-        frames = traceback.format_list(traceback.extract_tb(error.__traceback__, limit=-20))
+        found: Sequence[FrameSummary] = traceback.extract_tb(error.__traceback__, limit=-20)
+        shown = frames.of_the_author(found)
+        if not shown and not isinstance(error, TaskframeworkError):  # a bug of ours; our own errors say it all
+            shown = found
+        return "".join(traceback.format_list(list(shown)))
     except Exception:  # source lookup runs foreign loaders
         return ""
-    return "".join(frames)
 
 
 def _place(error: BaseException) -> str:

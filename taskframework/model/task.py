@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from datetime import datetime, timedelta
 from typing import Any, Self, get_args, get_origin, get_type_hints
 
@@ -67,7 +67,7 @@ class StepOutcome:
     """What a step of the task gave when it was done. A list keeps these: the name is a user's text, never a field."""
 
     step: str
-    outcome: Json
+    outcome: Json = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class SubtaskCounts:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """One task. Immutable: a transition makes a new one."""
+    """One task. Immutable: a transition makes a new one. Its text shows nothing of what the user gave or got."""
 
     task_id: str
     schema_version: int = SCHEMA_VERSION
@@ -101,7 +101,7 @@ class Task:
     user_id: str
     correlation_id: str
     traceparent: str | None = None
-    parameters: Json = None
+    parameters: Json = field(default=None, repr=False)
     parameters_hash: str
     idempotency_key: str | None = None
     status: TaskStatus = TaskStatus.QUEUED
@@ -125,10 +125,10 @@ class Task:
     subtasks: SubtaskCounts | None = None
     spawn_at: datetime | None = None
     no_handler: int = 0
-    progress: Json = None
+    progress: Json = field(default=None, repr=False)
     progress_revision: int = 0
     steps: tuple[StepOutcome, ...] = ()
-    result: Json = None
+    result: Json = field(default=None, repr=False)
     error: TaskError | None = None
     errors: tuple[TaskError, ...] = ()
     sequence: int = 0

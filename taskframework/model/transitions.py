@@ -7,7 +7,7 @@ pipeline write, and the conformance suite holds both to the same documents.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import ClassVar, Literal, Protocol
 
@@ -172,7 +172,7 @@ class ReportProgress:
 
     group: ClassVar[Group] = "settle"
     fence: Fence
-    progress: Json
+    progress: Json = field(repr=False)
 
     @property
     def task_id(self) -> str:
@@ -194,7 +194,7 @@ class RecordStep:
     group: ClassVar[Group] = "settle"
     fence: Fence
     step: str
-    outcome: Json
+    outcome: Json = field(repr=False)
 
     @property
     def task_id(self) -> str:
@@ -218,7 +218,7 @@ class Complete:
     group: ClassVar[Group] = "settle"
     fence: Fence
     worker_id: str
-    result: Json
+    result: Json = field(repr=False)
 
     @property
     def task_id(self) -> str:

@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 import orjson
+from pydantic import ValidationError
 
 from taskframework.errors import ValueNotStorableError
 
@@ -95,3 +96,16 @@ def fingerprint(*parts: bytes | str) -> str:
         digest.update(part.encode("utf-8", "replace") if isinstance(part, str) else part)
         digest.update(b"\0")
     return digest.hexdigest()[:16]
+
+
+def problems_of(error: ValidationError) -> list[dict[str, Any]]:
+    """A pydantic error as field and message pairs, without the input (it may be a secret)."""
+    return [
+        {"field": ".".join(str(part) for part in problem["loc"]) or "(whole)", "message": _said(problem["msg"])}
+        for problem in error.errors(include_url=False, include_input=False, include_context=False)[:50]
+    ]
+
+
+def _said(message: str) -> str:
+    """What a validator said, without the words that pydantic puts before it."""
+    return message.removeprefix("Value error, ").removeprefix("Assertion failed, ")

@@ -4,22 +4,50 @@ from __future__ import annotations
 
 import logging
 import logging.config
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import structlog
+from structlog.typing import EventDict, Processor
 
 from taskframework.settings import ObservabilitySettings
 from taskframework.settings.logging_file import read_log_levels
 
-_SHARED: list[structlog.typing.Processor] = [
+#: What libraries quote of values that they refuse: pydantic what it was given, pymongo the whole document.
+_QUOTED = re.compile(r"(?<=input_value=)(?s:.*?)(?=, input_type=)|(?<=full error: ).*")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def _take_traceback(_: object, __: str, line: EventDict) -> EventDict:
+    """The traceback of a line that brings it as text: made in another process, or of the task's own frames alone."""
+    text = line["_record"].exc_text
+    return {**line, "exception": text} if text and "exc_info" not in line else line
+
+
+def _leave_out_quotes(_: object, __: str, line: EventDict) -> EventDict:
+    """Parameters appear in no line, not even where an exception has them in its text."""
+    quoting = ("event", "exception")
+    return {**line, **{name: _QUOTED.sub("...", str(line[name])) for name in quoting if name in line}}
+
+
+def _printable(_: object, __: str, line: EventDict) -> EventDict:
+    """What tasks say must not steer a terminal; JSON has its own way to write control characters."""
+    return {name: _CONTROL.sub("\ufffd", value) if isinstance(value, str) else value for name, value in line.items()}
+
+
+_SHARED: list[Processor] = [
     structlog.contextvars.merge_contextvars,
     structlog.stdlib.add_log_level,
     structlog.stdlib.add_logger_name,
     structlog.processors.TimeStamper(fmt="iso", utc=True),
+    structlog.stdlib.ExtraAdder(),
+    _take_traceback,
 ]
+#: Tracebacks as Python writes them. What structlog and rich make of them shows the variables of every frame.
+_TEXT: list[Processor] = [structlog.processors.format_exc_info, _leave_out_quotes]
 
 
 def configure_logging(settings: ObservabilitySettings, fields: Mapping[str, object] | None = None) -> None:
@@ -30,15 +58,17 @@ def configure_logging(settings: ObservabilitySettings, fields: Mapping[str, obje
         fields: what every line carries.
     """
 
-    def with_fields(_: object, __: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    def with_fields(_: object, __: str, line: EventDict) -> EventDict:
         return {**line, **fields} if fields else line
 
     as_json = settings.log_format == "json" or (settings.log_format == "auto" and not sys.stderr.isatty())
-    renderer: list[Any] = (
-        [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
-        if as_json
-        else [structlog.dev.ConsoleRenderer()]
-    )
+    renderer: list[Processor] = [structlog.processors.JSONRenderer()]
+    if not as_json:
+        plain = structlog.dev.plain_traceback
+        renderer = [
+            _printable,
+            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=plain),
+        ]
     logging.config.dictConfig(
         {
             "version": 1,
@@ -46,8 +76,13 @@ def configure_logging(settings: ObservabilitySettings, fields: Mapping[str, obje
             "formatters": {
                 "line": {
                     "()": structlog.stdlib.ProcessorFormatter,
-                    "foreign_pre_chain": [*_SHARED, structlog.stdlib.ExtraAdder()],
-                    "processors": [structlog.stdlib.ProcessorFormatter.remove_processors_meta, with_fields, *renderer],
+                    "foreign_pre_chain": _SHARED,
+                    "processors": [
+                        structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                        with_fields,
+                        *_TEXT,
+                        *renderer,
+                    ],
                 }
             },
             "handlers": {

@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import gc
 import logging
-import os
+import math
 import sys
 import threading
 import time
@@ -16,6 +16,7 @@ from datetime import timedelta
 from types import FrameType
 from typing import Any
 
+from taskframework.frames import is_installed, is_of_the_standard_library, is_ours
 from taskframework.telemetry import running_attempt
 
 logger = logging.getLogger(__name__)
@@ -25,9 +26,6 @@ _LOOKS = 4
 _SHORTEST_PAUSE = 0.01
 _PAUSE_WITHOUT_LIMIT = 0.5
 
-_STANDARD_LIBRARY = (os.path.dirname(os.__file__) + os.sep, "<frozen ")
-_PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
-_OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
 #: Where a step of the loop begins: what is further out is the program that runs the loop.
 _LOOP = frozenset(
     function.__code__
@@ -69,14 +67,15 @@ class LoopWatch:
         self._on_lag = on_lag
         self._on_blocked = on_blocked
         self._stopping = threading.Event()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
         #: When the next sign of life is due, and how late one was at most since the watch looked.
         self._due = self._latest = 0.0
 
     def start(self) -> None:
-        """Watch the running loop, until `stop` or until it is closed."""
+        """Watch the running loop from its next turn on, until `stop` or until it is closed."""
         loop = asyncio.get_running_loop()
-        self._plan(loop)
+        self._due = math.inf
+        self._timer = loop.call_soon(self._plan, loop)
         if self._limit:
             # A daemon: a process that ends does not wait for it.
             watched = (loop, threading.get_ident())
@@ -161,9 +160,9 @@ def _place(frame: FrameType | None, task: asyncio.Task[Any] | None) -> str | Non
 
 
 def _rank(file: str) -> int:
-    if any(folder in file for folder in _PACKAGES) or file.startswith(_OURS):
-        return 1
-    return 0 if file.startswith(_STANDARD_LIBRARY) else 2
+    if is_of_the_standard_library(file):
+        return 0
+    return 1 if is_installed(file) or is_ours(file) else 2
 
 
 def _tell(blockage: Blockage) -> None:

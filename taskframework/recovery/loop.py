@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from taskframework.background import end, is_failure
 from taskframework.clock import Clock
-from taskframework.errors import BrokerError, StoreError, TaskUnreadableError
+from taskframework.errors import BrokerError, StoreError, StoreUnavailableError, TaskUnreadableError
 from taskframework.model.task import Task
 from taskframework.model.transitions import Transition
 from taskframework.stores.base import TaskStore
@@ -27,6 +27,10 @@ async def repaired(store: TaskStore, transition: Transition) -> Task | None:
         return None
 
 
+async def _never(_: StoreUnavailableError) -> bool:
+    return False
+
+
 class RepairLoop:
     """Calls a repair again and again. No error ends it; one that is due much later than planned shows in readiness."""
 
@@ -37,6 +41,7 @@ class RepairLoop:
         interval: timedelta,
         clock: Clock,
         on_failure: Callable[[str], None] = lambda name: None,
+        is_store_away: Callable[[StoreUnavailableError], Awaitable[bool]] = _never,
     ) -> None:
         """Prepare the loop.
 
@@ -46,12 +51,14 @@ class RepairLoop:
             interval: pause between two looks.
             clock: for the pause, and for the time of the last look.
             on_failure: told the name after each look that failed.
+            is_store_away: asked when the store did not answer; whoever says yes tells of it in the log.
         """
         self.name = name
         self._repair = repair
         self._interval = interval.total_seconds()
         self._clock = clock
         self._on_failure = on_failure
+        self._is_store_away = is_store_away
         #: How often it looked successfully.
         self.looks = 0
         #: When the last look succeeded, by the clock of this machine; None before the first.
@@ -91,7 +98,10 @@ class RepairLoop:
 
     async def _look(self) -> bool:
         try:
-            more = await self._repair()
+            if (more := await self._more()) is not None:
+                self._last_success, self.last_run = self._clock.monotonic(), self._clock.now()
+                self.looks += 1
+                return more
         except (StoreError, BrokerError) as error:
             logger.warning("%s: %s", self.name, error.message)
         except asyncio.CancelledError as error:
@@ -100,9 +110,15 @@ class RepairLoop:
             logger.exception("%s heard a cancellation that was not meant for it, and goes on", self.name)
         except Exception:
             logger.exception("%s failed and goes on", self.name)
-        else:
-            self._last_success, self.last_run = self._clock.monotonic(), self._clock.now()
-            self.looks += 1
-            return more
         self._on_failure(self.name)
         return False
+
+    async def _more(self) -> bool | None:
+        """Whether there is more to do; None while the store is away, which is not told by each repair each time."""
+        try:
+            return await self._repair()
+        except StoreUnavailableError as error:
+            if not await self._is_store_away(error):
+                raise
+            logger.debug("%s: %s", self.name, error.message)
+            return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from datetime import timedelta
 
 from taskframework import failpoint
@@ -12,8 +11,6 @@ from taskframework.model.interventions import Reap
 from taskframework.model.retry import RetryPolicy
 from taskframework.recovery.loop import repaired
 from taskframework.stores.base import TaskStore
-
-logger = logging.getLogger(__name__)
 
 
 class Reaper:
@@ -60,6 +57,5 @@ class Reaper:
             task = await repaired(self._store, reap)
             await failpoint.reached("reap.after_write")
             if task is not None:
-                logger.warning("task %s: its worker is gone, now %s", task.task_id, task.status)
                 await self._bus.publish(event_for(task))
         return len(expired) == self._batch

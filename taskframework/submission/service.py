@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -45,7 +45,7 @@ class SubmitRequest:
     """What somebody wants done. Left out values come from the task type's options, then from the settings."""
 
     task_type: str
-    parameters: Any = None
+    parameters: Any = field(default=None, repr=False)
     user_id: str = ANONYMOUS
     priority: str | None = None
     not_before: datetime | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 from taskframework.model.values import Json
@@ -44,7 +44,7 @@ class TaskContext(Generic[P]):
     task_id: str
     task_type: str
     user_id: str
-    parameters: P
+    parameters: P = field(repr=False)
     attempt: int
     max_attempts: int
     fencing_token: int

@@ -15,6 +15,7 @@ from pydantic.errors import PydanticSchemaGenerationError, PydanticUndefinedAnno
 
 from taskframework.errors import InvalidParametersError, RegistrationError, UnknownTaskTypeError
 from taskframework.model.status import LANES
+from taskframework.model.values import problems_of
 from taskframework.tasks.executable import BackgroundTaskExecutable
 from taskframework.tasks.options import TaskOptions
 
@@ -43,7 +44,8 @@ class Registration:
         try:
             return self.parameters.validate_python(value)
         except ValidationError as error:
-            raise InvalidParametersError(self.task_type, problems_of(error)) from error
+            # Without its cause: that quotes the input, and whoever logs the error would log it too.
+            raise InvalidParametersError(self.task_type, problems_of(error)) from None
 
 
 class TaskRegistry:
@@ -124,19 +126,6 @@ class TaskRegistry:
 
     def __len__(self) -> int:
         return len(self._registrations)
-
-
-def problems_of(error: ValidationError) -> list[dict[str, Any]]:
-    """A pydantic error as field and message pairs, without the input (it may be a secret)."""
-    return [
-        {"field": ".".join(str(part) for part in problem["loc"]) or "(whole)", "message": _said(problem["msg"])}
-        for problem in error.errors(include_url=False, include_input=False, include_context=False)[:50]
-    ]
-
-
-def _said(message: str) -> str:
-    """What a validator said, without the words that pydantic puts before it."""
-    return message.removeprefix("Value error, ").removeprefix("Assertion failed, ")
 
 
 def _instance(

@@ -218,7 +218,13 @@ class TaskConsumer:
         self._heartbeat.add(attempt)
         try:
             with span(f"process {task.task_type}", SpanKind.CONSUMER, traceparent, attributes):
-                log_with(task_id=task.task_id, correlation_id=task.correlation_id, user_id=task.user_id)
+                log_with(
+                    task_id=task.task_id,
+                    task_type=task.task_type,
+                    attempt=task.attempts,
+                    correlation_id=task.correlation_id,
+                    user_id=task.user_id,
+                )
                 await failpoint.reached("execute.before")
                 outcome = await self._executor.execute(registration, attempt)
                 await self._settlement.settle(registration, attempt, outcome, held)

@@ -16,10 +16,10 @@ from taskframework.clock import Clock
 from taskframework.errors import InvalidParametersError, NonRetryableError, TaskframeworkError
 from taskframework.model.outcome import Failed, Outcome, Released, Succeeded, classify, describe
 from taskframework.model.transitions import DEADLINE, DEADLINE_PASSED
-from taskframework.model.values import MAX_RESULT_BYTES, check_storable
+from taskframework.model.values import MAX_RESULT_BYTES, check_storable, problems_of
 from taskframework.stores.base import TaskStore
 from taskframework.tasks.context import AttemptControl, TaskContext
-from taskframework.tasks.registry import Registration, problems_of
+from taskframework.tasks.registry import Registration
 from taskframework.tasks.steps import Steps
 from taskframework.tasks.values import refuse_non_finite
 from taskframework.telemetry import running_attempt
@@ -201,9 +201,9 @@ def _storable_result(registration: Registration, value: Any) -> Any:
         check_storable(plain, "result", MAX_RESULT_BYTES)
     except ValidationError as error:
         wrong = "; ".join(f"{problem['field']}: {problem['message']}" for problem in problems_of(error))
-        raise BadResultError(f"The result is not the declared type: {wrong}."[:2000]) from error
+        raise BadResultError(f"The result is not the declared type: {wrong}."[:2000]) from None
     except (TaskframeworkError, ValueError, TypeError, RecursionError) as error:
-        raise BadResultError(f"The result cannot be stored: {error}"[:2000]) from error
+        raise BadResultError(f"The result cannot be stored: {error}"[:2000]) from None
     return plain
 
 

@@ -136,9 +136,10 @@ class Heartbeat:
             trouble: StoreError = StoreUnavailableError("The store did not renew the leases in time.")
         except StoreError as error:
             trouble = error
-        logger.warning("leases not renewed: %s", trouble)
         if isinstance(trouble, StoreUnavailableError):
-            self._on_store_away(trouble)
+            self._on_store_away(trouble)  # who hears it says so once, not with each beat
+        else:
+            logger.warning("leases not renewed: %s", trouble)
         return None
 
     async def _repeat(self, step: Callable[[], Awaitable[float]], pause: float) -> None:

@@ -12,7 +12,7 @@ from tenacity import AsyncRetrying, retry_if_exception, retry_if_exception_type,
 
 from taskframework.background import end, is_failure
 from taskframework.clock import Clock
-from taskframework.errors import StoreUnavailableError
+from taskframework.errors import StoreError, StoreUnavailableError
 
 logger = logging.getLogger(__name__)
 
@@ -64,17 +64,17 @@ async def until_available(
 class StoreBreaker:
     """Open while the store is away: from the first call that failed until the store answers a ping."""
 
-    def __init__(self, ping: Callable[[], Awaitable[None]], clock: Clock, held: Callable[[], int]) -> None:
+    def __init__(self, ping: Callable[[], Awaitable[None]], clock: Clock) -> None:
         """Start closed.
 
         Args:
             ping: asks the store whether it is there; raises while it is not.
             clock: for the pauses between two pings.
-            held: how many deliveries are in hand, for the log.
         """
         self._ping = ping
         self._clock = clock
-        self._held = held
+        #: How many deliveries are in hand, for the log of a process that consumes.
+        self.held: Callable[[], int] | None = None
         self.is_open = False
         self._waiting_is_over = asyncio.Event()
         self._closed_at = -_SOON
@@ -93,9 +93,21 @@ class StoreBreaker:
         self.is_open = True
         if not self._is_stopped:
             self._waiting_is_over.clear()
-        logger.warning("the store is away, consuming stops, %d deliveries are held: %s", self._held(), error)
+        logger.warning("the store is away%s: %s", self._consequence("consuming stops", "are"), error)
         self._probing = asyncio.create_task(self._probe())
         self.on_change()
+
+    async def is_away(self, error: StoreUnavailableError) -> bool:
+        """Whether the store itself is away when a call failed like this, or only that call took too long.
+
+        Opens the breaker if so, which is how a process notices that has nothing to do.
+        """
+        if not self.is_open:
+            try:
+                await self._ping()
+            except StoreError:
+                self.open(error)
+        return self.is_open
 
     async def closed(self, within: float | None) -> bool:
         """Wait until it is closed, for so many seconds at most and not beyond `give_up`.
@@ -126,6 +138,9 @@ class StoreBreaker:
         if self._probing is not None:
             await end(self._probing)
 
+    def _consequence(self, what: str, verb: str) -> str:
+        return "" if self.held is None else f", {what}, {self.held()} deliveries {verb} held"
+
     async def _probe(self) -> None:
         since = self._clock.monotonic()
         first = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(self._relapses, 8))
@@ -133,11 +148,8 @@ class StoreBreaker:
         pause = wait_random_exponential(multiplier=first, max=_LONGEST_PAUSE)
         await AsyncRetrying(wait=pause, sleep=self._clock.sleep, retry=retry_if_exception(is_failure))(self._ping)
         self._closed_at = self._clock.monotonic()
-        logger.info(
-            "the store is back after %.1f s, consuming goes on, %d deliveries were held",
-            self._closed_at - since,
-            self._held(),
-        )
+        consequence = self._consequence("consuming goes on", "were")
+        logger.info("the store is back after %.1f s%s", self._closed_at - since, consequence)
         self.is_open = False
         self._waiting_is_over.set()
         self.on_change()

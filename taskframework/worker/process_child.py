@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import fcntl
 import inspect
 import itertools
@@ -35,6 +36,7 @@ HEADER = struct.Struct("!I")
 _MAX_RESULT_PICKLE = 16 * MAX_RESULT_BYTES
 #: For the parent only: it tells us. A handler instead of SIG_IGN, because programs we start would inherit that.
 PARENTS_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_FORMATTER = logging.Formatter()
 
 
 def main(connection: socket.socket) -> None:
@@ -180,6 +182,14 @@ class _LogsToParent(logging.handlers.QueueHandler):
     def __init__(self, channel: _Channel) -> None:
         super().__init__(None)  # type: ignore[arg-type]  # `enqueue` is the only user of the queue
         self._channel = channel
+
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        """What can be pickled, with the traceback apart from the text; it is put together once, where it is shown."""
+        sent = copy.copy(record)
+        sent.msg, sent.args, sent.exc_info = record.getMessage(), (), None
+        if record.exc_info:
+            sent.exc_text = _FORMATTER.formatException(record.exc_info)
+        return sent
 
     def enqueue(self, record: logging.LogRecord) -> None:
         self._channel.send("log", pickle.dumps(record))

@@ -16,7 +16,6 @@ from taskframework.worker.consumer import TaskConsumer
 from taskframework.worker.executor import TaskExecutorService
 from taskframework.worker.heartbeat import Heartbeat
 from taskframework.worker.intake import Intake
-from taskframework.worker.patience import StoreBreaker
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +38,6 @@ class Worker:
         consumer: TaskConsumer,
         executor: TaskExecutorService,
         heartbeat: Heartbeat,
-        breaker: StoreBreaker,
         *,
         grace: timedelta,
     ) -> None:
@@ -49,7 +47,6 @@ class Worker:
         self._consumer = consumer
         self._executor = executor
         self._heartbeat = heartbeat
-        self._breaker = breaker
         self._grace = grace
         self._background: list[asyncio.Task[None]] = []
 
@@ -82,7 +79,6 @@ class Worker:
             if not await self._finished_within(_RELEASE_SECONDS):
                 self._consumer.abandon()
         await end(*self._background)
-        await self._breaker.stop()  # after everybody who may open it
         await self._executor.close()
 
     async def _finished_within(self, seconds: float) -> bool:

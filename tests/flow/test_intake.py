@@ -144,10 +144,10 @@ async def test_a_stop_in_the_middle_of_a_registration_starts_nothing_more(
         handles = [await framework.submit("steady") for _ in range(TASKS)]
         await eventually(lambda: sum(Steady.executions[handle.task_id] for handle in handles) > SLOTS)
         worker = _worker(framework)
-        worker._breaker.open(StoreUnavailableError("only for a moment"))
+        framework.plant.breaker.open(StoreUnavailableError("only for a moment"))
         await asyncio.sleep(0)  # the intake begins to stop its consumers
         if is_back:
-            await eventually(lambda: not worker._breaker.is_open)
+            await eventually(lambda: not framework.plant.breaker.is_open)
         await worker.stop()
         started = sum(Steady.executions[handle.task_id] for handle in handles)
         assert started < TASKS, "everything was executed; the test shows nothing"

@@ -15,7 +15,10 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from taskframework import EventSubscriber, ExternalEvent, SubmitRequest, TaskContext, telemetry
+from taskframework import EventSubscriber, ExternalEvent, Settings, SubmitRequest, TaskContext, TaskFramework, telemetry
+from taskframework.api.app import create_app
+from taskframework.api.server import ApiServer
+from taskframework.observability.loop_watch import LoopWatch
 from taskframework.tasks.executable import BackgroundTaskExecutable
 from taskframework.testing.factories import new_task
 from tests.flow.conftest import Run
@@ -119,6 +122,8 @@ async def test_log_lines_of_a_task_name_it(run: Run, spans: InMemorySpanExporter
     (process,) = [span for span in spans.get_finished_spans() if span.name == "process logs"]
     assert Logs.seen == {
         "task_id": handle.task_id,
+        "task_type": "logs",
+        "attempt": 1,
         "correlation_id": "order-7",
         "user_id": "ada",
         "trace_id": f"{process.context.trace_id:032x}",
@@ -146,6 +151,26 @@ async def test_a_task_that_blocks_the_loop_is_named_in_the_log(run: Run, caplog:
     assert "set run_in='process'" in warning["message"]
     assert over["blocked_seconds"] >= warning["blocked_seconds"] >= 1
     assert 'tasks_loop_blocked_total{task_type="blocks-the-loop"} 1.0' in metrics
+
+
+@pytest.mark.parametrize("urls", ["embedded"], indirect=True)
+async def test_the_loop_watch_does_not_look_at_what_opening_takes(
+    settings: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+
+    def noted(what: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def noting(*arguments: Any) -> Any:
+            order.append(what)
+            return call(*arguments)
+
+        return noting
+
+    monkeypatch.setattr(f"{ApiServer.__module__}.create_app", noted("the API is made", create_app))
+    monkeypatch.setattr(ApiServer, "start", noted("it is served", ApiServer.start))
+    monkeypatch.setattr(LoopWatch, "start", noted("the watch looks", LoopWatch.start))
+    async with TaskFramework(settings(api={"port": 0})).running(api=True):
+        assert order == ["the API is made", "it is served", "the watch looks"]
 
 
 async def test_an_undriven_task_shows_in_the_metrics(run: Run) -> None:

@@ -15,7 +15,7 @@ from taskframework.model.transitions import Claim, Complete, Fence
 from tests.flow.conftest import Run
 from tests.support.eventually import eventually
 from tests.support.kitchen_sink import Counts, Waits
-from tests.support.servers import RabbitServer
+from tests.support.servers import MongoServer, RabbitServer
 
 
 @pytest.mark.parametrize("urls", ["servers"], indirect=True)
@@ -37,6 +37,36 @@ async def test_submissions_are_accepted_without_a_broker_and_run_when_it_is_back
             await asyncio.to_thread(rabbit_server.ctl, "start_app")
         for handle in handles:
             assert await handle.result(timeout=30) == 1
+
+
+@pytest.mark.parametrize("urls", ["servers"], indirect=True)
+@pytest.mark.parametrize("worker", [True, False], ids=["a worker", "no worker"])
+async def test_an_idle_process_says_once_that_the_store_is_away_and_once_that_it_is_back(
+    run: Run, mongo_server: MongoServer, caplog: pytest.LogCaptureFixture, worker: bool
+) -> None:
+    caplog.set_level("INFO", "taskframework")
+    recovery = {"sweep_interval": "200ms", "relay_interval": "200ms"}
+    async with run(worker=worker, store={"timeout": "1s"}, recovery=recovery) as framework:
+        plant = framework.plant
+        caplog.clear()
+        await asyncio.to_thread(mongo_server.stop)
+        try:
+            await eventually(lambda: _failed_looks(framework) >= 12, timeout=40)
+            assert plant.breaker.is_open
+            assert plant.worker is None or plant.worker.problem == "paused: the store is away"
+        finally:
+            await asyncio.to_thread(mongo_server.start)
+        await eventually(lambda: not plant.breaker.is_open, timeout=40)
+        (relay,) = [repair for repair in plant.repairs if repair.name == "relay"]
+        looks = relay.looks
+        await eventually(lambda: relay.looks > looks, timeout=20)
+    ours = [record for record in caplog.records if not record.name.startswith("taskframework.brokers")]
+    loud = [record.getMessage() for record in ours if record.levelname != "INFO"]
+    back = [message for message in caplog.messages if message.startswith("the store is back after")]
+    # A server that has just started on a crowded machine may be too slow for the timeout of a second once more.
+    assert len(loud) == len(back) in (1, 2)
+    expected = "the store is away, consuming stops, 0 deliveries are held: " if worker else "the store is away: "
+    assert all(message.startswith(expected) for message in loud)
 
 
 @pytest.mark.parametrize("urls", ["servers"], indirect=True)
@@ -95,6 +125,11 @@ async def test_a_poison_task_is_a_dead_letter_after_its_crashes(run: Run) -> Non
 
 def _metrics(framework: TaskFramework) -> str:
     return framework.plant.metrics.exposition().decode()
+
+
+def _failed_looks(framework: TaskFramework) -> float:
+    lines = [line for line in _metrics(framework).splitlines() if line.startswith("tasks_repairs_failed_total{")]
+    return sum(float(line.rpartition(" ")[2]) for line in lines)
 
 
 async def _claimable(framework: TaskFramework, task_id: str) -> int:

@@ -69,7 +69,7 @@ def repairing(deaf: DeafOnce) -> Stop:
 
 def probing(deaf: DeafOnce) -> Stop:
     clock = FakeClock()
-    breaker = StoreBreaker(deaf, clock, lambda: 0)
+    breaker = StoreBreaker(deaf, clock)
     breaker.open(StoreUnavailableError())
     asyncio.get_running_loop().call_soon(lambda: asyncio.get_running_loop().call_soon(clock.advance, 60))
     return breaker.stop
@@ -100,7 +100,7 @@ def beating(deaf: DeafOnce) -> Stop:
 
     worker = Worker.__new__(Worker)
     nothing: Any = Nothing()
-    worker._intake = worker._consumer = worker._breaker = worker._executor = nothing
+    worker._intake = worker._consumer = worker._executor = nothing
     worker._grace = timedelta(seconds=1)
     worker._background = [asyncio.create_task(deaf())]
     return worker.stop

@@ -20,6 +20,7 @@ from taskframework.cli.demo.report import ReportRow, write_report
 from taskframework.cli.demo.running import digest_all
 from taskframework.cli.demo.state import FileOutcome
 from taskframework.cli.output import counted, err, note, out, run, say
+from taskframework.observability import task_log
 from taskframework.runtime import TaskFramework
 from taskframework.settings import Settings
 
@@ -84,6 +85,7 @@ def _store(keep: bool) -> Iterator[Path]:
 def _digest(files: Sequence[Path], store: Path) -> tuple[list[FileOutcome], float]:
     console = err()
     handler = RichHandler(console=console, show_time=False, show_path=False)
+    handler.addFilter(lambda record: record.name != task_log.logger.name)  # the display tells of each task
     logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[handler], force=True)
     settings = Settings.model_validate(
         {

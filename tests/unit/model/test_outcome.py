@@ -7,8 +7,9 @@ from datetime import timedelta
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from taskframework.errors import NonRetryableError, RetryableError
+from taskframework.errors import NonRetryableError, RetryableError, ValueNotStorableError
 from taskframework.model.outcome import MAX_MESSAGE, MAX_OWN_DELAY, MAX_TRACEBACK, classify, describe
+from taskframework.model.values import check_storable
 
 
 class ApiError(Exception):
@@ -111,6 +112,22 @@ def test_a_description_is_what_a_person_needs() -> None:
     assert error.traceback is not None
     assert "_raised" in error.traceback
     assert describe(ApiError(True), retryable=True).type.endswith("test_outcome.ApiError")
+
+
+def test_what_pydantic_refused_is_not_quoted() -> None:
+    assert describe(_invalid(), retryable=False).message == (
+        "Model: n: Input should be a valid integer, unable to parse string as an integer"
+    )
+
+
+def test_an_error_of_ours_has_no_traceback_and_a_bug_of_ours_has() -> None:
+    with pytest.raises(ValueNotStorableError) as refusal:
+        check_storable({1: 2}, "result", 100)
+    with pytest.raises(TypeError) as bug:
+        check_storable(1, "result", "100")  # type: ignore[arg-type]  # the bug
+    ours, theirs = (error.tb.tb_next for error in (refusal, bug))  # without the test's own frame
+    assert describe(refusal.value.with_traceback(ours), retryable=False).traceback == ""
+    assert "in check_storable" in str(describe(bug.value.with_traceback(theirs), retryable=False).traceback)
 
 
 def test_a_message_without_text_of_its_own() -> None:

@@ -204,6 +204,17 @@ async def test_a_loop_that_waits_or_works_in_small_steps_is_left_alone(
     assert (told(caplog), counted) == ([], [])
 
 
+async def test_what_the_loop_still_does_in_the_turn_in_which_the_watch_starts_is_not_told(
+    watch: LoopWatch, counted: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    watch.start()
+    began = time.monotonic()
+    await blocks(until(lambda: counted or time.monotonic() > began + 5 * LIMIT.total_seconds()))
+    await asyncio.sleep(0)
+    watch.stop()
+    assert (told(caplog), counted) == ([], [])
+
+
 async def test_zero_turns_the_warning_off_and_measures_all_the_same(
     lags: list[float], counted: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,6 +223,7 @@ async def test_zero_turns_the_warning_off_and_measures_all_the_same(
     before = set(_threads())
     watch.start()
     assert set(_threads()) <= before
+    await asyncio.sleep(0)
     began = time.monotonic()
     await blocks(until(lambda: time.monotonic() > began + 0.5))
     await eventually(lambda: max(lags, default=0) > 0.25)

@@ -111,6 +111,22 @@ async def test_a_look_that_fails_is_told_and_counted_and_the_loop_goes_on(
     assert (loop.problem, failures) == (None, ["sweep"])
 
 
+@pytest.mark.parametrize("is_away", [True, False])
+async def test_a_store_that_is_known_to_be_away_is_counted_and_not_told_again(
+    repair: Repair, clock: FakeClock, failures: list[str], caplog: pytest.LogCaptureFixture, is_away: bool
+) -> None:
+    async def is_store_away(_: StoreUnavailableError) -> bool:
+        return is_away
+
+    repair.ends = [StoreUnavailableError()]
+    loop = RepairLoop("sweep", repair.look, timedelta(seconds=INTERVAL), clock, failures.append, is_store_away)
+    loop.start()
+    await asleep(clock)
+    assert (loop.looks, failures) == (0, ["sweep"])
+    assert [record.levelname for record in caplog.records] == ([] if is_away else ["WARNING"])
+    await loop.stop()
+
+
 async def test_one_that_fails_for_long_is_a_problem_until_it_succeeds(
     loop: RepairLoop, repair: Repair, clock: FakeClock
 ) -> None:

@@ -147,6 +147,18 @@ class Report(_InProcess):
         context.logger.debug("below the level")
 
 
+class Complain(_InProcess):
+    """Logs an exception."""
+
+    task_type = "complain"
+
+    def execute(self, context: TaskContext[Any]) -> Any:
+        try:
+            raise ValueError("a bug")
+        except ValueError:
+            context.logger.exception("no %s", "luck", extra={"bank": "b7"})
+
+
 class Hang(_InProcess):
     """Reports its process id and does not end by itself."""
 

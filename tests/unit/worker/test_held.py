@@ -119,7 +119,8 @@ class Bench:
         self.timeout: timedelta | None = TIMEOUT
         self.claims, self.work = FakeClaims(), Work()
         self.in_hand = InHand(self.clock, lambda: self.timeout)
-        self.breaker = StoreBreaker(self._ping, self.clock, lambda: self.in_hand.unanswered)
+        self.breaker = StoreBreaker(self._ping, self.clock)
+        self.breaker.held = lambda: self.in_hand.unanswered
         self.consumer = TaskConsumer(
             cast(TaskRegistry, FakeRegistry()),
             cast(Any, self.claims),

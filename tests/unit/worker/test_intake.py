@@ -136,7 +136,8 @@ class Bench:
         self.consumer = FakeConsumer()
         self.pings = 0
         self.is_away = False
-        self.breaker = StoreBreaker(self._ping, self.clock, lambda: 5)
+        self.breaker = StoreBreaker(self._ping, self.clock)
+        self.breaker.held = lambda: 5
         self.intake = Intake(
             cast(Broker, self.broker), cast(TaskConsumer, self.consumer), self.breaker, self.clock, "auto"
         )

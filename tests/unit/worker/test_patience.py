@@ -68,10 +68,26 @@ async def test_a_cancellation_inside_a_ping_does_not_leave_the_breaker_open() ->
         if trouble:
             raise trouble.pop(0)
 
-    breaker = StoreBreaker(ping, clock, lambda: 0)
+    breaker = StoreBreaker(ping, clock)
     breaker.open(StoreUnavailableError())
     for _ in range(3):
         await eventually(lambda: clock.sleeping == 1)
         clock.advance(10)
     await eventually(lambda: not breaker.is_open)
+    await breaker.stop()
+
+
+@pytest.mark.parametrize("is_away", [True, False])
+async def test_a_call_that_took_too_long_does_not_make_a_store_that_answers_one_that_is_away(
+    is_away: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def ping() -> None:
+        if is_away:
+            raise StoreUnavailableError
+
+    breaker = StoreBreaker(ping, FakeClock())
+    for _ in range(3):
+        assert await breaker.is_away(StoreUnavailableError("too slow")) is is_away
+    assert breaker.is_open is is_away
+    assert [message[:27] for message in caplog.messages] == (["the store is away: too slow"] if is_away else [])
     await breaker.stop()

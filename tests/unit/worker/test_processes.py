@@ -21,6 +21,7 @@ from taskframework.errors import NonRetryableError
 from taskframework.testing.eventually import eventually
 from taskframework.worker.processes import ExecutionFailedError, ProcessDiedError, ProcessPool
 from tests.unit.worker.process_tasks import (
+    Complain,
     Control,
     Die,
     Echo,
@@ -150,6 +151,17 @@ async def test_progress_arrives_in_order_before_the_result(pool: ProcessPool) ->
     control = Control()
     await pool.run(Report(), context_of(500, control))
     assert control.reported == [{"done": number} for number in range(500)]
+
+
+async def test_a_log_line_keeps_its_parts(pool: ProcessPool, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    await pool.run(Complain(), context_of(None))
+    (record,) = caplog.records
+    assert (record.getMessage(), vars(record)["bank"]) == ("no luck", "b7")
+    formatted = logging.Formatter().format(record)
+    assert formatted.startswith("no luck\nTraceback (most recent call last):\n")
+    assert formatted.endswith("ValueError: a bug")
+    assert formatted.count("no luck") == formatted.count("Traceback") == 1
 
 
 async def test_log_lines_appear_here_in_the_context_of_the_attempt(pool: ProcessPool) -> None:

@@ -1,0 +1,31 @@
+"""Whose code a frame is: the standard library's, the framework's, or somebody else's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from itertools import dropwhile
+from traceback import FrameSummary
+
+_STANDARD_LIBRARY = (os.path.dirname(os.__file__) + os.sep, "<frozen ")
+_PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+_OURS = os.path.dirname(__file__) + os.sep
+
+
+def is_installed(file: str) -> bool:
+    """Whether the file is part of an installed package; the standard library is none."""
+    return any(folder in file for folder in _PACKAGES)
+
+
+def is_ours(file: str) -> bool:
+    return file.startswith(_OURS)
+
+
+def is_of_the_standard_library(file: str) -> bool:
+    return file.startswith(_STANDARD_LIBRARY) and not is_installed(file)
+
+
+def of_the_author(frames: Sequence[FrameSummary]) -> Sequence[FrameSummary]:
+    """The frames of a traceback without ours, and without what of the standard library called the task code."""
+    called = dropwhile(lambda frame: is_ours(frame.filename) or is_of_the_standard_library(frame.filename), frames)
+    return [frame for frame in called if not is_ours(frame.filename)]

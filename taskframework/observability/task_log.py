@@ -1,0 +1,111 @@
+"""The log's line on each attempt that failed and each task that ended, written by the process that stored the fact.
+
+That may be a worker, the repair that found the task of a dead worker, or an API process that was asked to cancel. An
+exception's message is its author's word and is shown; parameters, results and variables are not.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from taskframework.bus import EventBus
+from taskframework.model.events import (
+    EVENT_OF,
+    TaskCancelledEvent,
+    TaskCompletedEvent,
+    TaskEvent,
+    TaskFailedEvent,
+    TaskRetryingEvent,
+)
+from taskframework.model.task import HistoryEntry, Task, TaskError
+
+logger = logging.getLogger(__name__)
+
+_LEVELS: dict[type[TaskEvent], int] = {
+    TaskRetryingEvent: logging.WARNING,
+    TaskFailedEvent: logging.ERROR,
+    TaskCancelledEvent: logging.INFO,
+    TaskCompletedEvent: logging.DEBUG,
+}
+
+
+def listen(bus: EventBus) -> None:
+    """Write a line for each of these events on the bus."""
+    for event_type in _LEVELS:
+        bus.listen(event_type, _hear, name="task_log")
+
+
+def _hear(event: TaskEvent) -> None:
+    level = _LEVELS[type(event)]
+    if not logger.isEnabledFor(level):
+        return  # of most tasks this is all that happens here
+    task = event.task
+    # Not simply the newest: a task that was read again because a reply was lost may be further on than the event.
+    end = next(entry for entry in reversed(task.history) if EVENT_OF[entry.type] is type(event))
+    error = None if isinstance(event, TaskCompletedEvent) else _error_of(task, end)
+    fields = _fields(task, end, error)
+    record = logger.makeRecord(logger.name, level, __file__, 0, _text(task, end, error), (), None, extra=fields)
+    if level == logging.ERROR and error is not None and error.traceback:
+        # As text, where any formatter looks for it: the exception itself may have been another process's.
+        record.exc_text = f"Traceback (most recent call last):\n{error.traceback}{error.type}: {error.message}"
+    logger.handle(record)
+
+
+def _text(task: Task, end: HistoryEntry, error: TaskError | None) -> str:
+    text = f"task {task.task_id} ({task.task_type}) {_what(task, end)}"
+    if (seconds := _seconds(task, end)) is not None:
+        text += f" in attempt {end.attempt} of {task.max_attempts} after {seconds:.3f} s"
+    if end.type == "retrying":
+        text += f" and is tried again in {max(0.0, (task.not_before - end.at).total_seconds()):.3f} s"
+    elif end.type == "failed":
+        text += " and is not tried again"
+    return text if error is None else f"{text}: {_said(error)}"
+
+
+def _what(task: Task, end: HistoryEntry) -> str:
+    match end.type:
+        case "dead_letter":
+            return "became a dead letter"
+        case "cancelled":
+            return f"was cancelled by {task.cancel.by}" if task.cancel else "was cancelled"
+        case "completed" | "completed_with_errors":
+            return "completed"
+    return "failed"
+
+
+def _error_of(task: Task, end: HistoryEntry) -> TaskError | None:
+    error = next((error for error in reversed(task.errors) if error.attempt == end.attempt), None)
+    return None if error is None or error.code == "cancelled" else error
+
+
+def _seconds(task: Task, end: HistoryEntry) -> float | None:
+    """From the claim to the end of the attempt, if it is one that ended: only such an end names its worker."""
+    if end.worker_id is None or task.started_at is None or task.started_at > end.at:
+        return None
+    return (end.at - task.started_at).total_seconds()
+
+
+def _said(error: TaskError) -> str:
+    """On one line, with the name of what the task's code raised."""
+    message = " ".join(error.message.splitlines())
+    if error.type == "taskframework":
+        return message
+    return ": ".join(filter(None, (error.type.rpartition(".")[2], message)))
+
+
+def _fields(task: Task, end: HistoryEntry, error: TaskError | None) -> dict[str, Any]:
+    fields = {
+        "task_id": task.task_id,
+        "task_type": task.task_type,
+        "user_id": task.user_id,
+        "correlation_id": task.correlation_id,
+        "trace_id": task.traceparent.split("-")[1] if task.traceparent else None,
+        "attempt": end.attempt,
+        "duration": _seconds(task, end),
+        "status": end.type.upper(),
+        "error_code": error.code if error else None,
+        "error_type": error.type if error else None,
+        "crashes": task.crashes or None,
+    }
+    return {name: value for name, value in fields.items() if value is not None}

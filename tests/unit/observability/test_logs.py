@@ -1,0 +1,108 @@
+"""What our own log lines show of an exception, and what never gets into them."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+
+import pytest
+from pydantic import BaseModel
+from pymongo.errors import BulkWriteError
+
+from taskframework.observability.logs import configure_logging
+from taskframework.settings import ObservabilitySettings
+
+SECRET = "hunter2-planted"
+logger = logging.getLogger("test.logs")
+
+Write = Callable[[Callable[[], None]], str]
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    root.handlers, root.level = handlers, level
+
+
+@pytest.fixture(params=["json", "console"])
+def write(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) -> Write:
+    """Log with our own set-up, and return what is on standard error then."""
+
+    def written(log: Callable[[], None]) -> str:
+        configure_logging(ObservabilitySettings(log_format=request.param, log_level="DEBUG"))
+        log()
+        return capsys.readouterr().err
+
+    return written
+
+
+class Account(BaseModel):
+    number: int
+    owner: str = ""
+
+
+class OnSeveralLines:
+    def __repr__(self) -> str:
+        return f"(\n{SECRET}\n)"
+
+
+def has_variables() -> None:
+    connection = {"password": SECRET}
+    raise KeyError(f"one of {len(connection)}")
+
+
+def is_refused() -> None:
+    Account.model_validate({"number": SECRET, "owner": OnSeveralLines()})
+
+
+def has_a_cause() -> None:
+    try:
+        is_refused()
+    except ValueError as error:
+        raise RuntimeError("no account") from error
+
+
+def is_not_stored() -> None:
+    raise BulkWriteError({"writeErrors": [{"code": 1, "errmsg": "full", "op": {"parameters": SECRET}}]})
+
+
+@pytest.mark.parametrize(
+    ("fail", "shown"),
+    [
+        (has_variables, "one of 1"),
+        (is_refused, "unable to parse string as an integer"),
+        (has_a_cause, "no account"),
+        (is_not_stored, "batch op errors occurred"),
+    ],
+)
+def test_an_exception_shows_its_frames_and_no_values(fail: Callable[[], None], shown: str, write: Write) -> None:
+    def log() -> None:
+        try:
+            fail()
+        except Exception as error:
+            logger.exception("it failed")
+            logger.error("it failed: %s", error)
+
+    text = write(log)
+    assert f"in {fail.__name__}" in text
+    assert text.count(shown) >= 2
+    assert SECRET not in text
+
+
+def test_a_traceback_that_comes_as_text_is_shown(write: Write) -> None:
+    record = logger.makeRecord(logger.name, logging.ERROR, "", 0, "elsewhere", (), None)
+    record.exc_text = "Traceback (most recent call last):\nKeyError: 1"
+    text = write(lambda: logger.handle(record))
+    if text.startswith("{"):
+        assert json.loads(text)["exception"] == record.exc_text
+    else:
+        assert text.endswith(f"\n{record.exc_text}\n")
+
+
+def test_what_is_logged_does_not_steer_a_terminal(write: Write) -> None:
+    text = write(lambda: logger.info("a \x1b[31mname", extra={"file": "\x1b]0;title\x07"}))
+    assert "name" in text
+    assert not {"\x1b", "\x07"} & set(text)
