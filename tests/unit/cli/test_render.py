@@ -78,8 +78,13 @@ def test_a_new_task_that_never_left_the_store_says_so() -> None:
     ],
 )
 def test_the_error_of_an_earlier_attempt_hides_no_progress(
-    capsys: pytest.CaptureFixture[str], status: TaskStatus, progress: object, remark: str
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    status: TaskStatus,
+    progress: object,
+    remark: str,
 ) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)  # set where tests run in parallel
     task = new_task(now=NOW, status=status, progress=progress, error=describe(OSError("disk"), True))
     print_tasks([task], NOW)
     row = capsys.readouterr().out.splitlines()[1]
