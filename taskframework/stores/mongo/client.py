@@ -305,8 +305,9 @@ def connect(url: str, driver: Driver, timeout: timedelta, pool_size: int, **opti
         raise StoreMisconfiguredError(message, hint="Correct store.url.") from error
     run = partial(database.command, codec_options=_CODEC)
     tasks, dead_messages = (Collection(cast("RawCollection", database[name]), run) for name in (TASKS, "dead_letters"))
-    to_any_set = partial(connect, url, driver, timeout, pool_size=1, replicaSet=None)
-    return Connection(tasks, dead_messages, database, client, to_any_set)
+    return Connection(
+        tasks, dead_messages, database, client, partial(connect, url, driver, timeout, 1, replicaSet=None)
+    )
 
 
 def driver_version(driver: Driver) -> str:
