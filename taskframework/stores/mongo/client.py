@@ -305,9 +305,8 @@ def connect(url: str, driver: Driver, timeout: timedelta, pool_size: int, **opti
         raise StoreMisconfiguredError(message, hint="Correct store.url.") from error
     run = partial(database.command, codec_options=_CODEC)
     tasks, dead_messages = (Collection(cast("RawCollection", database[name]), run) for name in (TASKS, "dead_letters"))
-    return Connection(
-        tasks, dead_messages, database, client, partial(connect, url, driver, timeout, 1, replicaSet=None)
-    )
+    to_any_set = partial(connect, url, driver, timeout, 1, replicaSet=None)
+    return Connection(tasks, dead_messages, database, client, to_any_set)
 
 
 def driver_version(driver: Driver) -> str:
@@ -395,8 +394,6 @@ def _translated(error: PyMongoError) -> StoreError:
     if away or error.has_error_label("RetryableWriteError"):
         if "RSGhost" not in str(error):
             return StoreUnavailableError(f"MongoDB: {reason}.")
-        return StoreUnavailableError(
-            "MongoDB was started with --replSet, and its replica set is not initiated, or it has just been restarted.",
-            hint="If the server is new, run rs.initiate() on it once.",
-        )
+        cause = "MongoDB was started with --replSet, and its replica set is not initiated, or it starts right now."
+        return StoreUnavailableError(cause, hint="If the server is new, run rs.initiate() on it once.")
     return StoreError(f"MongoDB: {reason}.")
