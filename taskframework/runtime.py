@@ -40,7 +40,7 @@ class TaskFramework:
         framework.register(CountWords)
 
         async with framework.running(worker=True):
-            handle = await framework.submit("count-words", {"text": "one two"})
+            handle = await framework.submit(CountWords, CountWordsParameters(text="one two"))
             print(await handle.result(timeout=10))
     """
 
@@ -57,6 +57,11 @@ class TaskFramework:
         """
         chosen = settings if settings is not None else load_settings()
         self.settings = chosen.settings if isinstance(chosen, LoadedSettings) else chosen
+        if not isinstance(self.settings, Settings):
+            raise ConfigurationError(
+                f"A TaskFramework was given a {type(settings).__name__} for its settings.",
+                hint="Give Settings(...), Settings.model_validate({...}), what load_settings() gives, or nothing.",
+            )
         self.registry = TaskRegistry()
         self._clock = clock or SystemClock()
         self._desk: Desk | None = None
@@ -138,7 +143,7 @@ class TaskFramework:
 
     async def submit(
         self,
-        task_type: str,
+        task_type: str | type[BackgroundTaskExecutable[Any, Any]] | BackgroundTaskExecutable[Any, Any],
         parameters: Any = None,
         *,
         user_id: str | None = None,
@@ -152,7 +157,7 @@ class TaskFramework:
         """Submit a task; it is stored durably when this returns.
 
         Args:
-            task_type: a registered type.
+            task_type: a registered type: its name, its class or an instance of that.
             parameters: what its model accepts, as JSON or as an instance.
             user_id: who owns the task.
             priority: high, normal or low.

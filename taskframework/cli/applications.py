@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from taskframework.errors import ConfigurationError, RegistrationError
+from taskframework.errors import ConfigurationError, RegistrationError, TaskframeworkError
 from taskframework.runtime import TaskFramework
+
+_PACKAGE = os.path.join(str(Path(__file__).parents[1]), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,19 +136,21 @@ def _no_such_module(name: str, missing: str, here: str) -> ConfigurationError:
 
 
 def _broken_module(name: str, error: BaseException) -> ConfigurationError:
+    hint = f"Correct it, then try `python -c 'import {name}'`."
+    reason = f"{type(error).__name__}: {error}"
+    if isinstance(error, TaskframeworkError):
+        reason, hint = error.message.rstrip("."), error.hint or hint
     return ConfigurationError(
-        f"Module {name!r} cannot be imported: {type(error).__name__}: {error}{_place(error)}.",
-        key="app.modules",
-        hint=f"Correct it, then try `python -c 'import {name}'`.",
+        f"Module {name!r} cannot be imported: {reason}{_place(error)}.", key="app.modules", hint=hint
     )
 
 
 def _place(error: BaseException) -> str:
-    """The line of the user's code that failed: the last one that is not the import machinery's."""
+    """The line of the user's code that failed: the last one that is neither Python's import machinery nor ours."""
     if isinstance(error, SyntaxError):
         return ""  # says it itself
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen")]
-    own = [frame for frame in frames if frame.filename not in (__file__, importlib.__file__)]
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith(("<", _PACKAGE, importlib.__file__))]
     if not own:
         return ""
     file = Path(own[-1].filename)

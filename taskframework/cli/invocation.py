@@ -25,8 +25,8 @@ class Invocation:
     @classmethod
     def of(cls, context: typer.Context, config: Path | None = None, apps: Sequence[str] | None = None) -> Invocation:
         """The options before the command's name, with those after it: a later --config counts, --app adds up."""
-        before = context.find_object(cls) or cls()
-        return cls(config or before.config, (*before.apps, *(apps or ())))
+        before = context.find_root().params
+        return cls(config or before["config"], (*(before["app"] or ()), *(apps or ())))
 
     def load(self, overrides: Mapping[str, object] | None = None) -> LoadedSettings:
         """Read the settings; `overrides` holds the command's flags by dotted key, None for those not given.

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import sys
-from importlib.metadata import version as package_version
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command, get_group
 
-from taskframework.cli import config, dlq, doctor, events, serve, submit, tasks, topology
-from taskframework.cli.demo import command as demo
-from taskframework.cli.invocation import Invocation
+from taskframework.cli.ending import leave
 from taskframework.cli.options import Apps, Config
-from taskframework.cli.output import show_error
-from taskframework.cli.process import leave
 from taskframework.errors import TaskframeworkError
 
-_START = "Try it"
-_RUN = "Run"
-_WORK = "Use"
-_LOOK = "Check"
+#: Each command: the panel of the help it is in, where its code is, and what it is for. The code is imported when the
+#: command is called, and the purpose is said here again, because all the code together takes half a second to import.
+_COMMANDS = {
+    "demo": ("Try it", "demo.command:demo", "Digest text files, a task each, on the embedded broker and store."),
+    "dev": ("Run", "serve:dev", "Run everything in one process: HTTP interface, worker and repairs. Needs no servers."),
+    "api": ("Run", "serve:api", "Serve HTTP: submit, look, operate. Workers execute."),
+    "worker": ("Run", "serve:worker", "Execute tasks. Any number of workers share the work."),
+    "submit": ("Use", "submit:submit", "Submit one task."),
+    "tasks": ("Use", "tasks:app", "Look at tasks; follow, cancel and retry one."),
+    "dlq": ("Use", "dlq:app", "Dead letters: list, show, replay."),
+    "events": ("Use", "events:app", "What happens, as other programs hear it."),
+    "doctor": ("Check", "doctor:doctor", "Check versions, settings, program, store and broker."),
+    "config": ("Check", "config:app", "The settings in force."),
+    "topology": ("Check", "topology:app", "Exchanges and queues on the broker."),
+}
 
 app = typer.Typer(
     name="taskframework",
@@ -31,14 +40,46 @@ app = typer.Typer(
 )
 
 
+class LaterCommand(TyperCommand):
+    """A command whose code is imported when it is called. Until then it is a line of the help."""
+
+    def __init__(self, name: str, panel: str, place: str, purpose: str) -> None:
+        super().__init__(name, help=purpose, rich_help_panel=panel)
+        self._place = place
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """The context of the real command, which is what runs."""
+        return self.real().make_context(info_name, args, parent, **extra)
+
+    def real(self) -> Any:
+        """The command itself, or the group of commands."""
+        module, _, name = self._place.partition(":")
+        found = getattr(importlib.import_module(f"taskframework.cli.{module}"), name)
+        if isinstance(found, typer.Typer):
+            return get_group(found)
+        alone = typer.Typer(add_completion=False)
+        alone.command(self.name)(found)
+        return get_command(alone)
+
+
+def command_line() -> TyperGroup:
+    """The command with all its commands."""
+    group = get_group(app)
+    for name, (panel, place, purpose) in _COMMANDS.items():
+        group.add_command(LaterCommand(name, panel, place, purpose))
+    return group
+
+
 def main() -> None:
     """Run the command line and end the process: 0 if it did what was asked, 2 for wrong usage, else 1."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a file's name may hold bytes that are no text
     try:
-        app()
+        command_line()()
     except TaskframeworkError as error:
+        from taskframework.cli.output import show_error
+
         show_error(error)
         code: int | str | None = 1
     except SystemExit as end:
@@ -48,13 +89,14 @@ def main() -> None:
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"taskframework {package_version('taskframework')}")
+        from importlib.metadata import version
+
+        typer.echo(f"taskframework {version('taskframework')}")
         raise typer.Exit
 
 
 @app.callback()
 def before(
-    context: typer.Context,
     config: Config = None,
     app: Apps = None,
     _: Annotated[
@@ -65,17 +107,3 @@ def before(
 
     Start with `taskframework demo`, then `taskframework dev --app yourmodule`.
     """
-    context.obj = Invocation(config, tuple(app or ()))
-
-
-app.command(rich_help_panel=_START)(demo.demo)
-app.command(rich_help_panel=_RUN)(serve.dev)
-app.command(rich_help_panel=_RUN)(serve.api)
-app.command(rich_help_panel=_RUN)(serve.worker)
-app.command(rich_help_panel=_WORK)(submit.submit)
-app.add_typer(tasks.app, name="tasks", rich_help_panel=_WORK)
-app.add_typer(dlq.app, name="dlq", rich_help_panel=_WORK)
-app.add_typer(events.app, name="events", rich_help_panel=_WORK)
-app.command(rich_help_panel=_LOOK)(doctor.doctor)
-app.add_typer(config.app, name="config", rich_help_panel=_LOOK)
-app.add_typer(topology.app, name="topology", rich_help_panel=_LOOK)

@@ -10,7 +10,6 @@ from typing import Annotated, TypeVar
 import typer
 
 from taskframework.model.query import MAX_LIMIT
-from taskframework.settings.durations import parse_duration
 
 Text = TypeVar("Text")
 Value = TypeVar("Value")
@@ -68,4 +67,6 @@ def seconds_or_duration(text: str) -> timedelta:
     Raises:
         ValueError: for anything else.
     """
+    from taskframework.settings.durations import parse_duration  # with all settings, which the help need not load
+
     return timedelta(seconds=int(text)) if text.isdecimal() else parse_duration(text)

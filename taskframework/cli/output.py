@@ -17,12 +17,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from taskframework.cli.ending import INTERRUPTED
 from taskframework.errors import TaskframeworkError
 
 Value = TypeVar("Value")
-
-#: The usual exit code after Ctrl-C.
-INTERRUPTED = 130
 
 #: Width of tables in a pipe or a file, where nobody's window cuts anything off.
 _WIDE = 200

@@ -10,13 +10,12 @@ import logging
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NoReturn
 
 from taskframework import failpoint
-from taskframework.cli.output import INTERRUPTED, forget_threads, note
+from taskframework.cli.ending import end_now, start_overtime
+from taskframework.cli.output import forget_threads, note
 from taskframework.cli.tether import Tether
 from taskframework.errors import ConfigurationError, TaskframeworkError
 from taskframework.observability.logs import configure_logging
@@ -26,8 +25,6 @@ from taskframework.worker.worker import Worker
 
 logger = logging.getLogger(__name__)
 
-#: Seconds that task code has to end by itself, in threads and on the event loop, before the process ends without it.
-_PATIENCE = 1.0
 #: Objects after which Python looks for garbage, and after which we do: more than the tasks in hand have.
 _PYTHONS_THRESHOLD = gc.get_threshold()
 _THRESHOLD = 20_000
@@ -60,15 +57,9 @@ def serve(
         close_tracing()
         # The event loop waits for task code that was left behind, for ever if it swallows its cancellation.
         error = sys.exception()
-        overtime = _start_overtime(int(error is not None), error)
+        overtime = start_overtime(int(error is not None), error)
         runner.close()
         overtime.cancel()
-
-
-def leave(code: int) -> NoReturn:
-    """End the process with this code, also when task code holds a thread that Python would wait for."""
-    _start_overtime(code)
-    sys.exit(code)
 
 
 async def _serve(framework: TaskFramework, *, worker: bool, api: bool, tether: Tether | None) -> None:
@@ -141,7 +132,7 @@ class Stop:
         if self._is_signalled:
             logger.warning("ending at once", extra={"signal": number.name})
             self._at_once()
-            _end_now(128 + number)
+            end_now(128 + number)
         self._is_signalled = True
         self.ask(signal=number.name)
 
@@ -204,25 +195,3 @@ def spare_the_collector() -> None:
     gc.freeze()
     if gc.get_threshold() == _PYTHONS_THRESHOLD:
         gc.set_threshold(_THRESHOLD, *_PYTHONS_THRESHOLD[1:])
-
-
-def _start_overtime(code: int, error: BaseException | None = None) -> threading.Timer:
-    overtime = threading.Timer(_PATIENCE, _end_without_waiting, [code, error])
-    overtime.daemon = True
-    overtime.start()
-    return overtime
-
-
-def _end_without_waiting(code: int, error: BaseException | None) -> None:
-    if code != INTERRUPTED:  # else somebody is in a hurry and knows why
-        main = threading.main_thread()
-        names = [thread.name for thread in threading.enumerate() if not (thread.daemon or thread is main)]
-        logger.warning("ending without waiting for task code, threads: %s", ", ".join(names) or "none", exc_info=error)
-    _end_now(code)
-
-
-def _end_now(code: int) -> NoReturn:
-    logging.shutdown()
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    os._exit(code)

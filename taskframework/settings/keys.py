@@ -3,34 +3,14 @@
 from __future__ import annotations
 
 import difflib
-import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import cache
-from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import BeforeValidator
-from pydantic.fields import FieldInfo
-
-from taskframework.settings.durations import format_duration
+from taskframework.settings.refusals import KeyPath, accepted, fields_of
 from taskframework.settings.schema import Settings
-from taskframework.settings.section import Section
-from taskframework.settings.sizes import parse_size
-
-KeyPath = tuple[str, ...]
 
 PREFIX = "TASKFRAMEWORK_"
-
-_WORDS = {
-    int: "whole number",
-    float: "number",
-    bool: "true or false",
-    str: "text",
-    Path: "path",
-    tuple: "list such as [one, two]",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +41,10 @@ def variable_of(path: KeyPath) -> str:
 @cache
 def known_keys() -> Mapping[KeyPath, Key]:
     """Every key in the order of the schema."""
-    return {key.path: key for key in _walk(Settings, (), Settings().model_dump(mode="json"))}
+    defaults = dict(flatten(Settings().model_dump(mode="json")))
+    return {
+        path: Key(path, accepted(field), defaults[path], field.description or "") for path, field in fields_of(Settings)
+    }
 
 
 @cache
@@ -101,48 +84,3 @@ def flatten(tree: Mapping[str, object], path: KeyPath = ()) -> Iterator[tuple[Ke
             yield from flatten(value, (*path, name))
         else:
             yield (*path, name), value
-
-
-def _walk(section: type[Section], path: KeyPath, defaults: Mapping[str, Any]) -> Iterator[Key]:
-    for name, field in section.model_fields.items():
-        here = (*path, name)
-        annotation = field.annotation
-        if isinstance(annotation, type) and issubclass(annotation, Section):
-            yield from _walk(annotation, here, defaults[name])
-        else:
-            yield Key(here, _in_words(annotation, field.metadata), defaults[name], field.description or "")
-
-
-def _in_words(annotation: object, metadata: Iterable[object]) -> str:
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if origin is Annotated:
-        marks = (part for mark in arguments[1:] for part in (mark.metadata if isinstance(mark, FieldInfo) else [mark]))
-        return _in_words(arguments[0], [*marks, *metadata])
-    if origin is Literal:
-        return " | ".join(str(choice) for choice in arguments)
-    if origin in (Union, types.UnionType):
-        words = " or ".join(_in_words(choice, metadata) for choice in arguments if choice is not type(None))
-        return f"{words}, or empty" if type(None) in arguments else words
-    if annotation is timedelta:
-        return f"duration{_limits(metadata)}"
-    if any(mark == BeforeValidator(parse_size) for mark in metadata):
-        return "size such as 1MiB" + _limits(metadata)
-    plain = origin or annotation
-    return (_WORDS[plain] if isinstance(plain, type) else str(plain)) + _limits(metadata)
-
-
-def _limits(metadata: Iterable[object]) -> str:
-    found: dict[str, object] = {}
-    for mark in metadata:
-        for name in ("ge", "gt", "le", "pattern", "min_length", "max_length"):
-            if (value := getattr(mark, name, None)) is not None:
-                found[name] = format_duration(value) if isinstance(value, timedelta) else value
-    if "ge" in found and "le" in found:
-        return f" from {found['ge']} to {found['le']}"
-    if "gt" in found:
-        return f" above {found['gt']}"
-    if "pattern" in found:
-        return f" matching `{found['pattern']}`, {found['max_length']} characters at most"
-    if "min_length" in found:
-        return ", not empty"
-    return f", {found['ge']} or more" if "ge" in found else ""

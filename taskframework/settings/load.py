@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails
 
 from taskframework.errors import ConfigurationError
-from taskframework.settings.keys import KeyPath, flatten, known_keys
+from taskframework.settings import refusals
+from taskframework.settings.keys import flatten, known_keys
+from taskframework.settings.refusals import KeyPath
 from taskframework.settings.schema import Settings
-from taskframework.settings.sources import Layer, Problem, from_environment, from_file, from_overrides
+from taskframework.settings.sources import Layer, from_environment, from_file, from_overrides
 from taskframework.settings.urls import redacted
 
 FILE_NAME = "application.yml"
 PROFILE_VARIABLE = "TASKFRAMEWORK_PROFILE"
 
 _DEFAULT = "default"
-_LIST_ALL = "`python -m taskframework.settings.reference` lists every setting."
-_LONGEST_SHOWN = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,18 +77,18 @@ def load_settings(
         from_overrides(overrides or {}),
     ]
     given = {entry.path: entry for layer in layers for entry in layer.entries}
-    places = {path: entry.place for path, entry in given.items()}
+    places = dict.fromkeys(known_keys(), _DEFAULT) | {path: entry.place for path, entry in given.items()}
     problems = [problem for layer in layers for problem in layer.problems]
     tree = Settings().model_dump()
     for entry in given.values():
         _put(tree, entry.path, entry.value)
     try:
-        settings = Settings.model_validate(tree)
+        settings = Settings.__pydantic_validator__.validate_python(tree)
     except ValidationError as error:
-        problems += _explain_errors(error, places)
+        problems += refusals.explain(error, Settings, places)
     if problems:
-        raise _configuration_error(problems)
-    origins = {".".join(key): places.get(key, _DEFAULT) for key, _ in flatten(settings.model_dump())}
+        raise refusals.refusal(problems)
+    origins = {".".join(path): place for path, place in places.items()}
     return LoadedSettings(settings, MappingProxyType(origins))
 
 
@@ -129,41 +128,3 @@ def _put(tree: dict[str, Any], path: KeyPath, value: object) -> None:
     for part in above:
         tree = tree[part]
     tree[last] = value
-
-
-def _explain_errors(error: ValidationError, places: Mapping[KeyPath, str]) -> Iterator[Problem]:
-    seen: set[KeyPath] = set()
-    for detail in error.errors(include_url=False):
-        path = _key_of(tuple(str(part) for part in detail["loc"]))
-        if path not in seen:  # a choice of types gives one error for each
-            seen.add(path)
-            yield Problem(".".join(path), f"{'.'.join(path)} ({places.get(path, _DEFAULT)}) {_reason(path, detail)}")
-
-
-def _key_of(location: KeyPath) -> KeyPath:
-    while location and location not in known_keys():
-        location = location[:-1]
-    return location
-
-
-def _reason(path: KeyPath, detail: ErrorDetails) -> str:
-    if detail["type"] == "value_error":
-        reason = f"{detail['ctx']['error']}."
-        return reason if path[-1] == "url" else f"is {_shown(detail['input'])}; it {reason}"
-    return f"is {_shown(detail['input'])}; accepted: {known_keys()[path].accepts}."
-
-
-def _shown(value: object) -> str:
-    if value is None:
-        return "empty"
-    text = redacted(repr(value))
-    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
-
-
-def _configuration_error(problems: list[Problem]) -> ConfigurationError:
-    key = problems[0].key or None
-    if len(problems) == 1:
-        return ConfigurationError(f"The configuration is wrong: {problems[0].text}", key=key, hint=_LIST_ALL)
-    lines = "".join(f"\n  - {problem.text}" for problem in problems)
-    hint = f"Correct these and start again; {_LIST_ALL}"
-    return ConfigurationError(f"The configuration has {len(problems)} problems:{lines}\n", key=key, hint=hint)

@@ -5,19 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import yaml
-from pydantic import Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from taskframework.errors import ConfigurationError
 from taskframework.settings.documents import read_document, value_of
 from taskframework.settings.schema import LogLevel
-from taskframework.settings.section import Section
 
 
-class _Logger(Section):
+class _Logger(BaseModel, extra="forbid"):
     level: LogLevel
 
 
-class _LoggingFile(Section):
+class _LoggingFile(BaseModel, extra="forbid"):
     loggers: dict[str, _Logger] = Field(default={})
 
 

@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationInfo
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo
 
+from taskframework.settings import refusals
 from taskframework.settings.durations import format_duration
 from taskframework.settings.urls import redacted
+
+if TYPE_CHECKING:
+    from pydantic._internal._model_construction import ModelMetaclass
+else:
+    ModelMetaclass = type(BaseModel)  # has no public name
 
 ZERO = timedelta(0)
 
 
-class Section(BaseModel):
+class _InWords(ModelMetaclass):
+    """Raises the framework's error from a constructor. An `__init__` would do so for sections within sections too, and
+    then the first wrong one would hide the others.
+    """
+
+    def __call__(self, *arguments: Any, **values: Any) -> Any:
+        with _in_words(self):
+            return super().__call__(*arguments, **values)
+
+
+class Section(BaseModel, metaclass=_InWords):
     """A group of settings: fixed once read, without unknown keys, and shown without passwords."""
 
     # Defaults are validated too, so that a check across two settings sees a default beside a changed value.
@@ -22,9 +40,30 @@ class Section(BaseModel):
         frozen=True, extra="forbid", validate_default=True, hide_input_in_errors=True, allow_inf_nan=False
     )
 
+    @classmethod
+    def model_validate(cls, obj: Any, **options: Any) -> Self:
+        """Make a section from a map.
+
+        Raises:
+            ConfigurationError: naming everything that is wrong.
+        """
+        with _in_words(cls):
+            return super().model_validate(obj, **options)
+
     def __repr_args__(self) -> Iterable[tuple[str | None, object]]:
         for name, value in super().__repr_args__():
             yield name, redacted(value) if isinstance(value, str) else value
+
+
+@contextmanager
+def _in_words(section: type) -> Iterator[None]:
+    """Turn pydantic's error into the framework's; the name of a class is that of its section: `ApiSettings`, `api`."""
+    try:
+        yield
+    except ValidationError as error:
+        name = section.__name__.removesuffix("Settings").lower()
+        problems = refusals.explain(error, section, section=(name,) if name else ())
+        raise refusals.refusal(list(problems)) from None
 
 
 def not_below(value: timedelta, info: ValidationInfo, other: str) -> timedelta:

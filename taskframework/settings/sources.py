@@ -11,7 +11,8 @@ from pathlib import Path
 import yaml
 
 from taskframework.settings.documents import is_empty, pairs, parse, read_document, value_of
-from taskframework.settings.keys import PREFIX, KeyPath, advice, groups, known_keys
+from taskframework.settings.keys import PREFIX, advice, groups, known_keys
+from taskframework.settings.refusals import KeyPath, Problem
 
 #: Read by others: the choice of the profile, the tests, the failpoints.
 _FOREIGN = re.compile(r"TASKFRAMEWORK_(PROFILE|FAILPOINTS|TEST_.*)")
@@ -27,14 +28,6 @@ class Entry:
     path: KeyPath
     value: object
     place: str
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One thing that is wrong, as a sentence."""
-
-    key: str
-    text: str
 
 
 @dataclass(frozen=True, slots=True)

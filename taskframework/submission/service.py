@@ -19,6 +19,7 @@ from taskframework.model.status import Priority
 from taskframework.model.task import Task, first_state, new_task_id
 from taskframework.model.values import MAX_PARAMETERS_BYTES, check_storable, fingerprint
 from taskframework.stores.base import Inserted, TaskStore
+from taskframework.tasks.executable import BackgroundTaskExecutable
 from taskframework.tasks.options import MAX_ATTEMPTS
 from taskframework.tasks.registry import Registration, TaskRegistry
 from taskframework.telemetry import current_traceparent
@@ -42,9 +43,12 @@ class InvalidRequestError(SubmissionError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmitRequest:
-    """What somebody wants done. Left out values come from the task type's options, then from the settings."""
+    """What somebody wants done. Left out values come from the task type's options, then from the settings.
 
-    task_type: str
+    `task_type` is the name of a registered type, or its class or an instance of that.
+    """
+
+    task_type: str | type[BackgroundTaskExecutable[Any, Any]] | BackgroundTaskExecutable[Any, Any]
     parameters: Any = field(default=None, repr=False)
     user_id: str = ANONYMOUS
     priority: str | None = None
@@ -132,7 +136,7 @@ class TaskSubmissionService:
         return Submission(inserted.task, is_new=True)
 
     def _new_task(self, request: SubmitRequest) -> Task:
-        registration = self._registry.require(request.task_type)
+        registration = self._registry.require(type_name(request.task_type))
         registration.validate_parameters(request.parameters)
         parameters = _as_json(registration, request.parameters)
         canonical = check_storable(parameters, "parameters", MAX_PARAMETERS_BYTES)
@@ -142,13 +146,13 @@ class TaskSubmissionService:
         options = registration.executable.options
         return Task.new(
             task_id=task_id,
-            task_type=request.task_type,
+            task_type=registration.task_type,
             priority=_priority(request.priority or options.priority),
             user_id=_name("user_id", request.user_id),
             correlation_id=_name("correlation_id", request.correlation_id or task_id),
             traceparent=current_traceparent(),
             parameters=parameters,
-            parameters_hash=fingerprint(request.task_type, canonical),
+            parameters_hash=fingerprint(registration.task_type, canonical),
             idempotency_key=_name("idempotency_key", request.idempotency_key),
             max_attempts=_attempts(request.max_attempts, options.max_attempts, self._max_attempts),
             not_before=not_before,
@@ -163,6 +167,22 @@ class TaskSubmissionService:
         if stored.parameters_hash != wanted.parameters_hash:
             raise IdempotencyConflictError(wanted.idempotency_key or "", stored.task_id)
         return stored
+
+
+def type_name(given: object) -> str:
+    """The name of a task type that is given by it, by its class or by an instance.
+
+    Raises:
+        InvalidRequestError: if it is anything else.
+    """
+    is_task = isinstance(given, BackgroundTaskExecutable) or (
+        isinstance(given, type) and issubclass(given, BackgroundTaskExecutable)
+    )
+    name = getattr(given, "task_type", None) if is_task else given
+    if isinstance(name, str):
+        return name
+    what = "the task class has no task_type" if is_task else f"{given!r:.100} names no task"
+    raise InvalidRequestError("task_type", what, "Give the type's name, its class or an instance of that.")
 
 
 def _as_json(registration: Registration, value: Any) -> Any:

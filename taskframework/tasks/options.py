@@ -11,7 +11,6 @@ from taskframework.model.status import Priority
 
 DEFAULT_TIMEOUT = timedelta(hours=1)
 MAX_ATTEMPTS = 1000
-_ZERO = timedelta(0)
 _COUNT = f"a number from 1 to {MAX_ATTEMPTS}"
 
 
@@ -21,20 +20,21 @@ class TaskOptions:
 
     Args:
         max_attempts: attempts before the task is a dead letter, at least 1.
-        timeout: longest time one attempt may run.
+        timeout: longest time one attempt may run, as a timedelta or in seconds.
         priority: lane for submissions that name none.
-        initial_delay: delay after the first failed attempt; it grows by the settings' back-off factor.
-        max_delay: longest delay between two attempts.
+        initial_delay: delay after the first failed attempt, as a timedelta or in seconds; it grows by the settings'
+            back-off factor.
+        max_delay: longest delay between two attempts, as a timedelta or in seconds.
         retry_on: further exception types that deserve another attempt.
         run_in: where a plain `def execute` runs: `"thread"` (a bounded pool) or `"process"` (a process pool, for
             code that keeps the processor busy).
     """
 
     max_attempts: int | None = None
-    timeout: timedelta = DEFAULT_TIMEOUT
+    timeout: timedelta | float = DEFAULT_TIMEOUT
     priority: Priority | Literal["high", "normal", "low"] = Priority.NORMAL
-    initial_delay: timedelta | None = None
-    max_delay: timedelta | None = None
+    initial_delay: timedelta | float | None = None
+    max_delay: timedelta | float | None = None
     retry_on: tuple[type[BaseException], ...] = ()
     run_in: Literal["thread", "process"] = "thread"
 
@@ -45,11 +45,11 @@ class TaskOptions:
             RegistrationError: naming the option and what it accepts.
         """
         _require(self.max_attempts is None or _is_count(self.max_attempts), self, "max_attempts", _COUNT)
-        _require(_is_time(self.timeout) and self.timeout > _ZERO, self, "timeout", "a timedelta above zero")
+        _require(_is_time(self.timeout) and bool(self.timeout), self, "timeout", "a timedelta or seconds, above zero")
         _require(self.priority in tuple(Priority), self, "priority", "high, normal or low")
         for name in ("initial_delay", "max_delay"):
             delay = getattr(self, name)
-            _require(delay is None or (_is_time(delay) and delay >= _ZERO), self, name, "a timedelta of zero or more")
+            _require(delay is None or _is_time(delay), self, name, "a timedelta or seconds, zero or more")
         _require(_are_errors(self.retry_on), self, "retry_on", "a tuple of exception types")
         _require(self.run_in in ("thread", "process"), self, "run_in", "thread or process")
 
@@ -64,8 +64,17 @@ def _are_errors(value: object) -> bool:
     )
 
 
+def as_timedelta(value: timedelta | float) -> timedelta:
+    """A length of time that an option gives as one or in seconds."""
+    return value if isinstance(value, timedelta) else timedelta(seconds=value)
+
+
 def _is_time(value: object) -> bool:
-    return isinstance(value, timedelta)
+    if isinstance(value, timedelta):
+        return value >= timedelta(0)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return 0 <= value <= timedelta.max.total_seconds()
 
 
 def _require(is_right: bool, options: TaskOptions, name: str, accepted: str) -> None:

@@ -19,6 +19,7 @@ from taskframework.model.transitions import DEADLINE, DEADLINE_PASSED
 from taskframework.model.values import MAX_RESULT_BYTES, check_storable, problems_of
 from taskframework.stores.base import TaskStore
 from taskframework.tasks.context import AttemptControl, TaskContext
+from taskframework.tasks.options import as_timedelta
 from taskframework.tasks.registry import Registration
 from taskframework.tasks.steps import Steps
 from taskframework.tasks.values import refuse_non_finite
@@ -103,7 +104,7 @@ class TaskExecutorService:
             if attempt.stop_reason is None:
                 happened()
 
-        limit = _TimeLimit(registration.executable.options.timeout.total_seconds(), is_over)
+        limit = _TimeLimit(as_timedelta(registration.executable.options.timeout).total_seconds(), is_over)
         # A task of its own: cancelling it stops the code and nothing else.
         run = loop.create_task(self._call(registration, context, limit))
         run.add_done_callback(happened)

@@ -17,6 +17,7 @@ from taskframework.model.retry import RetryPolicy
 from taskframework.model.status import DEAD
 from taskframework.model.task import Task
 from taskframework.stores.base import TaskStore
+from taskframework.tasks.options import as_timedelta
 from taskframework.tasks.registry import Registration
 from taskframework.worker.attempt import RunningAttempt
 from taskframework.worker.held import HeldDelivery
@@ -110,11 +111,11 @@ class SettleStation:
         if not isinstance(outcome, Failed) or outcome.delay is not None or not outcome.retryable:
             return outcome
         options = registration.executable.options
-        policy = replace(
-            self._policy,
-            initial_delay=options.initial_delay if options.initial_delay is not None else self._policy.initial_delay,
-            max_delay=options.max_delay if options.max_delay is not None else self._policy.max_delay,
-        )
+        policy = self._policy
+        if options.initial_delay is not None:
+            policy = replace(policy, initial_delay=as_timedelta(options.initial_delay))
+        if options.max_delay is not None:
+            policy = replace(policy, max_delay=as_timedelta(options.max_delay))
         return replace(outcome, delay=policy.delay(attempt.task.attempts))
 
 

@@ -34,7 +34,7 @@ def test_help_loads_no_server_and_no_driver(folder: Folder) -> None:
     script = (
         "import sys, taskframework.cli.main as main\n"
         "sys.argv = ['taskframework', '--help']\n"
-        "try: main.app()\n"
+        "try: main.main()\n"
         "except SystemExit: pass\n"
         f"print([name for name in {heavy!r} if name in sys.modules])"
     )

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
+
+import pytest
 
 import taskframework
+from taskframework.cli.main import LaterCommand, command_line
 from tests.architecture.sources import ROOT, modules
 
 
@@ -21,3 +26,40 @@ def test_every_public_class_and_function_has_a_docstring() -> None:
 def test_every_module_has_a_docstring() -> None:
     silent = [path for path in modules() if not ast.get_docstring(ast.parse(path.read_text()))]
     assert [str(path.relative_to(ROOT)) for path in silent] == []
+
+
+#: What an import of a name or a line of help has no need of, and what takes long to import.
+HEAVY = {
+    *("aio_pika", "aiormq", "fastapi", "httpx", "motor", "opentelemetry", "prometheus_client", "pymongo", "starlette"),
+    *("structlog", "tenacity", "uvicorn", "yaml", "sqlite3", "taskframework.runtime", "taskframework.settings"),
+}
+
+
+@pytest.mark.parametrize(
+    ("program", "not_needed"),
+    [
+        ("import taskframework", {*HEAVY, "asyncio", "pydantic", "rich", "typer", "taskframework.errors"}),
+        ("from taskframework import BackgroundTaskExecutable, TaskOptions, RetryableError", {*HEAVY, "rich", "typer"}),
+        ("import sys; sys.argv[1:] = ['--help']; from taskframework.cli.main import main; main()", HEAVY),
+    ],
+    ids=["package", "names", "help"],
+)
+def test_what_is_not_needed_is_not_imported(program: str, not_needed: set[str]) -> None:
+    script = f"import atexit, sys; atexit.register(lambda: print('\\n', *sys.modules)); {program}"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert set(done.stdout.splitlines()[-1].split()) & not_needed == set()
+
+
+def test_a_name_that_is_not_public_is_an_error_as_in_any_module() -> None:
+    with pytest.raises(AttributeError, match="module 'taskframework' has no attribute 'Nothing'"):
+        taskframework.Nothing  # noqa: B018
+    with pytest.raises(ImportError, match="cannot import name 'Nothing' from 'taskframework'"):
+        exec("from taskframework import Nothing")
+    assert set(taskframework.__all__) <= set(dir(taskframework))
+
+
+def test_the_help_says_of_each_command_what_the_command_says_of_itself() -> None:
+    for name, command in command_line().commands.items():
+        assert isinstance(command, LaterCommand)
+        purpose, said = str(command.help), command.real().help
+        assert said.startswith(purpose.rstrip(".")), f"{name}: {purpose!r} is not the beginning of {said!r}"

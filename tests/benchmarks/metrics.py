@@ -70,6 +70,10 @@ ALONE: tuple[Metric, ...] = (
     Metric(
         "embedded", "Embedded broker and SQLite, submitted and done in one process", "tasks/s", "embedded", is_rate=True
     ),
+    Metric("start_import", "A Python process that does `import taskframework`", "ms", "start_import"),
+    Metric("start_framework", "One that does `from taskframework import TaskFramework`", "ms", "start_framework"),
+    Metric("start_help", "`taskframework --help`", "ms", "start_help"),
+    Metric("start_list", "`taskframework tasks list` on SQLite", "ms", "start_list"),
 )
 
 

@@ -16,10 +16,11 @@ from tests.benchmarks.figures.database import two_writes
 from tests.benchmarks.figures.drain import drain
 from tests.benchmarks.figures.embedded import embedded
 from tests.benchmarks.figures.latency import latency
+from tests.benchmarks.figures.starting import starting
 from tests.benchmarks.stage import ROOT, Program, Stage
 
-FIGURES = ("drain", "latency", "embedded")
-#: Under which name samples are kept that are nobody's: of the database alone, of the embedded default.
+FIGURES = ("drain", "latency", "embedded", "starting")
+#: Under which name samples are kept that are nobody's: of the database alone, of the embedded default, of starts.
 ALONE = "alone"
 #: Load for latencies: half of the contender's own drain rate with one worker process, but no more than a client in
 #: Python keeps up beside everything else on two cores; the second number is for a run that does not measure drains.
@@ -99,6 +100,8 @@ def _trials(plan: Plan, stage: Stage, programs: Sequence[Program], collected: Co
         yield _Trial(ALONE, "writes", partial(two_writes, stage, pairs=plan.probes))
     if "embedded" in plan.figures:
         yield _Trial(ALONE, "embedded", partial(embedded, tasks=plan.tasks))
+    if "starting" in plan.figures:
+        yield _Trial(ALONE, "starting", starting)
 
 
 def _drain(plan: Plan, stage: Stage, program: Program, processes: int) -> Samples:
@@ -124,5 +127,7 @@ def _told(samples: Samples) -> str:
         "load_start": "start {:.1f} ms",
         "write_both": "insert and claim {:.1f} ms",
         "embedded": "{:,.0f}/s",
+        "start_import": "import {:.0f} ms",
+        "start_help": "help {:.0f} ms",
     }
     return "  ".join(form.format(statistics.median(samples[name])) for name, form in shown.items() if name in samples)

@@ -38,6 +38,7 @@ def judged(contenders: Figures, alone: Mapping[str, Figure]) -> list[Target]:
         *_cpu(ours, peers),
         *_floor(ours, floor),
         *_embedded(alone),
+        *_starting(alone),
     ]
 
 
@@ -78,6 +79,12 @@ def _floor(ours: Mapping[str, Figure], floor: Mapping[str, Figure]) -> Iterator[
 def _embedded(alone: Mapping[str, Figure]) -> Iterator[Target]:
     if "embedded" in alone:
         yield Target("Embedded broker and SQLite", alone["embedded"].value, 2_000, "tasks/s", at_least=True)
+
+
+def _starting(alone: Mapping[str, Figure]) -> Iterator[Target]:
+    for name, title in (("start_import", "`import taskframework`"), ("start_help", "`taskframework --help`")):
+        if name in alone:
+            yield Target(title, alone[name].value, 300, "ms", at_least=False)
 
 
 def _whole_cpu(figures: Mapping[str, Figure]) -> float | None:

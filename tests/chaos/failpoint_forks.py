@@ -26,6 +26,8 @@ from tests.support.process import Process, ServerFailed
 _ROOT = Path(__file__).parents[2]
 _PRELOADED = (
     "taskframework.cli.main",
+    "taskframework.cli.serve",
+    "taskframework.cli.submit",
     "taskframework.api.server",
     "taskframework.brokers.embedded",
     "taskframework.brokers.rabbitmq.broker",

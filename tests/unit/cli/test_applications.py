@@ -25,6 +25,7 @@ def programs(folder: Path) -> None:
     (folder / "second.py").write_text(PROGRAM.format(task_type="greets-too"))
     (folder / "same.py").write_text(PROGRAM.format(task_type="greets"))
     (folder / "broken.py").write_text("x = 1\nraise ZeroDivisionError('so it is')\n")
+    (folder / "hasty.py").write_text("from taskframework import TaskOptions\n\noptions = TaskOptions(timeout=-5)\n")
     (folder / "unfinished.py").write_text("def (:\n")
     (folder / "needy.py").write_text("import no_such_package\n")
     (folder / "quits.py").write_text("raise SystemExit(3)\n")
@@ -40,6 +41,7 @@ def programs(folder: Path) -> None:
         ("./sub/greeting.py:framework", "this is a file", "Write --app sub.greeting:framework,"),
         ("greeting:", "names no module", "package.module[:name]"),
         ("broken", "'broken' cannot be imported: ZeroDivisionError: so it is (broken.py, line 2)", "Correct it"),
+        ("hasty", "'hasty' cannot be imported: The option timeout is -5 (hasty.py, line 3).", "seconds, above zero"),
         ("unfinished", "'unfinished' cannot be imported: SyntaxError", "Correct it"),
         ("needy", "'needy' cannot be imported: ModuleNotFoundError: No module named 'no_such_package'", "Correct it"),
         ("quits", "'quits' cannot be imported: SystemExit: 3", "Correct it"),

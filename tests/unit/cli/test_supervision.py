@@ -187,7 +187,7 @@ async def test_a_stop_does_not_wait_for_a_restart(parents: list[Parent], monkeyp
 
 async def test_a_second_signal_ends_all_at_once(parents: list[Parent], monkeypatch: pytest.MonkeyPatch) -> None:
     ended_with: list[int] = []
-    monkeypatch.setattr(process, "_end_now", ended_with.append)
+    monkeypatch.setattr(process, "end_now", ended_with.append)
     monkeypatch.setattr(supervision, "_STOP_MARGIN", 60.0)
     parents.append(parent := Parent(_READY + "stay()\ntime.sleep(60)", 2))
     await parent.ready()
@@ -200,7 +200,7 @@ async def test_a_second_signal_ends_all_at_once(parents: list[Parent], monkeypat
 
 async def test_a_signal_after_another_wish_to_stop_is_the_first_one(monkeypatch: pytest.MonkeyPatch) -> None:
     ended_with: list[int] = []
-    monkeypatch.setattr(process, "_end_now", ended_with.append)
+    monkeypatch.setattr(process, "end_now", ended_with.append)
     stop = process.Stop()
     stop.is_opening = False
     stop.ask(cause="the parent")

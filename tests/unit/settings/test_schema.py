@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
 from pydantic import ValidationError
 
-from taskframework.settings import BrokerSettings, RetrySettings, Settings, StoreSettings, WorkerSettings
+from taskframework.errors import ConfigurationError
+from taskframework.settings import ApiSettings, BrokerSettings, RetrySettings, Settings, StoreSettings, WorkerSettings
 from taskframework.settings.keys import groups, known_keys, section_titles
+from taskframework.settings.section import Section
 
 
 def test_every_key_has_a_line_of_meaning() -> None:
@@ -71,12 +74,34 @@ def test_a_password_is_not_in_any_representation() -> None:
     assert settings.broker.url == "amqp://user:secret@host"
 
 
-def test_a_refused_value_is_not_in_the_error_either() -> None:
-    with pytest.raises(ValidationError) as caught:
-        BrokerSettings(url="amqps//user:secret@host")
-    assert "secret" not in str(caught.value)
+WRONG = [
+    (lambda: Settings(api=ApiSettings(port=99999)), "api.port", "is 99999; accepted: whole number from 0 to 65535."),
+    (lambda: Settings.model_validate({"api": {"port": "x"}}), "api.port", "is 'x'; accepted: whole number from 0"),
+    (lambda: Settings.model_validate({"worker": {"processes": "x"}}), "worker.processes", "is 'x'; accepted: auto or"),
+    (lambda: Settings.model_validate({"api": {"prot": 1}}), "api.prot", "is not a setting. Did you mean api.port?"),
+    (lambda: Settings.model_validate({"api": 8000}), "api", "is a group of settings; give them by their names."),
+    (lambda: Settings.model_validate({"rate_limiter": {}}), "rate_limiter", "is not a setting."),
+    (lambda: RetrySettings(initial_delay=timedelta(hours=2)), "retry.max_delay", "must not be less than initial_delay"),
+    (lambda: BrokerSettings(url="amqps//user:secret@host"), "broker.url", "must be embedded://, amqp://"),
+]
 
 
-def test_a_default_is_checked_against_what_was_given() -> None:
-    with pytest.raises(ValidationError, match="must not be less than initial_delay, which is 2h"):
-        RetrySettings(initial_delay=timedelta(hours=2))
+@pytest.mark.parametrize(("make", "key", "said"), WRONG, ids=[key for _, key, _ in WRONG])
+def test_what_a_program_gives_is_refused_as_what_a_file_gives(make: Callable[[], Section], key: str, said: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        make()
+    assert refused.value.key == key
+    assert str(refused.value).startswith(f"The configuration is wrong: {key} ")
+    assert said in str(refused.value)
+    assert "secret" not in str(refused.value)
+
+
+def test_everything_that_is_wrong_is_said_at_once() -> None:
+    with pytest.raises(ConfigurationError, match=r"(?s)has 2 problems:.*app\.modules is 1; .*api\.port is -1; "):
+        Settings.model_validate({"api": {"port": -1}, "app": {"modules": [1]}})
+
+
+def test_a_section_is_named_as_its_class() -> None:
+    assert {name: type(section).__name__ for name, section in Settings()} == {
+        name: f"{name.capitalize()}Settings" for name in Settings.model_fields
+    }

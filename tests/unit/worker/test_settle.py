@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from taskframework import BackgroundTaskExecutable, TaskContext
+from taskframework import BackgroundTaskExecutable, TaskContext, TaskOptions
 from taskframework.aggregation.state_aggregator import StateAggregatorService
 from taskframework.bus import EventBus
 from taskframework.clock import SystemClock
@@ -108,9 +108,9 @@ class Bench:
         await self.claimed("other-worker", retrying)
         return attempt
 
-    async def settle(self, attempt: RunningAttempt, outcome: Outcome) -> Delivery:
+    async def settle(self, attempt: RunningAttempt, outcome: Outcome, kind: type[Plain] = Plain) -> Delivery:
         delivery = Delivery()
-        await self.station.settle(TaskRegistry().register(Plain), attempt, outcome, delivery)  # type: ignore[arg-type]
+        await self.station.settle(TaskRegistry().register(kind), attempt, outcome, delivery)  # type: ignore[arg-type]
         return delivery
 
     async def present(self, attempt: RunningAttempt) -> Task:
@@ -125,6 +125,19 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     await store.open()
     yield Bench(store)
     await store.close()
+
+
+@pytest.mark.parametrize(
+    "chosen", [TaskOptions(initial_delay=60), TaskOptions(max_delay=60), TaskOptions(max_delay=timedelta(minutes=1))]
+)
+async def test_the_delays_of_a_task_type_go_before_those_of_the_settings(bench: Bench, chosen: TaskOptions) -> None:
+    class Own(Plain):
+        options = chosen
+
+    attempt = await bench.claimed()
+    await bench.settle(attempt, Failed(describe(OSError("not now"), retryable=True), True), Own)
+    task = await bench.present(attempt)
+    assert task.not_before - task.updated_at == timedelta(minutes=1)
 
 
 @pytest.mark.parametrize("lost_replies", [0, 1, 2])

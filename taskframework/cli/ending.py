@@ -1,0 +1,46 @@
+"""The end of a process, which waits for nobody who hangs."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from typing import NoReturn
+
+logger = logging.getLogger(__name__)
+
+#: The usual exit code after Ctrl-C.
+INTERRUPTED = 130
+#: Seconds that task code has to end by itself, in threads and on the event loop, before the process ends without it.
+_PATIENCE = 1.0
+
+
+def leave(code: int) -> NoReturn:
+    """End the process with this code, also when task code holds a thread that Python would wait for."""
+    start_overtime(code)
+    sys.exit(code)
+
+
+def start_overtime(code: int, error: BaseException | None = None) -> threading.Timer:
+    """End the process with this code in a second, unless the timer is cancelled before."""
+    overtime = threading.Timer(_PATIENCE, _end_without_waiting, [code, error])
+    overtime.daemon = True
+    overtime.start()
+    return overtime
+
+
+def end_now(code: int) -> NoReturn:
+    """End the process at once, with what was written so far."""
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)
+
+
+def _end_without_waiting(code: int, error: BaseException | None) -> None:
+    if code != INTERRUPTED:  # else somebody is in a hurry and knows why
+        main = threading.main_thread()
+        names = [thread.name for thread in threading.enumerate() if not (thread.daemon or thread is main)]
+        logger.warning("ending without waiting for task code, threads: %s", ", ".join(names) or "none", exc_info=error)
+    end_now(code)

@@ -1,0 +1,149 @@
+"""What is wrong with settings, in words: the key, where its value came from, and what is accepted."""
+
+from __future__ import annotations
+
+import difflib
+import types
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel, BeforeValidator, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from taskframework.errors import ConfigurationError
+from taskframework.settings.durations import format_duration
+from taskframework.settings.sizes import parse_size
+from taskframework.settings.urls import redacted
+
+KeyPath = tuple[str, ...]
+
+_LIST_ALL = "`python -m taskframework.settings.reference` lists every setting."
+_LONGEST_SHOWN = 80
+_WORDS = {
+    int: "whole number",
+    float: "number",
+    bool: "true or false",
+    str: "text",
+    Path: "path",
+    tuple: "list such as [one, two]",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong, as a sentence."""
+
+    key: str
+    text: str
+
+
+def fields_of(model: type[BaseModel], path: KeyPath = ()) -> Iterator[tuple[KeyPath, FieldInfo]]:
+    """Every setting of a section and of the sections in it, in the order of the schema."""
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from fields_of(field.annotation, (*path, name))
+        else:
+            yield (*path, name), field
+
+
+def explain(
+    error: ValidationError, model: type[BaseModel], places: Mapping[KeyPath, str] | None = None, section: KeyPath = ()
+) -> Iterator[Problem]:
+    """The problems that pydantic found.
+
+    Args:
+        error: what it raised.
+        model: what the values were for.
+        places: where each value was given, if that is known.
+        section: the path of the model itself.
+    """
+    fields = dict(fields_of(model, section))
+    seen: set[KeyPath] = set()
+    for detail in error.errors(include_url=False):
+        path = _key_of((*section, *(str(part) for part in detail["loc"])), fields)
+        if path not in seen:  # a choice of types gives one error for each
+            seen.add(path)
+            place = f" ({places[path]})" if places and path in places else ""
+            key = ".".join(path)
+            yield Problem(key, f"{key or 'Settings'}{place} {_reason(path, detail, fields)}")
+
+
+def refusal(problems: list[Problem]) -> ConfigurationError:
+    """All problems as one error."""
+    key = problems[0].key or None
+    if len(problems) == 1:
+        return ConfigurationError(f"The configuration is wrong: {problems[0].text}", key=key, hint=_LIST_ALL)
+    lines = "".join(f"\n  - {problem.text}" for problem in problems)
+    hint = f"Correct these and start again; {_LIST_ALL}"
+    return ConfigurationError(f"The configuration has {len(problems)} problems:{lines}\n", key=key, hint=hint)
+
+
+def accepted(field: FieldInfo) -> str:
+    """Type and limits of a setting in words."""
+    return _in_words(field.annotation, field.metadata)
+
+
+def _key_of(location: KeyPath, fields: Mapping[KeyPath, FieldInfo]) -> KeyPath:
+    """The setting at a location, which may go into it: to an entry of a list, or to one of a choice of types."""
+    above = (location[:length] for length in range(len(location)))
+    return next((path for path in above if path in fields), location)
+
+
+def _reason(path: KeyPath, detail: ErrorDetails, fields: Mapping[KeyPath, FieldInfo]) -> str:
+    if detail["type"] == "value_error":
+        reason = f"{detail['ctx']['error']}."
+        return reason if path[-1] == "url" else f"is {_shown(detail['input'])}; it {reason}"
+    if path in fields:
+        return f"is {_shown(detail['input'])}; accepted: {accepted(fields[path])}."
+    if any(known[: len(path)] == path for known in fields):
+        return "is a group of settings; give them by their names."
+    close = difflib.get_close_matches(".".join(path), map(".".join, fields), n=1, cutoff=0.75)
+    return f"is not a setting.{f' Did you mean {close[0]}?' if close else ''}"
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "empty"
+    if isinstance(value, timedelta):
+        return format_duration(value)
+    text = redacted(repr(value))
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
+
+
+def _in_words(annotation: object, metadata: Iterable[object]) -> str:
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        marks = (part for mark in arguments[1:] for part in (mark.metadata if isinstance(mark, FieldInfo) else [mark]))
+        return _in_words(arguments[0], [*marks, *metadata])
+    if origin is Literal:
+        return " | ".join(str(choice) for choice in arguments)
+    if origin in (Union, types.UnionType):
+        words = " or ".join(_in_words(choice, metadata) for choice in arguments if choice is not type(None))
+        return f"{words}, or empty" if type(None) in arguments else words
+    if annotation is timedelta:
+        return f"duration{_limits(metadata)}"
+    if any(mark == BeforeValidator(parse_size) for mark in metadata):
+        return "size such as 1MiB" + _limits(metadata)
+    plain = origin or annotation
+    return (_WORDS[plain] if isinstance(plain, type) else str(plain)) + _limits(metadata)
+
+
+def _limits(metadata: Iterable[object]) -> str:
+    found: dict[str, object] = {}
+    for mark in metadata:
+        for name in ("ge", "gt", "le", "pattern", "min_length", "max_length"):
+            if (value := getattr(mark, name, None)) is not None:
+                found[name] = format_duration(value) if isinstance(value, timedelta) else value
+    if "ge" in found and "le" in found:
+        return f" from {found['ge']} to {found['le']}"
+    if "gt" in found:
+        return f" above {found['gt']}"
+    if "pattern" in found:
+        return f" matching `{found['pattern']}`, {found['max_length']} characters at most"
+    if "min_length" in found:
+        return ", not empty"
+    return f", {found['ge']} or more" if "ge" in found else ""

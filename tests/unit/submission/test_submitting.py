@@ -1,0 +1,63 @@
+"""`TaskFramework.submit`: how a task type may be named, and what is said about everything else."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taskframework import (
+    BackgroundTaskExecutable,
+    ConfigurationError,
+    InvalidRequestError,
+    Settings,
+    SubmitRequest,
+    TaskContext,
+    TaskFramework,
+    UnknownTaskTypeError,
+)
+
+
+class Counts(BackgroundTaskExecutable[str, int]):
+    task_type = "counts"
+
+    def execute(self, context: TaskContext[str]) -> int:
+        return len(context.parameters)
+
+
+class Unregistered(Counts):
+    task_type = "unregistered"
+
+
+@pytest.fixture
+async def framework(tmp_path: Path) -> AsyncIterator[TaskFramework]:
+    framework = TaskFramework(Settings.model_validate({"store": {"url": f"sqlite:///{tmp_path}/tasks.db"}}))
+    framework.register(Counts)
+    async with framework.desk_only():
+        yield framework
+
+
+@pytest.mark.parametrize("named", ["counts", Counts, Counts()], ids=["name", "class", "instance"])
+async def test_a_task_type_is_named_by_its_name_its_class_or_an_instance(framework: TaskFramework, named: Any) -> None:
+    one = await framework.submit(named, "text", idempotency_key="key")
+    many = await framework.submit_many([SubmitRequest(task_type=named, parameters="text", idempotency_key="key")])
+    assert (await framework.get(one.task_id)).task_type == "counts"
+    assert [getattr(handle, "task_id", handle) for handle in many] == [one.task_id], "it is the same request"
+
+
+@pytest.mark.parametrize("wrong", [5, None, int, b"counts", BackgroundTaskExecutable], ids=str)
+async def test_anything_else_is_refused(framework: TaskFramework, wrong: Any) -> None:
+    with pytest.raises(InvalidRequestError, match=r"task_type: .*Give the type's name, its class or an instance"):
+        await framework.submit(wrong, "text")
+
+
+async def test_a_class_that_is_not_registered_is_an_unknown_type(framework: TaskFramework) -> None:
+    with pytest.raises(UnknownTaskTypeError, match="'unregistered'"):
+        await framework.submit(Unregistered, "text")
+
+
+def test_a_framework_refuses_what_are_no_settings() -> None:
+    with pytest.raises(ConfigurationError, match=r"given a dict for its settings\. Give Settings"):
+        TaskFramework({"api": {"port": 1}})  # type: ignore[arg-type]  # that it is refused is what the test is about
