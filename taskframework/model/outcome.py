@@ -94,14 +94,14 @@ def describe(error: BaseException, retryable: bool, code: str = "execution_error
     return TaskError(
         code=code,
         type=_clean(name, 200),
-        message=_clean(message_of(error), MAX_MESSAGE),
+        message=_clean(_message(error), MAX_MESSAGE),
         retryable=retryable,
         fingerprint=fingerprint(code, name, _place(error)),
         traceback=_clean(_traceback(error), MAX_TRACEBACK),
     )
 
 
-def message_of(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     """What an exception says. pydantic's would quote its input, which is often a parameter, to logs and events."""
     try:
         if isinstance(error, ValidationError):

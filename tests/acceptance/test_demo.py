@@ -45,6 +45,7 @@ def test_files_that_cannot_be_digested_fail_with_their_reason_and_the_others_go_
         "texts/gone.md": "cannot be read: no such file or directory",
     }
     assert "2 completed, 4 failed" in done.stdout
+    assert done.stderr.count("a NUL byte") == 1, "the display tells of it, not the log once more"
     assert set(rows) == {"texts/tides.md", "texts/more/empty.txt", *reasons}, "hidden files and caches are left out"
     report = (folder.path / "out" / "report.md").read_text()
     assert "The moon pulls the water of the sea towards itself." in report
