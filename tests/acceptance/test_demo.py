@@ -82,10 +82,28 @@ def test_without_paths_the_docs_of_the_folder_are_digested(folder: Folder) -> No
     assert "docs/one.md" in folder.run("demo").stdout
 
 
-def test_without_paths_and_docs_the_package_digests_itself(folder: Folder) -> None:
+def test_without_paths_and_docs_samples_are_digested(folder: Folder) -> None:
+    (folder.path / "settings.json").write_text("{}")
     done = folder.run("demo")
-    assert "errors.py" in done.stdout
+    assert "There are no documents here, so a few samples are digested." in done.stderr
+    assert "3 tasks in" in done.stdout
     assert " 0 failed" in done.stdout
+    assert "lighthouse" in (folder.path / "demo-report.md").read_text()
+
+
+def test_data_is_skipped_with_the_reason(folder: Folder, texts: Path) -> None:
+    (texts / "chart.svg").write_text("<svg><text>Words and words.</text></svg>")
+    (texts / "more" / "rows.JSON").write_text('{"text": "Words and words."}')
+    (texts / "code.py").write_text('"""What this does, in a sentence."""\n')
+    done = folder.run("demo", "texts")
+    rows = {line.split()[0]: " ".join(line.split()[1:]) for line in done.stdout.splitlines() if line}
+    assert rows["texts/chart.svg"] == "SKIPPED data (.svg), neither prose nor source code"
+    assert rows["texts/more/rows.JSON"] == "SKIPPED data (.JSON), neither prose nor source code"
+    assert rows["texts/code.py"].startswith("COMPLETED")
+    assert "7 tasks in" in done.stdout
+    assert "2 files skipped." in done.stdout
+    report = (folder.path / "demo-report.md").read_text()
+    assert "| texts/chart.svg | data (.svg), neither prose nor source code |" in report
 
 
 @pytest.mark.parametrize(
@@ -94,6 +112,7 @@ def test_without_paths_and_docs_the_package_digests_itself(folder: Folder) -> No
         (["missing.md"], 2, "missing.md does not exist"),
         (["texts/.hidden/secret.md", "nix"], 2, "nix does not exist"),
         (["empty"], 1, "There is no file to digest in empty."),
+        (["rows.json"], 1, "There is no file to digest in rows.json."),
         (["texts", "--output", "texts"], 1, "texts is a folder."),
         (["texts", "--output", "texts/tides.md/report.md"], 1, "cannot be written"),
     ],
@@ -102,6 +121,7 @@ def test_what_cannot_be_done_is_said_before_the_work(
     folder: Folder, texts: Path, arguments: list[str], code: int, said: str
 ) -> None:
     (folder.path / "empty").mkdir()
+    (folder.path / "rows.json").write_text("[]")
     done = folder.run("demo", *arguments, code=code)
     assert said in done.stderr
     assert done.stdout == ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from importlib.resources import files as package_files
 from pathlib import Path
 
 from taskframework.errors import TaskframeworkError
@@ -14,7 +13,8 @@ from taskframework.errors import TaskframeworkError
 KEPT = Path("demo.db")
 
 _SKIPPED = ("__pycache__", "node_modules")
-_OWN_SUFFIXES = (".md", ".py")
+#: Files of text without sentences.
+_DATA = frozenset({".csv", ".json", ".jsonl", ".lock", ".log", ".svg", ".toml", ".tsv", ".xml", ".yaml", ".yml"})
 
 
 class DemoError(TaskframeworkError):
@@ -34,12 +34,14 @@ def collect(paths: Sequence[Path]) -> list[Path]:
 
 
 def default_paths() -> list[Path]:
-    """What there is to digest if nobody says: the docs here, else the readme, else this package's own sources."""
+    """What there is to digest if nobody says: the docs here, else the readme, else nothing."""
     here = [path for path in (Path("docs"), Path("README.md")) if path.exists() and collect([path])]
-    if here:
-        return here[:1]
-    package = Path(str(package_files("taskframework")))
-    return [file for file in collect([package]) if file.suffix in _OWN_SUFFIXES]
+    return here[:1]
+
+
+def why_skipped(file: Path) -> str:
+    """Why a file is not worth a task; empty if it is."""
+    return f"data ({file.suffix}), neither prose nor source code" if file.suffix.lower() in _DATA else ""
 
 
 def _walk(folder: Path) -> Iterator[Path]:

@@ -15,10 +15,10 @@ from rich.text import Text
 
 from taskframework.cli.demo.display import DemoDisplay, outcome_table
 from taskframework.cli.demo.executable import DigestDocument
-from taskframework.cli.demo.files import KEPT, DemoError
+from taskframework.cli.demo.files import KEPT, DemoError, why_skipped
 from taskframework.cli.demo.report import ReportRow, write_report
 from taskframework.cli.demo.running import digest_all
-from taskframework.cli.demo.state import FileOutcome
+from taskframework.cli.demo.state import SKIPPED, FileOutcome
 from taskframework.cli.output import counted, err, note, out, run, say
 from taskframework.observability import task_log
 from taskframework.runtime import TaskFramework
@@ -45,15 +45,19 @@ class DemoJob:
         """
         _check_output(self.output)
         with _store(self.keep) as store:
-            outcomes, seconds = _digest(self.files, store)
+            digested, seconds = _digest([file for file in self.files if not why_skipped(file)], store)
+        skipped = [FileOutcome(str(file), SKIPPED, reason=why) for file in self.files if (why := why_skipped(file))]
+        outcomes = [*digested, *skipped]
         shown, left_out = outcome_table(outcomes)
         out().print(shown)
         if left_out:
             note(f"... and {left_out:,} more that were digested; the report has them all.")
         _write(outcomes, self.output)
-        failed = sum(outcome.digest is None for outcome in outcomes)
-        tasks = counted(len(outcomes), "task")
-        say(f"\n{tasks} in {seconds:.1f} s: {len(outcomes) - failed:,} completed, {failed:,} failed.")
+        failed = sum(outcome.digest is None for outcome in digested)
+        tasks = counted(len(digested), "task")
+        say(f"\n{tasks} in {seconds:.1f} s: {len(digested) - failed:,} completed, {failed:,} failed.")
+        if skipped:
+            say(f"{counted(len(skipped), 'file')} skipped.")
         say(f"Report: {self.output}")
         if self.keep:
             note(f"Look at the tasks: TASKFRAMEWORK_STORE__URL=sqlite:///{KEPT} taskframework tasks list")

@@ -54,14 +54,14 @@ def _lines(rows: Sequence[ReportRow]) -> Iterator[str]:
         yield from (f"| {escape(row.file)} | {escape(row.reason)} |" for row in failed)
 
 
-def _totals(digests: Sequence[Digest], failed: int) -> Iterator[str]:
-    yield "| Digested | Failed | Words | Sentences | Characters | Reading time |"
+def _totals(digests: Sequence[Digest], others: int) -> Iterator[str]:
+    yield "| Digested | Not digested | Words | Sentences | Characters | Reading time |"
     yield "|---:|---:|---:|---:|---:|---:|"
     words, sentences, characters = (
         sum(getattr(digest, name) for digest in digests) for name in ("words", "sentences", "characters")
     )
     minutes = sum(digest.reading_minutes for digest in digests)
-    yield f"| {len(digests):,} | {failed:,} | {words:,} | {sentences:,} | {characters:,} | {_duration(minutes)} |"
+    yield f"| {len(digests):,} | {others:,} | {words:,} | {sentences:,} | {characters:,} | {_duration(minutes)} |"
 
 
 def _section(file: str, digest: Digest) -> Iterator[str]:

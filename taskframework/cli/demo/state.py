@@ -15,6 +15,8 @@ from taskframework.model.task import Task
 
 _DIGEST = TypeAdapter(Digest)
 _REFUSED = "REFUSED"
+#: Of a file that no task was made for, because it holds data.
+SKIPPED = "SKIPPED"
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ def test_the_report_has_totals_a_section_for_each_file_and_the_failures(tmp_path
     assert path.read_text(encoding="utf-8") == (
         "# Digest of 3 files\n"
         "\n"
-        "| Digested | Failed | Words | Sentences | Characters | Reading time |\n"
+        "| Digested | Not digested | Words | Sentences | Characters | Reading time |\n"
         "|---:|---:|---:|---:|---:|---:|\n"
         "| 2 | 1 | 1,201 | 160 | 14,000 | 1 h 16 min |\n"
         "\n"
