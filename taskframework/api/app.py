@@ -16,7 +16,7 @@ from taskframework.runtime import TaskFramework
 
 _DESCRIPTION = (
     "Submit background tasks, follow them, and operate on what failed. Accepted means stored: a task that was answered "
-    "with 202 is executed at least once."
+    "with 202 is executed at least once. Callers are not identified: all of them see and change every task."
 )
 try:
     _VERSION = version("taskframework")
