@@ -120,6 +120,11 @@ class TaskFramework:
             yield self
 
     @property
+    def is_running(self) -> bool:
+        """Whether it is inside `running`, and not on its way out."""
+        return self._plant is not None and not self._plant.health.stopping
+
+    @property
     def desk(self) -> Desk:
         """The parts around the store.
 

@@ -24,6 +24,8 @@ from taskframework.api.problems import RequestRefusedError, invalid_fields
 from taskframework.submission.service import MAX_NAME, SubmitRequest
 from taskframework.tasks.options import MAX_ATTEMPTS
 
+#: Problems of every route that reads a body.
+BODY_CODES = ("bad_request", "invalid_json", "body_too_large", "unsupported_media_type", "invalid_request")
 MAX_BULK = 1000
 MAX_REPLAY = 500
 _MAX_REASON = 1000
@@ -48,7 +50,9 @@ def _in_utc(value: datetime) -> datetime:
 
 
 Moment = Annotated[AwareDatetime, BeforeValidator(_only_timestamps), AfterValidator(_in_utc)]
-Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
+#: A name as the submission accepts it: printable ASCII. Documented here, refused there with better words.
+NAME_PATTERN = "^[ -~]*$"
+Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME, json_schema_extra={"pattern": NAME_PATTERN})]
 
 
 class Body(BaseModel):
@@ -116,7 +120,7 @@ class CancelTask(Body):
 
 
 class RetryTask(Body):
-    """Nothing to say yet."""
+    """An empty object, or no body at all: a retry has no options."""
 
 
 class ReplayDeadLetters(Body):
