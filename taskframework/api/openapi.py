@@ -29,6 +29,7 @@ _REFERENCE = "#/components/schemas/{model}"
 _ANY_OTHER = "default"
 #: As OpenAPI 3.2 and FastAPI describe server-sent events: one of them, not the text of all.
 STREAM_CONTENT = {"text/event-stream": {"itemSchema": {"$ref": _REFERENCE.format(model=StreamedEvent.__name__)}}}
+PROBLEM_CONTENT = {PROBLEM_JSON: {"schema": {"$ref": _REFERENCE.format(model=ProblemView.__name__)}}}
 
 
 def takes(model: type[BaseModel], *, is_optional: bool = False) -> dict[str, Any]:
@@ -46,7 +47,7 @@ def refuses(*codes: str) -> dict[int | str, dict[str, Any]]:
     return {
         status: {
             "description": "; ".join(f"{CODES[code][1]} (`{code}`)" for code in found),
-            "content": {PROBLEM_JSON: {"schema": {"$ref": _REFERENCE.format(model=ProblemView.__name__)}}},
+            "content": PROBLEM_CONTENT,
         }
         for status, found in by_status.items()
     }
