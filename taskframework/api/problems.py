@@ -38,6 +38,8 @@ logger = logging.getLogger(__name__)
 PROBLEM_JSON = "application/problem+json"
 RETRY_AFTER_SECONDS = 5
 _LATER = {"Retry-After": str(RETRY_AFTER_SECONDS)}
+#: What goes with a status: the rest of a request that did not come in time must not be taken for the next one.
+_HEADERS = {408: {"Connection": "close"}, 503: _LATER}
 #: Characters of what a caller sent that are sent back.
 _SHOWN = 100
 
@@ -51,6 +53,7 @@ CODES: dict[str, tuple[int, str]] = {
     "idempotency_conflict": (409, "The idempotency key belongs to another task"),
     "task_unreadable": (409, "A newer release wrote this task"),
     "transition_refused": (409, "The task is not in a status that allows this"),
+    "request_timeout": (408, "The request did not come in time"),
     "body_too_large": (413, "The body is too large"),
     "unsupported_media_type": (415, "The body is not application/json"),
     "invalid_request": (422, "A field or parameter is wrong"),
@@ -59,8 +62,10 @@ CODES: dict[str, tuple[int, str]] = {
     "invalid_parameters": (422, "The parameters do not fit the task type"),
     "value_not_storable": (422, "A value cannot be stored"),
     "invalid_cursor": (422, "The cursor is not one of this list"),
+    "headers_too_large": (431, "The headers are too large"),
     "internal_error": (500, "Something went wrong here"),
     "store_unavailable": (503, "The store cannot be reached"),
+    "too_many_connections": (503, "Too many connections are open"),
     "too_many_streams": (503, "Too many event streams are open"),
     "not_running": (503, "The framework is not running"),
     "stopping": (503, "The process is stopping"),
@@ -126,8 +131,7 @@ class Problem:
 def describe(error: Exception) -> Problem:
     """The problem that tells of an exception; of one that is not ours it tells nothing but that it happened."""
     if isinstance(error, RequestRefusedError):
-        headers = _LATER if CODES[error.code][0] == 503 else {}
-        return Problem(error.code, error.message, error.hint, error.fields, headers)
+        return Problem(error.code, error.message, error.hint, error.fields, _HEADERS.get(CODES[error.code][0], {}))
     if isinstance(error, SubmissionError):
         return Problem(error.code if error.code in CODES else "invalid_task", error.message, error.hint, _fields(error))
     if isinstance(error, TaskNotFoundError):
