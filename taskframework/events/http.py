@@ -118,11 +118,14 @@ class _Listening:
     async def _take(self, sent: ServerSentEvent) -> None:
         if sent.event == "resync":
             self._events.tell(f"Listening to {self._events.url}; events may have been missed in between.")
-            return None
-        message = ExternalMessage(sent.data.encode(), SINGLE, {})
+        elif sent.data:  # not a heartbeat: httpx-sse makes an event of every blank line once there was an id
+            await self._hand_over(ExternalMessage(sent.data.encode(), SINGLE, {}))
+
+    async def _hand_over(self, message: ExternalMessage) -> None:
         while True:
             try:
-                return await self._on_message(message)
+                await self._on_message(message)
+                return
             except Exception:
                 logger.warning("an event could not be handled and is tried again", exc_info=True)
                 await asyncio.sleep(_PAUSE)
