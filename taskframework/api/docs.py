@@ -112,8 +112,8 @@ def _prose(text: str) -> str:
 
 
 def _model(schema: dict[str, Any]) -> str:
-    """A link to the model, or the type."""
+    """A link to the model, or the type in parentheses."""
     if "$ref" in schema:
         name = html.escape(schema["$ref"].rpartition("/")[2])
         return f'<a href="#model-{name}">{name}</a>'
-    return html.escape(str(schema.get("type", "")))
+    return f"({html.escape(str(schema['type']))})" if "type" in schema else ""
