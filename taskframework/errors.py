@@ -149,9 +149,7 @@ class IdempotencyConflictError(SubmissionError):
 class TaskNotFoundError(TaskframeworkError):
     """There is no such task."""
 
-    hint = (
-        "Check the id; tasks of other users are not visible, and finished tasks are removed after the retention time."
-    )
+    hint = "Check the id; finished tasks are removed after the retention time."
 
     def __init__(self, task_id: str, *, what: str = "task") -> None:
         super().__init__(f"There is no {what} {task_id[:100]!r}.")

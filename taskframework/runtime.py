@@ -13,6 +13,7 @@ from typing import Any
 from taskframework import wiring
 from taskframework.clock import Clock, SystemClock
 from taskframework.errors import ConfigurationError, TaskframeworkError
+from taskframework.events.http import HttpEvents
 from taskframework.events.subscriber import EventSubscriber
 from taskframework.model.task import Task
 from taskframework.settings import LoadedSettings, Settings, load_settings
@@ -118,6 +119,11 @@ class TaskFramework:
         async with contextlib.AsyncExitStack() as stack:
             await self._open_desk(stack, dispatches=False)
             yield self
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it is inside `running`, and not on its way out."""
+        return self._plant is not None and not self._plant.health.stopping
 
     @property
     def desk(self) -> Desk:
@@ -250,16 +256,26 @@ class TaskFramework:
 def event_subscriber(
     url: str, *, queue: str | None = None, prefix: str = "tasks", settings: Mapping[str, Any] | None = None
 ) -> EventSubscriber:
-    """A subscriber for a program that is not part of the installation; all it needs is the broker's URL.
+    """A subscriber for a program that is not part of the installation; all it needs is a URL.
 
     Args:
-        url: `amqp://user:password@host:5672/vhost`.
-        queue: name of a durable queue; without it only what happens while listening is heard.
-        prefix: the installation's `broker.prefix`.
-        settings: further settings of the `broker` section.
+        url: of RabbitMQ, `amqp://user:password@host:5672/vhost`; or of an `api` or `dev`, `http://localhost:8000`,
+            which is the way to hear the embedded broker. Over HTTP nothing is kept: what happens while the connection
+            is away is not heard.
+        queue: RabbitMQ only: name of a durable queue; without it only what happens while listening is heard.
+        prefix: RabbitMQ only: the installation's `broker.prefix`.
+        settings: RabbitMQ only: further settings of the `broker` section.
 
     Raises:
-        ConfigurationError: if the URL is not one of RabbitMQ.
+        ConfigurationError: if the URL is neither, or a queue is wanted over HTTP.
     """
+    if url.startswith(("http://", "https://")):
+        if queue is not None:
+            raise ConfigurationError(
+                f"Over HTTP no queue {queue!r} keeps events while nobody listens.",
+                key="queue",
+                hint="Leave queue out, or give the amqp:// URL of RabbitMQ, which has durable queues.",
+            )
+        return EventSubscriber(HttpEvents(url), owns_broker=True)
     broker = {"url": url, "prefix": prefix, **(settings or {})}
     return wiring.build_subscriber(Settings.model_validate({"broker": broker}), SystemClock(), queue)

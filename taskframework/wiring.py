@@ -205,7 +205,7 @@ def build_subscriber(settings: Settings, clock: Clock, queue: str | None) -> Eve
         raise ConfigurationError(
             "The embedded broker cannot be heard from another process.",
             key="broker.url",
-            hint="Use GET /api/v1/events of the running process, or a RabbitMQ broker.",
+            hint='Listen to its HTTP interface: event_subscriber("http://localhost:8000"); or use RabbitMQ.',
         )
     return EventSubscriber(build_broker(settings, clock), queue=queue, owns_broker=True)
 

@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from fastapi.routing import APIRoute
 
 from taskframework.api import dead_letters, docs, health, stream, tasks
-from taskframework.api.feed import Feed
+from taskframework.api.feed import Feed, server_is_stopping
 from taskframework.api.guard import Guard
 from taskframework.api.openapi import DocumentedApi
 from taskframework.api.problems import handle_problems
@@ -16,7 +16,7 @@ from taskframework.runtime import TaskFramework
 
 _DESCRIPTION = (
     "Submit background tasks, follow them, and operate on what failed. Accepted means stored: a task that was answered "
-    "with 202 is executed at least once."
+    "with 202 is executed at least once. Callers are not identified: all of them see and change every task."
 )
 try:
     _VERSION = version("taskframework")
@@ -27,11 +27,13 @@ except PackageNotFoundError:  # run from a folder, not installed
 def create_app(framework: TaskFramework) -> DocumentedApi:
     """The whole HTTP interface of a framework; it answers while the framework is running.
 
+    Another ASGI application may mount it. Callers are not identified: who mounts it decides who may reach it.
+
     Returns:
-        The application; its `state.feed` has to be closed before the server stops.
+        The application. Its event streams end when the framework stops, and when uvicorn was told to stop.
     """
     app = _application(framework, tasks.router, stream.router, dead_letters.router, health.router, docs.router)
-    app.state.feed = Feed(lambda: framework.plant.broker)
+    app.state.feed = Feed(lambda: framework.plant.broker, lambda: not framework.is_running or server_is_stopping())
     return app
 
 

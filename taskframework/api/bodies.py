@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -24,9 +25,22 @@ from taskframework.api.problems import RequestRefusedError, invalid_fields
 from taskframework.submission.service import MAX_NAME, SubmitRequest
 from taskframework.tasks.options import MAX_ATTEMPTS
 
+#: Problems of every route that reads a body.
+BODY_CODES = (
+    "bad_request",
+    "invalid_json",
+    "request_timeout",
+    "body_too_large",
+    "unsupported_media_type",
+    "invalid_request",
+)
 MAX_BULK = 1000
 MAX_REPLAY = 500
 _MAX_REASON = 1000
+#: Seconds that each piece of a body may take.
+_PIECE_SECONDS = 10.0
+#: Bytes a second that a body needs on average, so that pieces of one byte do not keep a connection for ever.
+_SLOWEST = 1024
 
 _TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d[Tt ]")
 
@@ -48,7 +62,9 @@ def _in_utc(value: datetime) -> datetime:
 
 
 Moment = Annotated[AwareDatetime, BeforeValidator(_only_timestamps), AfterValidator(_in_utc)]
-Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
+#: A name as the submission accepts it: printable ASCII. Documented here, refused there with better words.
+NAME_PATTERN = "^[ -~]*$"
+Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME, json_schema_extra={"pattern": NAME_PATTERN})]
 
 
 class Body(BaseModel):
@@ -116,7 +132,7 @@ class CancelTask(Body):
 
 
 class RetryTask(Body):
-    """Nothing to say yet."""
+    """An empty object, or no body at all: a retry has no options."""
 
 
 class ReplayDeadLetters(Body):
@@ -160,15 +176,26 @@ async def _receive(request: Request, limit: int) -> bytearray:
     if announced.isdecimal() and (len(announced) > 18 or int(announced) > limit):
         raise _too_large(limit)
     content = bytearray()
+    loop = asyncio.get_running_loop()
+    started = loop.time()
     more = True
-    while more:
-        message = await request.receive()
-        if message["type"] == "http.disconnect":
-            raise ClientDisconnect
-        content += message.get("body", b"")
-        more = message.get("more_body", False)
-        if len(content) > limit:
-            raise _too_large(limit)
+    try:
+        async with asyncio.timeout(_PIECE_SECONDS) as patience:
+            while more:
+                message = await request.receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientDisconnect
+                content += message.get("body", b"")
+                more = message.get("more_body", False)
+                if len(content) > limit:
+                    raise _too_large(limit)
+                patience.reschedule(_PIECE_SECONDS + min(loop.time(), started + len(content) / _SLOWEST))
+    except TimeoutError:
+        raise RequestRefusedError(
+            f"The body did not come in time: {len(content):,} bytes so far.",
+            hint=f"Send it in one go; a pause may last {_PIECE_SECONDS:g} seconds.",
+            code="request_timeout",
+        ) from None
     return content
 
 

@@ -6,9 +6,10 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import orjson
+from fastapi import Path
 from opentelemetry import context, propagate
 from opentelemetry.trace import SpanKind
 from starlette.requests import Request
@@ -23,7 +24,9 @@ from taskframework.telemetry import is_tracing, span
 #: Callers are not identified: they share one user and see every task. That is why the server keeps to loopback.
 CALLER = ANONYMOUS
 
-_ID = re.compile(r"[0-9A-Za-z][\w.:-]{0,99}", re.ASCII)
+_ID = r"[0-9A-Za-z][0-9A-Za-z_.:-]{0,99}"
+#: An id in the path. Its form is documented, not validated there: what cannot be an id is not found.
+IdInPath = Annotated[str, Path(description="An id, as the API gave it", json_schema_extra={"pattern": f"^{_ID}$"})]
 
 
 def framework_of(request: Request) -> TaskFramework:
@@ -43,7 +46,7 @@ def checked_id(text: str) -> str:
 
 def is_id(text: str) -> bool:
     """Whether a task or dead letter may have this id."""
-    return _ID.fullmatch(text) is not None
+    return re.fullmatch(_ID, text) is not None
 
 
 def refuse_repeated(request: Request) -> None:

@@ -6,14 +6,15 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from taskframework.api.bodies import ReplayDeadLetters, read
-from taskframework.api.context import CALLER, checked_id, framework_of, is_id, json_response, refuse_repeated
+from taskframework.api.bodies import BODY_CODES, ReplayDeadLetters, read
+from taskframework.api.context import CALLER, IdInPath, checked_id, framework_of, is_id, json_response, refuse_repeated
 from taskframework.api.openapi import refuses, takes
-from taskframework.api.problems import describe
-from taskframework.api.views import DeadLetterPage, DeadLetterView, ReplayResult
+from taskframework.api.problems import describe, root_of
+from taskframework.api.views import CursorText, DeadLetterPage, DeadLetterView, ReplayResult
 from taskframework.errors import TaskNotFoundError
 from taskframework.model.query import MAX_LIMIT
 from taskframework.operations.dead_letters import ReplayOutcome
@@ -27,7 +28,7 @@ class PageQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     limit: int = Field(default=50, ge=1, le=MAX_LIMIT, description="Most entries on the page")
-    cursor: str | None = Field(default=None, max_length=500, description="`next_cursor` of the page before")
+    cursor: CursorText | None = Field(default=None, description="`next_cursor` of the page before, unchanged")
 
 
 @router.get(
@@ -45,6 +46,11 @@ async def list_dead_letters(request: Request, query: Annotated[PageQuery, Query(
     return json_response({"items": [letter.view() for letter in page.items], "next_cursor": page.next_cursor})
 
 
+@router.get("/replay", include_in_schema=False)
+async def refuse_to_show() -> None:
+    raise HTTPException(405)  # it is no dead letter of this name
+
+
 @router.get(
     "/{letter_id}",
     summary="Show a dead letter",
@@ -53,7 +59,7 @@ async def list_dead_letters(request: Request, query: Annotated[PageQuery, Query(
         **refuses("task_not_found", "task_unreadable", "store_unavailable"),
     },
 )
-async def get_dead_letter(request: Request, letter_id: str) -> Response:
+async def get_dead_letter(request: Request, letter_id: IdInPath) -> Response:
     """Show one dead letter."""
     letter = await framework_of(request).desk.dead_letters.get(checked_id(letter_id))
     return json_response(letter.view(whole=True))
@@ -65,14 +71,7 @@ async def get_dead_letter(request: Request, letter_id: str) -> Response:
     openapi_extra=takes(ReplayDeadLetters),
     responses={
         200: {"model": ReplayResult, "description": "One outcome for each id"},
-        **refuses(
-            "bad_request",
-            "invalid_json",
-            "body_too_large",
-            "unsupported_media_type",
-            "invalid_request",
-            "store_unavailable",
-        ),
+        **refuses(*BODY_CODES, "store_unavailable"),
     },
 )
 async def replay_dead_letters(request: Request) -> Response:
@@ -82,12 +81,14 @@ async def replay_dead_letters(request: Request) -> Response:
     ids = [letter_id for letter_id in body.ids if is_id(letter_id)]
     outcomes = {outcome.id: outcome for outcome in await operations.replay(ids, by=CALLER, dry_run=body.dry_run)}
     done = 200 if body.dry_run else 202
-    return json_response({"items": [_view(name, outcomes.get(name), done) for name in dict.fromkeys(body.ids)]})
+    return json_response(
+        {"items": [_view(name, outcomes.get(name), done, root_of(request)) for name in dict.fromkeys(body.ids)]}
+    )
 
 
-def _view(letter_id: str, outcome: ReplayOutcome | None, done: int) -> dict[str, Any]:
+def _view(letter_id: str, outcome: ReplayOutcome | None, done: int, root: str) -> dict[str, Any]:
     problem = TaskNotFoundError(letter_id, what="dead letter") if outcome is None else outcome.problem
     if problem is None:
         return {"id": letter_id, "status": done, "error": None}
     described = describe(problem)
-    return {"id": letter_id, "status": described.status, "error": described.document()}
+    return {"id": letter_id, "status": described.status, "error": described.document(root)}

@@ -11,7 +11,7 @@ from fastapi import APIRouter, FastAPI
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from taskframework.api.problems import CODES
+from taskframework.api.problems import CODES, root_of
 
 router = APIRouter()
 
@@ -36,7 +36,7 @@ td, th {{ text-align: left; vertical-align: top; padding: .2rem 1rem .2rem 0; }}
 </head>
 <body>
 <h1>{title}</h1>
-<p>{description} For programs: <a href="/openapi.json">openapi.json</a>.</p>
+<p>{description} For programs: <a href="{root}/openapi.json">openapi.json</a>.</p>
 {operations}
 <h2>Problems</h2>
 <p>Every error is an <code>application/problem+json</code> document; programs decide by its <code>code</code>.</p>
@@ -49,23 +49,25 @@ td, th {{ text-align: left; vertical-align: top; padding: .2rem 1rem .2rem 0; }}
 
 
 @router.get("/", include_in_schema=False)
-async def lead_to_docs() -> Response:
-    return RedirectResponse("/docs")
+async def lead_to_docs(request: Request) -> Response:
+    return RedirectResponse(f"{root_of(request)}/docs")
 
 
 @router.get("/docs", include_in_schema=False)
 async def show_docs(request: Request) -> Response:
     """Everything the OpenAPI document says, to be read."""
-    return HTMLResponse(page(cast(FastAPI, request.app).openapi()), headers={"Content-Security-Policy": _POLICY})
+    document = cast(FastAPI, request.app).openapi()
+    return HTMLResponse(page(document, root_of(request)), headers={"Content-Security-Policy": _POLICY})
 
 
-def page(document: dict[str, Any]) -> str:
-    """The OpenAPI document as HTML."""
+def page(document: dict[str, Any], root: str) -> str:
+    """The OpenAPI document as HTML; `root` is the path the application is below."""
     return _PAGE.format(
+        root=html.escape(root),
         title=html.escape(document["info"]["title"]),
         description=html.escape(document["info"]["description"]),
         operations="\n".join(
-            _operation(path, method, operation)
+            _operation(root + path, method, operation)
             for path, operations in document["paths"].items()
             for method, operation in operations.items()
         ),
@@ -90,7 +92,9 @@ def _operation(path: str, method: str, operation: dict[str, Any]) -> str:
         rows.append(_row("body", "", body["content"]["application/json"]["schema"]))
     for status, response in operation["responses"].items():
         content: dict[str, Any] = next(iter(response.get("content", {}).values()), {})
-        rows.append(_row(f"→ {status}", response["description"], content.get("schema", {})))
+        rows.append(
+            _row(f"→ {status}", response["description"], content.get("schema") or content.get("itemSchema", {}))
+        )
     return (
         f'<section id="{html.escape(operation["operationId"])}">'
         f"<h3><code>{method.upper()} {html.escape(path)}</code> {html.escape(operation['summary'])}</h3>"
@@ -108,8 +112,8 @@ def _prose(text: str) -> str:
 
 
 def _model(schema: dict[str, Any]) -> str:
-    """A link to the model, or the type."""
+    """A link to the model, or the type in parentheses."""
     if "$ref" in schema:
         name = html.escape(schema["$ref"].rpartition("/")[2])
         return f'<a href="#model-{name}">{name}</a>'
-    return html.escape(str(schema.get("type", "")))
+    return f"({html.escape(str(schema['type']))})" if "type" in schema else ""

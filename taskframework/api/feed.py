@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import re
+import signal
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,7 +25,19 @@ MAX_WATCHERS = 1000
 MAX_WAITING_BYTES = 4 * 1024 * 1024
 #: How long a new watcher waits for the broker; then it starts without, and hears events once the broker is back.
 _LISTEN_SECONDS = 2.0
+#: How often open streams look whether the process stops.
+_LOOK_SECONDS = 0.5
 _FIELD = re.compile(r"[!-~]{1,300}")
+
+
+def server_is_stopping() -> bool:
+    """Whether the uvicorn server that handles this process's signals was told to stop.
+
+    An application is not told before its last stream has ended, which it would never do by itself. uvicorn's handler of
+    SIGTERM is a method of the server; other servers are not recognized and end streams after their time of grace.
+    """
+    server = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
+    return getattr(server, "should_exit", False) is True
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +101,11 @@ class Watcher:
 class Feed:
     """Subscribes while somebody watches; without watchers no event is read."""
 
-    def __init__(self, broker: Callable[[], Broker]) -> None:
+    def __init__(self, broker: Callable[[], Broker], is_stopping: Callable[[], bool] = lambda: False) -> None:
+        """Prepare; streams end when `is_stopping`."""
         self._broker = broker
+        self._is_stopping = is_stopping
+        self._look: asyncio.Task[None] | None = None
         self._subscriber: EventSubscriber | None = None
         self._watchers: defaultdict[str | None, set[Watcher]] = defaultdict(set)
         self._changing = asyncio.Lock()
@@ -132,13 +148,21 @@ class Feed:
         """End all streams; no new ones begin."""
         self._is_closed = True
         async with self._changing:
-            for group in self._watchers.values():
-                for watcher in group:
-                    watcher.end()
+            self._end_streams()
             await self._unsubscribe()
 
+    def _end_streams(self) -> None:
+        for group in self._watchers.values():
+            for watcher in group:
+                watcher.end()
+
+    async def _end_when_stopping(self) -> None:
+        while not self._is_stopping():  # noqa: ASYNC110 - neither framework nor server tells
+            await asyncio.sleep(_LOOK_SECONDS)
+        self._end_streams()
+
     async def _subscribe(self) -> EventSubscriber:
-        if self._is_closed:
+        if self._is_closed or self._is_stopping():
             raise RequestRefusedError("The process is stopping.", hint="Connect again in a moment.", code="stopping")
         if self.watchers >= MAX_WATCHERS:
             raise RequestRefusedError(
@@ -150,9 +174,12 @@ class Feed:
             subscriber = EventSubscriber(self._broker())
             subscriber.on()(self._hear)
             self._subscriber = await subscriber.__aenter__()
+            self._look = asyncio.create_task(self._end_when_stopping())
         return self._subscriber
 
     async def _unsubscribe(self) -> None:
+        if self._look is not None:
+            self._look.cancel()
         if self._subscriber is not None:
             subscriber, self._subscriber = self._subscriber, None
             await subscriber.__aexit__(None, None, None)

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from taskframework.api.context import framework_of, json_response
-from taskframework.api.openapi import refuses
+from taskframework.api.openapi import PROBLEM_CONTENT, refuses
 from taskframework.api.views import HealthView, ReadinessView
 from taskframework.errors import BrokerError, StoreError
 from taskframework.model.status import LANES
@@ -40,7 +40,7 @@ async def get_health(request: Request) -> Response:
     summary="Whether the process can do its work",
     responses={
         200: {"model": ReadinessView, "description": "Ready"},
-        503: {"model": ReadinessView, "description": "Not ready; `checks` says why"},
+        503: {"model": ReadinessView, "description": "Not ready; `checks` says why", "content": PROBLEM_CONTENT},
         **refuses(),
     },
 )

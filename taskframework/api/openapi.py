@@ -10,7 +10,7 @@ from pydantic.json_schema import models_json_schema
 
 from taskframework.api.bodies import CancelTask, ReplayDeadLetters, RetryTask, SubmitTask, SubmitTasks
 from taskframework.api.problems import CODES, PROBLEM_JSON
-from taskframework.api.views import ProblemView
+from taskframework.api.views import CloudEventView, ProblemView, ResyncView, StreamedEvent
 
 _MODELS: tuple[type[BaseModel], ...] = (
     SubmitTask,
@@ -19,11 +19,17 @@ _MODELS: tuple[type[BaseModel], ...] = (
     RetryTask,
     ReplayDeadLetters,
     ProblemView,
+    StreamedEvent,
+    CloudEventView,
+    ResyncView,
 )
 _REFERENCE = "#/components/schemas/{model}"
 
 #: What any route may answer with. That it is documented also keeps FastAPI from naming its own form of 422.
 _ANY_OTHER = "default"
+#: As OpenAPI 3.2 and FastAPI describe server-sent events: one of them, not the text of all.
+STREAM_CONTENT = {"text/event-stream": {"itemSchema": {"$ref": _REFERENCE.format(model=StreamedEvent.__name__)}}}
+PROBLEM_CONTENT = {PROBLEM_JSON: {"schema": {"$ref": _REFERENCE.format(model=ProblemView.__name__)}}}
 
 
 def takes(model: type[BaseModel], *, is_optional: bool = False) -> dict[str, Any]:
@@ -41,10 +47,16 @@ def refuses(*codes: str) -> dict[int | str, dict[str, Any]]:
     return {
         status: {
             "description": "; ".join(f"{CODES[code][1]} (`{code}`)" for code in found),
-            "content": {PROBLEM_JSON: {"schema": {"$ref": _REFERENCE.format(model=ProblemView.__name__)}}},
+            "content": PROBLEM_CONTENT,
         }
         for status, found in by_status.items()
     }
+
+
+def _not_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """Of an optional parameter's schema what it can be: in a query nothing can be null, it is left out."""
+    kinds = [kind for kind in schema.get("anyOf", ()) if kind != {"type": "null"}]
+    return {**kinds[0], **{name: value for name, value in schema.items() if name != "anyOf"}} if kinds else schema
 
 
 class DocumentedApi(FastAPI):
@@ -57,5 +69,9 @@ class DocumentedApi(FastAPI):
             _, definitions = models_json_schema([(model, "validation") for model in _MODELS], ref_template=_REFERENCE)
             schemas = document.setdefault("components", {}).setdefault("schemas", {})
             schemas.update(definitions["$defs"])
+            for operations in document["paths"].values():
+                for operation in operations.values():
+                    for parameter in operation.get("parameters", ()):
+                        parameter["schema"] = _not_null(parameter["schema"])
             self.openapi_schema = document
         return self.openapi_schema

@@ -30,12 +30,16 @@ from taskframework.errors import (
 )
 from taskframework.model.query import CursorInvalidError
 from taskframework.model.values import problems_of
+from taskframework.runtime import NotRunningError
 from taskframework.submission.service import InvalidRequestError
 
 logger = logging.getLogger(__name__)
 
 PROBLEM_JSON = "application/problem+json"
 RETRY_AFTER_SECONDS = 5
+_LATER = {"Retry-After": str(RETRY_AFTER_SECONDS)}
+#: What goes with a status: the rest of a request that did not come in time must not be taken for the next one.
+_HEADERS = {408: {"Connection": "close"}, 503: _LATER}
 #: Characters of what a caller sent that are sent back.
 _SHOWN = 100
 
@@ -49,6 +53,7 @@ CODES: dict[str, tuple[int, str]] = {
     "idempotency_conflict": (409, "The idempotency key belongs to another task"),
     "task_unreadable": (409, "A newer release wrote this task"),
     "transition_refused": (409, "The task is not in a status that allows this"),
+    "request_timeout": (408, "The request did not come in time"),
     "body_too_large": (413, "The body is too large"),
     "unsupported_media_type": (415, "The body is not application/json"),
     "invalid_request": (422, "A field or parameter is wrong"),
@@ -57,9 +62,12 @@ CODES: dict[str, tuple[int, str]] = {
     "invalid_parameters": (422, "The parameters do not fit the task type"),
     "value_not_storable": (422, "A value cannot be stored"),
     "invalid_cursor": (422, "The cursor is not one of this list"),
+    "headers_too_large": (431, "The headers are too large"),
     "internal_error": (500, "Something went wrong here"),
     "store_unavailable": (503, "The store cannot be reached"),
+    "too_many_connections": (503, "Too many connections are open"),
     "too_many_streams": (503, "Too many event streams are open"),
+    "not_running": (503, "The framework is not running"),
     "stopping": (503, "The process is stopping"),
 }
 
@@ -102,11 +110,11 @@ class Problem:
     def status(self) -> int:
         return CODES[self.code][0]
 
-    def document(self, instance: str | None = None) -> dict[str, Any]:
-        """The problem as JSON; `instance` is the path of the request."""
+    def document(self, root: str, instance: str | None = None) -> dict[str, Any]:
+        """The problem as JSON; `root` is the path the application is below, `instance` that of the request."""
         status, title = CODES[self.code]
         document: dict[str, Any] = {
-            "type": f"/docs#{self.code}",
+            "type": f"{root}/docs#{self.code}",
             "title": title,
             "status": status,
             "detail": self.detail,
@@ -123,8 +131,7 @@ class Problem:
 def describe(error: Exception) -> Problem:
     """The problem that tells of an exception; of one that is not ours it tells nothing but that it happened."""
     if isinstance(error, RequestRefusedError):
-        headers = {"Retry-After": str(RETRY_AFTER_SECONDS)} if CODES[error.code][0] == 503 else {}
-        return Problem(error.code, error.message, error.hint, error.fields, headers)
+        return Problem(error.code, error.message, error.hint, error.fields, _HEADERS.get(CODES[error.code][0], {}))
     if isinstance(error, SubmissionError):
         return Problem(error.code if error.code in CODES else "invalid_task", error.message, error.hint, _fields(error))
     if isinstance(error, TaskNotFoundError):
@@ -133,6 +140,8 @@ def describe(error: Exception) -> Problem:
         return Problem("task_unreadable", error.message, error.hint)
     if isinstance(error, TransitionRefusedError):
         return Problem("transition_refused", error.message, error.hint)
+    if isinstance(error, NotRunningError):
+        return Problem("not_running", error.message, "Repeat it in a moment; the process starts or stops.", (), _LATER)
     if isinstance(error, StoreUnavailableError):
         logger.info("the store did not answer a request: %s", error.message)  # that it is away is told elsewhere, once
         return _STORE_AWAY
@@ -145,7 +154,7 @@ _STORE_AWAY = Problem(
     "store_unavailable",
     "The store did not answer in time, so it is not known whether the request took effect.",
     f"Repeat it in {RETRY_AFTER_SECONDS} seconds; give a submission an idempotency key, then it happens once.",
-    headers={"Retry-After": str(RETRY_AFTER_SECONDS)},
+    headers=_LATER,
 )
 _INTERNAL = Problem(
     "internal_error",
@@ -198,15 +207,22 @@ def _refused_fields(found: Sequence[Mapping[str, str]]) -> RequestRefusedError:
     )
 
 
+def root_of(request: Request) -> str:
+    """The path the application is below: where another application mounted it, or what a proxy cut off."""
+    root: str = request.scope.get("root_path", "")
+    return root.rstrip("/")
+
+
 def problem_response(problem: Problem, request: Request | None = None) -> Response:
     """The answer that carries a problem."""
-    instance = None
+    root, instance = "", None
     if request is not None:
+        root = root_of(request)
         # As it was sent, percent-encoded: the decoded path may hold anything.
         raw: bytes = request.scope.get("raw_path") or b""
         instance = raw.partition(b"?")[0][:200].decode("ascii", "replace")
     return Response(
-        orjson.dumps(problem.document(instance)), problem.status, dict(problem.headers), media_type=PROBLEM_JSON
+        orjson.dumps(problem.document(root, instance)), problem.status, dict(problem.headers), media_type=PROBLEM_JSON
     )
 
 
@@ -234,9 +250,10 @@ async def _answer_invalid(request: Request, error: Exception) -> Response:
 def _methods_of(request: Request) -> list[str]:
     """All methods of a path; the router names only those of the first route it came to."""
     paths: dict[str, dict[str, Any]] = request.app.openapi()["paths"]
-    path = request.scope["path"]
-    fitting = (ways for template, ways in paths.items() if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", template), path))
-    return sorted({method.upper() for ways in fitting for method in ways}) or ["GET"]
+    path = request.scope["path"].removeprefix(root_of(request))
+    templates = (ways for template, ways in paths.items() if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", template), path))
+    ways = paths[path] if path in paths else next(templates, {"get": {}})
+    return sorted(method.upper() for method in ways)
 
 
 async def _answer_http(request: Request, error: Exception) -> Response:

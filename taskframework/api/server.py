@@ -12,6 +12,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from taskframework.api.app import create_app, create_health_app
+from taskframework.api.connections import BoundedProtocol, most_connections
 from taskframework.api.listening import listen, require_loopback, resolve
 from taskframework.runtime import TaskFramework
 
@@ -28,10 +29,23 @@ _KEEP_ALIVE_SECONDS = 75
 class ApiServer(uvicorn.Server):
     """A uvicorn server that is started and stopped by us."""
 
-    def __init__(self, app: ASGIApp, sockets: Sequence[socket.socket]) -> None:
+    def __init__(
+        self, app: ASGIApp, sockets: Sequence[socket.socket], *, root_path: str = "", max_connections: int | None = None
+    ) -> None:
+        """Prepare to serve.
+
+        Args:
+            app: the application.
+            sockets: where it listens, bound.
+            root_path: what a proxy cuts off the paths.
+            max_connections: further ones are refused; without it, as many as the limit of file descriptors allows.
+        """
         super().__init__(
             uvicorn.Config(
                 app,
+                http=BoundedProtocol,
+                root_path=root_path,
+                limit_concurrency=max_connections or most_connections(),
                 lifespan="off",
                 ws="none",
                 log_config=None,
@@ -99,7 +113,12 @@ async def serving(framework: TaskFramework) -> AsyncIterator[ApiServer]:
     addresses = await resolve(settings.host, key="api.host")
     require_loopback(settings.host, addresses, allow_remote=settings.allow_remote)
     app = create_app(framework)
-    server = ApiServer(app, listen(addresses, settings.port, key="api.port"))
+    server = ApiServer(
+        app,
+        listen(addresses, settings.port, key="api.port"),
+        root_path=settings.root_path,
+        max_connections=None if settings.max_connections == "auto" else settings.max_connections,
+    )
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(server.stop)
         # Before the server, which waits for them: streams never end by themselves.

@@ -13,25 +13,24 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from taskframework.api import following
-from taskframework.api.context import checked_id, framework_of
+from taskframework.api.context import IdInPath, checked_id, framework_of
 from taskframework.api.feed import Feed, Watcher
 from taskframework.api.following import HEARTBEAT, RESYNC, Follower
-from taskframework.api.openapi import refuses
+from taskframework.api.openapi import STREAM_CONTENT, refuses
 from taskframework.api.problems import RequestRefusedError
 
 router = APIRouter(prefix="/api/v1", tags=["events"])
 
-_SEQUENCE = re.compile(r"(\d{1,9})(?:-p\d{1,9})?", re.ASCII)
+_SEQUENCE = re.compile(r"([0-9]{1,9})(?:-p[0-9]{1,9})?")
 _LAST_EVENT_ID = {
     "name": "Last-Event-ID",
     "in": "header",
-    "description": "Id of the last event received; sent by browsers that connect again",
+    "description": "Id of the last event received; sent by browsers that connect again. Empty is as none.",
     "schema": {"type": "string"},
 }
 _STREAM = {
-    "description": "Server-sent events: `id`, `event` (such as `task.completed`), `data` (a CloudEvent as JSON). "
-    "A comment comes every 10 seconds of silence, `event: resync` when events were missed.",
-    "content": {"text/event-stream": {"schema": {"type": "string"}}},
+    "description": "Server-sent events; a comment comes every 10 seconds of silence",
+    "content": STREAM_CONTENT,
 }
 
 
@@ -86,7 +85,7 @@ async def _gone(receive: Receive) -> None:
         ),
     },
 )
-async def follow_task(request: Request, task_id: str) -> Response:
+async def follow_task(request: Request, task_id: IdInPath) -> Response:
     """First the task as `event: snapshot` (or, with Last-Event-ID, the events since), then its events as they happen.
 
     Ends after the event that makes the task final.
@@ -120,7 +119,7 @@ async def follow_all(request: Request) -> Response:
     """
     feed = _feed_of(request)
     watcher = await feed.join()
-    return EventStream(feed, watcher, _all_frames(watcher, "last-event-id" in request.headers))
+    return EventStream(feed, watcher, _all_frames(watcher, bool(request.headers.get("last-event-id"))))
 
 
 async def _all_frames(watcher: Watcher, was_away: bool) -> AsyncGenerator[bytes, None]:
@@ -131,14 +130,14 @@ async def _all_frames(watcher: Watcher, was_away: bool) -> AsyncGenerator[bytes,
         yield RESYNC
 
 
-def _last_sequence(request: Request, task_id: str) -> int | None:
+def _last_sequence(request: Request, task_id: IdInPath) -> int | None:
     """The sequence that Last-Event-ID names.
 
     Raises:
         RequestRefusedError: if it is not the id of an event of this task.
     """
     given = request.headers.get("last-event-id")
-    if given is None:
+    if not given:
         return None
     match = _SEQUENCE.fullmatch(given.removeprefix(f"{task_id}-"))
     if match is None or not given.startswith(f"{task_id}-"):

@@ -6,34 +6,44 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from taskframework.api.bodies import CancelTask, RetryTask, SubmitTask, SubmitTasks, read
-from taskframework.api.context import CALLER, checked_id, framework_of, json_response, refuse_repeated, trace_of
+from taskframework.api.bodies import BODY_CODES, NAME_PATTERN, CancelTask, RetryTask, SubmitTask, SubmitTasks, read
+from taskframework.api.context import (
+    CALLER,
+    IdInPath,
+    checked_id,
+    framework_of,
+    json_response,
+    refuse_repeated,
+    trace_of,
+)
 from taskframework.api.openapi import refuses, takes
-from taskframework.api.problems import RequestRefusedError, describe
-from taskframework.api.views import BulkResult, TaskPage, TaskView
+from taskframework.api.problems import RequestRefusedError, describe, root_of
+from taskframework.api.views import BulkResult, CursorText, TaskPage, TaskView
 from taskframework.errors import StoreUnavailableError
 from taskframework.model.query import MAX_LIMIT, TaskFilter
 from taskframework.model.status import ReachableStatus
 from taskframework.model.view import public_view
-from taskframework.submission.service import Submission, SubmitRequest
+from taskframework.submission.service import MAX_NAME, Submission, SubmitRequest
 from taskframework.telemetry import log_context
 
 PREFIX = "/api/v1"
 DEFAULT_LIMIT = 50
-MAX_CURSOR = 500
 
 router = APIRouter(prefix=PREFIX, tags=["tasks"])
 
-_BODY_CODES = ("bad_request", "invalid_json", "body_too_large", "unsupported_media_type", "invalid_request")
 _SUBMISSION_CODES = ("invalid_task", "unknown_task_type", "invalid_parameters", "value_not_storable")
 _KEY_HEADER = {
     "name": "Idempotency-Key",
     "in": "header",
     "description": "A second submission with the same key returns the first task; same as the field idempotency_key",
-    "schema": {"type": "string", "minLength": 1, "maxLength": 200},
+    "schema": {"type": "string", "minLength": 1, "maxLength": MAX_NAME, "pattern": NAME_PATTERN},
+}
+_LOCATION = {
+    "Location": {"description": "Address of the task", "schema": {"type": "string", "format": "uri-reference"}}
 }
 
 
@@ -45,7 +55,7 @@ class TaskQuery(BaseModel):
     status: ReachableStatus | None = Field(default=None, description="Only tasks in this status")
     task_type: str | None = Field(default=None, max_length=100, description="Only tasks of this type")
     limit: int = Field(default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT, description="Most tasks on the page")
-    cursor: str | None = Field(default=None, max_length=MAX_CURSOR, description="`next_cursor` of the page before")
+    cursor: CursorText | None = Field(default=None, description="`next_cursor` of the page before, unchanged")
 
 
 @router.post(
@@ -54,13 +64,13 @@ class TaskQuery(BaseModel):
     summary="Submit a task",
     openapi_extra=takes(SubmitTask) | {"parameters": [_KEY_HEADER]},
     responses={
-        202: {
+        202: {"model": TaskView, "description": "Accepted: it is stored and will be done", "headers": _LOCATION},
+        200: {
             "model": TaskView,
-            "description": "Accepted: it is stored and will be done",
-            "headers": {"Location": {"description": "Address of the task", "schema": {"type": "string"}}},
+            "description": "The task that an earlier submission with this key made",
+            "headers": _LOCATION,
         },
-        200: {"model": TaskView, "description": "The task that an earlier submission with this key made"},
-        **refuses(*_BODY_CODES, *_SUBMISSION_CODES, "idempotency_conflict", "store_unavailable"),
+        **refuses(*BODY_CODES, *_SUBMISSION_CODES, "idempotency_conflict", "store_unavailable"),
     },
 )
 async def submit_task(request: Request) -> Response:
@@ -74,7 +84,7 @@ async def submit_task(request: Request) -> Response:
     return json_response(
         public_view(submission.task),
         202 if submission.is_new else 200,
-        {"Location": f"{PREFIX}/tasks/{submission.task.task_id}"},
+        {"Location": f"{root_of(request)}{PREFIX}/tasks/{submission.task.task_id}"},
     )
 
 
@@ -84,7 +94,7 @@ async def submit_task(request: Request) -> Response:
     openapi_extra=takes(SubmitTasks),
     responses={
         200: {"model": BulkResult, "description": "One outcome for each task; some may be refused"},
-        **refuses(*_BODY_CODES, "store_unavailable"),
+        **refuses(*BODY_CODES, "store_unavailable"),
     },
 )
 async def submit_tasks(request: Request) -> Response:
@@ -95,11 +105,11 @@ async def submit_tasks(request: Request) -> Response:
         stored = await framework_of(request).desk.submission.submit_many(readable)
     if stored and all(isinstance(outcome, StoreUnavailableError) for outcome in stored):
         raise StoreUnavailableError(str(stored[0]))
-    outcomes = iter(stored)
+    outcomes, root = iter(stored), root_of(request)
     return json_response(
         {
             "items": [
-                _bulk_outcome(index, item if isinstance(item, RequestRefusedError) else next(outcomes))
+                _bulk_outcome(index, item if isinstance(item, RequestRefusedError) else next(outcomes), root)
                 for index, item in enumerate(body.items)
             ]
         }
@@ -125,6 +135,11 @@ async def list_tasks(request: Request, query: Annotated[TaskQuery, Query()]) -> 
     return json_response({"items": [public_view(task) for task in page.items], "next_cursor": page.next_cursor})
 
 
+@router.get("/tasks/bulk", include_in_schema=False)
+async def refuse_to_show() -> None:
+    raise HTTPException(405)  # it is no task of this name
+
+
 @router.get(
     "/tasks/{task_id}",
     summary="Show a task",
@@ -133,7 +148,7 @@ async def list_tasks(request: Request, query: Annotated[TaskQuery, Query()]) -> 
         **refuses("task_not_found", "task_unreadable", "store_unavailable"),
     },
 )
-async def get_task(request: Request, task_id: str) -> Response:
+async def get_task(request: Request, task_id: IdInPath) -> Response:
     """Show a task as it is now, with its result or error and its history."""
     return json_response(public_view(await framework_of(request).desk.tasks.get(checked_id(task_id))))
 
@@ -145,10 +160,10 @@ async def get_task(request: Request, task_id: str) -> Response:
     openapi_extra=takes(CancelTask, is_optional=True),
     responses={
         202: {"model": TaskView, "description": "Cancelled, or asked to stop: then it is still RUNNING"},
-        **refuses(*_BODY_CODES, "task_not_found", "task_unreadable", "transition_refused", "store_unavailable"),
+        **refuses(*BODY_CODES, "task_not_found", "task_unreadable", "transition_refused", "store_unavailable"),
     },
 )
-async def cancel_task(request: Request, task_id: str) -> Response:
+async def cancel_task(request: Request, task_id: IdInPath) -> Response:
     """Cancel a task. One that waits is CANCELLED at once; a running one is asked to stop and may still complete."""
     body = await read(request, CancelTask, is_optional=True)
     operations = framework_of(request).desk.tasks
@@ -162,10 +177,10 @@ async def cancel_task(request: Request, task_id: str) -> Response:
     openapi_extra=takes(RetryTask, is_optional=True),
     responses={
         202: {"model": TaskView, "description": "Queued as a new generation, with all its attempts"},
-        **refuses(*_BODY_CODES, "task_not_found", "task_unreadable", "transition_refused", "store_unavailable"),
+        **refuses(*BODY_CODES, "task_not_found", "task_unreadable", "transition_refused", "store_unavailable"),
     },
 )
-async def retry_task(request: Request, task_id: str) -> Response:
+async def retry_task(request: Request, task_id: IdInPath) -> Response:
     """Queue a task anew that is FAILED, DEAD_LETTER or CANCELLED."""
     await read(request, RetryTask, is_optional=True)
     operations = framework_of(request).desk.tasks
@@ -194,9 +209,9 @@ def _with_key(body: SubmitTask, key: str) -> SubmitRequest:
     return body.model_copy(update={"idempotency_key": key}).to_request(CALLER)
 
 
-def _bulk_outcome(index: int, outcome: Submission | Exception) -> dict[str, Any]:
+def _bulk_outcome(index: int, outcome: Submission | Exception, root: str) -> dict[str, Any]:
     if isinstance(outcome, Submission):
         status = 202 if outcome.is_new else 200
         return {"index": index, "status": status, "task": public_view(outcome.task), "error": None}
     problem = describe(outcome)
-    return {"index": index, "status": problem.status, "task": None, "error": problem.document()}
+    return {"index": index, "status": problem.status, "task": None, "error": problem.document(root)}

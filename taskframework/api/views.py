@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from taskframework.model.status import Priority, ReachableStatus
 
 _ID = "0199a2c4-6f0e-7c53-b6ee-3d3a1f0b8a11"
 _TIME = "2027-01-31T12:00:00.000Z"
+#: The form of a cursor is documented, not validated: the list itself tells which text is none of its cursors.
+CursorText = Annotated[str, Field(max_length=500, json_schema_extra={"pattern": "^[A-Za-z0-9_-]+$"})]
+_DATA = {
+    "type": "string",
+    "contentMediaType": "application/json",
+    "contentSchema": {
+        "anyOf": [{"$ref": f"#/components/schemas/{name}"} for name in ("CloudEventView", "TaskView", "ResyncView")]
+    },
+}
 
 
 class FieldProblem(BaseModel):
@@ -63,14 +72,13 @@ class HistoryEntryView(BaseModel):
     data: Any
 
 
-class TaskView(BaseModel):
-    """A task. Times are RFC 3339 in UTC with milliseconds."""
+class TaskSummaryView(BaseModel):
+    """A task as events tell of it. Times are RFC 3339 in UTC with milliseconds."""
 
     task_id: str = Field(examples=[_ID])
     task_type: str = Field(examples=["count-words"])
     status: ReachableStatus
     user_id: str
-    parameters: Any
     progress: Any
     result: Any
     error: TaskErrorView | None
@@ -88,14 +96,53 @@ class TaskView(BaseModel):
     started_at: datetime | None
     finished_at: datetime | None
     updated_at: datetime = Field(description="Changes only by a transition or progress", examples=[_TIME])
+
+
+class TaskView(TaskSummaryView):
+    """A task. Times are RFC 3339 in UTC with milliseconds."""
+
+    parameters: Any
     history: list[HistoryEntryView] = Field(description="Its last 100 events, oldest first")
+
+
+class CloudEventView(BaseModel):
+    """An event in the life of a task, as CloudEvent 1.0."""
+
+    specversion: Literal["1.0"]
+    id: str = Field(description="`<task_id>-<sequence>`, of progress `<task_id>-<sequence>-p<progressrevision>`")
+    type: str = Field(examples=["task.submitted", "task.progress", "task.completed"])
+    source: str = Field(description="The installation, `app.source`")
+    subject: str = Field(description="The task's id", examples=[_ID])
+    time: datetime = Field(examples=[_TIME])
+    datacontenttype: Literal["application/json"]
+    sequence: int = Field(description="Counts a task's events from 1; progress carries the last one")
+    data: TaskSummaryView
+    progressrevision: int = Field(default=0, description="Progress only: which report it is")
+    traceparent: str = Field(default="", description="The trace the task belongs to, if there is one")
+
+
+class ResyncView(BaseModel):
+    """Events were missed: read the current state."""
+
+    reason: str
+
+
+class StreamedEvent(BaseModel):
+    """One server-sent event. Comments in between keep the connection open and mean nothing."""
+
+    event: str = Field(
+        description="Type of the CloudEvent in `data`; or `snapshot`: the whole task; or `resync`: some were missed",
+        examples=["task.completed", "snapshot", "resync"],
+    )
+    id: str = Field(default="", description="What to send as Last-Event-ID; `resync` has none")
+    data: Annotated[str, WithJsonSchema(_DATA)]
 
 
 class TaskPage(BaseModel):
     """Tasks from the newest to the oldest."""
 
     items: list[TaskView]
-    next_cursor: str | None = Field(description="Give it as `cursor` to get the next page; null on the last one")
+    next_cursor: CursorText | None = Field(description="Give it as `cursor` to get the next page; null on the last one")
 
 
 class BulkOutcome(BaseModel):
@@ -140,7 +187,7 @@ class DeadLetterPage(BaseModel):
     """Dead letters from the newest to the oldest."""
 
     items: list[DeadLetterView]
-    next_cursor: str | None
+    next_cursor: CursorText | None = Field(description="Give it as `cursor` to get the next page; null on the last one")
 
 
 class ReplayOutcomeView(BaseModel):

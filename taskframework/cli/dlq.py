@@ -45,7 +45,7 @@ def replay(context: typer.Context, letter_ids: LetterIds, config: Config = None,
         print_json([_outcome_view(outcome) for outcome in outcomes])
     else:
         for outcome in outcomes:
-            say(f"{outcome.id} {'is queued anew.' if outcome.problem is None else f'is not: {outcome.problem}'}")
+            say(f"{outcome.id}: {outcome.problem or 'queued anew.'}")
     if any(outcome.problem is not None for outcome in outcomes):
         raise typer.Exit(1)
 

@@ -7,9 +7,9 @@ import inspect
 import logging
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import Self
+from typing import Protocol, Self
 
-from taskframework.brokers.base import Broker, Consumption, ExternalMessage
+from taskframework.brokers.base import Consumption, ExternalMessage, OnExternalMessage
 from taskframework.errors import MessageUnreadableError
 from taskframework.events.external import PREFIX, ExternalEvent, read_events
 
@@ -21,12 +21,22 @@ Handle = Callable[[ExternalEvent], Awaitable[None] | None]
 REMEMBERED = 100_000
 
 
+class EventSource(Protocol):
+    """Where events come from: a broker, or the HTTP interface of a process."""
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    def subscribe(self, on_message: OnExternalMessage, *, durable_name: str | None = None) -> Consumption: ...
+
+
 class EventSubscriber:
     """Hears the events of one installation.
 
     Use it as a context manager with handlers, or as an iterator::
 
-        async with EventSubscriber(broker, queue="billing") as subscriber:
+        async with event_subscriber("amqp://localhost", queue="billing") as subscriber:
             async for event in subscriber:
                 print(event.type, event.task_id)
 
@@ -35,7 +45,7 @@ class EventSubscriber:
     events are dropped by sequence, as long as this subscriber lives.
     """
 
-    def __init__(self, broker: Broker, *, queue: str | None = None, owns_broker: bool = False) -> None:
+    def __init__(self, broker: EventSource, *, queue: str | None = None, owns_broker: bool = False) -> None:
         """Prepare to listen.
 
         Args:

@@ -42,7 +42,7 @@ class Cursor:
             CursorInvalidError: if it is not one of ours.
         """
         try:
-            raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode()
+            raw = base64.b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True).decode()
             milliseconds, separator, identifier = raw.partition("|")
             if not separator or not identifier or "\0" in identifier:
                 raise CursorInvalidError

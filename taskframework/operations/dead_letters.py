@@ -35,6 +35,15 @@ class DeadLetter:
         return _message_view(self.entry, whole)
 
 
+class AlreadyReplayedError(TransitionRefusedError):
+    """The dead letter was queued anew before."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task.task_id, "replayed", task.status, tuple(sorted(DEAD)))
+        self.message = f"Dead letter {task.task_id} is queued anew already; the task is {task.status} now."
+        self.hint = "Look at the task; it can be replayed again when it is a dead letter again."
+
+
 class NothingToReplayError(TransitionRefusedError):
     """The dead letter is a message without a task."""
 
@@ -108,7 +117,10 @@ class DeadLetterOperations:
             if not dry_run:
                 await self._tasks.retry(letter_id, by=by)
         except (TaskNotFoundError, TransitionRefusedError) as problem:
-            return problem
+            task = await self._store.get(letter_id)
+            if task is None or task.generation == 0 or task.status in DEAD:
+                return problem
+            return AlreadyReplayedError(task)
         return None
 
 

@@ -83,7 +83,18 @@ class ApiSettings(Section):
     allow_remote: bool = Field(
         default=False, description="Listen on other than loopback although callers are not identified"
     )
+    root_path: str = Field(
+        default="",
+        pattern=r"^(/[^/?#\s]+)*$",
+        max_length=200,
+        description="Path that a reverse proxy cuts off before it forwards, such as /background",
+    )
     max_body: Size = Field(default=1024**2, ge=1024, description="Largest request body; more is answered with 413")
+    max_connections: Literal["auto"] | Annotated[int, Field(ge=1, le=1_000_000)] = Field(
+        default="auto",
+        description="Connections open at once, event streams included; further ones are answered with 503. "
+        "auto is three quarters of the process's limit of file descriptors, at most 10,000",
+    )
 
 
 class WorkerSettings(Section):

@@ -52,20 +52,6 @@ async def test_a_body_without_end_is_refused_while_it_comes(tmp_path: Path) -> N
         assert (await api.get("/healthz")).status_code == 200
 
 
-async def test_a_head_that_is_no_http_is_refused(tmp_path: Path) -> None:
-    async with serve(tmp_path, worker=False) as api:
-        for head in [
-            b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: a\x00b\r\n\r\n",
-            b"GET / HTTP/1.1\r\nHost: x\r\nIdempotency-Key: a\rb\r\n\r\n",
-            b"\x16\x03\x01\x02\x00 garbage\r\n\r\n",
-            b"GET /" + b"x" * 200_000 + b" HTTP/1.1\r\n\r\n",
-        ]:
-            reader, writer = await asyncio.open_connection(api.base_url.host, api.base_url.port)
-            with closing(writer):
-                writer.write(head)
-                assert (await reader.read(12)) == b"HTTP/1.1 400"
-
-
 async def test_a_request_under_way_is_answered_before_the_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arrived, go_on = asyncio.Event(), asyncio.Event()
     async with AsyncExitStack() as running:

@@ -60,7 +60,7 @@ async def test_who_connects_again_gets_what_happened_meanwhile(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    "given", ["", "3", "x-3", "{id}-", "{id}-x", "{id}-3x", "{id}-9999999999", "{id}--1", "{id}-\u00b2"]
+    "given", ["3", "x-3", "{id}-", "{id}-x", "{id}-3x", "{id}-9999999999", "{id}--1", "{id}-\u00b2"]
 )
 async def test_another_last_event_id_is_refused(tmp_path: Path, given: str) -> None:
     async with serve(tmp_path, worker=False) as api:
@@ -68,6 +68,16 @@ async def test_another_last_event_id_is_refused(tmp_path: Path, given: str) -> N
         header = given.replace("{id}", task["task_id"]).encode("latin-1")
         answer = await api.get(f"{TASKS}/{task['task_id']}/events", headers=[(b"Last-Event-ID", header)])
         assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request")
+
+
+async def test_an_empty_last_event_id_is_as_none(tmp_path: Path) -> None:
+    async with serve(tmp_path, worker=False) as api:
+        task = await api.submit(COUNT_WORDS)
+        headers = {"Last-Event-ID": ""}
+        async with api.events_of(task, **headers) as source:
+            assert (await one(source.aiter_sse())).event == "snapshot"
+        async with api.stream("GET", "/api/v1/events", headers=headers) as answer:
+            assert await anext(answer.aiter_lines()) == ": heartbeat"
 
 
 async def test_all_events_are_followed_from_the_moment_of_the_answer(tmp_path: Path) -> None:

@@ -8,9 +8,17 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from taskframework import IdempotencyConflictError, InvalidParametersError, TaskFailedError, TaskFramework, TaskStatus
+from taskframework import (
+    IdempotencyConflictError,
+    InvalidParametersError,
+    TaskFailedError,
+    TaskFramework,
+    TaskNotFoundError,
+    TaskStatus,
+)
 from taskframework.errors import TransitionRefusedError
 from taskframework.model.task import Task
+from taskframework.operations.dead_letters import AlreadyReplayedError
 from tests.flow.conftest import Run
 from tests.support.eventually import eventually
 from tests.support.kitchen_sink import Counts, Text, Waits, WaitsInThread
@@ -100,6 +108,24 @@ async def test_a_dead_letter_is_replayed_with_a_new_budget_and_a_growing_token(r
         assert (again.generation, again.attempts, again.fencing_token) == (1, 1, 2)
         with pytest.raises(TransitionRefusedError):
             await framework.desk.tasks.retry((await framework.submit("count-words", {"text": ""})).task_id, by="x")
+
+
+async def test_a_dead_letter_replayed_twice_is_queued_once_and_says_so(run: Run) -> None:
+    async with run(worker=False) as framework:
+        letters = framework.desk.dead_letters
+        handle = await framework.submit("count-words", {"text": "a"}, deadline=datetime.now(UTC) + timedelta(seconds=1))
+        dead = await handle.finished(timeout=20)
+        assert dead.status is TaskStatus.FAILED
+        rivals = await asyncio.gather(*(letters.replay([dead.task_id], by="operator") for _ in range(5)))
+        late = [await letters.replay([dead.task_id], by="operator", dry_run=dry_run) for dry_run in (True, False)]
+        [task, stranger] = [await handle.task(), await framework.submit("count-words", {"text": "a"})]
+        [unknown] = await letters.replay([stranger.task_id], by="operator")
+    refused = [outcome.problem for [outcome] in [*rivals, *late] if outcome.problem is not None]
+    assert len(refused) == 6, "one of them queued it"
+    assert {type(problem) for problem in refused} == {AlreadyReplayedError}
+    assert "queued anew already; the task is QUEUED now" in str(refused[0])
+    assert (task.generation, task.status) == (1, TaskStatus.QUEUED)
+    assert isinstance(unknown.problem, TaskNotFoundError), "it never was a dead letter"
 
 
 async def test_a_submission_with_the_same_key_is_the_same_task(run: Run) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from taskframework.brokers.embedded import EmbeddedBroker
+from taskframework.model.message import rfc3339
 from tests.support.eventually import eventually
 from tests.unit.api.conftest import DEAD_LETTERS, TASKS, Api, OpenApi, problem_of
 
@@ -90,6 +92,15 @@ async def test_each_id_of_a_replay_has_its_own_outcome(working: Api) -> None:
     assert [outcome["error"] is None for outcome in outcomes] == [True, False, False, False, False]
     replayed = await working.finished(task)
     assert (replayed["generation"], replayed["status"]) == (1, "FAILED")
+
+
+async def test_a_second_replay_answers_that_it_is_queued_already(api: Api) -> None:
+    task = await api.finished(await api.submit(deadline=rfc3339(datetime.now(UTC) + timedelta(milliseconds=200))))
+    for _ in range(2):
+        answer = await api.post(f"{DEAD_LETTERS}/replay", json={"ids": [task["task_id"]]})
+    [outcome] = answer.json()["items"]
+    assert (outcome["status"], outcome["error"]["code"]) == (409, "transition_refused")
+    assert "already" in outcome["error"]["detail"]
 
 
 @pytest.mark.parametrize(

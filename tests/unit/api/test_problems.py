@@ -28,6 +28,11 @@ async def test_unknown_addresses(api: Api, path: str) -> None:
         ("OPTIONS", TASKS, "GET, POST"),
         ("GET", f"{TASKS}/x/cancel", "POST"),
         ("POST", "/healthz", "GET"),
+        ("GET", f"{TASKS}/bulk", "POST"),
+        ("PUT", f"{TASKS}/bulk", "POST"),
+        ("GET", f"{DEAD_LETTERS}/replay", "POST"),
+        ("DELETE", f"{DEAD_LETTERS}/replay", "POST"),
+        ("POST", "/docs", "GET"),
         ("XYZZY", DEAD_LETTERS, "GET"),
     ],
 )

@@ -1,0 +1,138 @@
+"""One connection of the server: how many there may be, and how long a client may take to send its request.
+
+uvicorn limits neither: a client that never finishes its headers would keep a file descriptor for ever. The time for a
+body is in `bodies.py`, which works under any server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from uvicorn.config import Config
+from uvicorn.server import ServerState
+
+from taskframework.api.problems import PROBLEM_JSON, RequestRefusedError, describe
+
+if TYPE_CHECKING:
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as UvicornProtocol
+else:
+    from uvicorn.protocols.http.auto import AutoHTTPProtocol as UvicornProtocol
+
+#: Seconds from the opening of a connection, or from the first bytes of a further request on it, to the end of the
+#: headers. Also for what still comes of a request that is answered already.
+HEAD_SECONDS = 10.0
+#: Bytes of a request line with its headers; four times what common servers take.
+MAX_HEAD = 64 * 1024
+#: With "auto": no more connections than this share of the file descriptors, and never more than this many; an open one
+#: costs some 50 KiB.
+_SHARE = 3 / 4
+_MOST = 10_000
+
+
+def most_connections() -> int:
+    """As many as the process's limit of file descriptors allows, with a rest for store, broker and files."""
+    with contextlib.suppress(ImportError):  # Windows has no such limit
+        import resource
+
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft != resource.RLIM_INFINITY:
+            return max(1, min(_MOST, int(soft * _SHARE)))
+    return _MOST
+
+
+class BoundedProtocol(UvicornProtocol):
+    """uvicorn's protocol with a bound on connections (`limit_concurrency`), and on time and size of headers."""
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        # uvicorn compares when headers are complete: then those who never send any keep out everybody else.
+        self._most, self.limit_concurrency = config.limit_concurrency, None
+        self._late: asyncio.TimerHandle | None = None
+        self._owed_so_far = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
+        super().connection_made(transport)
+        if self._most is not None and len(self.connections) > self._most:
+            self._refuse(
+                f"{self._most} connections are open already.",
+                "Connect again in a moment, and keep connections open no longer than needed.",
+                "too_many_connections",
+            )
+        else:
+            self._late = self.loop.call_later(HEAD_SECONDS, self._is_late)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.transport.is_closing() or not self._awaits_head:
+            self._stop_waiting()
+            return
+        self._owed_so_far += len(data)
+        if self._late is None:
+            self._late = self.loop.call_later(HEAD_SECONDS, self._is_late)
+        if self._owed_so_far > MAX_HEAD and not self._is_answered:
+            self._refuse(
+                f"The request line and headers have more than {MAX_HEAD:,} bytes.",
+                "Send large values in the body.",
+                "headers_too_large",
+            )
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(msg, "Send HTTP/1.1 as RFC 9112 describes it.", "bad_request")
+
+    @property
+    def _awaits_head(self) -> bool:
+        """Whether no request is under way, and the connection is not idle between two either."""
+        cycle: Any = self.cycle  # None before the first request
+        return cycle is None or (cycle.response_complete and self.timeout_keep_alive_task is None)
+
+    @property
+    def _is_answered(self) -> bool:
+        """Whether what comes belongs to a request that was answered before its body was complete."""
+        cycle: Any = self.cycle
+        return cycle is not None and cycle.more_body is True
+
+    def _stop_waiting(self) -> None:
+        self._owed_so_far = 0
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+    def _is_late(self) -> None:
+        if self._owed_so_far and not self._is_answered:
+            self._refuse(
+                f"The headers were not complete within {HEAD_SECONDS:g} seconds.",
+                "Send the request in one go.",
+                "request_timeout",
+            )
+        else:
+            self.transport.close()
+
+    def _refuse(self, message: str, hint: str, code: str) -> None:
+        """Answer without a request, and close."""
+        problem = describe(RequestRefusedError(message, hint=hint, code=code))
+        body = orjson.dumps(problem.document(self.root_path))
+        headers = {
+            **problem.headers,
+            "Connection": "close",
+            "Content-Type": PROBLEM_JSON,
+            "Content-Length": str(len(body)),
+            "X-Content-Type-Options": "nosniff",
+        }
+        lines = [f"HTTP/1.1 {problem.status} {http.HTTPStatus(problem.status).phrase}"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        self.transport.write("\r\n".join([*lines, "", ""]).encode() + body)
+        self.transport.close()

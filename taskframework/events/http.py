@@ -1,0 +1,131 @@
+"""Hearing the events of a process over HTTP, where there is no broker that other programs reach."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, Callable
+from typing import TYPE_CHECKING
+
+from taskframework.brokers.base import Consumption, ExternalMessage, OnExternalMessage
+from taskframework.errors import BrokerUnavailableError
+from taskframework.events.external import SINGLE
+
+if TYPE_CHECKING:
+    import httpx
+    from httpx_sse import EventSource, ServerSentEvent
+
+logger = logging.getLogger(__name__)
+
+PATH = "/api/v1/events"
+#: Seconds. The interface sends a heartbeat every 10 seconds.
+_LONGEST_SILENCE = 30.0
+#: Seconds until what failed is tried again: to connect, or to hand an event over.
+_PAUSE = 1.0
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+class EventsUnavailableError(BrokerUnavailableError):
+    """Nobody answers at the address of the events."""
+
+
+class HttpEvents:
+    """The event stream of an `api` or `dev`, in the place that a broker has in an `EventSubscriber`."""
+
+    def __init__(self, url: str, *, tell: Callable[[str], None] = logger.warning) -> None:
+        """Prepare to listen.
+
+        Args:
+            url: address of the HTTP interface, with the path it is mounted at, if any.
+            tell: told in a sentence of every connection that ended, and of events that may have been missed.
+        """
+        self.url = url.rstrip("/")
+        self.tell = tell
+        self._client: httpx.AsyncClient | None = None
+
+    async def open(self) -> None:
+        """See that somebody is there. Who goes away afterwards is waited for.
+
+        Raises:
+            EventsUnavailableError: if nobody answers with events.
+        """
+        import httpx
+
+        try:
+            # A proxy in the environment is not meant for this machine itself.
+            is_near = httpx.URL(self.url).host in _LOOPBACK
+            self._client = httpx.AsyncClient(timeout=httpx.Timeout(5.0, read=_LONGEST_SILENCE), trust_env=not is_near)
+            async with self.connection(is_first=True):
+                pass
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            await self.close()
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise EventsUnavailableError(
+                f"No events at {self.url}: {reason}.",
+                hint="Start `taskframework dev --app …` or `taskframework api --app …` there, or name its address.",
+            ) from error
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.aclose()
+
+    def subscribe(self, on_message: OnExternalMessage, *, durable_name: str | None = None) -> Consumption:
+        """Hear events one at a time, from now on; a name keeps nothing here."""
+        return _Listening(self, on_message)
+
+    @contextlib.asynccontextmanager
+    async def connection(self, *, is_first: bool) -> AsyncGenerator[EventSource, None]:
+        """The open stream."""
+        from httpx_sse import aconnect_sse
+
+        assert self._client is not None, "it was opened"
+        # Events are not repeated; for this header, whatever its value, the interface tells that some may be missing.
+        headers = {} if is_first else {"Last-Event-ID": "again"}
+        async with aconnect_sse(self._client, "GET", self.url + PATH, headers=headers) as source:
+            source.response.raise_for_status()
+            yield source
+
+
+class _Listening:
+    """Connects until it is stopped."""
+
+    def __init__(self, events: HttpEvents, on_message: OnExternalMessage) -> None:
+        self._events = events
+        self._on_message = on_message
+        self.is_live = False
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        import httpx
+
+        is_first = True
+        while True:
+            with contextlib.suppress(httpx.HTTPError):
+                async with self._events.connection(is_first=is_first) as source:
+                    self.is_live, is_first = True, False
+                    async for sent in source.aiter_sse():
+                        await self._take(sent)
+            if self.is_live:
+                self.is_live = False
+                self._events.tell(f"The connection to {self._events.url} ended; trying again.")
+            await asyncio.sleep(_PAUSE)
+
+    async def _take(self, sent: ServerSentEvent) -> None:
+        if sent.event == "resync":
+            self._events.tell(f"Listening to {self._events.url}; events may have been missed in between.")
+        elif sent.data:  # not a heartbeat: httpx-sse makes an event of every blank line once there was an id
+            await self._hand_over(ExternalMessage(sent.data.encode(), SINGLE, {}))
+
+    async def _hand_over(self, message: ExternalMessage) -> None:
+        while True:
+            try:
+                await self._on_message(message)
+                return
+            except Exception:
+                logger.warning("an event could not be handled and is tried again", exc_info=True)
+                await asyncio.sleep(_PAUSE)

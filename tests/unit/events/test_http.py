@@ -1,0 +1,48 @@
+"""Reading an event stream: what is an event of it, and what is not."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from taskframework.brokers.base import ExternalMessage
+from taskframework.events.http import HttpEvents
+from tests.support.eventually import eventually
+
+STREAM = b"""event: resync
+data: {}
+
+id: t-1
+event: task.started
+data: {"n": 1}
+
+: heartbeat
+
+id: t-2
+event: task.completed
+data: {"n": 2}
+
+: heartbeat
+
+"""
+
+
+async def test_heartbeats_and_gaps_are_no_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(_: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, headers={"Content-Type": "text/event-stream"}, content=STREAM)
+
+    heard: list[bytes] = []
+    told: list[str] = []
+
+    async def hear(message: ExternalMessage) -> None:
+        heard.append(message.body)
+
+    events = HttpEvents("http://api", tell=told.append)
+    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
+        monkeypatch.setattr(events, "_client", client)
+        listening = events.subscribe(hear)
+        await eventually(lambda: len(told) == 2)
+        await listening.stop()
+    assert heard == [b'{"n": 1}', b'{"n": 2}']
+    assert "missed" in told[0]
+    assert "ended" in told[1]
