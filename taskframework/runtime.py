@@ -25,6 +25,8 @@ from taskframework.wiring import Desk, Plant
 
 logger = logging.getLogger(__name__)
 
+_ONLY_THE_STORE = "This process opened the store alone, to submit. Use `running(worker=True)` or `running(api=True)`."
+
 
 class NotRunningError(TaskframeworkError):
     """The framework is not running."""
@@ -86,9 +88,12 @@ class TaskFramework:
     async def running(self, *, worker: bool = True, api: bool = False) -> AsyncIterator[TaskFramework]:
         """Run in this process: dispatch and repair, and on demand execute and serve HTTP.
 
+        On SQLite or the embedded broker one process executes. Another one that neither executes nor serves HTTP opens
+        the store and nothing else: what it submits, the executing process takes within a second.
+
         Args:
-            worker: execute the registered task types. With `worker.http_port` set, health and metrics are served
-                there.
+            worker: execute the registered task types; without, submit to the processes that do. With
+                `worker.http_port` set, health and metrics are served there.
             api: serve the HTTP interface at `api.host` and `api.port`.
 
         Raises:
@@ -96,6 +101,10 @@ class TaskFramework:
             TopologyMismatchError: if a queue or exchange exists with other arguments.
             ConfigurationError: if another process executes on the same SQLite file.
         """
+        if not (worker or api or wiring.is_shared(self.settings)):
+            async with self.desk_only():
+                yield self
+            return
         server = None
         if api or self.settings.worker.http_port is not None:
             # The only reference upwards, by name and on demand: the HTTP interface is built on this class. It takes a
@@ -141,10 +150,10 @@ class TaskFramework:
         """All parts of a running process.
 
         Raises:
-            NotRunningError: outside of `running`.
+            NotRunningError: outside of `running`, and in a process that only opened the store.
         """
         if self._plant is None:
-            raise NotRunningError
+            raise NotRunningError(hint=None if self._desk is None else _ONLY_THE_STORE)
         return self._plant
 
     async def submit(

@@ -138,6 +138,11 @@ def topology_lines(settings: Settings, task_types: Sequence[str]) -> list[str]:
     return always + [f"{line} (if the broker has the plugin)" for line in lines(True) if line not in always]
 
 
+def is_shared(settings: Settings) -> bool:
+    """Whether any number of processes may dispatch and repair: store and broker are servers."""
+    return settings.store.scheme != "sqlite" and settings.broker.scheme != "embedded"
+
+
 def execution_lock(settings: Settings) -> AbstractContextManager[object]:
     """Held by the one executing process of a SQLite file; nothing to hold where a server keeps order.
 

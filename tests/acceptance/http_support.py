@@ -67,7 +67,7 @@ async def serve(folder: Path, *, worker: bool = True, **sections: dict[str, Any]
     for executable in ALL:
         framework.register(executable)
     async with (
-        framework.running(worker=worker),
+        framework.running(worker=worker, api=not worker),  # else it would only open the store
         serving(framework) as server,
         Api(framework, server) as api,
     ):

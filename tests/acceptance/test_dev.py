@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import sys
 from typing import Any
 
 import httpx
@@ -152,6 +153,38 @@ def test_a_second_process_on_the_same_file_refuses_and_names_the_first(folder: F
         assert f"process {dev.pid} " in done.stderr
         assert "Stop that process first" in done.stderr
     assert count_words(folder, "one", "--wait").returncode == 0, "the first goes on"
+
+
+SUBMITS = """
+import asyncio
+
+from taskframework import ConfigurationError, TaskFramework
+from program import CountWords
+
+
+async def main() -> None:
+    framework = TaskFramework()
+    framework.register(CountWords)
+    async with framework.running(worker=False):
+        handle = await framework.submit("count-words", {"text": "one two"})
+        print(await handle.result(timeout=20))
+    try:
+        async with framework.running(worker=True):
+            raise AssertionError("a second process executes")
+    except ConfigurationError as error:
+        print(error.hint)
+
+
+asyncio.run(main())
+"""
+
+
+def test_a_program_that_only_submits_runs_beside_it(folder: Folder, dev: Started) -> None:
+    (folder.path / "submits.py").write_text(SUBMITS)
+    done = subprocess.run([sys.executable, "submits.py"], cwd=folder.path, capture_output=True, text=True, check=True)
+    result, refusal = done.stdout.splitlines()
+    assert result == "2"
+    assert "`framework.running(worker=False)`" in refusal, "whoever only wants to submit is told how"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -12,6 +12,7 @@ import motor.motor_asyncio  # noqa: F401 - see below
 import pytest
 
 # Adapters are imported when first needed, which is on the loop; reading a module blocks it, and here that counts.
+import taskframework.api.server
 import taskframework.brokers.embedded
 import taskframework.brokers.rabbitmq.broker
 import taskframework.stores.mongo.store
@@ -38,6 +39,7 @@ def settings(urls: dict[str, str]) -> Callable[..., Settings]:
         merged: dict[str, dict[str, Any]] = {
             "shutdown": {"await_termination_timeout": "200ms"},
             "retry": {"initial_delay": "100ms"},
+            "api": {"port": 0},
         }
         for name, values in sections.items():
             merged[name] = {**merged.get(name, {}), **values}
@@ -50,7 +52,7 @@ def settings(urls: dict[str, str]) -> Callable[..., Settings]:
 
 @pytest.fixture
 def run(settings: Callable[..., Settings]) -> Run:
-    """Run a framework with every test task: `async with run() as framework`."""
+    """Run a framework with every test task: `async with run() as framework`. Without a worker it is an API process."""
 
     @asynccontextmanager
     async def running(
@@ -64,7 +66,7 @@ def run(settings: Callable[..., Settings]) -> Run:
         framework = TaskFramework(settings(worker={"lease": lease}, **sections))
         for executable in [*ALL, *extra]:
             framework.register(executable)
-        async with framework.running(worker=worker):
+        async with framework.running(worker=worker, api=not worker):
             yield framework
 
     return running

@@ -70,8 +70,8 @@ class ExecutionLock:
         return ConfigurationError(
             f"{self._database} already has its executing process: {first}.",
             key="store.url",
-            hint="Stop that process first, or name another file in store.url. "
-            "For several workers use RabbitMQ and MongoDB.",
+            hint="Stop that process first, name another file in store.url, or use RabbitMQ and MongoDB for several "
+            "workers. A program that only submits runs beside it: `framework.running(worker=False)`.",
         )
 
 

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 # Read before a loop runs: an adapter is imported when it is first needed, and reading a module blocks.
+import taskframework.api.server
 import taskframework.brokers.embedded
 import taskframework.stores.sqlite  # noqa: F401
 from taskframework import Settings, TaskFramework
@@ -56,12 +57,13 @@ def open_api(tmp_path: Path) -> OpenApi:
                     "store": {"url": f"sqlite:///{tmp_path / 'tasks.db'}"},
                     "shutdown": {"await_termination_timeout": "200ms"},
                     **sections,
+                    "api": {"port": 0} | sections.get("api", {}),
                 }
             )
         )
         for executable in ALL:
             framework.register(executable)
-        async with framework.running(worker=worker), Api(framework) as api:
+        async with framework.running(worker=worker, api=not worker), Api(framework) as api:
             yield api
 
     return opened
