@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import getpass
+import os
 
 from taskframework.cli.invocation import Invocation
-from taskframework.cli.output import note
+from taskframework.errors import ConfigurationError
 from taskframework.runtime import TaskFramework
-from taskframework.settings import sqlite_file
+from taskframework.settings import Settings, sqlite_file
 
 
 def desk_framework(invocation: Invocation) -> TaskFramework:
     """A framework without task types, to look at tasks and operate on them with `desk_only`.
 
     Raises:
-        ConfigurationError: if the settings cannot be used.
+        ConfigurationError: if the settings cannot be used, or if there is no store yet: looking makes none.
     """
     framework = invocation.framework(registers=False)
-    store = framework.settings.store
-    if store.scheme == "sqlite" and not sqlite_file(store.url).exists():
-        note(f"{sqlite_file(store.url)} was not there: nothing was ever submitted to it. store.url names the file.")
+    if lacks_store(framework.settings):
+        raise ConfigurationError(
+            f"There is no store here yet: {sqlite_file(framework.settings.store.url)} does not exist.",
+            key="store.url",
+            hint="`taskframework dev --app yourmodule` makes it; or name another one with store.url, or the settings "
+            "that do with --config.",
+        )
     return framework
+
+
+def lacks_store(settings: Settings) -> bool:
+    """Whether the file of the store is still to be made."""
+    return settings.store.scheme == "sqlite" and not os.path.exists(sqlite_file(settings.store.url))
 
 
 def operator() -> str:

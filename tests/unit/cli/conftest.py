@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,9 +12,9 @@ from typing import NoReturn
 import pytest
 
 # Adapters are imported when first needed, which is on the loop; reading a module blocks it, and here that counts.
-import taskframework.brokers.embedded
-import taskframework.stores.sqlite  # noqa: F401
+import taskframework.brokers.embedded  # noqa: F401
 from taskframework.cli import main as command_line
+from taskframework.stores.sqlite import SqliteStore
 
 PROGRAM = """
 from taskframework import BackgroundTaskExecutable, TaskContext
@@ -37,6 +38,18 @@ class Done:
 
 
 Cli = Callable[..., Done]
+
+
+@pytest.fixture
+def empty_store(folder: Path) -> None:
+    """The store of the working directory, with nothing in it."""
+
+    async def make() -> None:
+        store = SqliteStore(folder / "taskframework.db")
+        await store.open()
+        await store.close()
+
+    asyncio.run(make())
 
 
 @pytest.fixture

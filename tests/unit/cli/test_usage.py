@@ -59,7 +59,7 @@ def test_wrong_usage(cli: Cli, arguments: list[str], said: str) -> None:
         (["events", "tail", "--url", "nonsense"], "No events at nonsense", "taskframework dev"),
     ],
 )
-def test_wrong_requests(cli: Cli, arguments: list[str], message: str, hint: str) -> None:
+def test_wrong_requests(cli: Cli, empty_store: None, arguments: list[str], message: str, hint: str) -> None:
     done = cli(*arguments)
     assert done.code == 1
     said = done.err[done.err.index("error: ") :].splitlines()
@@ -68,15 +68,34 @@ def test_wrong_requests(cli: Cli, arguments: list[str], message: str, hint: str)
     assert done.out == ""
 
 
-def test_an_empty_installation_is_said_to_be_empty(cli: Cli) -> None:
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["tasks", "list"],
+        *(["tasks", verb, "an-id"] for verb in ("show", "cancel", "retry", "watch")),
+        ["dlq", "list"],
+        *(["dlq", verb, "an-id"] for verb in ("show", "replay")),
+    ],
+    ids=" ".join,
+)
+def test_looking_makes_no_store_and_says_what_does(cli: Cli, folder: Path, command: list[str]) -> None:
+    before = set(folder.iterdir())
+    done = cli(*command, "--json")
+    assert (done.code, done.out) == (1, "")
+    assert "There is no store here yet: taskframework.db" in done.err
+    assert "taskframework dev --app" in done.err
+    assert set(folder.iterdir()) == before
+
+
+def test_an_empty_store_is_said_to_be_empty(cli: Cli, empty_store: None) -> None:
     done = cli("tasks", "list")
     assert (done.code, done.out) == (0, "")
-    assert "taskframework.db was not there" in done.err
+    assert "No tasks" in done.err
     assert "No dead letters" in cli("dlq", "list").err
     assert '"next_cursor": null' in cli("tasks", "list", "--json").out
 
 
-def test_json_and_errors_do_not_mix(cli: Cli, folder: Path) -> None:
+def test_json_and_errors_do_not_mix(cli: Cli, empty_store: None) -> None:
     done = cli("tasks", "show", "nope", "--json")
     assert (done.code, done.out) == (1, "")
 
