@@ -17,6 +17,8 @@ A class docstring is the message an instance has when none is given; `hint` says
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -94,16 +96,29 @@ class SubmissionError(TaskframeworkError):
 
 
 class UnknownTaskTypeError(SubmissionError):
-    """No executable is registered for this task type."""
+    """Nobody knows this task type."""
 
     code = "unknown_task_type"
 
-    def __init__(self, task_type: str, known: tuple[str, ...], nearest: str | None = None) -> None:
-        names = ", ".join(known) or "none"
-        hint = f"Did you mean {nearest!r}?" if nearest else f"Registered types: {names}."
-        super().__init__(f"No executable is registered for task type {task_type!r}.", hint=hint)
-        self.task_type = task_type
-        self.known = known
+    def __init__(self, task_type: str, known: Sequence[str]) -> None:
+        """Name the nearest type there is, or all.
+
+        Args:
+            task_type: what was asked for.
+            known: the types that are registered here or were declared by workers.
+        """
+        shown = task_type[:100]
+        nearest = difflib.get_close_matches(shown, known, 1)
+        names = f"Did you mean {nearest[0]!r}?" if nearest else f"Known types: {', '.join(known) or 'none'}."
+        super().__init__(f"There is no task type {shown!r}.", hint=f"{names} {_HOW_TYPES_BECOME_KNOWN}")
+        self.task_type = shown
+        self.known = tuple(known)
+
+
+_HOW_TYPES_BECOME_KNOWN = (
+    "A type is known once a `dev` or `worker` that executes it has started on this store, or where its program is "
+    "registered (`--app` on the command line)."
+)
 
 
 class InvalidParametersError(SubmissionError):

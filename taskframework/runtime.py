@@ -25,7 +25,7 @@ from taskframework.wiring import Desk, Plant
 
 logger = logging.getLogger(__name__)
 
-_ONLY_THE_STORE = "This process opened the store alone, to submit. Use `running(worker=True)` or `running(api=True)`."
+_ONLY_THE_STORE = "This process opened the store alone, to submit; ask the one that executes."
 
 
 class NotRunningError(TaskframeworkError):
@@ -153,7 +153,7 @@ class TaskFramework:
             NotRunningError: outside of `running`, and in a process that only opened the store.
         """
         if self._plant is None:
-            raise NotRunningError(hint=None if self._desk is None else _ONLY_THE_STORE)
+            raise NotRunningError(None if self._desk is None else _ONLY_THE_STORE)
         return self._plant
 
     async def submit(
@@ -172,7 +172,8 @@ class TaskFramework:
         """Submit a task; it is stored durably when this returns.
 
         Args:
-            task_type: a registered type: its name, its class or an instance of that.
+            task_type: a type that is registered here, by its name, its class or an instance of that; or the name of one
+                that a worker has declared in the store.
             parameters: what its model accepts, as JSON or as an instance.
             user_id: who owns the task.
             priority: high, normal or low.
@@ -255,6 +256,7 @@ class TaskFramework:
             plant.collector.start()
             stack.push_async_callback(plant.collector.stop)
         if plant.worker is not None:
+            await desk.types.declare()
             plant.worker.start(self.registry.task_types)
             stack.push_async_callback(plant.worker.stop)
 

@@ -43,6 +43,7 @@ from taskframework.stores.base import TaskStore
 from taskframework.stores.marking import MOMENT
 from taskframework.submission.producer import DispatchPolicy, TaskMessageProducer
 from taskframework.submission.service import TaskSubmissionService
+from taskframework.submission.types import TaskTypes
 from taskframework.tasks.registry import TaskRegistry
 from taskframework.worker.claim import ClaimPolicy, ClaimStation
 from taskframework.worker.consumer import TaskConsumer
@@ -71,6 +72,7 @@ class Desk:
     clock: Clock
     bus: EventBus
     store: TaskStore
+    types: TaskTypes
     submission: TaskSubmissionService
     tasks: TaskOperations
     dead_letters: DeadLetterOperations
@@ -160,11 +162,12 @@ def build_desk(settings: Settings, registry: TaskRegistry, clock: Clock, store: 
     """A desk; in a process that does not dispatch, new tasks are due for another process's sweeper at once."""
     bus = EventBus()
     dispatch_after = settings.recovery.dispatch_grace if dispatches else timedelta(0)
+    types = TaskTypes(registry, store)
     submission = TaskSubmissionService(
-        store, bus, registry, max_attempts=settings.retry.max_attempts, dispatch_after=dispatch_after
+        store, bus, types, max_attempts=settings.retry.max_attempts, dispatch_after=dispatch_after
     )
     tasks = TaskOperations(store, bus, dispatch_after)
-    return Desk(settings, registry, clock, bus, store, submission, tasks, DeadLetterOperations(store, tasks))
+    return Desk(settings, registry, clock, bus, store, types, submission, tasks, DeadLetterOperations(store, tasks))
 
 
 def build_plant(desk: Desk, broker: Broker, *, executes: bool) -> Plant:

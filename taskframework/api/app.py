@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from fastapi import APIRouter
 from fastapi.routing import APIRoute
 
-from taskframework.api import dead_letters, docs, health, stream, tasks
+from taskframework.api import dead_letters, docs, health, stream, task_types, tasks
 from taskframework.api.feed import Feed, server_is_stopping
 from taskframework.api.guard import Guard
 from taskframework.api.openapi import DocumentedApi
@@ -32,7 +32,8 @@ def create_app(framework: TaskFramework) -> DocumentedApi:
     Returns:
         The application. Its event streams end when the framework stops, and when uvicorn was told to stop.
     """
-    app = _application(framework, tasks.router, stream.router, dead_letters.router, health.router, docs.router)
+    routers = (module.router for module in (tasks, task_types, stream, dead_letters, health, docs))
+    app = _application(framework, *routers)
     app.state.feed = Feed(lambda: framework.plant.broker, lambda: not framework.is_running or server_is_stopping())
     return app
 

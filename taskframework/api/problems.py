@@ -58,7 +58,7 @@ CODES: dict[str, tuple[int, str]] = {
     "unsupported_media_type": (415, "The body is not application/json"),
     "invalid_request": (422, "A field or parameter is wrong"),
     "invalid_task": (422, "The task cannot be accepted"),
-    "unknown_task_type": (422, "The task type is not registered"),
+    "unknown_task_type": (422, "Nobody knows the task type"),
     "invalid_parameters": (422, "The parameters do not fit the task type"),
     "value_not_storable": (422, "A value cannot be stored"),
     "invalid_cursor": (422, "The cursor is not one of this list"),

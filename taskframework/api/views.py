@@ -145,6 +145,27 @@ class TaskPage(BaseModel):
     next_cursor: CursorText | None = Field(description="Give it as `cursor` to get the next page; null on the last one")
 
 
+class TaskTypeView(BaseModel):
+    """A task type, and what a submission of it gives and gets."""
+
+    task_type: str = Field(examples=["count-words"])
+    parameters_schema: dict[str, Any] = Field(description="JSON Schema (2020-12) of its `parameters`")
+    result_schema: dict[str, Any] = Field(description="JSON Schema (2020-12) of its `result`")
+    priority: Priority = Field(description="Lane of a submission that names none")
+    max_attempts: int = Field(description="Attempts of a submission that does not say", examples=[5])
+    declared_at: datetime | None = Field(
+        description="When a worker that executes it last started; null: none has, so its tasks wait for the first",
+        examples=[_TIME],
+    )
+
+
+class TaskTypePage(BaseModel):
+    """Task types by their name."""
+
+    items: list[TaskTypeView]
+    next_cursor: None = Field(description="Always null: they are all on one page")
+
+
 class BulkOutcome(BaseModel):
     """What became of one task of a bulk submission: `task` if it was accepted, else `error`."""
 

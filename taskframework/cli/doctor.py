@@ -131,11 +131,13 @@ async def _tasks(store: TaskStore) -> Finding:
         try:
             counts = await store.count_by_status()
             undriven = await store.count_undriven()
+            declared = await store.task_types()
         finally:
             await store.close()
     except TaskframeworkError as error:
         return Finding("tasks", problems=[str(error)])
     found = {status.value: f"{count:,}" for status, count in counts.items() if count} or {"tasks": "none"}
+    found["declared types"] = ", ".join(sorted(declaration.task_type for declaration in declared)) or "none"
     if not undriven:
         return Finding("tasks", found)
     problem = (

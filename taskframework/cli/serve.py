@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator
 from typing import Annotated
 
 import typer
@@ -60,13 +59,14 @@ def dev(
     """Run everything in one process: HTTP interface, worker and repairs. Needs no servers."""
     flags = {"api.host": host, "api.port": port, "worker.concurrency": concurrency}
     framework = Invocation.of(context, config, app).framework(flags)
-    serve(framework, worker=True, api=True, remarks=list(_remarks(framework)))
+    missing = f"No task types are registered, so nothing is executed here. {_NAME_AN_APP}"
+    serve(framework, worker=True, api=True, remarks=[] if len(framework.registry) else [missing])
 
 
 def api(context: typer.Context, host: Host = None, port: Port = None, config: Config = None, app: Apps = None) -> None:
-    """Serve HTTP: submit, look, operate. Workers execute."""
+    """Serve HTTP: submit, look, operate. Workers execute; the types they have declared need no --app here."""
     framework = Invocation.of(context, config, app).framework({"api.host": host, "api.port": port})
-    remarks = list(_remarks(framework))
+    remarks = []
     if framework.settings.broker.scheme == "embedded":
         remarks.append("Nothing executes tasks here: the embedded broker serves its own process only. Run dev instead.")
     serve(framework, worker=False, api=True, remarks=remarks)
@@ -105,8 +105,3 @@ def _work(framework: TaskFramework, tether: Tether | None) -> None:
         update = {"worker": settings.model_copy(update={"http_port": None})}
         framework.settings = framework.settings.model_copy(update=update)
     serve(framework, worker=True, api=False, tether=tether)
-
-
-def _remarks(framework: TaskFramework) -> Iterator[str]:
-    if not len(framework.registry):
-        yield f"No task types are registered, so nothing can be submitted. {_NAME_AN_APP}"

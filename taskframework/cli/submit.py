@@ -10,12 +10,15 @@ from typing import Annotated, Any
 import orjson
 import typer
 
+from taskframework import wiring
+from taskframework.cli.desk import lacks_store
 from taskframework.cli.invocation import Invocation
 from taskframework.cli.options import Apps, Config, Json, or_bad_parameter, seconds_or_duration, whole_number
 from taskframework.cli.output import print_json, run, say
 from taskframework.cli.render import print_next_step, print_outcome
 from taskframework.cli.watching import follow
-from taskframework.errors import ConfigurationError
+from taskframework.clock import SystemClock
+from taskframework.errors import UnknownTaskTypeError
 from taskframework.model.status import TaskStatus
 from taskframework.model.view import public_view
 from taskframework.runtime import TaskFramework
@@ -111,7 +114,10 @@ def submit(
     app: Apps = None,
     as_json: Json = False,
 ) -> None:
-    """Submit one task. It is stored when this returns; a running `dev` or `worker` takes it within a second."""
+    """Submit one task. It is stored when this returns; a running `dev` or `worker` takes it within a second.
+
+    Needs no --app once a process that executes TYPE has started.
+    """
     request = SubmitRequest(
         task_type=task_type,
         parameters=_parameters(parameters),
@@ -122,12 +128,25 @@ def submit(
         max_attempts=max_attempts,
         idempotency_key=idempotency_key,
     )
-    framework = Invocation.of(context, config, app).framework()
-    _require_tasks(framework, task_type)
+    invocation = Invocation.of(context, config, app)
+    framework = invocation.framework(registers=bool(invocation.apps))
+    if lacks_store(framework.settings):  # so nobody has declared anything; and what is refused is to make no store
+        _check(invocation.register(framework), request)
     waits = wait or timeout is not None
-    status = run(_submit(framework, request, waits, timeout, as_json))
+    try:
+        status = run(_submit(framework, request, waits, timeout, as_json))
+    except UnknownTaskTypeError:
+        if len(framework.registry) or not framework.settings.app.modules:
+            raise
+        status = run(_submit(invocation.register(framework), request, waits, timeout, as_json))
     if waits and status is not TaskStatus.COMPLETED:
         raise typer.Exit(1)
+
+
+def _check(framework: TaskFramework, request: SubmitRequest) -> None:
+    settings, clock = framework.settings, SystemClock()
+    store = wiring.build_store(settings, clock)
+    wiring.build_desk(settings, framework.registry, clock, store, dispatches=False).submission.check(request)
 
 
 async def _submit(
@@ -147,12 +166,3 @@ async def _submit(
     else:
         print_next_step(task)
     return task.status
-
-
-def _require_tasks(framework: TaskFramework, task_type: str) -> None:
-    if not len(framework.registry):
-        raise ConfigurationError(
-            f"Task type {task_type!r} is not known here, because no program was named.",
-            key="app.modules",
-            hint="Name the module that defines it: --app package.module, or app.modules in application.yml.",
-        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -23,6 +24,8 @@ MAX_STEP_NAME = 200
 MAX_STEP_BYTES = 256 * 1024
 MAX_STEPS_BYTES = 1024 * 1024
 MAX_DEPTH = 64
+#: Wrong fields of one value that are told.
+MOST_PROBLEMS = 50
 _INT64 = 2**63
 
 
@@ -100,10 +103,13 @@ def fingerprint(*parts: bytes | str) -> str:
 
 def problems_of(error: ValidationError) -> list[dict[str, Any]]:
     """A pydantic error as field and message pairs, without the input (it may be a secret)."""
-    return [
-        {"field": ".".join(str(part) for part in problem["loc"]) or "(whole)", "message": _said(problem["msg"])}
-        for problem in error.errors(include_url=False, include_input=False, include_context=False)[:50]
-    ]
+    found = error.errors(include_url=False, include_input=False, include_context=False)[:MOST_PROBLEMS]
+    return [problem(entry["loc"], _said(entry["msg"])) for entry in found]
+
+
+def problem(place: Sequence[str | int], message: str) -> dict[str, Any]:
+    """A field that does not fit; parts of a nested one are joined by dots."""
+    return {"field": ".".join(map(str, place)) or "(whole)", "message": message}
 
 
 def _said(message: str) -> str:

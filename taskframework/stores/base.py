@@ -16,6 +16,7 @@ from taskframework.model.query import DeadMessage, Page, TaskFilter
 from taskframework.model.status import Priority, TaskStatus
 from taskframework.model.task import CancelRequest, Task
 from taskframework.model.transitions import Fence, Transition
+from taskframework.tasks.declared import TaskDeclaration
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +200,14 @@ class TaskStore(Protocol):
         Returns:
             How many were deleted, at most `limit`.
         """
+        ...
+
+    async def declare_task_types(self, declarations: Sequence[TaskDeclaration]) -> None:
+        """Keep what is declared of these task types, instead of what was before."""
+        ...
+
+    async def task_types(self, names: Sequence[str] | None = None) -> Sequence[TaskDeclaration]:
+        """What is declared of the types of these names, in any order; None asks for all."""
         ...
 
     async def keep_dead_message(self, message: DeadMessage) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
-
-from pydantic import BaseModel
 
 from taskframework import failpoint
 from taskframework.bus import EventBus
@@ -17,11 +15,11 @@ from taskframework.errors import IdempotencyConflictError, SubmissionError
 from taskframework.model.events import TaskSubmittedEvent
 from taskframework.model.status import Priority
 from taskframework.model.task import Task, first_state, new_task_id
-from taskframework.model.values import MAX_PARAMETERS_BYTES, check_storable, fingerprint
+from taskframework.model.values import fingerprint
 from taskframework.stores.base import Inserted, TaskStore
+from taskframework.submission.types import Submittable, TaskTypes
 from taskframework.tasks.executable import BackgroundTaskExecutable
 from taskframework.tasks.options import MAX_ATTEMPTS
-from taskframework.tasks.registry import Registration, TaskRegistry
 from taskframework.telemetry import current_traceparent
 
 ANONYMOUS = "anonymous"
@@ -45,7 +43,7 @@ class InvalidRequestError(SubmissionError):
 class SubmitRequest:
     """What somebody wants done. Left out values come from the task type's options, then from the settings.
 
-    `task_type` is the name of a registered type, or its class or an instance of that.
+    `task_type` is the name of a type, or its class or an instance of that.
     """
 
     task_type: str | type[BackgroundTaskExecutable[Any, Any]] | BackgroundTaskExecutable[Any, Any]
@@ -71,21 +69,21 @@ class TaskSubmissionService:
     """The only way in."""
 
     def __init__(
-        self, store: TaskStore, bus: EventBus, registry: TaskRegistry, *, max_attempts: int, dispatch_after: timedelta
+        self, store: TaskStore, bus: EventBus, types: TaskTypes, *, max_attempts: int, dispatch_after: timedelta
     ) -> None:
         """Prepare the way in.
 
         Args:
             store: where tasks are stored.
             bus: hears `TaskSubmittedEvent` after the task is stored.
-            registry: the known task types.
+            types: the task types that are known.
             max_attempts: attempts for task types that do not say.
             dispatch_after: when the sweeper takes the task up if nobody dispatched it; zero in a process that does
                 not dispatch.
         """
         self._store = store
         self._bus = bus
-        self._registry = registry
+        self._types = types
         self._max_attempts = max_attempts
         self._dispatch_after = dispatch_after
 
@@ -99,7 +97,8 @@ class TaskSubmissionService:
             SubmissionError: if the request is wrong; nothing is stored.
             StoreUnavailableError: if it could not be stored; submit again, with an idempotency key to be safe.
         """
-        task = self._new_task(request)
+        name = type_name(request.task_type)
+        task = self._new_task(request, (await self._types.find([name]))[name])
         await failpoint.reached("submit.before_insert")
         return await self._accept(task, await self._store.insert(task))
 
@@ -107,15 +106,25 @@ class TaskSubmissionService:
         """Store many tasks together; each request has its own outcome, in the order given."""
         outcomes: list[Submission | Exception] = []
         for at in range(0, len(requests), _TOGETHER):
-            made = [self._made(request) for request in requests[at : at + _TOGETHER]]
+            together = requests[at : at + _TOGETHER]
+            kinds = await self._types.find(_names_in(together))
+            made = [self._made(request, kinds) for request in together]
             await failpoint.reached("submit.before_insert")
             stored = iter(await self._store.insert_many([task for task in made if isinstance(task, Task)]))
             outcomes += [await self._outcome(task, next(stored)) if isinstance(task, Task) else task for task in made]
         return outcomes
 
-    def _made(self, request: SubmitRequest) -> Task | Exception:
+    def check(self, request: SubmitRequest) -> None:
+        """Look a request through without a store, for types that are registered here.
+
+        Raises:
+            SubmissionError: as `submit` would.
+        """
+        self._new_task(request, self._types.registered(type_name(request.task_type)))
+
+    def _made(self, request: SubmitRequest, kinds: Mapping[str, Submittable | SubmissionError]) -> Task | Exception:
         try:
-            return self._new_task(request)
+            return self._new_task(request, kinds[type_name(request.task_type)])
         except Exception as error:
             return error
 
@@ -135,26 +144,24 @@ class TaskSubmissionService:
         await self._bus.publish(TaskSubmittedEvent(inserted.task))
         return Submission(inserted.task, is_new=True)
 
-    def _new_task(self, request: SubmitRequest) -> Task:
-        registration = self._registry.require(type_name(request.task_type))
-        registration.validate_parameters(request.parameters)
-        parameters = _as_json(registration, request.parameters)
-        canonical = check_storable(parameters, "parameters", MAX_PARAMETERS_BYTES)
+    def _new_task(self, request: SubmitRequest, kind: Submittable | SubmissionError) -> Task:
+        if isinstance(kind, SubmissionError):
+            raise kind
+        parameters, canonical = kind.accept(request.parameters)
         now = self._store.now()
         not_before, deadline = _times(request, now)
         task_id = new_task_id()
-        options = registration.executable.options
         return Task.new(
             task_id=task_id,
-            task_type=registration.task_type,
-            priority=_priority(request.priority or options.priority),
+            task_type=kind.task_type,
+            priority=_priority(request.priority or kind.priority),
             user_id=_name("user_id", request.user_id),
             correlation_id=_name("correlation_id", request.correlation_id or task_id),
             traceparent=current_traceparent(),
             parameters=parameters,
-            parameters_hash=fingerprint(registration.task_type, canonical),
+            parameters_hash=fingerprint(kind.task_type, canonical),
             idempotency_key=_name("idempotency_key", request.idempotency_key),
-            max_attempts=_attempts(request.max_attempts, options.max_attempts, self._max_attempts),
+            max_attempts=_attempts(request.max_attempts, kind.max_attempts, self._max_attempts),
             not_before=not_before,
             deadline=deadline,
             created_at=now,
@@ -167,6 +174,15 @@ class TaskSubmissionService:
         if stored.parameters_hash != wanted.parameters_hash:
             raise IdempotencyConflictError(wanted.idempotency_key or "", stored.task_id)
         return stored
+
+
+def _names_in(requests: Iterable[SubmitRequest]) -> set[str]:
+    """The types that are asked for; a request that names none is told so by itself."""
+    names = set()
+    for request in requests:
+        with suppress(InvalidRequestError):
+            names.add(type_name(request.task_type))
+    return names
 
 
 def type_name(given: object) -> str:
@@ -183,13 +199,6 @@ def type_name(given: object) -> str:
         return name
     what = "the task class has no task_type" if is_task else f"{given!r:.100} names no task"
     raise InvalidRequestError("task_type", what, "Give the type's name, its class or an instance of that.")
-
-
-def _as_json(registration: Registration, value: Any) -> Any:
-    """Parameters in the form they are stored in: what a Python caller passed as objects becomes JSON."""
-    if isinstance(value, BaseModel) or (dataclasses.is_dataclass(value) and not isinstance(value, type)):
-        return registration.parameters.dump_python(value, mode="json", by_alias=True)
-    return value
 
 
 def _times(request: SubmitRequest, now: datetime) -> tuple[datetime, datetime | None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import re
 from collections.abc import Iterator
@@ -15,9 +14,10 @@ from pydantic.errors import PydanticSchemaGenerationError, PydanticUndefinedAnno
 
 from taskframework.errors import InvalidParametersError, RegistrationError, UnknownTaskTypeError
 from taskframework.model.status import LANES
-from taskframework.model.values import problems_of
+from taskframework.model.values import Json, problems_of
 from taskframework.tasks.executable import BackgroundTaskExecutable
 from taskframework.tasks.options import TaskOptions
+from taskframework.tasks.values import storable_parameters
 
 TASK_TYPE = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
 
@@ -34,6 +34,24 @@ class Registration:
     @property
     def task_type(self) -> str:
         return self.executable.task_type
+
+    @property
+    def priority(self) -> str:
+        return self.executable.options.priority
+
+    @property
+    def max_attempts(self) -> int | None:
+        return self.executable.options.max_attempts
+
+    def accept(self, value: Any) -> tuple[Json, bytes]:
+        """Parameters of a submission as they are stored, and as canonical JSON, if they fit the model.
+
+        Raises:
+            InvalidParametersError: naming each field that does not fit.
+            ValueNotStorableError: if a store could not keep them.
+        """
+        self.validate_parameters(value)
+        return storable_parameters(value, self.parameters)
 
     def validate_parameters(self, value: Any) -> Any:
         """Turn JSON into P.
@@ -113,8 +131,7 @@ class TaskRegistry:
         """
         registration = self._registrations.get(task_type)
         if registration is None:
-            nearest = difflib.get_close_matches(task_type[:100], self._registrations, 1)
-            raise UnknownTaskTypeError(task_type[:100], self.task_types, nearest[0] if nearest else None)
+            raise UnknownTaskTypeError(task_type, self.task_types)
         return registration
 
     @property

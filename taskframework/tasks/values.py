@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 
 from taskframework.errors import ValueNotStorableError
-from taskframework.model.values import Json, check_storable
+from taskframework.model.values import MAX_PARAMETERS_BYTES, Json, check_storable
+
+
+def storable_parameters(value: Any, adapter: TypeAdapter[Any] | None = None) -> tuple[Json, bytes]:
+    """Parameters in the form they are stored in, and as canonical JSON.
+
+    Args:
+        value: JSON already, or an object of the caller's, which becomes JSON.
+        adapter: writes such an object; without it, its own class does.
+
+    Raises:
+        ValueNotStorableError: if a store could not keep them.
+    """
+    if isinstance(value, BaseModel) or (dataclasses.is_dataclass(value) and not isinstance(value, type)):
+        value = (adapter or TypeAdapter(type(value))).dump_python(value, mode="json", by_alias=True)
+    return value, check_storable(value, "parameters", MAX_PARAMETERS_BYTES)
 
 
 def storable(value: object, what: str, max_bytes: int) -> Json:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 
 import httpx
 import pytest
 
 from taskframework.stores.mongo.store import MongoStore
 from tests.acceptance.undriven import finding_of_undriven, plant_undriven
-from tests.support.command import Folder
+from tests.support.command import Folder, environment_with
 from tests.support.process import free_ports, wait_until
 
 
@@ -45,6 +47,38 @@ def test_api_and_workers_share_the_work(folder: Folder, servers: dict[str, str])
     assert {item["result"] for item in page["items"]} == {2}
     assert workers == {line["worker_id"] for line in ready[1:]}
     assert [process.end() for process in (first, second, api)] == [0, 0, 0]
+
+
+def test_an_api_without_a_program_takes_what_workers_have_declared(folder: Folder, servers: dict[str, str]) -> None:
+    api = folder.start("api", "--port", "0", env=servers)
+    url = f"http://127.0.0.1:{api.event('ready')['port']}/api/v1"
+    task = {"task_type": "count-words", "parameters": {"text": "one two"}}
+    with httpx.Client(base_url=url, trust_env=False, timeout=20) as client:
+        assert client.post("/tasks", json=task).json()["code"] == "unknown_task_type"
+        folder.start("worker", "--app", "program", env=servers).event("ready")
+        (folder.path / "program.py").unlink()
+        assert client.post("/tasks", json=task).status_code == 202
+    done = folder.run("submit", "count-words", '{"text": "one two three"}', "--wait", env=servers)
+    assert done.stdout.splitlines()[-1] == "3"
+    script = [sys.executable, "-c", SUBMITS]
+    done = subprocess.run(
+        script, cwd=folder.path, env=environment_with(servers), capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "4\n"
+
+
+SUBMITS = """
+import asyncio
+from taskframework import TaskFramework
+
+async def main():
+    framework = TaskFramework()
+    async with framework.running(worker=False):
+        handle = await framework.submit("count-words", {"text": "one two three four"})
+        print(await handle.result(timeout=20))
+
+asyncio.run(main())
+"""
 
 
 def test_submit_tells_how_a_task_ends_on_real_servers(folder: Folder, servers: dict[str, str]) -> None:

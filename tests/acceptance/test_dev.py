@@ -66,6 +66,17 @@ def test_a_task_of_another_process_is_taken_and_waited_for(folder: Folder, dev: 
         assert api.get(f"/tasks/{task['task_id']}").json() == task, "the same through either door"
 
 
+def test_a_type_that_it_executes_is_submitted_by_name(folder: Folder, dev: Started) -> None:
+    done = folder.run("submit", "count-words", '{"text": "one two"}', "--wait")
+    assert done.stdout.splitlines()[-1] == "2"
+    with Api(dev) as api:
+        items = api.get("/task-types").json()["items"]
+    assert [item["task_type"] for item in items] == ["broken", "count-words", "flaky", "naps", "waits"]
+    assert "declared types" in folder.run("doctor").stdout
+    assert dev.end() == 0
+    assert folder.json("submit", "flaky")["status"] == "QUEUED", "the store goes on knowing it"
+
+
 def test_a_task_that_fails_gives_exit_code_1_and_its_reason(folder: Folder, dev: Started) -> None:
     done = folder.run("submit", "broken", "--app", "program", "--wait", code=1)
     assert "FAILED" in done.stdout
@@ -159,12 +170,10 @@ SUBMITS = """
 import asyncio
 
 from taskframework import ConfigurationError, TaskFramework
-from program import CountWords
 
 
 async def main() -> None:
     framework = TaskFramework()
-    framework.register(CountWords)
     async with framework.running(worker=False):
         handle = await framework.submit("count-words", {"text": "one two"})
         print(await handle.result(timeout=20))

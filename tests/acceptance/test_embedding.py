@@ -79,7 +79,7 @@ async def test_streams_end_with_the_framework_and_begin_again_with_it(tmp_path: 
         async with httpx.AsyncClient(base_url=server.url, trust_env=False, timeout=20) as client:
             for _ in range(2):
                 async with AsyncExitStack() as running:
-                    await running.enter_async_context(framework.running(worker=False))
+                    await running.enter_async_context(framework.running(worker=True))
                     async with client.stream("GET", "/api/v1/events") as stream:
                         lines = stream.aiter_lines()
                         assert await anext(lines) == ": heartbeat"

@@ -18,7 +18,7 @@ import pytest
 from httpx_sse import aconnect_sse
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from jsonschema import Draft202012Validator
+from jsonschema_rs import Draft202012Validator
 
 from taskframework import Settings, TaskFramework
 from taskframework.api.app import create_app
@@ -116,7 +116,7 @@ def _sendable(headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
 
 def problems(schema: dict[str, Any], value: Any) -> list[str]:
     validator = Draft202012Validator({**schema, "components": DOCUMENT["components"]})
-    return [f"{error.json_path}: {error.message[:200]}" for error in validator.iter_errors(value)]
+    return [f"{error.instance_path}: {error.message[:200]}" for error in validator.iter_errors(value)]
 
 
 def faults(call: Call, answer: httpx.Response, event: dict[str, str]) -> Iterator[str]:

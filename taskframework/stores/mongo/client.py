@@ -34,6 +34,7 @@ _MAX_DOCUMENT_BYTES = 16 * 1024 * 1024
 #: Updates name their document; without the hint the planner tries the indexes of the guard's fields as well.
 BY_ID = "_id_"
 TASKS = "tasks"
+_COLLECTIONS = (TASKS, "dead_letters", "task_types")
 _MAJORITY = {"w": "majority", "j": True}
 
 
@@ -166,6 +167,11 @@ class Collection:
         """Insert independent documents at once; what the server refused, by position."""
         return await _each(lambda: self._raw.insert_many(documents, ordered=False), points)
 
+    async def put_each(self, documents: Sequence[Document]) -> dict[int, StoreError]:
+        """Write whole documents, in place of those that have their ids; what the server refused, by position."""
+        operations = [pymongo.ReplaceOne({"_id": document["_id"]}, document, upsert=True) for document in documents]
+        return await _each(lambda: self._raw.bulk_write(operations, ordered=False), ())
+
     async def insert_once(self, document: Any, points: Points) -> dict[int, StoreError]:
         """`insert_each` of one document, but sent only once: see `_write_once`."""
         reply = await self._write_once({"insert": self._raw.name, "documents": [document]}, points)
@@ -216,6 +222,7 @@ class Connection:
 
     tasks: Collection
     dead_messages: Collection
+    task_types: Collection
     _database: Any
     _client: Any
     _to_any_set: Callable[[], Connection]
@@ -285,9 +292,9 @@ def connect(url: str, driver: Driver, timeout: timedelta, pool_size: int, **opti
         message = f"The address of the MongoDB store cannot be used: {redacted(str(error))}."
         raise StoreMisconfiguredError(message, hint="Correct store.url.") from error
     run = partial(database.command, codec_options=_CODEC)
-    tasks, dead_messages = (Collection(cast("RawCollection", database[name]), run) for name in (TASKS, "dead_letters"))
+    tasks, dead_messages, task_types = (Collection(cast("RawCollection", database[name]), run) for name in _COLLECTIONS)
     to_any_set = partial(connect, url, driver, timeout, pool_size=1, replicaSet=None)
-    return Connection(tasks, dead_messages, database, client, to_any_set)
+    return Connection(tasks, dead_messages, task_types, database, client, to_any_set)
 
 
 def driver_version(driver: Driver) -> str:

@@ -40,6 +40,7 @@ from taskframework.stores.mongo.server_clock import ServerClock
 from taskframework.stores.mongo.transitions import write_of
 from taskframework.stores.mongo.writer import TaskWriter
 from taskframework.stores.replies import reply_point
+from taskframework.tasks.declared import TaskDeclaration
 
 Entry = TypeVar("Entry", Task, DeadMessage)
 
@@ -253,6 +254,17 @@ class MongoStore:
             removed += await self._dead_messages.delete_some(over, "at", limit - removed, "list")
         return removed
 
+    async def declare_task_types(self, declarations: Sequence[TaskDeclaration]) -> None:
+        documents = [{"_id": declared.task_type, "declaration": declared.to_json()} for declared in declarations]
+        refusals = await self._task_types.put_each(documents) if documents else {}
+        for refused in refusals.values():
+            if not isinstance(refused, DuplicateDocumentError):  # of two that came first, the other one is there
+                raise refused
+
+    async def task_types(self, names: Sequence[str] | None = None) -> Sequence[TaskDeclaration]:
+        found = await self._task_types.find({} if names is None else queries.these(names))
+        return [TaskDeclaration.from_json(document["declaration"]) for document in found]
+
     async def keep_dead_message(self, message: DeadMessage) -> None:
         document = encoded(dead_message_document(message), "the message")
         for refused in (await self._dead_messages.insert_each([document], ("keep.reply",))).values():
@@ -295,6 +307,10 @@ class MongoStore:
     @property
     def _dead_messages(self) -> Collection:
         return self._parts.connection.dead_messages
+
+    @property
+    def _task_types(self) -> Collection:
+        return self._parts.connection.task_types
 
     @property
     def _heartbeats(self) -> Connection:

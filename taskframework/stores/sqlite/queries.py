@@ -106,6 +106,13 @@ KEEP_MESSAGE = (
 MESSAGE = f"{_MESSAGES} WHERE id = ?"
 DELETE_MESSAGE = "DELETE FROM dead_messages WHERE id = ?"
 
+DECLARE_TASK_TYPE = (
+    "INSERT INTO task_types (task_type, declaration) VALUES (?, ?) "
+    "ON CONFLICT (task_type) DO UPDATE SET declaration = excluded.declaration"
+)
+TASK_TYPES = "SELECT declaration FROM task_types"
+TASK_TYPES_BY_NAME = f"{TASK_TYPES} WHERE task_type IN (SELECT value FROM json_each(?))"
+
 Query = tuple[str, list[Value]]
 
 

@@ -24,6 +24,7 @@ from taskframework.stores.sqlite.groups import Change, GroupWriter, Insert, Inse
 from taskframework.stores.sqlite.inspection import inspect
 from taskframework.stores.sqlite.pages import message_of, message_page, message_row, task_page, tasks_of
 from taskframework.stores.sqlite.rows import TaskRow, milliseconds, moment, read_cancel, read_row, to_json
+from taskframework.tasks.declared import TaskDeclaration
 
 logger = logging.getLogger(__name__)
 
@@ -169,6 +170,14 @@ class SqliteStore:
                 before = milliseconds(self._clock.now() - kept)
                 purged += await self._database.execute(query, (before, limit - purged))
         return purged
+
+    async def declare_task_types(self, declarations: Sequence[TaskDeclaration]) -> None:
+        rows = [(declaration.task_type, declaration.to_json()) for declaration in declarations]
+        await self._database.write(lambda raw: raw.executemany(queries.DECLARE_TASK_TYPE, rows))
+
+    async def task_types(self, names: Sequence[str] | None = None) -> Sequence[TaskDeclaration]:
+        wanted = (queries.TASK_TYPES, ()) if names is None else (queries.TASK_TYPES_BY_NAME, [to_json(names)])
+        return [TaskDeclaration.from_json(text) for (text,) in await self._database.fetch(*wanted)]
 
     async def keep_dead_message(self, message: DeadMessage) -> None:
         await self._database.execute(queries.KEEP_MESSAGE, message_row(message), ("keep.reply",))

@@ -20,6 +20,7 @@ from taskframework.testing.conformance.store_interventions import CancelCases, P
 from taskframework.testing.conformance.store_lists import DeadLetterCases, ListCases
 from taskframework.testing.conformance.store_marks import DispatchMarkCases, HistoryCases, RelayCases
 from taskframework.testing.conformance.store_settlements import SettlementCases
+from taskframework.testing.conformance.store_types import TaskTypeCases
 from taskframework.testing.conformance.store_values import ValueCases
 from taskframework.testing.conformance.store_walk import WalkCases
 
@@ -41,6 +42,7 @@ class StoreConformance(
     PurgeCases,
     ListCases,
     DeadLetterCases,
+    TaskTypeCases,
     ValueCases,
     GroupCases,
     WalkCases,

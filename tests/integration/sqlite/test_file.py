@@ -132,6 +132,16 @@ async def test_an_older_file_is_upgraded(path: Path, monkeypatch: pytest.MonkeyP
         assert raw.execute("SELECT count(*) FROM more").fetchall() == [(0,)]
 
 
+async def test_a_file_of_the_first_release_learns_of_task_types(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "migrations", lambda: SCRIPTS[:1])
+    store = await _make(path, tasks=1)
+    monkeypatch.undo()
+    await store.open()
+    assert await store.task_types() == []
+    assert len((await store.list_tasks(TaskFilter(), limit=5)).items) == 1
+    await store.close()
+
+
 async def test_a_commit_is_synced_to_the_disk(store: SqliteStore) -> None:
     def pragma(name: str) -> Any:
         return store._database.write(lambda raw: raw.execute(f"PRAGMA {name}").fetchall())

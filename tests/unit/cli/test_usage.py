@@ -37,8 +37,8 @@ def test_wrong_usage(cli: Cli, arguments: list[str], said: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message", "hint"),
     [
-        (["submit", "greets", '"you"'], "no program was named", "--app package.module"),
-        (["submit", "greet", '"you"', "--app", "greeting"], "task type 'greet'", "Did you mean 'greets'?"),
+        (["submit", "greets", '"you"'], "There is no task type 'greets'", "`--app` on the command line"),
+        (["submit", "greet", '"you"', "--app", "greeting"], "no task type 'greet'", "Did you mean 'greets'?"),
         (["submit", "greets", "1", "--app", "greeting"], "Input should be a valid string", "submit again"),
         (["submit", "greets", '"x"', "--app", "greeting", "--priority", "urgent"], "'urgent'", "high, normal or low"),
         (

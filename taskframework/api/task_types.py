@@ -1,0 +1,45 @@
+"""The task types that can be submitted, over HTTP."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from pydantic_core import to_json
+from starlette.requests import Request
+from starlette.responses import Response
+
+from taskframework.api.context import framework_of
+from taskframework.api.openapi import refuses
+from taskframework.api.tasks import PREFIX
+from taskframework.api.views import TaskTypePage
+from taskframework.model.message import rfc3339
+from taskframework.tasks.declared import TaskDeclaration
+
+router = APIRouter(prefix=PREFIX, tags=["tasks"])
+
+
+@router.get(
+    "/task-types",
+    summary="List task types",
+    responses={
+        200: {"model": TaskTypePage, "description": "All of them, by name"},
+        **refuses("store_unavailable"),
+    },
+)
+async def list_task_types(request: Request) -> Response:
+    """List the task types that can be submitted: those of this process, and those that workers have declared."""
+    framework = framework_of(request)
+    usual = framework.settings.retry.max_attempts
+    items = [_view(known, usual) for known in await framework.desk.types.known()]
+    # Not orjson: a schema may name limits beyond 64 bits.
+    return Response(to_json({"items": items, "next_cursor": None}), media_type="application/json")
+
+
+def _view(known: TaskDeclaration, max_attempts: int) -> dict[str, object]:
+    return {
+        "task_type": known.task_type,
+        "parameters_schema": known.parameters_schema,
+        "result_schema": known.result_schema,
+        "priority": known.priority,
+        "max_attempts": known.max_attempts if known.max_attempts is not None else max_attempts,
+        "declared_at": None if known.declared_at is None else rfc3339(known.declared_at),
+    }

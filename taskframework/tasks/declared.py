@@ -1,0 +1,117 @@
+"""What a process that executes a task type declares of it, so that others can submit it without its code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from pydantic import TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
+
+from taskframework.errors import InvalidParametersError
+from taskframework.model.values import MOST_PROBLEMS, Json, problem
+from taskframework.tasks.registry import Registration
+from taskframework.tasks.values import storable_parameters
+
+if TYPE_CHECKING:
+    import jsonschema_rs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskDeclaration:
+    """One task type as its workers declare it: all that a submission needs."""
+
+    task_type: str
+    #: JSON Schemas (2020-12) of what a submission gives, and of what the task gives back.
+    parameters_schema: Json
+    result_schema: Json
+    priority: str
+    #: None: the settings of the process that submits decide.
+    max_attempts: int | None = None
+    #: When a process that executes the type last started; None: none has.
+    declared_at: datetime | None = None
+
+    @classmethod
+    def of(cls, registration: Registration) -> TaskDeclaration:
+        """What there is to declare of a registered type."""
+        return cls(
+            task_type=registration.task_type,
+            parameters_schema=_schema(registration.parameters, "validation"),
+            result_schema=_schema(registration.result, "serialization"),
+            priority=registration.priority,
+            max_attempts=registration.max_attempts,
+        )
+
+    def accept(self, value: Any) -> tuple[Json, bytes]:
+        """Parameters as they are stored, and as canonical JSON, if they fit the schema.
+
+        Objects of Python become JSON as their own class writes it. Nothing is converted to make it fit: whoever has
+        the model reads `"5"` as a number, the schema does not. The worker applies the model in any case.
+
+        Raises:
+            InvalidParametersError: naming each field that does not fit.
+            ValueNotStorableError: if a store could not keep them.
+        """
+        # Storable first: it bounds the depth, and the library would follow a nesting to the end of its stack.
+        plain, canonical = storable_parameters(value)
+        if problems := list(islice(_problems(self.parameters_schema, plain), MOST_PROBLEMS)):
+            raise InvalidParametersError(self.task_type, problems)
+        return plain, canonical
+
+    def to_json(self) -> str:
+        """The form in which stores keep it."""
+        return _ADAPTER.dump_json(self).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> TaskDeclaration:
+        """Read what `to_json` wrote, in this release or another one."""
+        return _ADAPTER.validate_json(text)
+
+
+_ADAPTER = TypeAdapter(TaskDeclaration)
+
+
+class _Schemas(GenerateJsonSchema):
+    """JSON Schemas that never fail: what they cannot describe they leave open."""
+
+    ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012 - pydantic's own form
+
+    def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> dict[str, Any]:
+        return {}
+
+
+def _schema(adapter: TypeAdapter[Any], mode: JsonSchemaMode) -> Json:
+    return adapter.json_schema(mode=mode, schema_generator=_Schemas)
+
+
+def _problems(schema: Json, value: Json) -> Iterator[dict[str, Any]]:
+    """What of a value does not fit, as field and message pairs without the input (it may be a secret)."""
+    import jsonschema_rs  # 6 MB that only a process needs which submits what it has not registered
+
+    try:
+        errors = jsonschema_rs.Draft202012Validator(schema, mask="Input", offline=True).iter_errors(value)
+        for error in errors:
+            yield from _described(error)
+    except jsonschema_rs.ValidationError:
+        return  # the schema uses what the library does not know, as a pattern of Python's own; the worker decides
+
+
+def _described(error: jsonschema_rs.ValidationError) -> Iterator[dict[str, Any]]:
+    """An error in pydantic's words where these name the field, else in the library's."""
+    place, details = error.instance_path, error.kind.value
+    match error.kind.name:
+        case "required":
+            yield problem([*place, details], "Field required")
+        case "additionalProperties":
+            for name in details:
+                yield problem([*place, name], "Extra inputs are not permitted")
+        case "anyOf" | "oneOf":
+            alternatives = [inner for alternative in details for inner in alternative]
+            for inner in alternatives:
+                if inner.kind.value != ["null"]:  # that it may be left empty as well helps nobody
+                    yield from _described(inner)
+        case _:
+            yield problem(place, error.message)

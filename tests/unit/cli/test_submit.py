@@ -1,0 +1,106 @@
+"""`submit`: by name where the store knows the type, and without a trace where the request is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+import jsonschema_rs  # noqa: F401 - read before it is first needed
+import pytest
+
+from taskframework import Settings, TaskFramework
+from taskframework.cli.applications import register_modules
+from tests.unit.cli.conftest import Cli
+
+#: Whoever imports it, knows.
+LOUD = """
+from pathlib import Path
+
+from taskframework import BackgroundTaskExecutable, TaskContext, TaskOptions
+
+Path("imported").touch()
+
+
+class Adds(BackgroundTaskExecutable[list[int], int]):
+    task_type = "adds"
+    options = TaskOptions(max_attempts=2)
+
+    async def execute(self, context: TaskContext[list[int]]) -> int:
+        return sum(context.parameters)
+"""
+
+
+@pytest.fixture
+def imported(folder: Path) -> Path:
+    """There as soon as somebody has imported the module `loud`."""
+    (folder / "loud.py").write_text(LOUD)
+    return folder / "imported"
+
+
+@pytest.fixture
+def declared(imported: Path) -> None:
+    """The store after a worker with the module `loud` has run."""
+
+    async def work() -> None:
+        async with framework.running(worker=True):
+            pass
+
+    framework = TaskFramework(Settings())
+    register_modules(framework, ["loud"])
+    asyncio.run(work())
+    del sys.modules["loud"]
+    imported.unlink()
+
+
+@pytest.mark.usefixtures("declared")
+def test_a_type_that_the_store_knows_is_submitted_without_its_module(cli: Cli, folder: Path, imported: Path) -> None:
+    (folder / "application.yml").write_text("app: {modules: [loud]}\n")
+    task = json.loads(cli("submit", "adds", "[1, 2]", "--json").out)
+    assert (task["task_type"], task["parameters"], task["max_attempts"]) == ("adds", [1, 2], 2)
+    done = cli("submit", "adds", '["x"]')
+    assert done.code == 1
+    assert '0: Input is not of type "integer"' in done.err
+    assert not imported.exists()
+
+
+@pytest.mark.usefixtures("declared")
+def test_a_module_that_is_named_is_imported(cli: Cli, imported: Path) -> None:
+    assert cli("submit", "adds", "[1]", "--app", "loud").code == 0
+    assert imported.exists()
+
+
+@pytest.mark.usefixtures("empty_store")
+def test_a_type_that_the_store_does_not_know_is_looked_for_in_the_modules_of_the_settings(
+    cli: Cli, folder: Path, imported: Path
+) -> None:
+    (folder / "application.yml").write_text("app: {modules: [loud]}\n")
+    assert cli("submit", "adds", "[1]").code == 0
+    assert imported.exists()
+    done = cli("submit", "add", "[1]")
+    assert done.code == 1
+    assert "Did you mean 'adds'?" in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("greets", '"you"'), "There is no task type 'greets'"),
+        (("greet", '"you"', "--app", "greeting"), "There is no task type 'greet'"),
+        (("greets", "1", "--app", "greeting"), "Input should be a valid string"),
+        (("greets", '"you"', "--app", "greeting", "--deadline", "1s", "--not-before", "1m"), "deadline"),
+    ],
+)
+def test_what_is_refused_makes_no_store(cli: Cli, folder: Path, arguments: tuple[str, ...], said: str) -> None:
+    before = set(folder.glob("taskframework*"))
+    done = cli("submit", *arguments)
+    assert (done.code, done.out) == (1, "")
+    assert said in done.err
+    assert set(folder.glob("taskframework*")) == before
+
+
+def test_what_is_accepted_makes_the_store(cli: Cli, folder: Path) -> None:
+    assert cli("submit", "greets", '"you"', "--app", "greeting").code == 0
+    assert (folder / "taskframework.db").exists()
+    assert "greets" in cli("tasks", "list").out

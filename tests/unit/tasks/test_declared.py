@@ -1,0 +1,202 @@
+"""What a worker declares of a type is enough to check a submission, without the code and without the network."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+import jsonschema_rs  # noqa: F401 - read before it is first needed
+import pytest
+from pydantic import BaseModel, ConfigDict, Field
+
+from taskframework import BackgroundTaskExecutable, InvalidParametersError, TaskContext, TaskOptions
+from taskframework.errors import ValueNotStorableError
+from taskframework.tasks.declared import TaskDeclaration
+from taskframework.tasks.registry import Registration, TaskRegistry
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+class Card(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    kind: Literal["card"] = "card"
+    number: str = Field(alias="cardNumber", pattern=r"^(\d+)+$")
+
+
+class Transfer(BaseModel):
+    kind: Literal["transfer"] = "transfer"
+    iban: str
+
+
+class Order(BaseModel):
+    amount: float = Field(ge=3)
+    pays: Annotated[Card | Transfer, Field(discriminator="kind")] | None = None
+    parts: list[Order] = []
+    colour: Colour = Colour.RED
+    at: datetime | None = None
+
+
+class Charge(BackgroundTaskExecutable[Order, int]):
+    task_type = "charge"
+    options = TaskOptions(priority="high", max_attempts=7)
+
+    async def execute(self, context: TaskContext[Order]) -> int:
+        return 1
+
+
+@pytest.fixture(scope="module")
+def registration() -> Registration:
+    return TaskRegistry().register(Charge)
+
+
+@pytest.fixture(scope="module")
+def declaration(registration: Registration) -> TaskDeclaration:
+    return TaskDeclaration.from_json(TaskDeclaration.of(registration).to_json())
+
+
+def declared(schema: Any) -> TaskDeclaration:
+    return TaskDeclaration(task_type="a", parameters_schema=schema, result_schema={}, priority="normal")
+
+
+def test_it_tells_what_a_submission_needs(declaration: TaskDeclaration) -> None:
+    assert (declaration.task_type, declaration.priority, declaration.max_attempts) == ("charge", "high", 7)
+    assert declaration.result_schema == {"type": "integer"}
+    assert declaration.declared_at is None
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"amount": 3},
+        {"amount": 3.5, "pays": None, "parts": [{"amount": 4, "parts": [{"amount": 5}]}], "unknown": 1},
+        {"amount": 3, "pays": {"kind": "card", "cardNumber": "12"}, "colour": "red", "at": "2027-01-31T12:00:00Z"},
+        {"amount": 3, "pays": {"kind": "transfer", "iban": "x"}},
+    ],
+)
+def test_both_accept_what_fits_and_store_the_same(
+    registration: Registration, declaration: TaskDeclaration, parameters: Any
+) -> None:
+    assert declaration.accept(parameters) == registration.accept(parameters)
+    assert declaration.accept(parameters)[0] == parameters
+
+
+@pytest.mark.parametrize(
+    ("parameters", "fields"),
+    [
+        ({}, ["amount"]),
+        (None, ["(whole)"]),
+        ({"amount": 1}, ["amount"]),
+        ({"amount": 3, "colour": "blue"}, ["colour"]),
+        ({"amount": 3, "parts": [{"amount": 3}, {"amount": None}, {}]}, ["parts.1.amount", "parts.2.amount"]),
+        ({"amount": 3, "parts": 5}, ["parts"]),
+    ],
+)
+def test_both_refuse_what_does_not_fit_and_name_the_same_fields(
+    registration: Registration, declaration: TaskDeclaration, parameters: Any, fields: list[str]
+) -> None:
+    for kind in (registration, declaration):
+        with pytest.raises(InvalidParametersError) as refusal:
+            kind.accept(parameters)
+        assert [problem["field"] for problem in refusal.value.problems] == fields
+        assert refusal.value.task_type == "charge"
+
+
+def test_each_alternative_is_told_but_that_it_may_be_empty(declaration: TaskDeclaration) -> None:
+    with pytest.raises(InvalidParametersError) as refusal:
+        declaration.accept({"amount": 3, "at": 5, "pays": {"kind": "card", "cardNumber": "1", "more": 1}})
+    problems = [(problem["field"], problem["message"]) for problem in refusal.value.problems]
+    assert ("at", 'Input is not of type "string"') in problems
+    assert ("pays.more", "Extra inputs are not permitted") in problems
+    assert [message for _, message in problems if "null" in message] == []
+
+
+def test_what_was_given_is_in_no_message(declaration: TaskDeclaration) -> None:
+    secret = {
+        "amount": "hidden",
+        "colour": "hidden",
+        "pays": {"kind": "card", "cardNumber": "hidden"},
+        "at": ["hidden"],
+    }
+    with pytest.raises(InvalidParametersError) as refusal:
+        declaration.accept(secret)
+    assert len(refusal.value.problems) > 3
+    assert "hidden" not in str(refusal.value.problems)
+
+
+def test_wrong_fields_are_told_up_to_a_number(declaration: TaskDeclaration) -> None:
+    with pytest.raises(InvalidParametersError) as refusal:
+        declaration.accept({"amount": 3, "parts": [{}] * 1000})
+    assert len(refusal.value.problems) == 50
+
+
+@dataclass
+class Line:
+    amount: float
+    parts: tuple[int, ...] = ()
+
+
+def test_objects_become_json(declaration: TaskDeclaration) -> None:
+    card = Card(cardNumber="12")
+    assert declaration.accept(Order(amount=3, pays=card))[0]["pays"] == {"kind": "card", "cardNumber": "12"}
+    assert declaration.accept(Line(4))[0] == {"amount": 4, "parts": []}
+
+
+def test_what_cannot_be_stored_is_refused_before_the_schema_is_asked(declaration: TaskDeclaration) -> None:
+    nested: Any = {"amount": 3}
+    for _ in range(100_000):  # the library follows it to the end of its stack
+        nested = {"amount": 3, "parts": [nested]}
+    for value in (nested, {"amount": object()}, {"amount": float("nan")}, {"amount": 2**70}, {1: 2}):
+        with pytest.raises(ValueNotStorableError):
+            declaration.accept(value)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "http://127.0.0.1:1/schema.json"},
+        {"$ref": "file:///etc/hostname"},
+        {"type": "string", "pattern": "(?(1)a|b)"},
+    ],
+)
+def test_a_schema_that_cannot_be_applied_leaves_it_to_the_worker(schema: Any) -> None:
+    assert declared(schema).accept("x") == ("x", b'"x"')
+
+
+def test_a_pattern_takes_no_time_that_grows_with_the_input(declaration: TaskDeclaration) -> None:
+    with pytest.raises(InvalidParametersError):
+        declaration.accept({"amount": 3, "pays": {"kind": "card", "cardNumber": "1" * 100_000 + "x"}})
+
+
+class Unusual(BaseModel):
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    made: object = object()
+    call: Annotated[Any, Field(json_schema_extra={"examples": [datetime(2026, 1, 1, tzinfo=UTC)]})] = None
+    most: int = Field(default=0, le=10**30)
+
+
+class HasUnusual(BackgroundTaskExecutable[Unusual, complex]):
+    task_type = "unusual"
+
+    async def execute(self, context: TaskContext[Unusual]) -> complex:
+        return 1j
+
+
+def test_a_type_that_no_schema_describes_whole_is_declared_all_the_same() -> None:
+    declaration = TaskDeclaration.of(TaskRegistry().register(HasUnusual))
+    again = TaskDeclaration.from_json(declaration.to_json())
+    assert again.accept({"made": 1, "call": {}})[0] == {"made": 1, "call": {}}
+    with pytest.raises(InvalidParametersError):
+        again.accept({"most": "x"})
+
+
+def test_what_another_release_declared_can_be_read(declaration: TaskDeclaration) -> None:
+    newer = declaration.to_json().replace('"priority"', '"more": {"a": 1}, "priority"')
+    older = '{"task_type": "a", "parameters_schema": {}, "result_schema": {}, "priority": "normal"}'
+    assert TaskDeclaration.from_json(newer) == declaration
+    assert TaskDeclaration.from_json(older).max_attempts is None
