@@ -116,8 +116,7 @@ class UnknownTaskTypeError(SubmissionError):
 
 
 _HOW_TYPES_BECOME_KNOWN = (
-    "A type is known once a `dev` or `worker` that executes it has started on this store, or where its program is "
-    "registered (`--app` on the command line)."
+    "A type is known once a `dev` or `worker` that executes it has started on this store, or here by `--app`."
 )
 
 

@@ -22,8 +22,8 @@ def desk_framework(invocation: Invocation) -> TaskFramework:
         raise ConfigurationError(
             f"There is no store here yet: {sqlite_file(framework.settings.store.url)} does not exist.",
             key="store.url",
-            hint="`taskframework dev --app yourmodule` makes it; or name another one with store.url, or the settings "
-            "that do with --config.",
+            hint="`taskframework dev --app yourmodule` makes it. For a store elsewhere set store.url, or name its "
+            "settings file with --config.",
         )
     return framework
 
