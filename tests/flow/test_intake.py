@@ -139,7 +139,12 @@ async def test_while_the_store_is_away_messages_are_held_and_none_comes_twice(
 async def test_a_stop_in_the_middle_of_a_registration_starts_nothing_more(
     settings: Callable[..., Settings], is_back: bool
 ) -> None:
-    sections: dict[str, Any] = {"worker": {"concurrency": SLOTS}, "recovery": {"dispatch_grace": "5m"}}
+    sections: dict[str, Any] = {
+        "worker": {"concurrency": SLOTS},
+        "recovery": {"dispatch_grace": "5m"},
+        # What runs may end: an attempt that is handed back is executed again.
+        "shutdown": {"await_termination_timeout": "20s"},
+    }
     async with working(settings, **sections) as framework:
         handles = [await framework.submit("steady") for _ in range(TASKS)]
         await eventually(lambda: sum(Steady.executions[handle.task_id] for handle in handles) > SLOTS)
