@@ -153,6 +153,10 @@ class Started:
         return self._popen.pid
 
     @property
+    def is_alive(self) -> bool:
+        return self._popen.poll() is None
+
+    @property
     def log(self) -> list[dict[str, Any]]:
         """The JSON log lines so far."""
         return [json.loads(line) for line in self.err if line.startswith("{")]

@@ -1,0 +1,84 @@
+"""Every page of the documentation, walked through to its end in an empty folder, as printed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.support.pages import ROOT, name_of, pages, steps_of
+from tests.support.process import free_ports
+from tests.support.walking import Walk
+
+#: The only thing that is not done as printed: most targets take minutes to an hour, and one of them runs this test. So
+#: `make` looks whether there is such a target, and runs nothing.
+_MAKE = '#!/bin/sh\nexec {make} -n -C ~/taskframework "$@"\n'
+#: Where the pages have the servers, which are elsewhere in the tests.
+API = "localhost:8000"
+AMQP = "amqp://guest:guest@localhost:5672/"
+MONGODB = "mongodb://localhost:27017/tasks?replicaSet=rs0"
+
+
+def _needs_servers(page: Path) -> bool:
+    return any(url in step.text for step in steps_of(page.read_text()) for url in (AMQP, MONGODB))
+
+
+def _parameter(page: Path) -> object:
+    marks = [pytest.mark.rabbitmq, pytest.mark.mongodb] if _needs_servers(page) else []
+    return pytest.param(page, id=name_of(page), marks=marks)
+
+
+@pytest.fixture(scope="session")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A reader's: a checkout in the home directory, and the dependencies where pip finds them without an index."""
+    home = tmp_path_factory.mktemp("home")
+    programs = home / "bin"
+    programs.mkdir()
+    (home / "taskframework").symlink_to(ROOT)
+    (programs / "python3").symlink_to(os.path.realpath(sys.executable))
+    (programs / "make").write_text(_MAKE.format(make=shutil.which("make")))
+    (programs / "make").chmod(0o755)
+    return {
+        "HOME": str(home),
+        "LANG": "C.UTF-8",
+        "PATH": os.pathsep.join([str(programs), "/usr/local/bin", os.defpath, sysconfig.get_path("scripts")]),
+        "PYTHONUNBUFFERED": "1",  # as on a terminal, where each line is seen at once
+        "PYTHONPATH": sysconfig.get_path("purelib"),
+        "PIP_NO_INDEX": "1",
+        "PIP_NO_BUILD_ISOLATION": "0",  # pip's way of saying: there is none
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    }
+
+
+@pytest.fixture(scope="session")
+def installed(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The same after what README says about installing, done the quick way; README itself is walked as printed."""
+    folder = tmp_path_factory.mktemp("installed")
+    venv.create(folder, with_pip=False)
+    pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "install", "-q", "--no-deps"]
+    subprocess.run([*pip, str(ROOT)], env=environment, check=True, timeout=300)
+    return environment | {"PATH": os.pathsep.join([str(folder / "bin"), environment["PATH"]])}
+
+
+@pytest.mark.timeout(900)  # as long as every command of the longest page taking a minute on a crowded machine
+@pytest.mark.parametrize("page", [_parameter(page) for page in pages() if steps_of(page.read_text())])
+def test_a_page_is_walked_to_its_end(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    known = request.getfixturevalue("environment" if page.name == "README.md" else "installed")
+    [port] = free_ports(1)
+    elsewhere = {API: f"localhost:{port}"}
+    if _needs_servers(page):
+        elsewhere[AMQP] = request.getfixturevalue("amqp_url")
+        elsewhere[MONGODB] = request.getfixturevalue("mongo_url")
+    (folder := tmp_path / "empty").mkdir()
+    listens = {"TASKFRAMEWORK_API__PORT": str(port), "UVICORN_PORT": str(port)}
+    with closing(Walk(page, folder, known | listens, elsewhere)) as walk:
+        for step in steps_of(page.read_text()):
+            walk.take(step)
+        walk.stop()

@@ -1,0 +1,184 @@
+"""Walking through a page as its reader does: saving, typing, looking, in one folder and one shell."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+
+from taskframework import load_settings
+from taskframework.api.views import TaskView
+from taskframework.brokers.base import ExternalMessage
+from taskframework.events.external import SINGLE, read_events
+from tests.support.command import Started
+from tests.support.pages import Kind, Step, steps_of
+from tests.support.process import ServerFailed, wait_until
+
+#: For one command on a crowded machine; pip takes longest.
+_SECONDS = 180
+_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+#: Stands in commands for the id that was printed last, as the pages say.
+_PLACEHOLDER = "TASK_ID"
+#: What a command prints that goes on, as soon as the reader may go on too.
+_READY = re.compile(r'"event": ?"ready"|\b[Ll]istening\b|startup complete|^(?:event|data|:)', re.MULTILINE)
+#: Not the traceback of a task's code, which is a part of a log line.
+_CRASH = re.compile(r"^Traceback", re.MULTILINE)
+#: What a shell knows is kept from one command to the next: variables and where it is.
+_BEFORE = 'set -a; [ -e "$STATE" ] && . "$STATE"; cd "${HERE:-.}"\n'
+_AFTER = '\ncode=$?; HERE=$PWD; export -p > "$STATE"; exit $code\n'
+
+
+class WalkFailed(AssertionError):  # noqa: N818 - as its neighbours in process.py
+    """A step does not go as the page says."""
+
+
+class Walk:
+    """One reader with one page."""
+
+    def __init__(
+        self,
+        page: Path,
+        folder: Path,
+        environment: Mapping[str, str],
+        elsewhere: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """Begin.
+
+        Args:
+            page: what is read.
+            folder: where the reader works; what is there was there before.
+            environment: of every command, whole.
+            elsewhere: addresses of the page, and where that is in this test.
+        """
+        self._page = page
+        self._folder = folder
+        self._environment = {**environment, "STATE": str(folder.parent / f"{folder.name}.state")}
+        self._elsewhere = elsewhere
+        self._last_id = _PLACEHOLDER
+        self._going: list[tuple[Step, Started]] = []
+
+    def take(self, step: Step) -> None:
+        """Do what the page says.
+
+        Raises:
+            WalkFailed: if it does not come out as the page says.
+        """
+        try:
+            self._take(step)
+        except Exception as error:
+            raise WalkFailed(f"line {step.line}: {step.text.strip()}\n{error}") from error
+
+    def _take(self, step: Step) -> None:
+        match step.kind:
+            case Kind.SAVE:
+                self._save(step.name, self._here(step.text))
+            case Kind.COPY:
+                self._save(step.name, _file_of(self._page.parent / step.text, step.name))
+            case Kind.PROGRAM:
+                program = f"line_{step.line}.py"
+                self._save(program, self._here(step.text))
+                self._type(replace(step, text=f"python {program}"))
+            case Kind.TYPE if step.goes_on:
+                self._start(step)
+            case Kind.TYPE:
+                output = self._type(step)
+                if not _shows(step.shown, output):
+                    raise WalkFailed(f"it printed:\n{output}")
+            case Kind.READ_JSON:
+                _check_json(step.text)
+            case Kind.STOP:
+                self.stop()
+
+    def stop(self) -> None:
+        """Press Ctrl-C wherever something goes on, after it has shown what the page shows of it.
+
+        Raises:
+            WalkFailed: if it did not, or had ended already, or printed a traceback.
+        """
+        while self._going:
+            step, started = self._going[-1]  # who listens, before whom it listens to
+            self._wait(started, lambda: _shows(step.shown, _said(started)), f"it shows {step.shown}")  # noqa: B023
+            if not started.is_alive or _CRASH.search(_said(started)):
+                raise WalkFailed(f"{step.text} did not go on:\n{_said(started)}")
+            os.killpg(started.pid, signal.SIGINT)  # as a terminal does
+            started.wait()
+            started.kill()  # closes its pipes
+            self._going.pop()
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        for _, started in self._going:
+            started.kill()
+
+    def _save(self, name: str, text: str) -> None:
+        file = self._folder / name
+        file.write_text(text)
+        if name == "application.yml":
+            load_settings(file, environ={})
+
+    def _type(self, step: Step) -> str:
+        """Run a command to its end and return what it printed."""
+        started = Started(["bash", "-c", _BEFORE + self._here(step.text) + _AFTER], self._folder, self._environment)
+        try:
+            code = started.wait(timeout=_SECONDS)
+        finally:
+            started.kill()
+        if code != step.exit_code:
+            raise WalkFailed(f"exit code {code}, not {step.exit_code}\n{_said(started)}")
+        if ids := _ID.findall(_said(started)):
+            self._last_id = ids[-1]
+        return _said(started)
+
+    def _start(self, step: Step) -> None:
+        """Begin what goes on in a terminal of its own, and wait until it serves or listens."""
+        command = ["bash", "-c", f"{_BEFORE}{self._here(step.text)}"]
+        started = Started(command, self._folder, self._environment)
+        self._going.append((step, started))
+        self._wait(started, lambda: _READY.search(_said(started)) is not None, "it serves or listens")
+
+    @staticmethod
+    def _wait(started: Started, true: Callable[[], bool], what: str) -> None:
+        try:
+            wait_until(true, what, timeout=_SECONDS, alive=lambda: started.is_alive)
+        except ServerFailed as failure:
+            raise WalkFailed(f"{failure}\n{_said(started)}") from None
+
+    def _here(self, text: str) -> str:
+        for there, here in {**self._elsewhere, _PLACEHOLDER: self._last_id}.items():
+            text = text.replace(there, here)
+        return text
+
+
+def _file_of(page: Path, name: str) -> str:
+    [text] = [step.text for step in steps_of(page.read_text()) if step.kind is Kind.SAVE and step.name == name]
+    return text
+
+
+def _said(started: Started) -> str:
+    return "".join([*started.out, *started.err])
+
+
+def _shows(shown: Sequence[str], output: str) -> bool:
+    """Whether the output has these lines, in this order; others may be between them."""
+    return re.search(r"[\s\S]*?".join(map(_pattern, shown)), output) is not None
+
+
+def _pattern(line: str) -> str:
+    parts = (r"\s+".join(map(re.escape, part.split())) for part in line.split("…"))
+    return ".*?".join(parts)
+
+
+def _check_json(text: str) -> None:
+    """An event as the subscriber reads it, or a task as the HTTP interface shows it."""
+    example = json.loads(text)
+    if "specversion" not in example:
+        TaskView.model_validate(example)
+        return
+    [event] = read_events(ExternalMessage(text.encode(), SINGLE, {}))
+    if unknown := event.data.keys() - TaskView.model_fields.keys():
+        raise WalkFailed(f"a task has no {', '.join(sorted(unknown))}")
