@@ -105,12 +105,16 @@ def print_next_step(task: Task) -> None:
         note(f"Follow it: taskframework tasks watch {task.task_id}")
 
 
+_FAILURES = ("retrying", "failed", "dead_letter")
+
+
 def event_line(event: dict[str, Any]) -> Text:
     """An external event on one line."""
     name, data = str(event["type"]).removeprefix("task."), event["data"]
     line = Text(f"{event['time']}  ", style="dim")
     line.append_text(status_text(f"{name:<16}")).append(f"  {data['task_type']}  {event['subject']}", style="default")
-    if (error := data.get("error")) is not None and name != "completed":
+    # The data is the task at publication: an event from before the failure may carry its error too.
+    if (error := data.get("error")) is not None and name in _FAILURES:
         line.append("  ").append(_shortened(f"{error['type'].rpartition('.')[2]}: {error['message']}"), style="red")
     elif name == "progress":
         line.append(f"  {progress_text(data['progress'])}", style="default")

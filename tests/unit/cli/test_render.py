@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from rich.console import Console
 
-from taskframework.cli.render import print_tasks, task_facts
+from taskframework.cli.render import event_line, print_tasks, task_facts
 from taskframework.model.outcome import describe
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import CancelRequest, Lease, StepOutcome, Task
@@ -95,3 +95,10 @@ def test_a_live_task_shows_the_error_of_an_earlier_attempt_as_that() -> None:
     error = describe(OSError("disk"), True)
     assert shown(new_task(now=NOW, status=TaskStatus.RUNNING, error=error))["Last error"] == "OSError: disk"
     assert shown(new_task(now=NOW, status=TaskStatus.FAILED, error=error))["Error"] == "OSError: disk"
+
+
+@pytest.mark.parametrize(("name", "is_told"), [("submitted", False), ("started", False), ("retrying", True)])
+def test_an_event_from_before_a_failure_does_not_tell_of_it(name: str, is_told: bool) -> None:
+    data = {"task_type": "a", "attempt": 1, "error": {"type": "OSError", "message": "disk"}}
+    event = {"type": f"task.{name}", "time": "2026", "subject": "1", "data": data}
+    assert ("OSError: disk" in event_line(event).plain) is is_told
