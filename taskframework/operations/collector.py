@@ -30,6 +30,8 @@ class DeadLetterCollector:
         self._broker = broker
         self._consumption: Consumption | None = None
         self._collecting: set[asyncio.Task[None]] = set()
+        #: Queue and reason of what was kept in this moment.
+        self._kept: list[tuple[str, str]] = []
 
     def start(self) -> None:
         self._consumption = self._broker.consume_dead_letters(self._take)
@@ -76,16 +78,27 @@ class DeadLetterCollector:
             reason = "There is no task of this id; it was never stored, or removed after its retention time."
         if len(delivery.body) > MAX_KEPT_BYTES:
             reason += f" Of its {len(delivery.body):,} bytes the first {MAX_KEPT_BYTES:,} are kept."
+        queue = delivery.headers.get("x-first-death-queue", delivery.queue)
         await self._store.keep_dead_message(
             DeadMessage(
                 id=letter_id,
                 body=delivery.body[:MAX_KEPT_BYTES],
                 headers=dict(delivery.headers),
-                queue=delivery.headers.get("x-first-death-queue", delivery.queue),
+                queue=queue,
                 reason=reason,
                 at=self._store.now(),
                 task_id=message.task_id if message else None,
                 task_type=message.task_type if message else None,
             )
         )
-        logger.warning("a message from %s is kept as dead letter: %s", delivery.queue, reason)
+        self._tell(queue, reason)
+
+    def _tell(self, queue: str, reason: str) -> None:
+        """One line for all that the store kept together."""
+        self._kept.append((queue, reason))
+        if len(self._kept) == 1:
+            asyncio.get_running_loop().call_soon(self._tell_kept)
+
+    def _tell_kept(self) -> None:
+        kept, self._kept = self._kept, []
+        logger.warning("dead letters kept: %d, the first from %s: %s", len(kept), *kept[0])

@@ -211,7 +211,10 @@ class TaskStore(Protocol):
         ...
 
     async def keep_dead_message(self, message: DeadMessage) -> None:
-        """Keep a message that nobody can read or that has no task. The same id is kept once."""
+        """Keep a message that nobody can read or that has no task. The same id is kept once.
+
+        Concurrent calls are written together.
+        """
         ...
 
     async def list_dead_tasks(self, *, owner: str | None, limit: int, cursor: str | None) -> Page[Task]:

@@ -14,7 +14,7 @@ from opentelemetry.trace import SpanKind
 from taskframework import failpoint
 from taskframework.brokers.base import Delivery
 from taskframework.errors import MessageUnreadableError, StoreError, StoreUnavailableError
-from taskframework.model.message import TaskMessage, read_message
+from taskframework.model.message import read_message
 from taskframework.model.status import Priority
 from taskframework.tasks.registry import Registration, TaskRegistry
 from taskframework.telemetry import log_with, span
@@ -63,12 +63,21 @@ class TaskConsumer:
         self.slots = slots
         self.lanes: Lanes[HeldDelivery] = Lanes(slots, self._start)
         self._handling: set[asyncio.Task[None]] = set()
+        self._unreadable: list[tuple[Delivery, str]] = []
         self._context = contextvars.copy_context()
         self._is_closing = False
 
     def take(self, delivery: Delivery) -> None:
-        """The broker's callback: never runs task code, never waits."""
-        self.lanes.put(self.in_hand.take(delivery), delivery.lane)
+        """The broker's callback: never runs task code, never waits.
+
+        What nobody can read leaves at once: thousands of such messages must not wait in the line of those in between.
+        """
+        try:
+            message = read_message(delivery.body)
+        except MessageUnreadableError as error:
+            self._turn_away(delivery, error.reason)
+        else:
+            self.lanes.put(self.in_hand.take(delivery, message), delivery.lane)
 
     async def keep_time(self) -> None:
         """Until cancelled, acknowledge early what runs for long and hand over what waited for long."""
@@ -105,6 +114,19 @@ class TaskConsumer:
         for task in self._handling:
             task.cancel()
 
+    def _turn_away(self, delivery: Delivery, reason: str) -> None:
+        self._unreadable.append((delivery, reason))
+        if len(self._unreadable) == 1:
+            self._begin(self._reject_unreadable())
+
+    async def _reject_unreadable(self) -> None:
+        """Send what came unreadable in one moment to the dead letters."""
+        rejected, self._unreadable = self._unreadable, []
+        first, reason = rejected[0]
+        logger.warning("unreadable messages rejected: %d, the first from %s: %s", len(rejected), first.queue, reason)
+        for delivery, _ in rejected:
+            await delivery.reject()
+
     def _start(self, held: HeldDelivery, lane: Priority) -> None:
         held.stage = Stage.CLAIMING
         self._begin(self._see_through(held, lane))
@@ -128,16 +150,13 @@ class TaskConsumer:
 
     async def handle(self, held: HeldDelivery) -> None:
         """Claim, execute and settle one delivery."""
-        message = await self._read(held)
-        if message is None:
-            return
         async with self._suspects.turn(held.delivery.headers) as is_its_turn:
-            await (self._claim_and_run(held, message) if is_its_turn else self._hand_over(held, _PUT_OFF))
+            await (self._claim_and_run(held) if is_its_turn else self._hand_over(held, _PUT_OFF))
 
-    async def _claim_and_run(self, held: HeldDelivery, message: TaskMessage) -> None:
-        registration = self._registry.get(message.task_type)
+    async def _claim_and_run(self, held: HeldDelivery) -> None:
+        registration = self._registry.get(held.message.task_type)
         await failpoint.reached("deliver.before_claim")
-        attempt = await self._claim(held, message, registration)
+        attempt = await self._claim(held, registration)
         if attempt is None:
             await (held.put_back() if self._is_closing else self._hand_over(held))
         elif isinstance(attempt, Refusal):
@@ -146,28 +165,17 @@ class TaskConsumer:
             held.stage = Stage.RUNNING
             await self._run(registration, attempt, held)
 
-    async def _read(self, held: HeldDelivery) -> TaskMessage | None:
-        """The message; one that nobody can read goes to the dead letters."""
-        try:
-            return read_message(held.delivery.body)
-        except MessageUnreadableError as error:
-            logger.warning("a message of %s goes to the dead letters: %s", held.delivery.queue, error.reason)
-            await held.reject()
-            return None
-
-    async def _claim(
-        self, held: HeldDelivery, message: TaskMessage, registration: Registration | None
-    ) -> RunningAttempt | Refusal | None:
+    async def _claim(self, held: HeldDelivery, registration: Registration | None) -> RunningAttempt | Refusal | None:
         """Claim; while the store is away the delivery is held, neither acknowledged nor sent back.
 
         Returns:
             None if the store was away for too long, or is away when the worker stops.
         """
-        claim = self._claims.request(message)
+        claim = self._claims.request(held.message)
         while await self._breaker.closed(within=self.in_hand.seconds_to_claim(held)):
             try:
                 if registration is None:
-                    return await self._claims.postpone(message)
+                    return await self._claims.postpone(held.message)
                 return await self._claims.claim(claim)
             except StoreUnavailableError as error:
                 self._breaker.open(error)
@@ -190,15 +198,12 @@ class TaskConsumer:
 
         If the store does not take the mark, the task is late and not lost: its document says when it is due.
         """
-        message = await self._read(held)
-        if message is None:
-            return
         refusal = Refusal.NOT_OURS
         try:
             async with asyncio.timeout(_MARK_SECONDS):
-                refusal = await self._claims.hand_over(message, delay)
+                refusal = await self._claims.hand_over(held.message, delay)
         except (StoreError, TimeoutError) as error:
-            logger.info("task %s waits for its due time: %s", message.task_id, error)
+            logger.info("task %s waits for its due time: %s", held.message.task_id, error)
         await failpoint.reached("hand_over.after_write")
         await (held.reject() if refusal is Refusal.NO_DOCUMENT else held.ack())
 

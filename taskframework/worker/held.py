@@ -14,6 +14,7 @@ from datetime import timedelta
 from taskframework import failpoint
 from taskframework.brokers.base import Delivery
 from taskframework.clock import Clock
+from taskframework.model.message import TaskMessage
 
 #: A delivery that nobody claimed is handed over after this share of the consumer timeout.
 _UNCLAIMED = 1 / 4
@@ -39,10 +40,11 @@ class Stage(enum.Enum):
 class HeldDelivery:
     """A delivery from its arrival to the end of its work, answered once."""
 
-    __slots__ = ("_is_answered", "arrived_at", "delivery", "is_former", "stage")
+    __slots__ = ("_is_answered", "arrived_at", "delivery", "is_former", "message", "stage")
 
-    def __init__(self, delivery: Delivery, arrived_at: float) -> None:
+    def __init__(self, delivery: Delivery, message: TaskMessage, arrived_at: float) -> None:
         self.delivery = delivery
+        self.message = message
         self.arrived_at = arrived_at
         self.stage = Stage.WAITING
         #: Whether its consumer was stopped since.
@@ -92,8 +94,8 @@ class InHand:
         self._consumer_timeout = consumer_timeout
         self._held: dict[HeldDelivery, None] = {}
 
-    def take(self, delivery: Delivery) -> HeldDelivery:
-        held = HeldDelivery(delivery, self._clock.monotonic())
+    def take(self, delivery: Delivery, message: TaskMessage) -> HeldDelivery:
+        held = HeldDelivery(delivery, message, self._clock.monotonic())
         self._held[held] = None
         return held
 

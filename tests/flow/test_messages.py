@@ -22,7 +22,7 @@ from taskframework.model.query import TaskFilter
 from taskframework.model.status import Priority
 from tests.flow.conftest import Run
 from tests.support.eventually import eventually
-from tests.support.kitchen_sink import Counts
+from tests.support.kitchen_sink import Counts, Waits
 
 pytestmark = pytest.mark.parametrize("urls", ["servers"], indirect=True)
 
@@ -41,7 +41,7 @@ async def send(channel: AbstractChannel, body: bytes, *, key: str = "counts.norm
 
 
 async def letters(framework: TaskFramework) -> list[dict[str, Any]]:
-    page = await framework.desk.dead_letters.list_letters(limit=100)
+    page = await framework.desk.dead_letters.list_letters(limit=500)
     return [letter.view(whole=True) for letter in page.items]
 
 
@@ -80,6 +80,24 @@ async def test_what_cannot_be_run_is_kept_and_the_queue_goes_on(
         assert reason in letter["reason"]
         assert letter["headers"]["from"] == "elsewhere"
         assert await (await framework.submit("counts")).result(timeout=20) == 1
+
+
+async def test_what_nobody_can_read_waits_for_no_slot_and_is_kept_once(run: Run, urls: dict[str, str]) -> None:
+    bodies = {b"\xff%d" % number for number in range(400)}
+    async with run() as framework, foreign_channel(urls) as channel:
+        slots = framework.settings.worker.concurrency
+        waiting = await asyncio.gather(*(framework.submit("waits") for _ in range(slots)))
+        await eventually(lambda: Waits.started == slots)
+        await asyncio.gather(*(send(channel, body, key="waits.normal") for body in bodies))
+
+        async def kept() -> list[dict[str, Any]]:
+            found = await letters(framework)
+            return found if len(found) >= len(bodies) else []
+
+        found = await eventually(kept)
+        assert sorted(base64.b64decode(letter["body_base64"]) for letter in found) == sorted(bodies)
+        Waits.gate.set()
+        await asyncio.gather(*(handle.finished(timeout=20) for handle in waiting))
 
 
 async def test_a_task_of_a_newer_version_is_postponed_untouched(run: Run, urls: dict[str, str]) -> None:

@@ -100,6 +100,27 @@ async def test_rejected_messages_reach_the_dead_letters_with_their_history(amqp_
         assert (death["queue"], death["reason"]) == ("tasks.reports.normal", "rejected")
 
 
+async def test_acknowledgements_and_rejects_of_one_moment_each_reach_their_own_message(amqp_url: str) -> None:
+    names = [f"t{number:02}" for number in range(60)]
+    rejected = [name for number, name in enumerate(names) if number // 3 % 2 or number == 30]
+    async with opened(RabbitBroker(amqp_url), "reports") as broker:
+        work, dead = Recorder(holds=True), Recorder()
+        consumption = broker.consume(ConsumeRequest(["reports"], len(names)), work)
+        broker.consume_dead_letters(dead)
+        for name in names:
+            await broker.publish(message(name))
+        await work.has(*names)
+        deliveries = {delivery.headers["task_id"]: delivery for delivery in work.deliveries}
+        for name in [*names[40:], *names[:40]]:
+            await (deliveries[name].reject() if name in rejected else deliveries[name].ack())
+        await dead.has(*rejected)
+        await broker.publish(message("after"))
+        await work.has(*names, "after")
+        assert sorted(dead.task_ids) == rejected
+        assert len(work.deliveries) == len(names) + 1, "the channel broke, and some came again"
+        assert consumption.is_live
+
+
 async def test_a_queue_deleted_under_its_consumer_is_declared_and_consumed_again(amqp_url: str) -> None:
     async with opened(RabbitBroker(amqp_url), "reports", "others") as broker, plain_channel(amqp_url) as channel:
         received = Recorder()

@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from functools import partial
+from itertools import groupby
+from typing import Literal, NamedTuple
 
 import aiormq.abc
 from aio_pika.abc import AbstractChannel
 
-from taskframework.background import Background
 from taskframework.brokers.rabbitmq.connection import ANSWER_SECONDS
 from taskframework.brokers.rabbitmq.faults import delivery_timeout, driver_errors
 from taskframework.brokers.rabbitmq.properties import Received, read_properties
@@ -25,6 +24,8 @@ from taskframework.model.status import Priority
 logger = logging.getLogger(__name__)
 
 _LINGER_SECONDS = 1.0
+
+Verb = Literal["ack", "reject", "put back"]
 
 
 class ConsumerChannel:
@@ -49,7 +50,6 @@ class ConsumerChannel:
         self._tag: str | None = None
         self._open_deliveries = 0
         self._answers = _Answers()
-        self._putting_back = Background()
         self._flushing: asyncio.Task[None] | None = None
         self._has_news = True
         self._was_passed_over = False
@@ -85,11 +85,10 @@ class ConsumerChannel:
             self._has_news = True
             self._nothing_owed.clear()
             self._answers.owe(tag)
-            delivery = RabbitDelivery(self, tag, header, body)
             if self._takes_no_more:
-                self._putting_back.start(delivery.put_back())
+                self.answer(tag, "put back")
             else:
-                on_delivery(delivery)
+                on_delivery(RabbitDelivery(self, tag, header, body))
 
         self.queue = queue
         self._inner.on_consumer_cancel_callbacks.add(lambda _: self.lost.set())
@@ -129,44 +128,41 @@ class ConsumerChannel:
         self._takes_no_more = True
         self.lost.set()
 
-    async def answer(self, tag: int, verb: str) -> None:
+    def answer(self, tag: int, verb: Verb) -> None:
         """Acknowledge, reject or put back a delivery; without effect if the channel is gone.
 
-        An acknowledgement goes out in the next moment, in one frame with those that are given now.
+        The answer goes out in the next moment, in one frame with its neighbours that are given the same one now.
         """
-        if verb == "ack":
-            self._answers.acknowledge(tag)
-            if self._flushing is None:
-                self._flushing = asyncio.create_task(self._flush())
-            return
-        try:
-            if await self._send(verb, lambda: self._inner.basic_reject(tag, requeue=verb == "put back", wait=False)):
-                # Only now: until the broker was told, an acknowledgement of all up to a later one must not include it.
-                self._answers.answered(tag)
-        finally:
-            self._answered(1)
+        self._answers.give(tag, verb)
+        if self._flushing is None:
+            self._flushing = asyncio.create_task(self._flush())
 
     async def _flush(self) -> None:
-        # One after the other: the driver lets a frame wait, and one that acknowledges all up to a tag must not overtake
-        # those for single tags before it. The broker closes the channel over a tag that it was answered already.
+        # One after the other: the driver lets a frame wait, and one that answers all up to a tag must not overtake
+        # those for tags before it. The broker closes the channel over a tag that it was answered already.
         try:
             await asyncio.sleep(0)
-            while self._answers.are_waiting:
-                count, tags = self._answers.take()
+            while count := self._answers.waiting:
                 try:
-                    for tag, is_multiple in tags:
-                        await self._send("ack", partial(self._inner.basic_ack, tag, multiple=is_multiple, wait=False))
+                    for answer in self._answers.take():
+                        if await self._send(answer):
+                            self._answers.sent(answer)
                 finally:
                     self._answered(count)
         finally:
             self._flushing = None
 
-    async def _send(self, verb: str, frame: Callable[[], Awaitable[None]]) -> bool:
+    async def _send(self, answer: _Answer) -> bool:
         """Whether the frame is on its way."""
+        last, is_multiple = answer.tags[-1], len(answer.tags) > 1
         try:
-            with driver_errors(f"{verb} of a delivery of {self.queue}"):
+            with driver_errors(f"{answer.verb} of a delivery of {self.queue}"):
                 async with asyncio.timeout(ANSWER_SECONDS):
-                    await frame()
+                    if answer.verb == "ack":
+                        await self._inner.basic_ack(last, multiple=is_multiple, wait=False)
+                    else:
+                        requeue = answer.verb == "put back"
+                        await self._inner.basic_nack(last, multiple=is_multiple, requeue=requeue, wait=False)
         except BrokerError as error:
             logger.debug("it comes again: %s", error)
             return False
@@ -204,38 +200,50 @@ async def _take_nothing(_: aiormq.abc.DeliveredMessage) -> None:
     """The driver wants to know whom to call, but it is not shown any delivery."""
 
 
+class _Answer(NamedTuple):
+    """One frame: the same answer to some deliveries. Of several, no delivery before the last one waits for another."""
+
+    verb: Verb
+    tags: Sequence[int]
+
+
 class _Answers:
-    """Which acknowledgements to send: one for all up to some tag, and one for each that is ahead of the others."""
+    """What to tell the broker: one answer for all up to some tag where that is right, else one for each delivery."""
 
     def __init__(self) -> None:
-        #: Deliveries that the broker was not answered, the oldest first.
+        #: Deliveries of which the broker was not told, the oldest first.
         self._open: OrderedDict[int, None] = OrderedDict()
-        self._to_acknowledge: list[int] = []
+        self._given: dict[int, Verb] = {}
 
     def owe(self, tag: int) -> None:
         """A delivery came; their tags rise."""
         self._open[tag] = None
 
-    def acknowledge(self, tag: int) -> None:
-        self._to_acknowledge.append(tag)
+    def give(self, tag: int, verb: Verb) -> None:
+        self._given[tag] = verb
 
-    def answered(self, tag: int) -> None:
-        del self._open[tag]
+    def sent(self, answer: _Answer) -> None:
+        for tag in answer.tags:
+            del self._open[tag]
 
     @property
-    def are_waiting(self) -> bool:
-        return bool(self._to_acknowledge)
+    def waiting(self) -> int:
+        return len(self._given)
 
-    def take(self) -> tuple[int, list[tuple[int, bool]]]:
-        """How many acknowledgements were waiting, and what to send: tags, each with "and all before it"."""
-        waiting, self._to_acknowledge = sorted(self._to_acknowledge), []
-        for tag in waiting:
-            del self._open[tag]
-        first_open = next(iter(self._open), math.inf)
-        # The broker knows no tag that it was answered before, so the one named is one of these.
-        together = [tag for tag in waiting if tag < first_open]
-        single = [(tag, False) for tag in waiting[len(together) :]]
-        return len(waiting), [(together[-1], len(together) > 1), *single] if together else single
+    def take(self) -> Iterator[_Answer]:
+        """What was given, in the order of the tags. Tell of each that was sent before asking for the next.
+
+        Whatever could not be sent stays open, so that no later answer for all up to some tag includes it.
+        """
+        given, self._given = self._given, {}
+        for verb, run in groupby(sorted(given), key=given.__getitem__):
+            tags = list(run)
+            # The broker knows no tag that it was answered before, so the one named is one of these.
+            oldest = enumerate(zip(tags, self._open, strict=False))
+            together = next((number for number, (tag, open_tag) in oldest if tag != open_tag), len(tags))
+            if together:
+                yield _Answer(verb, tags[:together])
+            yield from (_Answer(verb, [tag]) for tag in tags[together:])
 
 
 class RabbitDelivery:
@@ -282,11 +290,11 @@ class RabbitDelivery:
         """Back to the queue; for what arrived after consuming was stopped."""
         await self._answer("put back")
 
-    async def _answer(self, verb: str) -> None:
+    async def _answer(self, verb: Verb) -> None:
         # A second answer would close the channel under everybody else's deliveries.
         if not self._answered:
             self._answered = True
-            await self._channel.answer(self._tag, verb)
+            self._channel.answer(self._tag, verb)
 
     def _read(self) -> Received:
         # Only now: many a delivery is handed over or put back without anybody asking.

@@ -6,9 +6,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from taskframework.errors import StoreError, StoreUnavailableError
+from taskframework.grouping import Grouping
 from taskframework.model.marks import Mark, ReserveDispatch
 from taskframework.model.query import Cursor, DeadMessage, Page, TaskFilter
 from taskframework.model.status import CLAIMABLE, DEAD, FINAL, Priority, TaskStatus, lane_of
@@ -61,6 +63,8 @@ class _Opened:
     heartbeats: Connection
     inserter: TaskInserter
     writer: TaskWriter
+    #: Writes messages, as documents, to the dead ones.
+    keep: Grouping[Any, None]
 
 
 class MongoStore:
@@ -99,6 +103,7 @@ class MongoStore:
             heartbeats,
             TaskInserter(connection.tasks, patience, **limits),
             TaskWriter(connection.tasks, patience, **limits),
+            Grouping(partial(_keep_all, connection.dead_messages), **limits),
         )
         try:
             await deployment.prepare(connection)
@@ -114,6 +119,7 @@ class MongoStore:
         await self._clock.stop()
         await opened.inserter.drain()
         await opened.writer.drain()
+        await opened.keep.drain()
         await opened.connection.close()
         await opened.heartbeats.close()
 
@@ -266,10 +272,7 @@ class MongoStore:
         return [TaskDeclaration.from_json(document["declaration"]) for document in found]
 
     async def keep_dead_message(self, message: DeadMessage) -> None:
-        document = encoded(dead_message_document(message), "the message")
-        for refused in (await self._dead_messages.insert_each([document], ("keep.reply",))).values():
-            if not isinstance(refused, DuplicateDocumentError):
-                raise refused
+        await self._parts.keep(encoded(dead_message_document(message), "the message"))
 
     async def list_dead_tasks(self, *, owner: str | None, limit: int, cursor: str | None) -> Page[Task]:
         return await _page(self._tasks, queries.dead(owner, _cursor(cursor)), "finished_at", limit, task_of, "ended")
@@ -315,6 +318,12 @@ class MongoStore:
     @property
     def _heartbeats(self) -> Connection:
         return self._parts.heartbeats
+
+
+async def _keep_all(messages: Collection, documents: Sequence[Any]) -> Sequence[StoreError | None]:
+    refused = await messages.insert_each(documents, ("keep.reply",))
+    replies = [refused.get(place) for place in range(len(documents))]
+    return [None if isinstance(reply, DuplicateDocumentError) else reply for reply in replies]
 
 
 async def _page(

@@ -23,7 +23,7 @@ from taskframework.stores.sqlite.connection import Database
 from taskframework.stores.sqlite.groups import Change, GroupWriter, Insert, Inserts, Marks, Renew, Reply, Request
 from taskframework.stores.sqlite.inspection import inspect
 from taskframework.stores.sqlite.pages import message_of, message_page, message_row, task_page, tasks_of
-from taskframework.stores.sqlite.rows import TaskRow, milliseconds, moment, read_cancel, read_row, to_json
+from taskframework.stores.sqlite.rows import TaskRow, Value, milliseconds, moment, read_cancel, read_row, to_json
 from taskframework.tasks.declared import TaskDeclaration
 
 logger = logging.getLogger(__name__)
@@ -49,12 +49,14 @@ class SqliteStore:
         self._clock = clock or SystemClock()
         self._database = Database(self._path)
         self._group: Grouping[Request, Reply] = Grouping(GroupWriter(self._database, self._clock), limit=_GROUP)
+        self._keep: Grouping[tuple[Value | bytes, ...], None] = Grouping(self._keep_all)
 
     async def open(self) -> None:
         await self._database.open()
 
     async def close(self) -> None:
         await self._group.drain()
+        await self._keep.drain()
         await self._database.close()
 
     async def ping(self) -> None:
@@ -180,7 +182,11 @@ class SqliteStore:
         return [TaskDeclaration.from_json(text) for (text,) in await self._database.fetch(*wanted)]
 
     async def keep_dead_message(self, message: DeadMessage) -> None:
-        await self._database.execute(queries.KEEP_MESSAGE, message_row(message), ("keep.reply",))
+        await self._keep(message_row(message))
+
+    async def _keep_all(self, rows: Sequence[tuple[Value | bytes, ...]]) -> Sequence[None]:
+        await self._database.write(lambda raw: raw.executemany(queries.KEEP_MESSAGE, rows), ("keep.reply",))
+        return [None] * len(rows)
 
     async def list_dead_tasks(self, *, owner: str | None, limit: int, cursor: str | None) -> Page[Task]:
         rows = await self._database.fetch(*queries.list_dead_tasks(owner, limit, cursor))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import datetime
 
 import pytest
 
+from taskframework import failpoint
 from taskframework.model.query import Cursor, CursorInvalidError, DeadMessage, Page, TaskFilter
 from taskframework.model.status import DEAD, TaskStatus
 from taskframework.model.task import ParentLink, Task, new_task_id
@@ -150,6 +152,22 @@ class DeadLetterCases(StoreSuite):
         kept = await store.get_dead_message("m-1")
         assert kept is not None
         assert kept.reason == "first"
+
+    async def test_dead_messages_of_one_moment_are_one_write(self, store: TaskStore) -> None:
+        twice = [_message(f"m-{n // 2:02}", store.now()) for n in range(80)]
+        writes: list[str] = []
+
+        async def note() -> None:
+            writes.append("keep")
+
+        failpoint.arm("keep.reply", note)
+        try:
+            await asyncio.gather(*map(store.keep_dead_message, twice))
+        finally:
+            failpoint.disarm("keep.reply")
+        page = await store.list_dead_messages(limit=100, cursor=None)
+        assert sorted(message.id for message in page.items) == [f"m-{n:02}" for n in range(40)]
+        assert len(writes) == 1
 
     async def test_dead_messages_are_listed_newest_first(self, store: TaskStore) -> None:
         now = store.now()

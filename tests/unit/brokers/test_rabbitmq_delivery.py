@@ -46,7 +46,7 @@ class FakeChannel:
         self.close_callbacks: set[Callable[..., None]] = set()
         self.on_consumer_cancel_callbacks: set[Callable[..., None]] = set()
         self.is_closed = False
-        #: Verb, tag, and of an acknowledgement whether it is for all before it, else whether it goes back.
+        #: Verb, tag, and whether it is for all before it.
         self.answers: list[tuple[str, int, bool]] = []
         self.error: BaseException | None = None
         self.is_consumed = False
@@ -72,8 +72,8 @@ class FakeChannel:
     async def basic_ack(self, delivery_tag: int, *, multiple: bool, wait: bool) -> None:
         self._answer("ack", delivery_tag, multiple)
 
-    async def basic_reject(self, delivery_tag: int, *, requeue: bool, wait: bool) -> None:
-        self._answer("reject", delivery_tag, requeue)
+    async def basic_nack(self, delivery_tag: int, *, multiple: bool, requeue: bool, wait: bool) -> None:
+        self._answer("put back" if requeue else "reject", delivery_tag, multiple)
 
     async def close(self) -> None:
         self.is_closed = True
@@ -164,7 +164,19 @@ async def test_each_delivery_is_answered_once() -> None:
         await delivery.ack()
         await delivery.reject()
     await bench.channel.close_when_answered()
-    assert bench.fake.answers == [("reject", 2, False), ("ack", 3, True)]
+    assert bench.fake.answers == [("ack", 1, False), ("reject", 2, False), ("ack", 3, False)]
+
+
+async def test_the_same_answer_to_neighbours_in_one_moment_is_one_frame() -> None:
+    bench = Bench()
+    await bench.consume(*range(1, 9))
+    *neighbours, last, _ = bench.deliveries
+    for delivery, verb in zip(neighbours, ("ack", "ack", "reject", "reject", "reject", "put_back"), strict=True):
+        await getattr(delivery, verb)()
+    await eventually(lambda: len(bench.fake.answers) == 3)
+    assert bench.fake.answers == [("ack", 2, True), ("reject", 5, True), ("put back", 6, False)]
+    await last.reject()
+    await eventually(lambda: bench.fake.answers[3:] == [("reject", 7, False)])
 
 
 @pytest.mark.parametrize(
@@ -234,7 +246,8 @@ async def test_stopping_while_the_consumer_registers_hands_over_what_has_come() 
     await stopping
     await fake.deliver(3)
     assert [delivery.headers["task_id"] for delivery in deliveries] == ["t1", "t2"]
-    assert fake.answers == [("reject", 3, True)]
+    await eventually(lambda: len(fake.answers) == 1)
+    assert fake.answers == [("put back", 3, False)]
     assert not fake.is_closed
     for delivery in deliveries:
         await delivery.ack()
@@ -260,7 +273,7 @@ async def test_what_arrives_after_the_cancel_goes_back_to_the_queue() -> None:
     await bench.channel.cancel()
     await bench.fake.deliver(2)
     assert len(bench.deliveries) == 1
-    assert bench.fake.answers == [("reject", 2, True)]
+    await eventually(lambda: bench.fake.answers == [("put back", 2, False)])
 
 
 async def test_a_cancel_by_the_broker_ends_the_consumer() -> None:

@@ -1,8 +1,10 @@
-"""The collector: what becomes of a message in the dead-letter queue whose task is there."""
+"""The collector: what becomes of the messages in the dead-letter queue."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import cast
 
 import pytest
@@ -11,9 +13,11 @@ from taskframework.brokers.base import Broker, Delivery
 from taskframework.errors import TaskUnreadableError
 from taskframework.model.marks import MakeDue, Mark
 from taskframework.model.message import TaskMessage
+from taskframework.model.query import DeadMessage
 from taskframework.model.task import Task
 from taskframework.operations.collector import DeadLetterCollector
 from taskframework.stores.base import TaskStore
+from taskframework.testing.eventually import eventually
 from taskframework.testing.factories import new_task
 
 
@@ -24,6 +28,8 @@ class FakeStore:
         self._task = task
         self._is_readable = is_readable
         self.marks: list[Mark] = []
+        self.kept: list[DeadMessage] = []
+        self.may_keep = asyncio.Event()
 
     async def get(self, task_id: str) -> Task | None:
         if not self._is_readable:
@@ -33,12 +39,19 @@ class FakeStore:
     async def mark(self, mark: Mark) -> None:
         self.marks.append(mark)
 
+    def now(self) -> datetime:
+        return datetime(2026, 1, 1, tzinfo=UTC)
+
+    async def keep_dead_message(self, message: DeadMessage) -> None:
+        await self.may_keep.wait()
+        self.kept.append(message)
+
 
 class FakeDelivery:
     headers: Mapping[str, str]
 
-    def __init__(self, task: Task) -> None:
-        self.body = TaskMessage.for_task(task).to_body()
+    def __init__(self, body: bytes) -> None:
+        self.body = body
         self.headers = {"x-first-death-reason": "delivery_limit"}
         self.queue = "tasks.dlq"
         self.is_acked = False
@@ -50,9 +63,25 @@ class FakeDelivery:
 @pytest.mark.parametrize("is_readable", [True, False])
 async def test_a_task_whose_message_ended_here_gets_another_one(is_readable: bool) -> None:
     task = new_task()
-    store, delivery = FakeStore(task, is_readable=is_readable), FakeDelivery(task)
+    store, delivery = FakeStore(task, is_readable=is_readable), FakeDelivery(TaskMessage.for_task(task).to_body())
     collector = DeadLetterCollector(cast(TaskStore, store), cast(Broker, None))
     await collector._collect(cast(Delivery, delivery))
     assert delivery.is_acked
     # What a newer release wrote is its own to drive.
     assert store.marks == ([MakeDue(task.task_id, task.dispatch_epoch)] if is_readable else [])
+
+
+async def test_what_is_kept_in_one_moment_is_acknowledged_after_it_and_told_in_one_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store, deliveries = FakeStore(new_task()), [FakeDelivery(b"\xff%d" % number) for number in range(5)]
+    collector = DeadLetterCollector(cast(TaskStore, store), cast(Broker, None))
+    for delivery in deliveries:
+        collector._take(cast(Delivery, delivery))
+    await eventually(lambda: len(collector._collecting) == 5)
+    assert not any(delivery.is_acked for delivery in deliveries)
+    store.may_keep.set()
+    await eventually(lambda: not collector._collecting)
+    assert all(delivery.is_acked for delivery in deliveries)
+    assert len({message.id for message in store.kept}) == 5
+    assert [record.message.partition(",")[0] for record in caplog.records] == ["dead letters kept: 5"]

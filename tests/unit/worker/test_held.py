@@ -268,6 +268,20 @@ async def test_what_nobody_can_read_and_what_has_no_task_is_rejected_also_then(b
     assert (unreadable.answers, orphan.answers) == (["reject"], ["reject"])
 
 
+async def test_what_nobody_can_read_waits_for_no_slot_and_is_told_in_one_line(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.take("t1")
+    unreadable = [bench.take(body=b"{") for _ in range(3)]
+    await bench.after(0)
+    assert [delivery.answers for delivery in unreadable] == [["reject"]] * 3
+    assert (bench.consumer.lanes.running, bench.in_hand.unanswered) == (1, 1)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    late = bench.take(body=b"")
+    await bench.after(0)
+    assert late.answers == ["reject"]
+
+
 async def test_a_delivery_whose_handling_fails_costs_no_place_for_good(bench: Bench) -> None:
     bench.work.error = RuntimeError("a bug")
     failed = bench.take()
