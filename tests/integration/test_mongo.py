@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from typing import Any
@@ -13,13 +13,19 @@ from typing import Any
 import pytest
 from pymongo import MongoClient
 
-from taskframework.errors import StoreError, StoreMisconfiguredError, StoreUnavailableError
+from taskframework.errors import (
+    StoreError,
+    StoreMisconfiguredError,
+    StoreUnavailableError,
+    TaskUnreadableError,
+)
 from taskframework.model.interventions import Cancel
 from taskframework.model.marks import MarkPublished
 from taskframework.model.query import TaskFilter
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task, new_claim_id
 from taskframework.model.transitions import Claim, Complete, Fence
+from taskframework.stores.base import Inserted
 from taskframework.stores.mongo.client import Driver
 from taskframework.stores.mongo.store import MongoStore
 from taskframework.stores.mongo.transitions import write_of
@@ -170,6 +176,45 @@ async def test_a_lone_insert_without_a_reply_is_new(
             assert (await store.insert(task)).is_new
         again = await store.insert(new_task(now=store.now(), idempotency_key="key"))
         assert (again.is_new, again.task.task_id) == (False, task.task_id)
+
+
+@both_drivers
+async def test_of_many_writes_one_that_the_server_refuses_fails_alone(driver: Driver, mongo_url: str) -> None:
+    half = "x" * (9 * 2**20)  # of it twice is more than a document may have
+    async with opened(mongo_url, driver) as store:
+        claims = []
+        for n in range(6):
+            task = await store.insert(new_task(now=store.now(), parameters=half if n == 2 else n))
+            claims.append(Claim(task.task.task_id, 1, new_claim_id(), "worker", MINUTE))
+            await store.apply(claims[-1])
+        fences = [Fence(claim.task_id, 1, claim.claim_id) for claim in claims]
+        replies = await asyncio.gather(
+            *(store.apply(Complete(fence, "worker", half if n == 2 else n)) for n, fence in enumerate(fences)),
+            return_exceptions=True,
+        )
+        assert type(replies.pop(2)) is StoreError
+        assert [(task.status, task.result) for task in replies if isinstance(task, Task)] == [
+            (TaskStatus.COMPLETED, n) for n in (0, 1, 3, 4, 5)
+        ]
+
+
+@pytest.mark.parametrize("is_one_call", [True, False])
+async def test_the_twin_of_a_task_that_nobody_can_read_fails_alone(mongo_url: str, is_one_call: bool) -> None:
+    async with opened(mongo_url) as store:
+        there = await store.insert(new_task(now=store.now(), idempotency_key="key"))
+        with MongoClient[dict[str, Any]](mongo_url) as client:
+            newer = {"$set": {"status": "PAUSED"}}
+            client.get_default_database()["tasks"].update_one({"_id": there.task.task_id}, newer)
+        tasks = [new_task(now=store.now(), idempotency_key="key" if n == 1 else None) for n in range(4)]
+        replies: Sequence[object] = (
+            await store.insert_many(tasks)
+            if is_one_call
+            else await asyncio.gather(*map(store.insert, tasks), return_exceptions=True)
+        )
+        assert [type(reply) for reply in replies] == [Inserted, TaskUnreadableError, Inserted, Inserted]
+        assert [task.task_id for task in tasks if await store.get(task.task_id)] == [
+            task.task_id for task in tasks if task is not tasks[1]
+        ]
 
 
 @both_drivers

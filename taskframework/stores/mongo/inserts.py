@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from taskframework.errors import StoreError, StoreUnavailableError, ValueNotStorableError
+from taskframework.errors import StoreError, StoreUnavailableError, TaskUnreadableError, ValueNotStorableError
 from taskframework.grouping import Grouping
 from taskframework.model.task import Task
 from taskframework.stores.base import Inserted
 from taskframework.stores.mongo.client import Collection, encoded, time_limit
-from taskframework.stores.mongo.documents import document_of, task_of
+from taskframework.stores.mongo.documents import Document, document_of, task_of
 from taskframework.stores.mongo.faults import DuplicateDocumentError
 from taskframework.stores.mongo.retrying import patiently
 
@@ -102,23 +102,31 @@ class TaskInserter:
         replies: list[Inserted | Exception] = [
             refused.get(at) or Inserted(new.task, True) for at, new in enumerate(news)
         ]
-        for at, task in zip(duplicates, there, strict=True):
-            replies[at] = Inserted(task, unsure and task.task_id == news[at].task.task_id)
+        for at, twin in zip(duplicates, there, strict=True):
+            is_ours = unsure and isinstance(twin, Task) and twin.task_id == news[at].task.task_id
+            replies[at] = Inserted(twin, is_ours) if isinstance(twin, Task) else twin
         return replies
 
-    async def _there_already(self, tasks: Sequence[Task]) -> Sequence[Task]:
+    async def _there_already(self, tasks: Sequence[Task]) -> Sequence[Task | TaskUnreadableError]:
         """The stored task of the same id, or of the same user and idempotency key, for each of these."""
         if not tasks:
             return []
         keys = [{"user_id": task.user_id, "idempotency_key": task.idempotency_key} for task in tasks if _key(task)]
         found = await self._tasks.find({"$or": [{"_id": {"$in": [task.task_id for task in tasks]}}, *keys]})
-        stored = [task_of(document) for document in found]
-        by_id = {task.task_id: task for task in stored}
-        by_key = {_key(task): task for task in stored}
-        there = [by_id.get(task.task_id) or by_key.get(_key(task)) for task in tasks]
+        by_key: dict[object, str] = {(twin.get("user_id"), twin.get("idempotency_key")): twin["_id"] for twin in found}
+        stored = {twin["_id"]: _read(twin) for twin in found}
+        there = [stored.get(task.task_id) or stored.get(by_key.get(_key(task), "")) for task in tasks]
         if missing := [task.task_id for task, other in zip(tasks, there, strict=True) if other is None]:
             raise StoreUnavailableError(f"A majority of MongoDB does not know the twin of {missing[0]} yet.")
-        return [task for task in there if task is not None]
+        return [twin for twin in there if twin is not None]
+
+
+def _read(document: Document) -> Task | TaskUnreadableError:
+    """One that a newer release wrote is the trouble of those who ask for it, not of all that are inserted with them."""
+    try:
+        return task_of(document)
+    except TaskUnreadableError as error:
+        return error
 
 
 def _new(task: Task) -> _New:

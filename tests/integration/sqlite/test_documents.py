@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 
-from taskframework.errors import (
-    StoreError,
-)
+from taskframework.errors import StoreError, TaskUnreadableError
 from taskframework.model.interventions import Cancel
 from taskframework.model.query import TaskFilter
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task
 from taskframework.model.transitions import Complete
+from taskframework.stores.base import Inserted
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.testing.conformance.store_suite import claim_of, claimed, moved, put, put_running, stored
 from taskframework.testing.factories import new_task
@@ -67,6 +66,15 @@ async def test_a_document_nobody_can_read_harms_no_other(
     assert good.task_id in {task.task_id for task in listed.items}
     assert bad.task_id not in {task.task_id for task in [*listed.items, *await store.unpublished(10)]}
     assert bad.task_id in caplog.text
+
+
+async def test_the_twin_of_a_task_that_nobody_can_read_fails_alone(store: SqliteStore, raw: sqlite3.Connection) -> None:
+    bad = await put(store, idempotency_key="key")
+    _overwrite(raw, bad, json.dumps(_document_of(raw, bad) | {"status": "PAUSED"}))
+    tasks = [new_task(idempotency_key="key" if n == 1 else None) for n in range(4)]
+    replies = await store.insert_many(tasks)
+    assert [type(reply) for reply in replies] == [Inserted, TaskUnreadableError, Inserted, Inserted]
+    assert [await store.get(task.task_id) is not None for task in tasks] == [True, False, True, True]
 
 
 async def test_a_page_ends_where_it_ends_though_its_last_task_is_unreadable(
