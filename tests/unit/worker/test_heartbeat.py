@@ -10,8 +10,9 @@ from typing import Any, cast
 
 import pytest
 
-from taskframework.errors import StoreUnavailableError
-from taskframework.model.task import CancelRequest
+from taskframework.errors import StoreError, StoreUnavailableError
+from taskframework.model.events import TaskCancelRequestedEvent
+from taskframework.model.task import CancelRequest, Lease
 from taskframework.model.transitions import Fence
 from taskframework.stores.base import Renewal, TaskStore
 from taskframework.testing.clock import FakeClock
@@ -26,6 +27,7 @@ class Renewals:
     """Answers as told."""
 
     def __init__(self) -> None:
+        self.lease = LEASE
         self.lost: set[str] = set()
         self.cancelled: set[str] = set()
         #: What a renewal or a look does instead of answering.
@@ -37,7 +39,7 @@ class Renewals:
         self.looked: list[list[str]] = []
 
     async def renew(self, worker_id: str, fences: Sequence[Fence], lease: timedelta) -> dict[str, Renewal]:
-        assert (worker_id, lease) == ("worker", LEASE)
+        assert (worker_id, lease) == ("worker", self.lease)
         self.renewed.append([fence.task_id for fence in fences])
         await self._fail(self.renewal_ends)
         return {
@@ -132,6 +134,83 @@ async def test_without_attempts_the_store_is_left_alone(
     async with beating(heartbeat):
         await live(clock, 60)
     assert (store.renewed, store.looked) == ([], [])
+
+
+async def test_an_attempt_that_is_done_is_neither_renewed_nor_asked_about_nor_stopped(
+    heartbeat: Heartbeat, store: Renewals, clock: FakeClock
+) -> None:
+    done, running = attempt(heartbeat, clock), attempt(heartbeat, clock)
+    heartbeat.remove(done)
+    heartbeat.remove(done)
+    await heartbeat.beat()
+    await heartbeat.look_for_cancels()
+    heartbeat.release_all()
+    assert store.renewed == store.looked == [[running.task.task_id]]
+    assert heartbeat.attempts == (running,)
+    assert (done.stop_reason, running.stop_reason) == (None, StopReason.RELEASED)
+
+
+async def test_an_attempt_that_ends_while_its_lease_is_renewed_lost_nothing(
+    heartbeat: Heartbeat, store: Renewals, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    running = attempt(heartbeat, clock)
+    store.renewal_ends, store.lost = HANGING, {running.task.task_id}
+    beat = asyncio.create_task(heartbeat.beat())
+    await settled()
+    heartbeat.remove(running)  # settled meanwhile, which is why the store knows no lease
+    store.hangs.set()
+    assert await beat
+    assert running.stop_reason is None
+    assert caplog.messages == []
+
+
+async def test_a_cancel_in_the_same_process_stops_the_attempt_under_its_claim_at_once(
+    heartbeat: Heartbeat, store: Renewals, clock: FakeClock
+) -> None:
+    running, other = attempt(heartbeat, clock), attempt(heartbeat, clock)
+    lease = Lease("worker", running.fence.claim_id, datetime.now(UTC))
+    elsewhere = Lease("another", "another claim", datetime.now(UTC))
+    cancel = CancelRequest("ada", datetime.now(UTC), None)
+    stopped = []
+    for held in (None, elsewhere, lease):
+        heartbeat.hear(TaskCancelRequestedEvent(running.task.evolve(lease=held, cancel=cancel)))
+        stopped.append((running.stop_reason, running.cancel))
+    assert stopped == [(None, None), (None, None), (StopReason.CANCELLED, cancel)]
+    assert other.stop_reason is None
+    assert store.looked == []
+
+
+@pytest.mark.parametrize(("trouble", "is_told"), [(AWAY, True), (HANGING, True), (StoreError("refused"), False)])
+async def test_who_consumes_is_told_of_a_store_that_is_away(
+    store: Renewals, clock: FakeClock, trouble: Exception, is_told: bool
+) -> None:
+    told: list[StoreUnavailableError] = []
+    store.lease = timedelta(milliseconds=30)  # a third of it is waited for
+    heartbeat = Heartbeat(cast(TaskStore, store), clock, "worker", store.lease, told.append)
+    attempt(heartbeat, clock)
+    assert await heartbeat.beat()
+    store.renewal_ends = trouble
+    assert not await heartbeat.beat()
+    assert bool(told) is is_told
+
+
+async def test_after_a_renewal_that_failed_it_beats_four_times_as_often(
+    heartbeat: Heartbeat, store: Renewals, clock: FakeClock
+) -> None:
+    attempt(heartbeat, clock)
+    store.renewal_ends = AWAY
+    async with beating(heartbeat):
+        await live(clock, 10)
+        assert len(store.renewed) == 1
+        await live(clock, 2.5)
+        assert len(store.renewed) == 2
+        store.renewal_ends = None
+        await live(clock, 2.5)
+        assert len(store.renewed) == 3
+        await live(clock, 9.75)
+        assert len(store.renewed) == 3
+        await live(clock, 0.25)
+        assert len(store.renewed) == 4
 
 
 async def test_a_lost_lease_and_a_cancel_stop_only_their_attempts(

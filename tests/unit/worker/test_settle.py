@@ -86,9 +86,12 @@ class Bench:
         self.stale: list[str] = []
         self.bus.listen(AttemptFinished, StateAggregatorService(store, self.bus).hear, name="a", must_succeed=True)
         self.bus.listen(TaskEvent, lambda event: self.events.append(type(event).__name__), name="events")
-        policy = RetryPolicy(5, HOUR, HOUR, 2, 0)
-        self.station = SettleStation(
-            store, self.bus, SystemClock(), "worker", policy, self.stale.append, lambda error: None
+        self.policy = RetryPolicy(5, HOUR, HOUR, 2, 0)
+
+    @property
+    def station(self) -> SettleStation:
+        return SettleStation(
+            self.store, self.bus, SystemClock(), "worker", self.policy, self.stale.append, lambda error: None
         )
 
     async def claimed(self, worker_id: str = "worker", task: Task | None = None) -> RunningAttempt:
@@ -160,6 +163,40 @@ async def test_a_settlement_is_recognised_as_its_own_when_its_reply_was_lost(
     task = await bench.present(attempt)
     assert (task.status, task.sequence) == (status, attempt.task.sequence + 1)
     assert (delivery.answers, bench.events, bench.stale) == ([answer], [event], [])
+
+
+@pytest.mark.parametrize(
+    ("options", "attempts", "delay"),
+    [
+        (TaskOptions(), 1, 20),
+        (TaskOptions(), 3, 60),
+        (TaskOptions(initial_delay=timedelta(seconds=3)), 2, 6),
+        (TaskOptions(initial_delay=timedelta(0)), 2, 0),
+        (TaskOptions(max_delay=timedelta(seconds=30)), 2, 30),
+        (TaskOptions(max_delay=timedelta(0)), 2, 0),
+        (TaskOptions(initial_delay=timedelta(seconds=100), max_delay=timedelta(minutes=5)), 2, 200),
+    ],
+)
+async def test_the_delay_of_a_retry_follows_the_options_of_its_type(
+    bench: Bench, options: TaskOptions, attempts: int, delay: float
+) -> None:
+    class Own(Plain):
+        pass
+
+    Own.options = options
+    bench.policy = RetryPolicy(5, timedelta(seconds=20), timedelta(minutes=1), 2, 0)
+    attempt = await bench.claimed()
+    attempt.task = attempt.task.evolve(attempts=attempts)
+    await bench.settle(attempt, Failed(RETRYING.error, True), Own)
+    task = await bench.present(attempt)
+    assert task.not_before - task.updated_at == timedelta(seconds=delay)
+
+
+@pytest.mark.parametrize("outcome", [FAILED, Failed(RETRYING.error, True, timedelta(seconds=7)), Succeeded(None)])
+async def test_what_is_not_tried_again_and_what_names_its_delay_gets_no_other(bench: Bench, outcome: Outcome) -> None:
+    attempt = await bench.claimed()
+    registration = TaskRegistry().register(Plain)
+    assert bench.station._with_delay(registration, attempt, outcome) == outcome
 
 
 async def test_a_settlement_is_recognised_although_the_task_is_further_on(bench: Bench) -> None:
