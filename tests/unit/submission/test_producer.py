@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextvars import ContextVar
 from datetime import datetime, timedelta
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -51,9 +51,56 @@ class Published:
 
     def __init__(self) -> None:
         self.messages: list[TaskMessage] = []
+        self.delays: list[timedelta | None] = []
 
-    async def publish(self, message: TaskMessage, **_: Any) -> None:
+    async def publish(self, message: TaskMessage, *, delay: timedelta | None = None) -> None:
         self.messages.append(message)
+        self.delays.append(delay)
+
+
+@pytest.mark.parametrize(
+    ("wait", "holds_delays", "delays", "timers"),
+    [
+        (-1, True, [None], 0),
+        (0, False, [None], 0),
+        (1, True, [timedelta(seconds=1)], 0),
+        (600, True, [timedelta(minutes=10)], 0),
+        (601, True, [], 0),
+        (1, False, [], 1),
+        (600, False, [], 1),
+        (601, False, [], 0),
+    ],
+)
+async def test_a_delay_is_held_by_the_broker_by_a_timer_or_if_long_by_the_store_alone(
+    wait: int, holds_delays: bool, delays: list[timedelta | None], timers: int
+) -> None:
+    clock, broker = FakeClock(), Published()
+    broker.holds_delays = holds_delays
+    due = clock.now() + timedelta(seconds=wait)
+    task = new_task(now=clock.now(), status=TaskStatus.RETRYING, not_before=due, next_dispatch_at=due)
+    store = SlowStore(clock, task, timedelta(0))
+    producer = TaskMessageProducer(cast(TaskStore, store), cast(Broker, broker), clock, DispatchPolicy())
+    producer.hear(TaskRetryingEvent(task))
+    producer.hear(TaskRetryingEvent(task.evolve(status=TaskStatus.RUNNING)))
+    await producer.sent()
+    await asyncio.sleep(0)
+    assert (broker.delays, clock.sleeping) == (delays, timers)
+    await producer.close()
+
+
+async def test_while_the_broker_is_away_a_timer_reserves_nothing() -> None:
+    clock, broker = FakeClock(), Published()
+    broker.is_connected = False
+    due = clock.now() + timedelta(seconds=1)
+    task = new_task(now=clock.now(), status=TaskStatus.RETRYING, not_before=due, next_dispatch_at=due)
+    store = SlowStore(clock, task, timedelta(seconds=10))
+    producer = TaskMessageProducer(cast(TaskStore, store), cast(Broker, broker), clock, DispatchPolicy())
+    producer.hear(TaskRetryingEvent(task))
+    await eventually(lambda: clock.sleeping == 1)
+    clock.advance(1)
+    await eventually(lambda: not producer._timers)
+    assert (store.refused, broker.messages) == (0, [])
+    await producer.close()
 
 
 @pytest.mark.parametrize(("behind", "refused"), [(0, 0), (1, 1), (40, 2), (300, 3)])
@@ -99,10 +146,10 @@ class Contexts(Published):
         self.contexts: list[str] = []
         self.gate = asyncio.Event()
 
-    async def publish(self, message: TaskMessage, **_: Any) -> None:
+    async def publish(self, message: TaskMessage, *, delay: timedelta | None = None) -> None:
         self.contexts.append(_heard_in.get())
         await self.gate.wait()
-        await super().publish(message)
+        await super().publish(message, delay=delay)
 
 
 async def test_a_sender_carries_no_log_context_or_span_from_one_task_to_the_next(

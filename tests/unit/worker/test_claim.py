@@ -1,23 +1,29 @@
-"""The claim: the attempt it makes knows when its lease ends, even when the reply to the claim was lost."""
+"""The claim: the attempt knows its lease even when a reply was lost, and other messages come to their right end."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from taskframework.bus import EventBus
 from taskframework.errors import StoreUnavailableError
+from taskframework.model.events import TaskEvent
 from taskframework.model.message import TaskMessage
-from taskframework.model.task import Task
+from taskframework.model.status import TaskStatus
+from taskframework.model.task import CancelRequest, Lease, Task
 from taskframework.model.transitions import Transition
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.testing.clock import FakeClock
+from taskframework.testing.eventually import eventually
 from taskframework.testing.factories import new_task
 from taskframework.worker.attempt import RunningAttempt
-from taskframework.worker.claim import ClaimPolicy, ClaimStation
+from taskframework.worker.claim import ClaimPolicy, ClaimStation, Refusal
 
 LEASE = timedelta(seconds=30)
 
@@ -48,9 +54,17 @@ async def store(tmp_path: Path, clock: FakeClock) -> AsyncIterator[Forgetful]:
 
 
 @pytest.fixture
-def station(store: Forgetful, clock: FakeClock) -> ClaimStation:
-    policy = ClaimPolicy(LEASE, timedelta(seconds=30), 3)
-    return ClaimStation(store, EventBus(), clock, "worker", policy, lambda _: True)
+def events() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def station(store: Forgetful, clock: FakeClock, events: list[str]) -> ClaimStation:
+    """A worker that knows every type but those of tomorrow."""
+    bus = EventBus()
+    bus.listen(TaskEvent, lambda event: events.append(type(event).__name__), name="events")
+    policy = ClaimPolicy(LEASE, timedelta(seconds=30), 2)
+    return ClaimStation(store, bus, clock, "worker", policy, lambda task_type: task_type != "of-tomorrow")
 
 
 @pytest.mark.parametrize("lost_for", [None, 0, 20, 40])
@@ -81,3 +95,117 @@ async def test_a_claim_that_was_not_made_the_first_time_has_a_whole_lease(
     attempt = await station.claim(claim)
     assert isinstance(attempt, RunningAttempt)
     assert attempt.lease_ends == pytest.approx(clock.monotonic() + LEASE.total_seconds())
+
+
+def message_of(task: Task, **changes: Any) -> TaskMessage:
+    """The task's message, or one that says something else."""
+    return replace(TaskMessage.for_task(task), **changes)
+
+
+async def asked(station: ClaimStation, message: TaskMessage) -> RunningAttempt | Refusal:
+    return await station.claim(station.request(message))
+
+
+async def test_a_message_without_a_task_says_so(store: Forgetful, station: ClaimStation, clock: FakeClock) -> None:
+    message = TaskMessage.for_task(new_task(now=clock.now()))
+    assert await asked(station, message) is Refusal.NO_DOCUMENT
+    assert await station.hand_over(message) is Refusal.NO_DOCUMENT
+    assert await station.postpone(message) is Refusal.NO_DOCUMENT
+
+
+@pytest.mark.parametrize(
+    "why_not",
+    [
+        {"dispatch_epoch": 2},
+        {"cancel": CancelRequest("ada", datetime(2026, 1, 1, tzinfo=UTC), None)},
+        {"status": TaskStatus.RUNNING, "lease": Lease("another", "its claim", datetime(2100, 1, 1, tzinfo=UTC))},
+        {"status": TaskStatus.COMPLETED},
+        {"not_before": timedelta(minutes=1)},
+        {"not_before": timedelta(seconds=1)},
+    ],
+    ids=lambda why: next(iter(why)),
+)
+@pytest.mark.parametrize("is_early", [True, False])
+async def test_what_cannot_be_claimed_is_not_waited_for_nor_changed(
+    store: Forgetful, station: ClaimStation, clock: FakeClock, why_not: dict[str, Any], is_early: bool
+) -> None:
+    early = timedelta(milliseconds=200 if is_early else -200)
+    later = why_not.get("not_before", early)
+    task = new_task(now=clock.now()).evolve(**{**why_not, "not_before": clock.now() + later})
+    there = (await store.insert(task)).task
+    assert await asked(station, message_of(there, dispatch_epoch=1)) is Refusal.NOT_NEEDED
+    assert await store.get(task.task_id) == there
+    assert clock.monotonic() == 0
+
+
+@pytest.mark.parametrize("milliseconds", [1, 500, 995])
+async def test_a_message_that_is_a_little_early_is_claimed_in_time(
+    store: Forgetful, station: ClaimStation, clock: FakeClock, milliseconds: int
+) -> None:
+    due = clock.now() + timedelta(milliseconds=milliseconds)
+    task = (await store.insert(new_task(now=clock.now(), not_before=due))).task
+    claiming = asyncio.create_task(asked(station, message_of(task)))
+    await eventually(lambda: clock.sleeping == 1)
+    clock.advance(timedelta(milliseconds=milliseconds + 5))
+    assert isinstance(await claiming, RunningAttempt)
+
+
+async def test_a_message_of_another_type_is_not_waited_for(
+    store: Forgetful, station: ClaimStation, clock: FakeClock
+) -> None:
+    due = clock.now() + timedelta(milliseconds=100)
+    task = (await store.insert(new_task(now=clock.now(), not_before=due))).task
+    assert await asked(station, message_of(task, task_type="other")) is Refusal.NOT_NEEDED
+
+
+@pytest.mark.parametrize(
+    ("foreign", "epoch", "refusal", "postponed"),
+    [
+        ({"schema_version": 99}, 1, Refusal.NOT_OURS, 1),
+        ({"task_type": "of-tomorrow"}, 1, Refusal.NOT_OURS, 1),
+        ({"task_type": "of-tomorrow"}, 2, Refusal.NOT_NEEDED, 0),
+        ({"task_type": "of-tomorrow", "status": TaskStatus.COMPLETED}, 1, Refusal.NOT_NEEDED, 0),
+    ],
+)
+async def test_what_waits_for_a_newer_worker_is_put_off(
+    store: Forgetful,
+    station: ClaimStation,
+    clock: FakeClock,
+    foreign: dict[str, Any],
+    epoch: int,
+    refusal: Refusal,
+    postponed: int,
+) -> None:
+    task = (await store.insert(new_task(now=clock.now()).evolve(**foreign))).task
+    clock.advance(1)
+    assert await asked(station, message_of(task, task_type="test-task", dispatch_epoch=epoch)) is refusal
+    after = await store.get(task.task_id)
+    assert after is not None
+    assert (after.status, after.no_handler, after.attempts) == (task.status, postponed, 0)
+
+
+async def test_a_type_that_nobody_runs_for_too_long_is_told_as_dead(
+    store: Forgetful, station: ClaimStation, clock: FakeClock, events: list[str]
+) -> None:
+    task = (await store.insert(new_task(now=clock.now()))).task
+    for _ in range(3):
+        assert events == []
+        assert await station.postpone(message_of(task)) is Refusal.NOT_OURS
+        clock.advance(30)
+        present = await store.get(task.task_id)
+        assert present is not None
+        task = present
+    assert task.status is TaskStatus.DEAD_LETTER
+    assert events == ["TaskFailedEvent"]
+
+
+@pytest.mark.parametrize("seconds", [0, 5])
+async def test_what_is_handed_over_is_due_for_the_sweeper(
+    store: Forgetful, station: ClaimStation, clock: FakeClock, seconds: int
+) -> None:
+    task = (await store.insert(new_task(now=clock.now(), next_dispatch_at=clock.now() + timedelta(hours=1)))).task
+    assert await station.hand_over(message_of(task), timedelta(seconds=seconds)) is Refusal.NOT_OURS
+    after = await store.get(task.task_id)
+    assert after is not None
+    assert after.next_dispatch_at == clock.now() + timedelta(seconds=seconds)
+    assert after.status is TaskStatus.QUEUED
