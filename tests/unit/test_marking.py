@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
+from taskframework.errors import StoreUnavailableError
 from taskframework.model.marks import MarkPublished
 from taskframework.stores import marking as module
 from taskframework.stores.marking import Marking
@@ -168,6 +171,25 @@ async def test_what_comes_during_a_write_is_drained_too() -> None:
     writes.gate.set()
     await draining
     assert writes.groups == [[mark(1)], [mark(1, 2), mark(2)]]
+
+
+@pytest.mark.parametrize(("error", "level"), [(StoreUnavailableError(), "DEBUG"), (ValueError("a bug"), "ERROR")])
+async def test_marks_that_could_not_be_written_are_left_to_the_repairs_and_hold_up_no_others(
+    caplog: pytest.LogCaptureFixture, error: Exception, level: str
+) -> None:
+    caplog.set_level("DEBUG", "taskframework.stores.marking")
+    writes = Writes()
+    writes.error = error
+    marking = Marking(MarkPublished, writes, LONG)
+    for number in range(2 * module._TOGETHER):
+        marking.add(f"t{number}", 1)
+    await marking.drain()
+    assert sum(map(len, writes.groups)) == 2 * module._TOGETHER
+    assert {record.levelname for record in caplog.records} == {level}
+    writes.error = None
+    marking.add("t1", 2)
+    await marking.drain()
+    assert writes.groups[-1] == [mark(1, 2)], "what failed is not tried here again"
 
 
 async def test_draining_nothing_ends_at_once_and_it_works_again_afterwards() -> None:

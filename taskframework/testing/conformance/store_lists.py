@@ -181,12 +181,15 @@ class DeadLetterCases(StoreSuite):
             cursor = page.next_cursor
         assert listed == ["m-1", "m-0", "m-3", "m-2", "m-4"]
         assert cursor is None
+        assert (await store.list_dead_messages(limit=5, cursor=None)).next_cursor is None, "a full page may be the last"
 
     async def test_a_dead_message_is_forgotten_once(self, store: TaskStore) -> None:
-        await store.keep_dead_message(_message("m-1", store.now()))
+        for name in ("m-1", "m-2"):
+            await store.keep_dead_message(_message(name, store.now()))
         assert await store.delete_dead_message("m-1")
         assert not await store.delete_dead_message("m-1")
         assert await store.get_dead_message("m-1") is None
+        assert await store.get_dead_message("m-2") is not None
 
 
 def _message(id: str, at: datetime, reason: str = "unreadable") -> DeadMessage:

@@ -185,6 +185,19 @@ class HistoryCases(StoreSuite):
         after = await stored(store, task.task_id)
         assert (after.published_sequence, after.publish_at) == (30, None)
 
+    async def test_marks_of_one_call_on_one_task_are_all_made_in_their_order(self, store: TaskStore) -> None:
+        task, other = await put(store), await put(store)
+        await store.mark(
+            MarkPublished(task.task_id, 1),
+            MakeDue(task.task_id, 1, HOUR),
+            MarkPublished(other.task_id, 1),
+            MakeDue(task.task_id, 1, MINUTE),
+        )
+        after = await stored(store, task.task_id)
+        assert (after.published_sequence, (await stored(store, other.task_id)).published_sequence) == (1, 1)
+        assert after.next_dispatch_at is not None
+        assert after.next_dispatch_at < store.now() + HOUR / 2
+
     async def test_the_sequence_has_no_gaps(self, store: TaskStore) -> None:
         task = await put(store)
         for _ in range(5):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from taskframework.errors import ValueNotStorableError
 from taskframework.model.interventions import Cancel
-from taskframework.model.task import StepOutcome
+from taskframework.model.marks import MarkPublished
+from taskframework.model.task import StepOutcome, Task
 from taskframework.model.transitions import Complete, Fail, RecordStep, ReportProgress, Transition
 from taskframework.stores.base import TaskStore
 from taskframework.testing.conformance.comparison import same_json
@@ -17,6 +19,7 @@ from taskframework.testing.conformance.store_suite import (
     HOUR,
     StoreSuite,
     an_error,
+    claim_of,
     moved,
     put,
     put_running,
@@ -119,6 +122,17 @@ class ValueCases(StoreSuite):
         with pytest.raises(ValueNotStorableError):
             await store.insert(task)
         assert await store.get(task.task_id) is None
+
+    async def test_an_id_that_is_no_text_fails_alone(self, store: TaskStore) -> None:
+        tasks = [await put(store) for _ in range(3)]
+        replies = await asyncio.gather(
+            store.apply(claim_of(tasks[0])),
+            store.apply(replace(claim_of(tasks[1]), task_id="\ud800")),
+            store.mark(MarkPublished("\ud800", 1)),
+            store.apply(claim_of(tasks[2])),
+            return_exceptions=True,
+        )
+        assert [type(reply) for reply in replies] == [Task, ValueNotStorableError, ValueNotStorableError, Task]
 
     @each_bad_value
     async def test_a_bad_value_fails_alone(self, store: TaskStore, value: Any) -> None:

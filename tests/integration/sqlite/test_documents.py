@@ -10,15 +10,16 @@ from typing import Any
 
 import pytest
 
-from taskframework.errors import StoreError, TaskUnreadableError
+from taskframework.errors import StoreError, StoreUnavailableError, TaskUnreadableError
 from taskframework.model.interventions import Cancel
+from taskframework.model.marks import ReserveDispatch
 from taskframework.model.query import TaskFilter
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task
 from taskframework.model.transitions import Complete
 from taskframework.stores.base import Inserted
 from taskframework.stores.sqlite import SqliteStore
-from taskframework.testing.conformance.store_suite import claim_of, claimed, moved, put, put_running, stored
+from taskframework.testing.conformance.store_suite import MINUTE, claim_of, claimed, moved, put, put_running, stored
 from taskframework.testing.factories import new_task
 
 
@@ -66,6 +67,19 @@ async def test_a_document_nobody_can_read_harms_no_other(
     assert good.task_id in {task.task_id for task in listed.items}
     assert bad.task_id not in {task.task_id for task in [*listed.items, *await store.unpublished(10)]}
     assert bad.task_id in caplog.text
+
+
+async def test_what_nobody_can_read_is_left_out_of_a_reservation(
+    store: SqliteStore, raw: sqlite3.Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    tasks = [await put(store, next_dispatch_at=store.now()) for _ in range(3)]
+    _overwrite(raw, tasks[1], "{}")
+    reserved = await store.reserve(*(ReserveDispatch(task.task_id, 1, MINUTE, MINUTE) for task in tasks))
+    assert [task.task_id for task in reserved] == [tasks[0].task_id, tasks[2].task_id]
+    assert tasks[1].task_id in caplog.text
+    await store.close()
+    with pytest.raises(StoreUnavailableError):
+        await store.reserve(ReserveDispatch(tasks[0].task_id, 1, MINUTE, MINUTE))
 
 
 async def test_the_twin_of_a_task_that_nobody_can_read_fails_alone(store: SqliteStore, raw: sqlite3.Connection) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from taskframework.bus import EventBus
-from taskframework.errors import StoreUnavailableError
+from taskframework.errors import StoreUnavailableError, TaskUnreadableError
 from taskframework.model.events import TaskEvent
 from taskframework.model.message import TaskMessage
 from taskframework.model.status import TaskStatus
@@ -182,6 +182,30 @@ async def test_what_waits_for_a_newer_worker_is_put_off(
     after = await store.get(task.task_id)
     assert after is not None
     assert (after.status, after.no_handler, after.attempts) == (task.status, postponed, 0)
+
+
+async def test_what_only_a_newer_release_can_read_is_marked_unread(
+    store: Forgetful, station: ClaimStation, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unreadable(task_id: str) -> None:
+        raise TaskUnreadableError(task_id, "a status of tomorrow")
+
+    task = (await store.insert(new_task(now=clock.now()).evolve(schema_version=99))).task
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "get", unreadable)
+        assert await asked(station, message_of(task)) is Refusal.NOT_OURS
+        assert await station.hand_over(message_of(task, dispatch_epoch=2)) is Refusal.NOT_OURS
+    after = await store.get(task.task_id)
+    assert after is not None
+    assert (after.no_handler, after.next_dispatch_at) == (1, clock.now() + timedelta(seconds=30))
+
+
+async def test_an_old_message_of_a_type_that_nobody_runs_changes_nothing(
+    store: Forgetful, station: ClaimStation, clock: FakeClock, events: list[str]
+) -> None:
+    task = (await store.insert(new_task(now=clock.now()))).task
+    assert await station.postpone(message_of(task, dispatch_epoch=2)) is Refusal.NOT_OURS
+    assert (await store.get(task.task_id), events) == (task, [])
 
 
 async def test_a_type_that_nobody_runs_for_too_long_is_told_as_dead(

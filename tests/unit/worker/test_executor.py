@@ -104,6 +104,19 @@ async def test_a_result_of_another_type_is_told_without_its_value(executor: Task
     assert "pydantic.dev" not in failed.error.message
 
 
+async def test_parameters_that_its_type_does_not_take_any_more_fail_the_task(executor: TaskExecutorService) -> None:
+    class Counts(BackgroundTaskExecutable[int, None]):
+        task_type = "task"
+
+        async def execute(self, context: TaskContext[int]) -> None:
+            raise AssertionError("its code runs")
+
+    task = new_task(attempts=1, parameters="many")
+    attempt = RunningAttempt(task, Fence(task.task_id, 1, "claim"), 0)
+    failed = failure(await executor.execute(TaskRegistry().register(Counts), attempt))
+    assert (failed.error.code, failed.retryable, failed.error.retryable) == ("invalid_parameters", False, False)
+
+
 @pytest.mark.parametrize(
     ("error", "retryable"),
     [

@@ -15,7 +15,7 @@ from taskframework import BackgroundTaskExecutable, TaskContext, TaskOptions
 from taskframework.aggregation.state_aggregator import StateAggregatorService
 from taskframework.bus import EventBus
 from taskframework.clock import SystemClock
-from taskframework.errors import StoreUnavailableError
+from taskframework.errors import StoreUnavailableError, TaskUnreadableError
 from taskframework.model.events import AttemptFinished, TaskEvent
 from taskframework.model.interventions import Reap
 from taskframework.model.outcome import Failed, Outcome, Released, Succeeded, describe
@@ -230,6 +230,19 @@ async def test_a_task_that_nobody_holds_is_told_as_such(bench: Bench, caplog: py
     await bench.store.apply(Reap(attempt.task.task_id, 1, timedelta(0), 3, timedelta(0)))
     await bench.station.discard(attempt)
     told(caplog, attempt, 1, None)
+
+
+async def test_a_stale_outcome_of_a_task_that_only_a_newer_release_can_read_is_told(
+    bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unreadable(task_id: str) -> None:
+        raise TaskUnreadableError(task_id, "a status of tomorrow")
+
+    attempt = await bench.taken_away()
+    monkeypatch.setattr(bench.store, "get", unreadable)
+    delivery = await bench.settle(attempt, FAILED)
+    assert (delivery.answers, bench.events, bench.stale) == (["ack"], [], ["test-task"])
+    told(caplog, attempt, None, None)
 
 
 @pytest.mark.parametrize("trouble", ["away", "hangs"])

@@ -1,0 +1,244 @@
+"""One look of each repair: what it does, whom it tells, what it leaves alone, and whether there may be more."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from taskframework.brokers.base import Broker
+from taskframework.bus import EventBus
+from taskframework.errors import BrokerUnavailableError, TopologyMismatchError
+from taskframework.model.events import TaskEvent
+from taskframework.model.query import DeadMessage
+from taskframework.model.retry import RetryPolicy
+from taskframework.model.status import TaskStatus
+from taskframework.model.task import Lease, Task
+from taskframework.recovery.reaper import Reaper
+from taskframework.recovery.relay import Relay
+from taskframework.recovery.retention import Retention
+from taskframework.recovery.sweeper import Dispatcher, Sweeper
+from taskframework.recovery.topology import TopologyRepair
+from taskframework.stores.sqlite import SqliteStore
+from taskframework.testing.clock import FakeClock
+from taskframework.testing.factories import new_task
+
+SECOND = timedelta(seconds=1)
+GRACE = 5 * SECOND
+BATCH = 2
+
+
+class Connection:
+    """A broker that is there or away."""
+
+    is_connected = True
+    error: Exception | None = None
+
+    def __init__(self) -> None:
+        self.declared: list[Sequence[str]] = []
+
+    async def declare(self, task_types: Sequence[str]) -> None:
+        if self.error is not None:
+            raise self.error
+        self.declared.append(task_types)
+
+
+class Bridge:
+    """Notes what it was given, and what of it was drained."""
+
+    def __init__(self) -> None:
+        self.taken: list[str] = []
+        self.drained: list[str] = []
+
+    def take(self, task: Task) -> None:
+        self.taken.append(task.task_id)
+
+    async def drain(self) -> None:
+        self.drained = list(self.taken)
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+async def store(tmp_path: Path, clock: FakeClock) -> AsyncIterator[SqliteStore]:
+    store = SqliteStore(tmp_path / "tasks.db", clock=clock)
+    await store.open()
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+def told() -> list[TaskEvent]:
+    return []
+
+
+@pytest.fixture
+def bus(told: list[TaskEvent]) -> EventBus:
+    bus = EventBus()
+    bus.listen(TaskEvent, told.append, name="told")
+    return bus
+
+
+async def put(store: SqliteStore, number: int = 1, **fields: Any) -> list[Task]:
+    tasks = [new_task(now=store.now()).evolve(**fields) for _ in range(number)]
+    return [(await store.insert(task)).task for task in tasks]
+
+
+async def put_running(store: SqliteStore, number: int = 1, **fields: Any) -> list[Task]:
+    lease = Lease("worker", "claim", store.now())
+    return await put(store, number, status=TaskStatus.RUNNING, lease=lease, attempts=1, next_dispatch_at=None, **fields)
+
+
+def of(told: list[TaskEvent]) -> list[tuple[str, str]]:
+    return [(event.task.task_id, event.task.history[-1].type) for event in told]
+
+
+async def present(store: SqliteStore, task: Task) -> Task:
+    found = await store.get(task.task_id)
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def reaper(store: SqliteStore, bus: EventBus) -> Reaper:
+    policy = RetryPolicy(initial_delay=10 * SECOND, backoff_factor=3, jitter_factor=0)
+    return Reaper(store, bus, policy, grace=GRACE, max_crashes=3, batch=BATCH)
+
+
+async def test_a_lease_is_reaped_when_its_grace_is_over(
+    store: SqliteStore, reaper: Reaper, clock: FakeClock, told: list[TaskEvent]
+) -> None:
+    [task] = await put_running(store)
+    clock.advance(GRACE - timedelta(milliseconds=1))
+    assert not await reaper.reap()
+    assert told == []
+    clock.advance(timedelta(milliseconds=1))
+    assert not await reaper.reap()
+    assert of(told) == [(task.task_id, "retrying")]
+
+
+@pytest.mark.parametrize(
+    ("crashes", "status", "delay"),
+    [(0, TaskStatus.RETRYING, 0), (1, TaskStatus.RETRYING, 10), (2, TaskStatus.DEAD_LETTER, None)],
+)
+async def test_the_first_crash_is_tried_again_at_once_later_ones_wait_and_the_third_is_the_last(
+    store: SqliteStore, reaper: Reaper, clock: FakeClock, crashes: int, status: TaskStatus, delay: int | None
+) -> None:
+    [task] = await put_running(store, crashes=crashes)
+    clock.advance(60)
+    await reaper.reap()
+    reaped = await present(store, task)
+    assert (reaped.status, reaped.crashes) == (status, crashes + 1)
+    assert delay is None or reaped.not_before == clock.now() + delay * SECOND
+
+
+async def test_the_delay_after_a_crash_grows_with_them(store: SqliteStore, bus: EventBus, clock: FakeClock) -> None:
+    policy = RetryPolicy(initial_delay=10 * SECOND, backoff_factor=3, jitter_factor=0)
+    [task] = await put_running(store, crashes=2)
+    clock.advance(60)
+    await Reaper(store, bus, policy, grace=GRACE, max_crashes=9, batch=BATCH).reap()
+    assert (await present(store, task)).not_before == clock.now() + 30 * SECOND
+
+
+async def test_a_full_batch_may_have_more_behind_it(
+    store: SqliteStore, reaper: Reaper, clock: FakeClock, told: list[TaskEvent]
+) -> None:
+    await put_running(store, BATCH + 1)
+    clock.advance(60)
+    assert await reaper.reap()
+    assert len(told) == BATCH
+    assert not await reaper.reap()
+    assert len(told) == BATCH + 1
+
+
+async def test_what_is_past_its_deadline_ends_or_is_asked_to_and_is_told(
+    store: SqliteStore, bus: EventBus, clock: FakeClock, told: list[TaskEvent]
+) -> None:
+    sweeper = Sweeper(store, cast(Broker, Connection()), bus, cast(Dispatcher, None), BATCH)
+    deadline = clock.now() + 10 * SECOND
+    [waits], [runs] = await put(store, deadline=deadline), await put_running(store, deadline=deadline)
+    await put(store, deadline=deadline + SECOND)
+    assert not await sweeper.expire()
+    assert told == []
+    clock.advance(10)
+    assert await sweeper.expire(), "a full batch"
+    assert sorted(of(told)) == sorted([(waits.task_id, "failed"), (runs.task_id, "cancel_requested")])
+    assert not await sweeper.expire()
+
+
+async def test_while_the_broker_is_away_nothing_is_swept_or_relayed(
+    store: SqliteStore, bus: EventBus, clock: FakeClock
+) -> None:
+    connection, bridge = Connection(), Bridge()
+    connection.is_connected = False
+    [task] = await put(store)
+    clock.advance(60)
+    assert not await Sweeper(store, cast(Broker, connection), bus, cast(Dispatcher, None), 1).sweep()
+    assert not await Relay(store, cast(Broker, connection), bridge, 1).relay()
+    assert bridge.taken == []
+    assert await present(store, task) == task
+
+
+async def test_a_relay_takes_what_is_due_in_hand_so_that_no_other_does(store: SqliteStore, clock: FakeClock) -> None:
+    bridge = Bridge()
+    relay = Relay(store, cast(Broker, Connection()), bridge, BATCH)
+    assert not await relay.relay()
+    tasks = await put(store, BATCH + 1)
+    clock.advance(60)
+    assert await relay.relay()
+    assert await relay.relay() is False
+    assert sorted(bridge.drained) == sorted(task.task_id for task in tasks)
+    assert not await relay.relay()
+    clock.advance(15)
+    assert await relay.relay(), "it was not published, so it is due again"
+
+
+@pytest.mark.parametrize(("finished", "dead_letters", "left"), [(1, None, 2), (None, 1, 1), (1, 1, 0), (None, None, 3)])
+async def test_what_ended_is_removed_after_its_own_time(
+    store: SqliteStore, clock: FakeClock, finished: int | None, dead_letters: int | None, left: int
+) -> None:
+    for status in (TaskStatus.COMPLETED, TaskStatus.DEAD_LETTER):
+        await put(store, status=status, finished_at=clock.now(), next_dispatch_at=None, publish_at=None)
+    await store.keep_dead_message(DeadMessage("m", b"", {}, "q", "r", clock.now()))
+    times = [None if days is None else timedelta(days=days) for days in (finished, dead_letters)]
+    retention = Retention(store, finished=times[0], dead_letters=times[1], batch=BATCH)
+    clock.advance(timedelta(days=1) - timedelta(milliseconds=1))
+    assert not await retention.purge()
+    clock.advance(timedelta(milliseconds=1))
+    while await retention.purge():
+        pass
+    counts = await store.count_by_status()
+    assert sum(counts.values()) + (await store.get_dead_message("m") is not None) == left
+
+
+async def test_the_topology_is_declared_once_until_it_is_doubted() -> None:
+    connection = Connection()
+    repair = TopologyRepair(cast(Broker, connection), ["reports"])
+    assert (repair.is_declared, repair.problem) == (False, "not declared yet")
+    connection.error = BrokerUnavailableError("It is away.")
+    assert not await repair.repair()
+    assert (repair.is_declared, repair.problem) == (False, "It is away.")
+    connection.error = None
+    for _ in range(2):
+        assert not await repair.repair()
+        assert (repair.is_declared, repair.problem) == (True, None)
+    assert connection.declared == [["reports"]]
+    repair.doubt()
+    assert not repair.is_declared
+    await repair.repair()
+    assert len(connection.declared) == 2
+
+
+async def test_a_topology_that_a_person_has_to_mend_is_an_error_and_a_problem() -> None:
+    connection = Connection()
+    connection.error = TopologyMismatchError("tasks.reports.normal", "its type differs")
+    repair = TopologyRepair(cast(Broker, connection), ["reports"])
+    with pytest.raises(TopologyMismatchError):
+        await repair.repair()
+    assert (repair.is_declared, repair.problem) == (False, connection.error.message)
