@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from datetime import datetime, timedelta
 
+import pytest
+
 from taskframework.model.interventions import Cancel, Expire
 from taskframework.model.marks import MarkPublished, ReserveDispatch
 from taskframework.model.query import DeadMessage
@@ -215,13 +217,14 @@ class PurgeCases(StoreSuite):
         await marked(store, MarkPublished(task.task_id, 1))
         assert await store.purge(finished=MINUTE, dead_letters=MINUTE, limit=100) == 1
 
-    async def test_the_limit_holds_over_all_kinds(self, store: TaskStore) -> None:
+    @pytest.mark.parametrize(("limit", "removed"), [(3, [3, 3, 2, 0]), (4, [4, 4, 0]), (7, [7, 1, 0])])
+    async def test_the_limit_holds_over_all_kinds(self, store: TaskStore, limit: int, removed: list[int]) -> None:
         await self._tasks_of_every_status(store, age=HOUR)
         for n in range(3):
             await store.keep_dead_message(DeadMessage(f"m-{n}", b"", {}, "q", "r", store.now() - HOUR))
         await store.keep_dead_message(DeadMessage("young", b"", {}, "q", "r", store.now()))
-        removed = [await store.purge(finished=MINUTE, dead_letters=MINUTE, limit=3) for _ in range(4)]
-        assert removed == [3, 3, 2, 0]
+        counts = [await store.purge(finished=MINUTE, dead_letters=MINUTE, limit=limit) for _ in removed]
+        assert counts == removed
         assert await store.get_dead_message("young") is not None
 
     async def test_a_key_is_free_again_after_its_task_is_gone(self, store: TaskStore) -> None:

@@ -45,9 +45,12 @@ class StoreSuite:
 
 
 async def put(store: TaskStore, **overrides: Any) -> Task:
-    """Insert a task; unless told otherwise, one that can be claimed now whatever the clocks say."""
+    """Insert a task; unless told otherwise, one that can be claimed now whatever the clocks say.
+
+    It was changed last so long ago that a move that does not note its time is found out.
+    """
     now = store.now()
-    task = new_task(**({"now": now, "not_before": now - SECOND} | overrides))
+    task = new_task(**({"now": now, "not_before": now - SECOND, "updated_at": now - HOUR} | overrides))
     inserted = await store.insert(task)
     assert inserted.is_new
     return inserted.task

@@ -1,4 +1,4 @@
-"""The producer's timers: a retry comes in time also when our idea of the store's clock is early."""
+"""The producer: who holds a delay, what the broker does not take, and timers that come in time though clocks differ."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import cast
 import pytest
 
 from taskframework.brokers.base import Broker
+from taskframework.errors import BrokerError, BrokerUnavailableError, PublishRefusedError
 from taskframework.model.events import TaskRetryingEvent, TaskSubmittedEvent
+from taskframework.model.marks import Mark
 from taskframework.model.message import TaskMessage
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task
@@ -33,6 +35,7 @@ class SlowStore:
         self._task = task
         self._behind = behind
         self.refused = 0
+        self.marked: list[str] = []
 
     def now(self) -> datetime:
         return self._clock.now()
@@ -42,6 +45,9 @@ class SlowStore:
         self.refused += reserved is None
         return reserved
 
+    async def mark(self, *marks: Mark) -> None:
+        self.marked += [mark.task_id for mark in marks]
+
 
 class Published:
     """A broker that takes every message."""
@@ -50,10 +56,13 @@ class Published:
     holds_delays = False
 
     def __init__(self) -> None:
+        self.error: BrokerError | None = None
         self.messages: list[TaskMessage] = []
         self.delays: list[timedelta | None] = []
 
     async def publish(self, message: TaskMessage, *, delay: timedelta | None = None) -> None:
+        if self.error is not None:
+            raise self.error
         self.messages.append(message)
         self.delays.append(delay)
 
@@ -86,6 +95,32 @@ async def test_a_delay_is_held_by_the_broker_by_a_timer_or_if_long_by_the_store_
     await asyncio.sleep(0)
     assert (broker.delays, clock.sleeping) == (delays, timers)
     await producer.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "is_told", "is_sent"),
+    [
+        (None, False, True),
+        (PublishRefusedError("no queue"), True, False),
+        (BrokerUnavailableError(), False, False),
+    ],
+    ids=["confirmed", "refused", "away"],
+)
+async def test_what_the_broker_does_not_take_is_left_to_the_sweeper(
+    error: BrokerError | None, is_told: bool, is_sent: bool
+) -> None:
+    clock, broker, told = FakeClock(), Published(), list[str]()
+    broker.error = error
+    task = new_task(now=clock.now())
+    store = SlowStore(clock, task, timedelta(0))
+    producer = TaskMessageProducer(
+        cast(TaskStore, store), cast(Broker, broker), clock, DispatchPolicy(), lambda: told.append("refused")
+    )
+    assert await producer.dispatch(task) is is_sent
+    producer.hear(TaskSubmittedEvent(task))
+    await producer.close()
+    assert told == ["refused"] * (2 * is_told)
+    assert store.marked == [task.task_id] * is_sent
 
 
 async def test_while_the_broker_is_away_a_timer_reserves_nothing() -> None:

@@ -19,6 +19,7 @@ from taskframework.testing.factories import new_task
 from taskframework.worker.attempt import RunningAttempt
 from taskframework.worker.claim import Refusal
 from taskframework.worker.consumer import TaskConsumer
+from taskframework.worker.executor import LeaseLostError
 from taskframework.worker.held import HeldDelivery, InHand
 from taskframework.worker.patience import StoreBreaker
 from taskframework.worker.suspects import Suspects
@@ -88,8 +89,16 @@ class FakeRegistry:
 
 
 class FakeHeartbeat:
-    def add(self, attempt: RunningAttempt) -> None: ...
-    def remove(self, attempt: RunningAttempt) -> None: ...
+    """Knows whose lease it was asked to keep."""
+
+    def __init__(self) -> None:
+        self.kept: list[str] = []
+
+    def add(self, attempt: RunningAttempt) -> None:
+        self.kept.append(attempt.task.task_id)
+
+    def remove(self, attempt: RunningAttempt) -> None:
+        self.kept.remove(attempt.task.task_id)
 
 
 class Work:
@@ -98,6 +107,7 @@ class Work:
     def __init__(self) -> None:
         self.running: dict[str, asyncio.Event] = {}
         self.error: Exception | None = None
+        self.discarded: list[str] = []
 
     async def execute(self, registration: Registration, attempt: RunningAttempt) -> Outcome:
         if self.error is not None:
@@ -110,6 +120,9 @@ class Work:
     async def settle(self, _: Registration, __: RunningAttempt, ___: Outcome, held: HeldDelivery) -> None:
         await held.ack()
 
+    async def discard(self, attempt: RunningAttempt) -> None:
+        self.discarded.append(attempt.task.task_id)
+
 
 class Bench:
     """A consumer with one slot, among fakes."""
@@ -117,7 +130,7 @@ class Bench:
     def __init__(self) -> None:
         self.clock = FakeClock()
         self.timeout: timedelta | None = TIMEOUT
-        self.claims, self.work = FakeClaims(), Work()
+        self.claims, self.work, self.heartbeat = FakeClaims(), Work(), FakeHeartbeat()
         self.in_hand = InHand(self.clock, lambda: self.timeout)
         self.breaker = StoreBreaker(self._ping, self.clock)
         self.breaker.held = lambda: self.in_hand.unanswered
@@ -126,7 +139,7 @@ class Bench:
             cast(Any, self.claims),
             cast(Any, self.work),
             cast(Any, self.work),
-            cast(Any, FakeHeartbeat()),
+            cast(Any, self.heartbeat),
             self.breaker,
             self.in_hand,
             Suspects(3, timedelta(hours=1)),
@@ -172,7 +185,8 @@ async def test_what_waits_for_a_slot_is_handed_over_after_a_quarter(bench: Bench
     assert (bench.claims.due, bench.consumer.lanes.waiting) == (["t2"], 0)
     bench.work.running["t1"].set()
     await bench.after(0)
-    assert (running.answers, bench.claims.asked, bench.in_hand.unanswered) == (["ack"], 1, 0)
+    assert (running.answers, bench.claims.asked) == (["ack"], 1)
+    assert not bench.in_hand._held, "what is done with costs no memory"
 
 
 async def test_each_waits_from_its_own_arrival(bench: Bench) -> None:
@@ -287,6 +301,24 @@ async def test_a_delivery_whose_handling_fails_costs_no_place_for_good(bench: Be
     failed = bench.take()
     await bench.after(0)
     assert (failed.answers, bench.in_hand.unanswered, bench.consumer.lanes.running) == (["ack"], 0, 0)
+
+
+async def test_an_attempt_that_lost_its_lease_is_given_up_and_forgotten(bench: Bench) -> None:
+    bench.work.error = LeaseLostError()
+    lost = bench.take("t1")
+    await bench.after(0)
+    assert (lost.answers, bench.work.discarded, bench.heartbeat.kept) == (["ack"], ["t1"], [])
+    assert (bench.in_hand.unanswered, bench.consumer.lanes.running) == (0, 0)
+
+
+async def test_the_heartbeat_keeps_what_runs_and_nothing_else(bench: Bench) -> None:
+    bench.take("t1")
+    bench.take("t2")
+    await bench.after(1)
+    assert bench.heartbeat.kept == ["t1"]
+    bench.work.running["t1"].set()
+    await bench.after(0)
+    assert bench.heartbeat.kept == ["t2"]
 
 
 async def test_what_waits_for_the_store_goes_back_when_the_worker_stops(bench: Bench) -> None:
