@@ -184,7 +184,7 @@ async def test_of_many_writes_one_that_the_server_refuses_fails_alone(driver: Dr
     async with opened(mongo_url, driver) as store:
         claims = []
         for n in range(6):
-            task = await store.insert(new_task(now=store.now(), parameters=half if n == 2 else n))
+            task = await store.insert(new_task(now=store.now()).evolve(parameters=half if n == 2 else n))
             claims.append(Claim(task.task.task_id, 1, new_claim_id(), "worker", MINUTE))
             await store.apply(claims[-1])
         fences = [Fence(claim.task_id, 1, claim.claim_id) for claim in claims]

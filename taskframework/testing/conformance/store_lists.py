@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import pytest
 
 from taskframework import failpoint
+from taskframework.model.marks import MarkPublished
 from taskframework.model.query import Cursor, CursorInvalidError, DeadMessage, Page, TaskFilter
 from taskframework.model.status import DEAD, TaskStatus
 from taskframework.model.task import ParentLink, Task, new_task_id
+from taskframework.model.transitions import Complete, Fail
 from taskframework.stores.base import TaskStore
-from taskframework.testing.conformance.store_suite import SECOND, StoreSuite, put, put_final
+from taskframework.testing.conformance.store_suite import (
+    SECOND,
+    StoreSuite,
+    an_error,
+    claimed,
+    marked,
+    moved,
+    put,
+    put_final,
+)
 
 
 async def _all_pages(store: TaskStore, filter: TaskFilter, limit: int) -> list[Task]:
@@ -28,6 +39,14 @@ async def _all_pages(store: TaskStore, filter: TaskFilter, limit: int) -> list[T
 
 def _ids(page: Page[Task]) -> list[str]:
     return [task.task_id for task in page.items]
+
+
+async def _found(store: TaskStore, *statuses: TaskStatus) -> list[int]:
+    """How many tasks are counted in each status, and listed as well."""
+    counts = await store.count_by_status()
+    listed = [len((await store.list_tasks(TaskFilter(status=status), limit=50)).items) for status in statuses]
+    assert listed == [counts[status] for status in statuses]
+    return listed
 
 
 class ListCases(StoreSuite):
@@ -125,6 +144,21 @@ class DeadLetterCases(StoreSuite):
 
         assert [*first.items, *second.items] == dead
         assert second.next_cursor is None
+
+    async def test_lists_counts_and_retention_follow_the_moves(self, store: TaskStore) -> None:
+        done, dead = await put(store), await put(store)
+        for task, status in ((done, TaskStatus.COMPLETED), (dead, TaskStatus.FAILED)):
+            _, fence = await claimed(store, task)
+            assert await _found(store, TaskStatus.QUEUED, TaskStatus.RUNNING) == [1 - (task is dead), 1]
+            move = Fail(fence, "w", an_error(), False, SECOND) if task is dead else Complete(fence, "w", None)
+            ended = await moved(store, move)
+            await marked(store, MarkPublished(task.task_id, ended.sequence))
+            assert _ids(await store.list_tasks(TaskFilter(status=status), limit=5)) == [task.task_id]
+        assert _ids(await store.list_dead_tasks(owner=None, limit=5, cursor=None)) == [dead.task_id]
+        assert await _found(store, TaskStatus.RUNNING, TaskStatus.COMPLETED, TaskStatus.FAILED) == [0, 1, 1]
+        await self.pass_time(0.1)
+        assert await store.purge(finished=timedelta(0), dead_letters=None, limit=5) == 1
+        assert [await store.get(task.task_id) is None for task in (done, dead)] == [True, False]
 
     async def test_everyone_sees_their_own_dead_tasks(self, store: TaskStore) -> None:
         mine = await put_final(store, TaskStatus.FAILED, user_id="alice")
