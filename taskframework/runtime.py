@@ -249,6 +249,7 @@ class TaskFramework:
         stack.push_async_callback(plant.producer.close)
         stack.push_async_callback(desk.bus.drain)
         stack.push_async_callback(plant.breaker.stop)  # after everybody who may open it
+        await wiring.take_over(desk)
         for repair in plant.repairs:
             repair.start()
             stack.push_async_callback(repair.stop)
