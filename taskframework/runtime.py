@@ -22,6 +22,7 @@ from taskframework.submission.service import Submission, SubmitRequest
 from taskframework.tasks.executable import BackgroundTaskExecutable
 from taskframework.tasks.registry import Registration, TaskRegistry
 from taskframework.wiring import Desk, Plant
+from taskframework.worker.containment import contained_tasks
 
 logger = logging.getLogger(__name__)
 
@@ -112,6 +113,7 @@ class TaskFramework:
             server = importlib.import_module("taskframework.api.server")
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(wiring.execution_lock(self.settings))
+            stack.enter_context(contained_tasks())
             await self._open(stack, worker=worker)
             if server is not None:
                 await stack.enter_async_context(server.serving(self) if api else server.serving_health(self))
