@@ -22,6 +22,7 @@ from taskframework.submission.service import Submission, SubmitRequest
 from taskframework.tasks.executable import BackgroundTaskExecutable
 from taskframework.tasks.registry import Registration, TaskRegistry
 from taskframework.wiring import Desk, Plant
+from taskframework.worker.containment import contained_tasks
 
 logger = logging.getLogger(__name__)
 
@@ -112,6 +113,7 @@ class TaskFramework:
             server = importlib.import_module("taskframework.api.server")
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(wiring.execution_lock(self.settings))
+            stack.enter_context(contained_tasks())
             await self._open(stack, worker=worker)
             if server is not None:
                 await stack.enter_async_context(server.serving(self) if api else server.serving_health(self))
@@ -249,6 +251,7 @@ class TaskFramework:
         stack.push_async_callback(plant.producer.close)
         stack.push_async_callback(desk.bus.drain)
         stack.push_async_callback(plant.breaker.stop)  # after everybody who may open it
+        await wiring.take_over(desk)
         for repair in plant.repairs:
             repair.start()
             stack.push_async_callback(repair.stop)

@@ -5,20 +5,55 @@ Both cost next to nothing when nobody listens: without a tracer provider no span
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
-from contextvars import ContextVar
+import asyncio
+import gc
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import Context, ContextVar
+from dataclasses import dataclass
+from typing import Any
 
 import structlog
 from opentelemetry import propagate, trace
 from opentelemetry.trace import Span, SpanKind
 from opentelemetry.util.types import AttributeValue
 
-#: Type and id of the task whose code runs here; whatever that code starts on the loop inherits it.
-running_attempt: ContextVar[tuple[str, str] | None] = ContextVar("running_attempt", default=None)
+
+@dataclass(slots=True, eq=False)
+class AttemptMark:
+    """An attempt as its code carries it along."""
+
+    task_type: str
+    task_id: str
+    is_over: bool = False
+    #: Whether its code tried to end what is not its own, and that was told.
+    was_refused: bool = False
+
+
+#: The attempt whose code runs here; whatever that code starts on the loop inherits it.
+running_attempt: ContextVar[AttemptMark | None] = ContextVar("running_attempt", default=None)
 
 _NO_SPAN: AbstractContextManager[None] = nullcontext()
 _tracer = trace.get_tracer("taskframework")
+
+
+@contextmanager
+def code_of(attempt: AttemptMark) -> Iterator[None]:
+    """What runs inside, and what is started there, is the code of this attempt."""
+    before = running_attempt.set(attempt)
+    try:
+        yield
+    finally:
+        running_attempt.reset(before)
+
+
+def context_of(task: asyncio.Task[Any]) -> Context:
+    """The context in which a task runs."""
+    if sys.version_info >= (3, 12):
+        return task.get_context()
+    held = (held for held in gc.get_referents(task) if isinstance(held, Context))
+    return next(held, Context())
 
 
 def is_tracing() -> bool:

@@ -59,6 +59,10 @@ from taskframework.worker.worker import Worker, new_worker_id
 _METRICS_INTERVAL = timedelta(seconds=30)
 _RETENTION_INTERVAL = timedelta(minutes=1)
 _TOPOLOGY_INTERVAL = timedelta(seconds=2)
+#: A lease that ends within this time is one of those that are held now, whatever `worker.lease` was: that is, all.
+_ANY_LEASE = timedelta(days=36_500)
+#: Running tasks of one process: far more than it can have.
+_EVERYTHING = 1_000_000
 #: Without these a process does not keep what it promises.
 _ESSENTIAL_REPAIRS = frozenset({"sweep", "expire", "reap", "relay"})
 
@@ -285,14 +289,7 @@ def _repairs(
     settings, store, bus, clock = desk.settings, desk.store, desk.bus, desk.clock
     recovery, batch = settings.recovery, settings.recovery.batch_size
     sweeper = Sweeper(store, broker, bus, producer, batch)
-    reaper = Reaper(
-        store,
-        bus,
-        retry_policy(settings),
-        grace=settings.worker.lease_grace,
-        max_crashes=settings.worker.max_crashes,
-        batch=batch,
-    )
+    reaper = _reaper(desk, settings.worker.lease_grace, batch)
     retention = Retention(
         store, finished=settings.retention.finished, dead_letters=settings.retention.dead_letters, batch=batch
     )
@@ -310,6 +307,20 @@ def _repairs(
         RepairLoop(name, look, interval, clock, metrics.repair_failed, breaker.is_away)
         for name, (look, interval) in looks.items()
     )
+
+
+def _reaper(desk: Desk, grace: timedelta, batch: int) -> Reaper:
+    max_crashes = desk.settings.worker.max_crashes
+    return Reaper(desk.store, desk.bus, retry_policy(desk.settings), grace=grace, max_crashes=max_crashes, batch=batch)
+
+
+async def take_over(desk: Desk) -> None:
+    """Reap every lease on a SQLite file, whose execution lock we hold: who held the leases is dead.
+
+    On a server nothing proves that, and the reaper waits for the end of each lease.
+    """
+    if desk.settings.store.scheme == "sqlite":
+        await _reaper(desk, -_ANY_LEASE, _EVERYTHING).reap()
 
 
 def retry_policy(settings: Settings) -> RetryPolicy:

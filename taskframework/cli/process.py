@@ -10,8 +10,10 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from taskframework import failpoint
 from taskframework.cli.ending import end_now, start_overtime
@@ -21,6 +23,7 @@ from taskframework.errors import ConfigurationError, TaskframeworkError
 from taskframework.observability.logs import configure_logging
 from taskframework.runtime import TaskFramework
 from taskframework.settings import ApiSettings, Settings, redacted
+from taskframework.worker.containment import contain
 from taskframework.worker.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -50,9 +53,9 @@ def serve(
         logger.warning(remark)
     _arm_failpoints()
     close_tracing = _open_tracing(framework.settings)
-    runner = asyncio.Runner(loop_factory=_loop_factory())
+    runner = asyncio.Runner(loop_factory=_new_loop)
     try:
-        runner.run(_serve(framework, worker=worker, api=api, tether=tether))
+        _run(runner.get_loop(), _serve(framework, worker=worker, api=api, tether=tether))
     finally:
         close_tracing()
         # The event loop waits for task code that was left behind, for ever if it swallows its cancellation.
@@ -177,12 +180,29 @@ def _open_tracing(settings: Settings) -> Callable[[], None]:
     return provider.shutdown if provider is not None else lambda: None
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def _new_loop() -> asyncio.AbstractEventLoop:
     if importlib.util.find_spec("uvloop") is None:
-        return None
-    import uvloop
+        loop = asyncio.new_event_loop()
+    else:
+        import uvloop
 
-    return uvloop.new_event_loop
+        loop = uvloop.new_event_loop()
+    contain(loop)
+    return loop
+
+
+def _run(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> None:
+    """Run the loop until the work is done, whatever else ends it, as `sys.exit` does in a callback of task code."""
+    main = loop.create_task(work)
+    while True:
+        try:
+            return loop.run_until_complete(main)
+        except (SystemExit, RuntimeError) as error:
+            if main.done():
+                raise
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            text = "the event loop was left by %s in task code, at %s:%s in %s; it runs on"
+            logger.error(text, type(error).__name__, place.filename, place.lineno, place.name)
 
 
 def spare_the_collector() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
-import gc
 import logging
 import math
 import sys
@@ -17,7 +15,7 @@ from types import FrameType
 from typing import Any
 
 from taskframework.frames import is_installed, is_of_the_standard_library, is_ours
-from taskframework.telemetry import running_attempt
+from taskframework.telemetry import context_of, running_attempt
 
 logger = logging.getLogger(__name__)
 
@@ -135,16 +133,9 @@ class LoopWatch:
 
 def _seen(seconds: float, loop: asyncio.AbstractEventLoop, thread_id: int) -> Blockage:
     task = asyncio.current_task(loop)
-    attempt = None if task is None else _context_of(task).get(running_attempt)
-    task_type, task_id = attempt or (None, None)
+    attempt = None if task is None else context_of(task).get(running_attempt)
+    task_type, task_id = (attempt.task_type, attempt.task_id) if attempt is not None else (None, None)
     return Blockage(seconds, task_type, task_id, _place(sys._current_frames().get(thread_id), task))
-
-
-def _context_of(task: asyncio.Task[Any]) -> contextvars.Context:
-    if sys.version_info >= (3, 12):
-        return task.get_context()
-    held = (held for held in gc.get_referents(task) if isinstance(held, contextvars.Context))
-    return next(held, contextvars.Context())
 
 
 def _place(frame: FrameType | None, task: asyncio.Task[Any] | None) -> str | None:

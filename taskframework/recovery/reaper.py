@@ -32,7 +32,7 @@ class Reaper:
             store: where leases are.
             bus: hears what became of the tasks.
             policy: delay from the second crash on; the first crash of a task is retried at once.
-            grace: how long a lease must be over.
+            grace: how long a lease must be over; negative for one that would last so much longer.
             max_crashes: crashes that make a task a dead letter.
             batch: leases of one look.
         """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import enum
 import logging
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from taskframework.model.values import MAX_PROGRESS_BYTES
 from taskframework.stores.base import TaskStore
 from taskframework.tasks.steps import Steps
 from taskframework.tasks.values import storable
+from taskframework.worker.containment import cancel_own
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +74,7 @@ class RunningAttempt:
     def _cancel_run(self) -> None:
         if self._run is None or self._run.done():
             return
-        self._run.cancel()
+        cancel_own(self._run)
         asyncio.get_running_loop().call_later(STOP_PATIENCE, self._on_given_up)
 
 
@@ -88,6 +90,8 @@ class ProgressReporter:
         self._store = store
         self._bus = bus
         self._loop = asyncio.get_running_loop()
+        #: Of the worker: what writes is no part of the task code that gave the value.
+        self._context = contextvars.copy_context()
         self._newest: Any = None
         self._has_newest = False
         self._was_handed_over = False
@@ -117,7 +121,7 @@ class ProgressReporter:
     def _take(self, value: Any) -> None:
         self._newest, self._has_newest = value, True
         if self._writing is None:
-            self._writing = self._loop.create_task(self._write())
+            self._writing = self._loop.create_task(self._write(), context=self._context)
 
     async def _write(self) -> None:
         try:

@@ -23,8 +23,9 @@ from taskframework.tasks.options import as_timedelta
 from taskframework.tasks.registry import Registration
 from taskframework.tasks.steps import Steps
 from taskframework.tasks.values import refuse_non_finite
-from taskframework.telemetry import running_attempt
+from taskframework.telemetry import AttemptMark, code_of
 from taskframework.worker.attempt import STOP_PATIENCE, ProgressReporter, RunningAttempt, StopReason
+from taskframework.worker.containment import cancel_own
 from taskframework.worker.processes import ExecutionFailedError, ProcessPool
 from taskframework.worker.steps import StepRecorder
 from taskframework.worker.threads import ThreadPool
@@ -72,11 +73,11 @@ class TaskExecutorService:
         """
         recorder = StepRecorder(attempt, self._store, self._clock)
         progress = ProgressReporter(attempt, self._store, self._bus, Steps(attempt.task.steps, recorder))
-        inherited = running_attempt.set((attempt.task.task_type, attempt.task.task_id))
+        mark = AttemptMark(attempt.task.task_type, attempt.task.task_id)
         try:
-            outcome = await self._run(registration, attempt, progress)
+            outcome = await self._run(registration, attempt, progress, mark)
         finally:
-            running_attempt.reset(inherited)
+            mark.is_over = True
             await progress.flush()
             await recorder.close()
         if attempt.stop_reason is StopReason.LEASE_LOST:
@@ -87,11 +88,9 @@ class TaskExecutorService:
         self._threads.close()
         await self._processes.close()
 
-    async def _run(self, registration: Registration, attempt: RunningAttempt, progress: ProgressReporter) -> Outcome:
-        try:
-            context = _context(registration, attempt, progress)
-        except InvalidParametersError as error:
-            return Failed(describe(error, False, error.code), False)
+    async def _run(
+        self, registration: Registration, attempt: RunningAttempt, progress: ProgressReporter, mark: AttemptMark
+    ) -> Outcome:
         loop = asyncio.get_running_loop()
         something: asyncio.Future[None] = loop.create_future()
 
@@ -105,23 +104,29 @@ class TaskExecutorService:
                 happened()
 
         limit = _TimeLimit(as_timedelta(registration.executable.options.timeout).total_seconds(), is_over)
-        # A task of its own: cancelling it stops the code and nothing else.
-        run = loop.create_task(self._call(registration, context, limit))
+        with code_of(mark):
+            try:
+                context = _context(registration, attempt, progress)
+            except InvalidParametersError as error:
+                return Failed(describe(error, False, error.code), False)
+            # A task of its own: cancelling it stops the code and nothing else.
+            run = loop.create_task(self._call(registration, context, limit))
         run.add_done_callback(happened)
         attempt.runs(run, on_given_up=happened)
         try:
             await something
             if not run.done() and attempt.stop_reason is None:
-                run.cancel()
+                cancel_own(run)
                 await asyncio.wait([run], timeout=STOP_PATIENCE)
                 return _timed_out(limit.seconds)
             if not run.done():
                 logger.warning("task %s does not react to being stopped", attempt.task.task_id)
                 return _stopped(attempt)
         finally:
-            run.cancel()
+            cancel_own(run)
             limit.end()
-        return self._outcome(registration, attempt, run)
+        with code_of(mark):
+            return self._outcome(registration, attempt, run)
 
     @staticmethod
     def _outcome(registration: Registration, attempt: RunningAttempt, run: asyncio.Task[Any]) -> Outcome:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import threading
 from concurrent.futures import Future
@@ -30,6 +31,8 @@ class StepRecorder:
         self._store = store
         self._clock = clock
         self._loop = asyncio.get_running_loop()
+        #: Of the worker: what records is no part of the task code that made the step.
+        self._context = contextvars.copy_context()
         self._writing: set[asyncio.Task[None]] = set()
         self._is_over = False
         self._was_handed_over = False
@@ -59,7 +62,7 @@ class StepRecorder:
             await asyncio.wait(self._writing)
 
     def _begin(self, outcome: StepOutcome, recorded: Future[StepOutcome | None]) -> None:
-        writing = self._loop.create_task(self._write(outcome, recorded))
+        writing = self._loop.create_task(self._write(outcome, recorded), context=self._context)
         self._writing.add(writing)
         writing.add_done_callback(self._writing.discard)
 

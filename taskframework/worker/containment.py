@@ -1,0 +1,126 @@
+"""Containment: task code shares the event loop with the worker and with other tasks, and is kept to its own.
+
+Code that cancels whatever `asyncio.all_tasks()` gives, or stops the loop, would take the heartbeat, the connections,
+the HTTP interface and every other attempt with it. Not all of that could be started anew, the parts of libraries least
+of all. So such a call does nothing, and one warning names the task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sys
+from collections.abc import Coroutine, Generator, Iterator
+from types import FrameType
+from typing import Any, TypeVar
+
+from taskframework.telemetry import context_of, running_attempt
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: They end their own asyncio tasks also while task code calls them: when a connection fails, or when it closes one.
+_TRUSTED = frozenset({"taskframework", "aio_pika", "aiormq", "pymongo"})
+#: Whose asyncio tasks belong to the process: ours, and those of the libraries it stands on.
+_INFRASTRUCTURE = _TRUSTED | {"uvicorn", "starlette", "fastapi", "anyio"}
+
+
+def contain(loop: asyncio.AbstractEventLoop) -> None:
+    """Keep task code from cancelling what is not its own on this loop, and from stopping it.
+
+    For a loop that only runs the framework. Before anything runs there.
+    """
+    loop.set_task_factory(_contained_task)
+    stop = loop.stop
+
+    def stop_unless_contained() -> None:
+        if running_attempt.get() is None:
+            stop()
+        else:
+            _refused("stop the event loop of its worker", sys._getframe(1))
+
+    loop.stop = stop_unless_contained  # type: ignore[method-assign]
+
+
+@contextlib.contextmanager
+def contained_tasks() -> Iterator[None]:
+    """Keep task code from cancelling what is not its own, on the running loop of any program.
+
+    A program whose loop has a task factory, such as `asyncio.eager_task_factory`, keeps that, without this.
+    """
+    loop = asyncio.get_running_loop()
+    if loop.get_task_factory() is not None:
+        yield
+        return
+    loop.set_task_factory(_contained_task)
+    try:
+        yield
+    finally:
+        if loop.get_task_factory() is _contained_task:
+            loop.set_task_factory(None)
+
+
+def cancel_own(task: asyncio.Task[Any]) -> None:
+    """Cancel the task of an attempt in the name of that attempt.
+
+    A cancellation is passed on to what the task waits for, and that may be foreign: code can wait for anything.
+    """
+    if not task.done():
+        context_of(task).copy().run(task.cancel)
+
+
+class _ContainedTask(asyncio.Task[Any]):
+    """A task that another attempt's code cannot cancel."""
+
+    __slots__ = ()
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        if running_attempt.get() is not None and _is_foreign(self) and not _is_trusted(frame := sys._getframe(1)):
+            _refused("cancel asyncio tasks that are not its own", frame)
+            return False
+        return super().cancel(msg)
+
+
+def _contained_task(
+    loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T] | Generator[Any, None, T], **options: Any
+) -> asyncio.Future[T]:
+    return _ContainedTask(coroutine, loop=loop, **options)
+
+
+def _is_foreign(task: asyncio.Task[Any]) -> bool:
+    """Whether the attempt whose code runs here has no business with a task: another one's, or the process's."""
+    owner = context_of(task).get(running_attempt)
+    if owner is running_attempt.get():
+        return False
+    # What an attempt left to others when it ended, such as the reader of a shared connection, is anybody's.
+    is_in_use = owner is not None and not owner.is_over
+    return is_in_use or _package(getattr(task.get_coro(), "cr_frame", None)) in _INFRASTRUCTURE
+
+
+def _is_trusted(caller: FrameType) -> bool:
+    # From here a cancellation is only passed on, to whatever the cancelled task waits for.
+    return _package(caller) in _TRUSTED and caller.f_globals is not globals()
+
+
+def _package(frame: FrameType | None) -> str:
+    return "" if frame is None else str(frame.f_globals.get("__name__", "")).partition(".")[0]
+
+
+def _refused(what: str, frame: FrameType) -> None:
+    attempt = running_attempt.get()
+    if attempt is None or attempt.was_refused:
+        return
+    attempt.was_refused = True
+    code = frame.f_code
+    logger.warning(
+        "task %s %s tried to %s, at %s:%d in %s; nothing happened. Task code may end only what it has started",
+        attempt.task_type,
+        attempt.task_id,
+        what,
+        code.co_filename,
+        frame.f_lineno,
+        code.co_qualname,
+        extra={"task_type": attempt.task_type, "task_id": attempt.task_id},
+    )
