@@ -15,6 +15,7 @@ from collections.abc import Coroutine, Generator, Iterator
 from types import FrameType
 from typing import Any, TypeVar
 
+from taskframework.frames import is_installed
 from taskframework.telemetry import context_of, running_attempt
 
 logger = logging.getLogger(__name__)
@@ -77,7 +78,7 @@ class _ContainedTask(asyncio.Task[Any]):
     __slots__ = ()
 
     def cancel(self, msg: Any | None = None) -> bool:
-        if running_attempt.get() is not None and _is_foreign(self) and not _is_trusted(frame := sys._getframe(1)):
+        if running_attempt.get() is not None and _is_foreign(self) and not _may_end(frame := sys._getframe(1), self):
             _refused("cancel asyncio tasks that are not its own", frame)
             return False
         return super().cancel(msg)
@@ -96,12 +97,20 @@ def _is_foreign(task: asyncio.Task[Any]) -> bool:
         return False
     # What an attempt left to others when it ended, such as the reader of a shared connection, is anybody's.
     is_in_use = owner is not None and not owner.is_over
-    return is_in_use or _package(getattr(task.get_coro(), "cr_frame", None)) in _INFRASTRUCTURE
+    return is_in_use or _package(_frame_of(task)) in _INFRASTRUCTURE
 
 
-def _is_trusted(caller: FrameType) -> bool:
-    # From here a cancellation is only passed on, to whatever the cancelled task waits for.
-    return _package(caller) in _TRUSTED and caller.f_globals is not globals()
+def _frame_of(task: asyncio.Task[Any]) -> FrameType | None:
+    return getattr(task.get_coro(), "cr_frame", None)
+
+
+def _may_end(caller: FrameType, task: asyncio.Task[Any]) -> bool:
+    package = _package(caller)
+    if package in _TRUSTED:
+        # From here a cancellation is only passed on, to whatever the cancelled task waits for.
+        return caller.f_globals is not globals()
+    # A library ends tasks of its own, such as the reader of a connection that several attempts share.
+    return is_installed(caller.f_code.co_filename) and package == _package(_frame_of(task))
 
 
 def _package(frame: FrameType | None) -> str:

@@ -77,6 +77,30 @@ async def test_code_that_cancels_everything_ends_only_what_it_started(
     assert vars(record)["task_id"] == "id of guilty"
 
 
+LIBRARY = """
+import asyncio
+
+async def reads():
+    await asyncio.Event().wait()
+
+def close(reader):
+    reader.cancel()
+"""
+
+
+async def test_a_library_ends_its_own_tasks_whoever_made_it_start_them(start: Start) -> None:
+    """A client that attempts share reads in a task that the first attempt's call started; another one's closes it."""
+    library: dict[str, Any] = {"__name__": "library"}
+    exec(compile(LIBRARY, "/lib/site-packages/library.py", "exec"), library)
+    with code_of(attempt("first")):
+        reader, other = start(library["reads"]()), start(waits())
+    with code_of(attempt("second")):
+        library["close"](reader)
+        library["close"](other)
+    assert await cancelled(reader)
+    assert not await cancelled(other)
+
+
 async def test_another_thread_of_the_code_is_no_way_around(start: Start) -> None:
     ours, loop = start(of_the_worker()), asyncio.get_running_loop()
     with code_of(attempt()):
