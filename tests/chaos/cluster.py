@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
+from taskframework.observability import task_log
 from tests.chaos.history import VARIABLE, Recorder
 from tests.support.command import COMMAND, environment_with
 from tests.support.process import Process, free_ports
@@ -127,7 +128,12 @@ class Member:
 
         What the framework expects to go wrong is a warning at most.
         """
-        errors = [str(line) for line in self.log_lines() if line.get("level") in ("error", "critical")]
+        # That a task failed is told as an error too, and is what the truth is asked about.
+        errors = [
+            str(line)
+            for line in self.log_lines()
+            if line.get("level") in ("error", "critical") and line.get("logger") != task_log.__name__
+        ]
         others = [line.decode() for line in self._lines(False) if not _is_whole(line)]
         return errors + [line for line in others if "Warning:" in line or "Traceback" in line]
 
