@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import textwrap
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from traceback import FrameSummary
@@ -17,7 +18,12 @@ from taskframework.model.values import Json, fingerprint, problems_of
 
 MAX_MESSAGE = 2_000
 MAX_TRACEBACK = 8_000
+#: Exceptions of a chain, and parts of a group, that a description tells of; more of them say little more.
+MOST_CAUSES = 5
 MAX_OWN_DELAY = timedelta(days=3650)
+#: The words of Python between two exceptions of a chain.
+_BY_CAUSE = "The above exception was the direct cause of the following exception:"
+_BY_CHANCE = "During handling of the above exception, another exception occurred:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,15 +122,44 @@ def _message(error: BaseException) -> str:
 
 
 def _traceback(error: BaseException) -> str:
-    """Where in the author's code it came from: frames and source lines, never values."""
+    """Where in the author's code it came from, after what it came from: frames, source lines, messages, no values."""
     try:
-        found: Sequence[FrameSummary] = traceback.extract_tb(error.__traceback__, limit=-20)
-        shown = frames.of_the_author(found)
-        if not shown and not isinstance(error, TaskframeworkError):  # a bug of ours; our own errors say it all
-            shown = found
-        return "".join(traceback.format_list(list(shown)))
+        own = "".join(_frames(error)) + "".join(_parts(error))
+        before = "".join(_causes(error, MOST_CAUSES))
+        return before[: max(0, MAX_TRACEBACK - len(own))] + own
     except Exception:  # source lookup runs foreign loaders
         return ""
+
+
+def _frames(error: BaseException) -> list[str]:
+    found: Sequence[FrameSummary] = traceback.extract_tb(error.__traceback__, limit=-20)
+    shown = frames.of_the_author(found)
+    if not shown and not isinstance(error, TaskframeworkError):  # a bug of ours; our own errors say it all
+        shown = found
+    return traceback.format_list(list(shown))
+
+
+def _causes(error: BaseException, most: int) -> Iterator[str]:
+    """The exceptions that led to this one, the first of them first, as Python tells them."""
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    if cause is None or not most:
+        return
+    yield from _causes(cause, most - 1)
+    yield from _frames(cause)
+    yield _headline(cause)
+    yield from _parts(cause)
+    yield f"\n{_BY_CAUSE if error.__cause__ else _BY_CHANCE}\n\n"
+
+
+def _parts(error: BaseException) -> Iterator[str]:
+    """What a group of exceptions consists of."""
+    if isinstance(error, BaseExceptionGroup):
+        for part in error.exceptions[:MOST_CAUSES]:
+            yield from (textwrap.indent(text, "  | ") for text in (*_frames(part), _headline(part)))
+
+
+def _headline(error: BaseException) -> str:
+    return f"{type(error).__qualname__}: {_message(error)}\n"
 
 
 def _place(error: BaseException) -> str:

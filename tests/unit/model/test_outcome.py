@@ -120,6 +120,36 @@ def test_what_pydantic_refused_is_not_quoted() -> None:
     )
 
 
+def test_a_description_tells_what_an_error_came_from() -> None:
+    def fails() -> None:
+        try:
+            raise ExceptionGroup("both", [_raised(KeyError("left")), _invalid()])
+        except ExceptionGroup:
+            try:
+                raise LookupError("none left")
+            except LookupError as error:
+                raise ConnectionError("the bank is away") from error
+
+    with pytest.raises(ConnectionError) as failed:
+        fails()
+    told = str(describe(failed.value, retryable=True).traceback)
+    words = ("ExceptionGroup: both", "  | KeyError: 'left'", "  | ValidationError: Model: n: Input should be a valid")
+    places = [told.index(text) for text in (*words, "During handling", "LookupError: none left", "direct cause")]
+    assert places == sorted(places)
+    assert told.rindex("in fails") > places[-1]
+    assert "input_value" not in told
+    assert "ConnectionError: the bank is away" not in told, "that is the message"
+
+
+def test_of_a_long_chain_the_newest_error_is_told_whole() -> None:
+    error = _raised(ValueError("the newest"))
+    error.__cause__ = error.__context__ = ValueError("y" * MAX_TRACEBACK * 2)
+    error.__cause__.__context__ = error  # no end
+    told = str(describe(error, retryable=False).traceback)
+    assert len(told) <= MAX_TRACEBACK
+    assert "in _raised" in told[-200:]
+
+
 def test_an_error_of_ours_has_no_traceback_and_a_bug_of_ours_has() -> None:
     with pytest.raises(ValueNotStorableError) as refusal:
         check_storable({1: 2}, "result", 100)
