@@ -21,7 +21,7 @@ from tests.support.walking import Walk
 #: `make` looks whether there is such a target, and runs nothing.
 _MAKE = '#!/bin/sh\nexec {make} -n -C ~/taskframework "$@"\n'
 #: Where the pages have the servers, which are elsewhere in the tests.
-API = "localhost:8000"
+API, PORT = "localhost:8000", "--port 8000"
 AMQP = "amqp://guest:guest@localhost:5672/"
 MONGODB = "mongodb://localhost:27017/tasks?replicaSet=rs0"
 
@@ -72,7 +72,7 @@ def installed(environment: dict[str, str], tmp_path_factory: pytest.TempPathFact
 def test_a_page_is_walked_to_its_end(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     known = request.getfixturevalue("environment" if page.name == "README.md" else "installed")
     [port] = free_ports(1)
-    elsewhere = {API: f"localhost:{port}"}
+    elsewhere = {API: f"localhost:{port}", PORT: f"--port {port}"}
     if _needs_servers(page):
         elsewhere[AMQP] = request.getfixturevalue("amqp_url")
         elsewhere[MONGODB] = request.getfixturevalue("mongo_url")

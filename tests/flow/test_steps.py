@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import re
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from taskframework import BackgroundTaskExecutable, TaskFramework, TaskOptions, TaskStatus, failpoint
+from taskframework import BackgroundTaskExecutable, TaskFramework, TaskStatus, failpoint
 from tests.flow.conftest import Run
 from tests.support.step_tasks import EVERY, NAMES, STEADY, Charges
 
@@ -60,24 +57,6 @@ async def test_a_step_is_done_again_only_if_it_was_not_recorded(
     task = await handle.task()
     assert (task.attempts, Charges.charged[task.task_id]) == (attempts, times)
     assert [entry.outcome for entry in task.steps] == [times]
-
-
-async def test_the_documented_tasks_run(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    document = Path(__file__).parents[2] / "docs" / "writing-a-task.md"
-    shown: dict[str, Any] = {"__name__": "documented"}
-    blocks = re.findall(r"^```python\n(.*?)^```", await asyncio.to_thread(document.read_text), re.DOTALL | re.MULTILINE)
-    await asyncio.to_thread(exec, "\n".join(blocks), shown)
-    in_thread = type("InThread", (shown["PackOrder"],), {"options": TaskOptions()})
-    async with run(extra=[shown["ShipOrder"], shown["WriteReport"], in_thread]) as framework:
-        order = {"order_id": "A-3", "cents": 499}
-        shipped = await framework.submit("ship-order", order)
-        assert await shipped.result(timeout=20) == "label of A-3, R-1"
-        assert list(shown["bank"].receipts) == [shipped.task_id]
-        packed = await framework.submit("pack-order", order)
-        assert await packed.result(timeout=20) == 600
-        assert [entry.outcome for entry in (await packed.task()).steps] == [100, 200, 300]
-        assert await (await framework.submit("write-report", "all is well")).result(timeout=20) is None
 
 
 async def test_a_replay_keeps_what_was_done(framework: TaskFramework) -> None:
