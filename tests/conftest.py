@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 from collections.abc import Iterator
 from typing import NoReturn, Protocol
 
@@ -34,7 +35,12 @@ class _Mongo(Protocol):
 
 
 def pytest_configure() -> None:
-    """Forget the developer's own settings: a test, and every process it starts, sees only what it sets itself."""
+    """Forget the developer's own settings: a test, and every process it starts, sees only what it sets itself.
+
+    A shell that runs the tests in the background has them, and what they start, ignore Ctrl-C; some tests send it.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in [name for name in os.environ if name.startswith("TASKFRAMEWORK_")]:
         if not name.startswith("TASKFRAMEWORK_TEST_"):
             del os.environ[name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -43,7 +44,8 @@ Stop it with Ctrl-C.
 def walk(folder: Path, page: str) -> None:
     text = folder.parent / "page.md"
     text.write_text(page)
-    with closing(Walk(text, folder, dict(os.environ), {"there:8000": "here:1"})) as walk:
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    with closing(Walk(text, folder, {**os.environ, "PATH": path}, {"there:8000": "here:1"})) as walk:
         for step in steps_of(page):
             walk.take(step)
         walk.stop()
