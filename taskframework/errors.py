@@ -116,7 +116,8 @@ class UnknownTaskTypeError(SubmissionError):
 
 
 _HOW_TYPES_BECOME_KNOWN = (
-    "A type is known once a `dev` or `worker` that executes it has started on this store, or here by `--app`."
+    "A type is known once a `dev` or `worker` that executes it has started on this store, or if it is registered here:"
+    " `--app`, or `framework.register(...)`."
 )
 
 

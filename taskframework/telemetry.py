@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -18,6 +19,7 @@ import structlog
 from opentelemetry import propagate, trace
 from opentelemetry.trace import Span, SpanKind
 from opentelemetry.util.types import AttributeValue
+from structlog.typing import EventDict
 
 
 @dataclass(slots=True, eq=False)
@@ -34,6 +36,8 @@ class AttemptMark:
 #: The attempt whose code runs here; whatever that code starts on the loop inherits it.
 running_attempt: ContextVar[AttemptMark | None] = ContextVar("running_attempt", default=None)
 
+#: What `logging` keeps for itself; a field of such a name would be refused with a KeyError.
+_NAMES_OF_LOGGING = {*vars(logging.makeLogRecord({})), "message", "asctime"} - {"exc_info", "stack_info"}
 _NO_SPAN: AbstractContextManager[None] = nullcontext()
 _tracer = trace.get_tracer("taskframework")
 
@@ -100,3 +104,26 @@ def _with_trace(values: dict[str, str | int | None]) -> dict[str, str | int | No
     if is_tracing() and (trace_id := current_trace_id()) is not None:
         values["trace_id"] = trace_id
     return values
+
+
+def log_structlog_by_logging() -> None:
+    """Let structlog write through `logging`, unless the program set it up itself.
+
+    By itself it prints to standard output, and the variables of every frame with an exception.
+    """
+    if not structlog.is_configured():
+        structlog.configure(
+            processors=[
+                structlog.stdlib.filter_by_level,
+                structlog.stdlib.PositionalArgumentsFormatter(),
+                structlog.contextvars.merge_contextvars,
+                _keep_names_of_logging,
+                structlog.stdlib.render_to_log_kwargs,
+            ],
+            wrapper_class=structlog.stdlib.BoundLogger,
+            logger_factory=structlog.stdlib.LoggerFactory(),
+        )
+
+
+def _keep_names_of_logging(_: object, __: str, line: EventDict) -> EventDict:
+    return {f"{name}_" if name in _NAMES_OF_LOGGING else name: value for name, value in line.items()}

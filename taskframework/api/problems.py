@@ -29,7 +29,7 @@ from taskframework.errors import (
     ValueNotStorableError,
 )
 from taskframework.model.query import CursorInvalidError
-from taskframework.model.values import problems_of
+from taskframework.model.values import MOST_PROBLEMS, problem, problems_of
 from taskframework.runtime import NotRunningError
 from taskframework.submission.service import InvalidRequestError
 
@@ -166,7 +166,7 @@ _INTERNAL = Problem(
 def _fields(error: SubmissionError) -> Sequence[Mapping[str, str]]:
     match error:
         case InvalidParametersError():
-            return [{**problem, "field": _below("parameters", problem["field"])} for problem in error.problems]
+            return [{**wrong, "field": _below("parameters", wrong["field"])} for wrong in error.problems]
         case InvalidRequestError():
             return [{"field": error.field, "message": error.message}]
         case UnknownTaskTypeError():
@@ -198,7 +198,7 @@ def invalid_fields(error: ValidationError) -> RequestRefusedError:
 
 def _refused_fields(found: Sequence[Mapping[str, str]]) -> RequestRefusedError:
     # A field nobody knows has whatever name the caller gave it.
-    problems = [{"field": problem["field"][:_SHOWN], "message": problem["message"]} for problem in found]
+    problems = [{"field": wrong["field"][:_SHOWN], "message": wrong["message"]} for wrong in found]
     first = problems[0]
     return RequestRefusedError(
         f"{first['field']}: {first['message']}.",
@@ -240,10 +240,7 @@ async def _answer(request: Request, error: Exception) -> Response:
 async def _answer_invalid(request: Request, error: Exception) -> Response:
     """FastAPI's own validation: query parameters, with the place of each as its first part."""
     found = error.errors() if isinstance(error, RequestValidationError) else ()
-    problems = [
-        {"field": ".".join(str(part) for part in problem["loc"][1:]) or "(whole)", "message": problem["msg"]}
-        for problem in found[:50]
-    ]
+    problems = [problem(wrong["loc"][1:], wrong["msg"]) for wrong in found[:MOST_PROBLEMS]]
     return problem_response(describe(_refused_fields(problems)), request)
 
 

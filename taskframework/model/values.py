@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from pydantic import ValidationError
 
 from taskframework.errors import ValueNotStorableError
 
+_MEMBER = re.compile(r"<\w+\.\w+: ('[^']*')>")
 #: A JSON value. Not spelled out recursively: type checkers and pydantic pay for that on every use.
 Json = Any
 
@@ -104,14 +106,15 @@ def fingerprint(*parts: bytes | str) -> str:
 def problems_of(error: ValidationError) -> list[dict[str, Any]]:
     """A pydantic error as field and message pairs, without the input (it may be a secret)."""
     found = error.errors(include_url=False, include_input=False, include_context=False)[:MOST_PROBLEMS]
-    return [problem(entry["loc"], _said(entry["msg"])) for entry in found]
+    return [problem(entry["loc"], entry["msg"]) for entry in found]
 
 
 def problem(place: Sequence[str | int], message: str) -> dict[str, Any]:
     """A field that does not fit; parts of a nested one are joined by dots."""
-    return {"field": ".".join(map(str, place)) or "(whole)", "message": message}
+    return {"field": ".".join(map(str, place)) or "(whole)", "message": _said(message)}
 
 
 def _said(message: str) -> str:
-    """What a validator said, without the words that pydantic puts before it."""
-    return message.removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    """What a validator said, without the words that pydantic puts before it, and members of an enum by their values."""
+    said = message.removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    return _MEMBER.sub(r"\1", said)

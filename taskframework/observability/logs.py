@@ -15,6 +15,7 @@ from structlog.typing import EventDict, Processor
 
 from taskframework.settings import ObservabilitySettings
 from taskframework.settings.logging_file import read_log_levels
+from taskframework.telemetry import log_structlog_by_logging
 
 #: What libraries quote of values that they refuse: pydantic what it was given, pymongo the whole document.
 _QUOTED = re.compile(r"(?<=input_value=)(?s:.*?)(?=, input_type=)|(?<=full error: ).*")
@@ -51,7 +52,7 @@ _TEXT: list[Processor] = [structlog.processors.format_exc_info, _leave_out_quote
 
 
 def configure_logging(settings: ObservabilitySettings, fields: Mapping[str, object] | None = None) -> None:
-    """Set up the standard library's logging for a process of ours; a program that embeds the framework has its own.
+    """Set up logging, structlog's too, for a process of ours; a program that embeds the framework has its own.
 
     Args:
         settings: form and level.
@@ -69,6 +70,7 @@ def configure_logging(settings: ObservabilitySettings, fields: Mapping[str, obje
             _printable,
             structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=plain),
         ]
+    log_structlog_by_logging()
     logging.config.dictConfig(
         {
             "version": 1,

@@ -10,7 +10,7 @@ from taskframework.errors import TaskNotFoundError, TransitionRefusedError
 from taskframework.model.events import event_for
 from taskframework.model.interventions import Cancel, Replay
 from taskframework.model.query import Page, TaskFilter
-from taskframework.model.status import LIVE, REPLAYABLE
+from taskframework.model.status import LIVE, REACHABLE, REPLAYABLE, TaskStatus
 from taskframework.model.task import Task
 from taskframework.stores.base import TaskStore
 
@@ -75,5 +75,5 @@ class TaskOperations:
         return replayed
 
 
-def _names(statuses: frozenset[str]) -> tuple[str, ...]:
-    return tuple(sorted(statuses))
+def _names(statuses: frozenset[TaskStatus]) -> tuple[str, ...]:
+    return tuple(status for status in REACHABLE if status in statuses)

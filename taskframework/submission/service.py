@@ -215,7 +215,7 @@ def _moment(field: str, value: datetime | None, now: datetime) -> datetime | Non
     if value is None:
         return None
     if not isinstance(value, datetime):
-        raise InvalidRequestError(field, f"it is a {type(value).__name__}", "Give a datetime with a time zone.")
+        raise InvalidRequestError(field, f"it is {value!r:.50}", "Give a datetime with a time zone.")
     if value.tzinfo is None:
         raise InvalidRequestError(field, "it has no time zone", "Add one, for example 2027-01-31T12:00:00Z.")
     if value - now > _FARTHEST:
@@ -229,20 +229,20 @@ def _priority(value: str) -> Priority:
     try:
         return Priority(value)
     except ValueError:
-        raise InvalidRequestError("priority", f"{value[:50]!r} is none", "Use high, normal or low.") from None
+        raise InvalidRequestError("priority", f"it is {value!r:.50}", "Use high, normal or low.") from None
 
 
 def _attempts(wanted: int | None, of_type: int | None, default: int) -> int:
     value = wanted if wanted is not None else of_type if of_type is not None else default
-    if not 1 <= value <= MAX_ATTEMPTS:
-        raise InvalidRequestError("max_attempts", f"it is {value}", f"Use 1 to {MAX_ATTEMPTS}.")
+    if type(value) is not int or not 1 <= value <= MAX_ATTEMPTS:
+        raise InvalidRequestError("max_attempts", f"it is {value!r:.50}", f"Use 1 to {MAX_ATTEMPTS}.")
     return value
 
 
-def _name(field: str, value: str | None) -> Any:
+def _name(field: str, value: object) -> Any:
     """Names travel in headers, indexes and logs: short, printable ASCII."""
     if value is None:
         return None
-    if not 0 < len(value) <= MAX_NAME or not (value.isascii() and value.isprintable()):
+    if not isinstance(value, str) or not 0 < len(value) <= MAX_NAME or not (value.isascii() and value.isprintable()):
         raise InvalidRequestError(field, "it is not a name", f"Use 1 to {MAX_NAME} printable ASCII characters.")
     return value

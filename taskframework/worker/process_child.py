@@ -29,6 +29,7 @@ from taskframework.model.values import MAX_PROGRESS_BYTES, MAX_RESULT_BYTES
 from taskframework.tasks.context import TaskContext
 from taskframework.tasks.steps import Steps
 from taskframework.tasks.values import storable
+from taskframework.telemetry import log_structlog_by_logging
 
 #: Every frame, both ways, is its length and as many bytes: the pickle of what it is and of its content.
 HEADER = struct.Struct("!I")
@@ -45,6 +46,7 @@ def main(connection: socket.socket) -> None:
     _end_with_parent()
     channel = _Channel(connection)
     logging.getLogger().handlers = [_LogsToParent(channel)]
+    log_structlog_by_logging()
     while (request := channel.requests.get()) is not None:
         _run_attempt(channel, request)
 

@@ -18,6 +18,7 @@ import gc
 from datetime import timedelta
 from typing import Annotated, Any
 
+import structlog
 from pydantic import AfterValidator, BaseModel, ValidationError
 
 from taskframework import BackgroundTaskExecutable, RetryableError, TaskContext, TaskOptions
@@ -60,6 +61,11 @@ def act(context: TaskContext[Order]) -> Any:
                 Account.model_validate({"number": password})
             except ValidationError:
                 context.logger.exception("no account")
+        case "log by structlog":
+            try:
+                raise KeyError("no such account")
+            except KeyError:
+                structlog.get_logger().exception("looked there too", bank="b7")
         case "validate":
             Account.model_validate({"number": password})
         case "return":
@@ -127,6 +133,7 @@ ENDS = {
     "retry": ["warning", "error"],
     "log": ["debug"],
     "log what was refused": ["debug"],
+    "log by structlog": ["debug"],
     "validate": ["error"],
     "return": ["error"],
     "once-": ["error"],
@@ -181,6 +188,7 @@ def test_no_secret_is_in_any_output_and_each_end_is_told_once(
 ) -> None:
     written = "".join([*dev.out, *dev.err])
     assert "looked in vain" in written
+    assert sum("looked there too" in line for line in dev.err) == len(KINDS)
     assert "nobody waits for this" in written
     assert SECRET not in written
     assert "\x1b" not in written, "no colours where nobody sees them"
@@ -219,7 +227,7 @@ def test_a_line_names_its_task_and_attempt_and_says_everything_once(
             frames = re.findall(r'File "(.*?)"', line.get("exception", ""))
             assert {frame.rpartition("/")[2] for frame in frames} <= {"bank.py", "main.py"}, line["exception"]
             assert line.get("exception", "").count("Traceback") <= 1
-        if does in ("fail", "retry", "validate", "log"):
+        if does in ("fail", "retry", "validate", "log", "log by structlog"):
             (traceback,) = [line["exception"] for line in lines if "exception" in line]
             assert traceback.startswith("Traceback (most recent call last):\n")
             assert "in act" in traceback

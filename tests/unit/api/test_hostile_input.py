@@ -226,6 +226,11 @@ async def test_filters(api: Api, query: str) -> None:
     problem_of(await api.get(f"{TASKS}?{query}"), 422, "invalid_request")
 
 
+async def test_a_status_that_is_none_is_told_which_there_are(api: Api) -> None:
+    problem = problem_of(await api.get(f"{TASKS}?status=fail"), 422, "invalid_request")
+    assert problem["detail"].startswith("status: Input should be 'QUEUED', 'RUNNING', 'RETRYING', ")
+
+
 @pytest.mark.parametrize("query", ["task_type=%00", "task_type=$ne", "task_type=", "task_type=%27"])
 async def test_filters_that_match_nothing(api: Api, query: str) -> None:
     await api.submit()

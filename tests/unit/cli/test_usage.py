@@ -37,7 +37,7 @@ def test_wrong_usage(cli: Cli, arguments: list[str], said: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message", "hint"),
     [
-        (["submit", "greets", '"you"'], "There is no task type 'greets'", "here by `--app`"),
+        (["submit", "greets", '"you"'], "There is no task type 'greets'", "registered here: `--app`"),
         (["submit", "greet", '"you"', "--app", "greeting"], "no task type 'greet'", "Did you mean 'greets'?"),
         (["submit", "greets", "1", "--app", "greeting"], "Input should be a valid string", "submit again"),
         (["submit", "greets", '"x"', "--app", "greeting", "--priority", "urgent"], "'urgent'", "high, normal or low"),

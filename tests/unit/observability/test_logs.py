@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterator
 
 import pytest
+import structlog
 from pydantic import BaseModel
 from pymongo.errors import BulkWriteError
 
@@ -25,6 +26,7 @@ def _logging_as_before() -> Iterator[None]:
     handlers, level = list(root.handlers), root.level
     yield
     root.handlers, root.level = handlers, level
+    structlog.reset_defaults()
 
 
 @pytest.fixture(params=["json", "console"])
@@ -106,3 +108,26 @@ def test_what_is_logged_does_not_steer_a_terminal(write: Write) -> None:
     text = write(lambda: logger.info("a \x1b[31mname", extra={"file": "\x1b]0;title\x07"}))
     assert "name" in text
     assert not {"\x1b", "\x07"} & set(text)
+
+
+def test_structlog_writes_the_same_lines(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    def log() -> None:
+        ours = structlog.get_logger("test.logs")
+        try:
+            has_variables()
+        except KeyError:
+            ours.exception("it %s", "failed", name="ada", bank="b7")
+
+    text = write(log)
+    assert capsys.readouterr().out == ""
+    assert SECRET not in text
+    assert "in has_variables" in text
+    if text.startswith("{"):
+        line = json.loads(text)
+        assert (line["event"], line["level"], line["logger"]) == ("it failed", "error", "test.logs")
+        assert (line["name_"], line["bank"]) == ("ada", "b7")
+
+
+def test_structlog_as_the_program_set_it_up_stays(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    structlog.configure(processors=[structlog.processors.KeyValueRenderer()])
+    assert write(lambda: structlog.get_logger().info("hello")) == ""

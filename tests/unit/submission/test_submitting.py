@@ -53,6 +53,28 @@ async def test_anything_else_is_refused(framework: TaskFramework, wrong: Any) ->
         await framework.submit(wrong, "text")
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"priority": 5},
+        {"not_before": 5},
+        {"deadline": "tomorrow"},
+        {"max_attempts": "3"},
+        {"max_attempts": True},
+        {"idempotency_key": 5},
+        {"user_id": b"ada"},
+        {"correlation_id": 5},
+    ],
+    ids=str,
+)
+async def test_a_value_of_another_type_is_refused_by_the_name_of_its_argument(
+    framework: TaskFramework, wrong: dict[str, Any]
+) -> None:
+    (name,) = wrong
+    with pytest.raises(InvalidRequestError, match=f"^{name}: "):
+        await framework.submit("counts", "text", **wrong)
+
+
 async def test_a_class_that_is_not_registered_is_an_unknown_type(framework: TaskFramework) -> None:
     with pytest.raises(UnknownTaskTypeError, match="'unregistered'"):
         await framework.submit(Unregistered, "text")

@@ -8,9 +8,10 @@ import inspect
 import threading
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import pytest
+from pydantic import AfterValidator
 
 from taskframework import BackgroundTaskExecutable, TaskContext, TaskOptions
 from taskframework.bus import EventBus
@@ -115,6 +116,28 @@ async def test_parameters_that_its_type_does_not_take_any_more_fail_the_task(exe
     attempt = RunningAttempt(task, Fence(task.task_id, 1, "claim"), 0)
     failed = failure(await executor.execute(TaskRegistry().register(Counts), attempt))
     assert (failed.error.code, failed.retryable, failed.error.retryable) == ("invalid_parameters", False, False)
+
+
+def look_up(value: int) -> int:
+    """A validator of the author's that raises what pydantic lets pass."""
+    raise (ConnectionError if value else KeyError)("no directory")
+
+
+@pytest.mark.parametrize(("parameters", "retryable"), [(0, False), (1, True)])
+async def test_a_validator_that_breaks_ends_the_attempt(
+    executor: TaskExecutorService, parameters: int, retryable: bool
+) -> None:
+    class LooksUp(BackgroundTaskExecutable[Annotated[int, AfterValidator(look_up)], None]):
+        task_type = "task"
+
+        async def execute(self, context: TaskContext[int]) -> None:
+            raise AssertionError("its code runs")
+
+    task = new_task(attempts=1, parameters=parameters)
+    attempt = RunningAttempt(task, Fence(task.task_id, 1, "claim"), 0)
+    failed = failure(await executor.execute(TaskRegistry().register(LooksUp), attempt))
+    assert (failed.error.code, failed.retryable) == ("execution_error", retryable)
+    assert "in look_up" in (failed.error.traceback or "")
 
 
 @pytest.mark.parametrize(
