@@ -109,6 +109,8 @@ class TaskExecutorService:
                 context = _context(registration, attempt, progress)
             except InvalidParametersError as error:
                 return Failed(describe(error, False, error.code), False)
+            except Exception as error:  # out of a validator, which is the author's code too
+                return classify(error, registration.executable.options.retry_on)
             # A task of its own: cancelling it stops the code and nothing else.
             run = loop.create_task(self._call(registration, context, limit))
         run.add_done_callback(happened)

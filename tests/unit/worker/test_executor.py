@@ -8,9 +8,10 @@ import inspect
 import threading
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import pytest
+from pydantic import AfterValidator
 
 from taskframework import BackgroundTaskExecutable, TaskContext, TaskOptions
 from taskframework.bus import EventBus
@@ -115,6 +116,24 @@ async def test_parameters_that_its_type_does_not_take_any_more_fail_the_task(exe
     attempt = RunningAttempt(task, Fence(task.task_id, 1, "claim"), 0)
     failed = failure(await executor.execute(TaskRegistry().register(Counts), attempt))
     assert (failed.error.code, failed.retryable, failed.error.retryable) == ("invalid_parameters", False, False)
+
+
+def looked_up(name: str) -> str:
+    return {"small": "s"}[name]
+
+
+async def test_an_error_out_of_a_validator_ends_the_attempt_like_one_of_the_code(executor: TaskExecutorService) -> None:
+    class Orders(BackgroundTaskExecutable[Annotated[str, AfterValidator(looked_up)], None]):
+        task_type = "task"
+
+        async def execute(self, context: TaskContext[str]) -> None:
+            raise AssertionError("its code runs")
+
+    task = new_task(attempts=1, parameters="large")
+    attempt = RunningAttempt(task, Fence(task.task_id, 1, "claim"), 0)
+    failed = failure(await executor.execute(TaskRegistry().register(Orders), attempt))
+    assert (failed.error.type, failed.error.message, failed.retryable) == ("KeyError", "'large'", False)
+    assert "looked_up" in (failed.error.traceback or "")
 
 
 @pytest.mark.parametrize(
