@@ -192,12 +192,15 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 
 
 def _run(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> None:
-    """Run the loop until the work is done, whatever else ends it, as `sys.exit` does in a callback of task code."""
+    """Run the loop until the work is done, whatever else ends it, as `sys.exit` does in a callback of task code.
+
+    Ctrl-C does not come this way: the work hears it as a signal.
+    """
     main = loop.create_task(work)
     while True:
         try:
             return loop.run_until_complete(main)
-        except (SystemExit, RuntimeError) as error:
+        except (SystemExit, KeyboardInterrupt, RuntimeError) as error:
             if main.done():
                 raise
             place = traceback.extract_tb(error.__traceback__)[-1]

@@ -77,13 +77,16 @@ class HttpEvents:
     @contextlib.asynccontextmanager
     async def connection(self, *, is_first: bool) -> AsyncGenerator[EventSource, None]:
         """The open stream."""
-        from httpx_sse import aconnect_sse
+        from httpx_sse import SSEError, aconnect_sse
 
         assert self._client is not None, "it was opened"
         # Events are not repeated; for this header, whatever its value, the interface tells that some may be missing.
         headers = {} if is_first else {"Last-Event-ID": "again"}
         async with aconnect_sse(self._client, "GET", self.url + PATH, headers=headers) as source:
             source.response.raise_for_status()
+            kind = source.response.headers.get("content-type", "without a type")
+            if not kind.startswith("text/event-stream"):
+                raise SSEError(f"the answer is {kind}, not a stream of events")
             yield source
 
 

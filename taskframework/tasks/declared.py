@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
+from pydantic_core import from_json, to_json
 
 from taskframework.errors import InvalidParametersError
 from taskframework.model.values import MOST_PROBLEMS, Json, problem
@@ -18,6 +20,8 @@ from taskframework.tasks.values import storable_parameters
 
 if TYPE_CHECKING:
     import jsonschema_rs
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +43,8 @@ class TaskDeclaration:
         """What there is to declare of a registered type."""
         return cls(
             task_type=registration.task_type,
-            parameters_schema=_schema(registration.parameters, "validation"),
-            result_schema=_schema(registration.result, "serialization"),
+            parameters_schema=_schema(registration.task_type, registration.parameters, "validation"),
+            result_schema=_schema(registration.task_type, registration.result, "serialization"),
             priority=registration.priority,
             max_attempts=registration.max_attempts,
         )
@@ -83,8 +87,14 @@ class _Schemas(GenerateJsonSchema):
         return {}
 
 
-def _schema(adapter: TypeAdapter[Any], mode: JsonSchemaMode) -> Json:
-    return adapter.json_schema(mode=mode, schema_generator=_Schemas)
+def _schema(task_type: str, adapter: TypeAdapter[Any], mode: JsonSchemaMode) -> Json:
+    """A schema as JSON; one that leaves all open if there is none, since a worker is to start all the same."""
+    try:
+        schema = adapter.json_schema(mode=mode, schema_generator=_Schemas)
+        return from_json(to_json(schema, inf_nan_mode="null"))
+    except Exception as error:  # authors add code and values of their own to a schema
+        logger.warning("task type %s has no JSON schema (%s): %s: %s", task_type, mode, type(error).__name__, error)
+        return {}
 
 
 def _problems(schema: Json, value: Json) -> Iterator[dict[str, Any]]:

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import sys
-from collections.abc import Coroutine, Generator, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterator
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -29,7 +29,7 @@ _INFRASTRUCTURE = _TRUSTED | {"uvicorn", "starlette", "fastapi", "anyio"}
 
 
 def contain(loop: asyncio.AbstractEventLoop) -> None:
-    """Keep task code from cancelling what is not its own on this loop, and from stopping it.
+    """Keep task code from cancelling what is not its own on this loop, and from stopping or shutting it down.
 
     For a loop that only runs the framework. Before anything runs there.
     """
@@ -43,6 +43,19 @@ def contain(loop: asyncio.AbstractEventLoop) -> None:
             _refused("stop the event loop of its worker", sys._getframe(1))
 
     loop.stop = stop_unless_contained  # type: ignore[method-assign]
+    # The first would end the framework, which runs inside an asynchronous generator, and leave a process that is deaf.
+    loop.shutdown_asyncgens = _contained_end(loop.shutdown_asyncgens)  # type: ignore[method-assign]
+    loop.shutdown_default_executor = _contained_end(loop.shutdown_default_executor)  # type: ignore[method-assign]
+
+
+def _contained_end(end: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Coroutine[Any, Any, None]]:
+    async def end_unless_contained(*options: Any) -> None:
+        if running_attempt.get() is None:
+            await end(*options)
+        else:
+            _refused("shut down the event loop of its worker", sys._getframe(1))
+
+    return end_unless_contained
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ TASKS = """
 import asyncio
 import ctypes
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -49,6 +50,8 @@ class Guilty(BackgroundTaskExecutable[str, str]):
                 await asyncio.to_thread(lambda: [task.cancel() for task in asyncio.all_tasks(loop) if task != current])
             case "stops the loop":
                 loop.stop()
+            case "shuts the loop down":
+                await loop.shutdown_asyncgens()
             case "closes the loop":
                 loop.close()
             case "exits":
@@ -57,6 +60,8 @@ class Guilty(BackgroundTaskExecutable[str, str]):
                 await asyncio.create_task(exits())
             case "exits in a callback":
                 loop.call_soon(sys.exit, 3)
+            case "interrupts in a callback":
+                loop.call_soon(signal.default_int_handler, signal.SIGINT, None)
         await asyncio.sleep(0.05)
         return "did its worst"
 
@@ -92,10 +97,12 @@ ENDS = [
     ("guilty", "cancels others", "COMPLETED", SURVIVED),
     ("guilty", "cancels from a thread", "COMPLETED", SURVIVED),
     ("guilty", "stops the loop", "COMPLETED", SURVIVED),
+    ("guilty", "shuts the loop down", "COMPLETED", SURVIVED),
     ("guilty", "closes the loop", "FAILED", "running"),
     ("guilty", "exits", "FAILED", "SystemExit"),
     ("guilty", "exits beside itself", "FAILED", "SystemExit"),
     ("guilty", "exits in a callback", "COMPLETED", SURVIVED),
+    ("guilty", "interrupts in a callback", "COMPLETED", SURVIVED),
     ("guilty-in-a-thread", None, "FAILED", "SystemExit"),
     ("guilty-in-a-process", "exits", "FAILED", "3"),
     ("guilty-in-a-process", "ends its process", "DEAD_LETTER", "ended with exit code 3"),
@@ -107,8 +114,10 @@ TOLD = {
     "cancels others": "tried to cancel asyncio tasks that are not its own",
     "cancels from a thread": "tried to cancel asyncio tasks that are not its own",
     "stops the loop": "tried to stop the event loop of its worker",
+    "shuts the loop down": "tried to shut down the event loop of its worker",
     "exits beside itself": "the event loop was left by SystemExit in task code",
     "exits in a callback": "the event loop was left by SystemExit in task code",
+    "interrupts in a callback": "the event loop was left by KeyboardInterrupt in task code",
 }
 
 

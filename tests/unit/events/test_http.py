@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from taskframework.brokers.base import ExternalMessage
-from taskframework.events.http import HttpEvents
+from taskframework.events.http import EventsUnavailableError, HttpEvents
 from tests.support.eventually import eventually
 
 STREAM = b"""event: resync
@@ -46,3 +46,11 @@ async def test_heartbeats_and_gaps_are_no_events(monkeypatch: pytest.MonkeyPatch
     assert heard == [b'{"n": 1}', b'{"n": 2}']
     assert "missed" in told[0]
     assert "ended" in told[1]
+
+
+async def test_an_address_where_something_else_answers_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, html="<p>Hello</p>"))
+    client = httpx.AsyncClient(transport=transport)
+    monkeypatch.setattr(httpx, "AsyncClient", lambda **_: client)
+    with pytest.raises(EventsUnavailableError, match=r"http://elsewhere: the answer is text/html.*, not a stream"):
+        await HttpEvents("http://elsewhere").open()

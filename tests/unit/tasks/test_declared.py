@@ -195,6 +195,45 @@ def test_a_type_that_no_schema_describes_whole_is_declared_all_the_same() -> Non
         again.accept({"most": "x"})
 
 
+def refused_by_its_author(_: dict[str, Any]) -> None:
+    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    "extra", [{"note": object()}, {"$ref": "#/nowhere"}, refused_by_its_author], ids=["value", "reference", "code"]
+)
+def test_a_type_without_a_schema_is_declared_open(extra: Any, caplog: pytest.LogCaptureFixture) -> None:
+    class Own(BaseModel):
+        model_config = ConfigDict(json_schema_extra=extra)
+
+        count: Annotated[int, Field(json_schema_extra=extra)] = 0
+
+    class HasOwn(BackgroundTaskExecutable[Own, int]):
+        task_type = "own"
+
+        async def execute(self, context: TaskContext[Own]) -> int:
+            return 1
+
+    declaration = TaskDeclaration.of(TaskRegistry().register(HasOwn))
+    assert declaration.accept({"count": "anything"})[0] == {"count": "anything"}
+    assert declaration.result_schema == {"type": "integer"}
+    assert "task type own has no JSON schema (validation): " in caplog.text
+
+
+def test_a_schema_is_json_in_the_process_that_declares_it_too() -> None:
+    class Unset(BaseModel):
+        ratio: float = float("nan")
+
+    class HasUnset(BackgroundTaskExecutable[Unset, None]):
+        task_type = "unset"
+
+        async def execute(self, context: TaskContext[Unset]) -> None: ...
+
+    declaration = TaskDeclaration.of(TaskRegistry().register(HasUnset))
+    assert declaration.parameters_schema["properties"]["ratio"]["default"] is None
+    assert TaskDeclaration.from_json(declaration.to_json()) == declaration
+
+
 def test_what_another_release_declared_can_be_read(declaration: TaskDeclaration) -> None:
     newer = declaration.to_json().replace('"priority"', '"more": {"a": 1}, "priority"')
     older = '{"task_type": "a", "parameters_schema": {}, "result_schema": {}, "priority": "normal"}'

@@ -210,7 +210,7 @@ async def test_a_task_factory_of_the_program_is_kept() -> None:
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def test_code_cannot_stop_the_loop_of_its_worker(
+def test_code_cannot_stop_the_loop_of_its_worker_nor_shut_it_down(
     new_loop: Callable[[], asyncio.AbstractEventLoop], caplog: pytest.LogCaptureFixture
 ) -> None:
     def contained_loop() -> asyncio.AbstractEventLoop:
@@ -219,20 +219,33 @@ def test_code_cannot_stop_the_loop_of_its_worker(
         return loop
 
     async def main() -> str:
-        loop = asyncio.get_running_loop()
+        loop, framework = asyncio.get_running_loop(), runs()
+        await anext(framework)
+        with code_of(attempt("tidy")):
+            await loop.shutdown_asyncgens()
+            await loop.shutdown_default_executor()
         with code_of(attempt()):
             loop.stop()
             loop.call_soon(loop.stop)
             await asyncio.to_thread(lambda: loop.call_soon_threadsafe(loop.stop))
         await asyncio.sleep(0.01)
+        assert await anext(framework) == "and runs"
         return "done"
 
     with asyncio.Runner(loop_factory=contained_loop) as runner:
         assert runner.run(main()) == "done"
         with pytest.raises(RuntimeError, match="stopped"):
             runner.run(stops())
-    [record] = caplog.records
-    assert record.getMessage().startswith("task guilty id of guilty tried to stop the event loop of its worker, at")
+    shut, stopped = (record.getMessage() for record in caplog.records)
+    assert shut.startswith("task tidy id of tidy tried to shut down the event loop of its worker, at")
+    assert f"{__file__}:" in shut
+    assert stopped.startswith("task guilty id of guilty tried to stop the event loop of its worker, at")
+
+
+async def runs() -> AsyncIterator[str]:
+    """Not task code, as a framework that runs."""
+    yield "runs"
+    yield "and runs"
 
 
 async def stops() -> None:
