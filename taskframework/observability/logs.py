@@ -17,8 +17,9 @@ from taskframework.settings import ObservabilitySettings
 from taskframework.settings.logging_file import read_log_levels
 from taskframework.telemetry import log_structlog_by_logging
 
-#: What libraries quote of values that they refuse: pydantic what it was given, pymongo the whole document.
-_QUOTED = re.compile(r"(?<=input_value=)(?s:.*?)(?=, input_type=)|(?<=full error: ).*")
+#: What libraries quote of values that they refuse: pydantic what it was given, some 50 characters of it, pymongo the
+#: whole document. Bounded: a text that only begins such quotes, time and again, would hold up the event loop.
+_QUOTED = re.compile(r"(?<=input_value=)(?s:.{0,100}?)(?=, input_type=)|(?<=full error: ).*")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 

@@ -131,3 +131,8 @@ def test_structlog_writes_the_same_lines(write: Write, capsys: pytest.CaptureFix
 def test_structlog_as_the_program_set_it_up_stays(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     structlog.configure(processors=[structlog.processors.KeyValueRenderer()])
     assert write(lambda: structlog.get_logger().info("hello")) == ""
+
+
+def test_a_text_with_many_beginnings_of_a_quote_takes_no_time_that_grows_with_its_square(write: Write) -> None:
+    text = "input_value=" * 50_000
+    assert text in write(lambda: logger.warning(text))
