@@ -1,7 +1,7 @@
-"""One connection of the server: how many there may be, and how long a client may take to send its request.
+"""One connection of the server: how many there may be, and how long a client may take to send a request and to read.
 
-uvicorn limits neither: a client that never finishes its headers would keep a file descriptor for ever. The time for a
-body is in `bodies.py`, which works under any server.
+uvicorn limits neither: a client that never finishes its headers, or never reads its answer, would keep a file
+descriptor for ever. The time for a body is in `bodies.py`, which works under any server.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ else:
 #: Seconds from the opening of a connection, or from the first bytes of a further request on it, to the end of the
 #: headers. Also for what still comes of a request that is answered already.
 HEAD_SECONDS = 10.0
+#: Seconds that a client has to read on when more than 64 KiB of its answer wait, which is asyncio's measure.
+READ_SECONDS = 30.0
 #: Bytes of a request line with its headers; four times what common servers take.
 MAX_HEAD = 64 * 1024
 #: With "auto": no more connections than this share of the file descriptors, and never more than this many; an open one
@@ -45,7 +47,7 @@ def most_connections() -> int:
 
 
 class BoundedProtocol(UvicornProtocol):
-    """uvicorn's protocol with a bound on connections (`limit_concurrency`), and on time and size of headers."""
+    """uvicorn's protocol with bounds: on connections (`limit_concurrency`), on headers, and on time to read answers."""
 
     def __init__(
         self,
@@ -59,6 +61,7 @@ class BoundedProtocol(UvicornProtocol):
         self._most, self.limit_concurrency = config.limit_concurrency, None
         self._late: asyncio.TimerHandle | None = None
         self._owed_so_far = 0
+        self._stalled: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         super().connection_made(transport)
@@ -86,8 +89,18 @@ class BoundedProtocol(UvicornProtocol):
                 "headers_too_large",
             )
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        # Not closed: that would wait until the client has read what is left.
+        self._stalled = self.loop.call_later(READ_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._reads_on()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
+        self._reads_on()
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
@@ -110,6 +123,11 @@ class BoundedProtocol(UvicornProtocol):
         if self._late is not None:
             self._late.cancel()
             self._late = None
+
+    def _reads_on(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
 
     def _is_late(self) -> None:
         if self._owed_so_far and not self._is_answered:

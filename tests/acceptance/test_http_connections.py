@@ -110,6 +110,19 @@ async def test_bad_chunks_are_refused(tmp_path: Path) -> None:
         assert await wire.status() == 400
 
 
+async def test_reading_has_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "READ_SECONDS", 0.2)
+    large = COUNT_WORDS | {"parameters": {"text": "x" * 1_000_000}}
+    async with serve(tmp_path, worker=False) as api, connected(api) as wire:
+        for _ in range(20):  # more than the kernel takes for a client that does not read
+            assert (await api.post(TASKS, json=large)).status_code == 202
+        others = len(api.server.server_state.connections) - 1
+        wire.writer.transport.pause_reading()  # type: ignore[attr-defined]  # that of a socket
+        wire.send(b"GET /api/v1/tasks HTTP/1.1\r\nHost: x\r\n\r\n")
+        await eventually(lambda: len(api.server.server_state.connections) == others)
+        await eventually(lambda: not api.server.server_state.tasks)
+
+
 async def test_headers_have_their_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with serve(tmp_path, worker=False) as api, connected(api) as second, AsyncExitStack() as stack:
         second.send(HEALTH)
