@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import warnings
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -27,6 +28,7 @@ def _logging_as_before() -> Iterator[None]:
     yield
     root.handlers, root.level = handlers, level
     structlog.reset_defaults()
+    logging.captureWarnings(False)
 
 
 @pytest.fixture(params=["json", "console"])
@@ -131,3 +133,16 @@ def test_structlog_writes_the_same_lines(write: Write, capsys: pytest.CaptureFix
 def test_structlog_as_the_program_set_it_up_stays(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     structlog.configure(processors=[structlog.processors.KeyValueRenderer()])
     assert write(lambda: structlog.get_logger().info("hello")) == ""
+
+
+def test_a_warning_of_python_is_a_line_too(write: Write) -> None:
+    def warn() -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("default")
+            warnings.warn("careful", UserWarning, stacklevel=1)
+
+    text = write(warn)
+    assert "careful" in text
+    assert "py.warnings" in text
+    if text.startswith("{"):
+        assert (json.loads(text)["level"], json.loads(text)["logger"]) == ("warning", "py.warnings")
