@@ -72,6 +72,7 @@ def configure_logging(settings: ObservabilitySettings, fields: Mapping[str, obje
             structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=plain),
         ]
     log_structlog_by_logging()
+    logging.captureWarnings(True)
     logging.config.dictConfig(
         {
             "version": 1,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterator
 from typing import Any
 
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel, Secret, SecretBytes, SecretStr, TypeAdapter
 
 from taskframework.errors import ValueNotStorableError
 from taskframework.model.values import MAX_PARAMETERS_BYTES, Json, check_storable
@@ -23,7 +24,11 @@ def storable_parameters(value: Any, adapter: TypeAdapter[Any] | None = None) -> 
         ValueNotStorableError: if a store could not keep them.
     """
     if isinstance(value, BaseModel) or (dataclasses.is_dataclass(value) and not isinstance(value, type)):
-        value = (adapter or TypeAdapter(type(value))).dump_python(value, mode="json", by_alias=True)
+        adapter = adapter or TypeAdapter(type(value))
+        if any(isinstance(leaf, (Secret, SecretStr, SecretBytes)) for leaf in _leaves(adapter.dump_python(value))):
+            # The task would get the asterisks, and nobody would know before it runs.
+            raise ValueNotStorableError("parameters", "a SecretStr becomes asterisks in JSON; name where the secret is")
+        value = adapter.dump_python(value, mode="json", by_alias=True)
     return value, check_storable(value, "parameters", MAX_PARAMETERS_BYTES)
 
 
@@ -50,14 +55,18 @@ def refuse_non_finite(value: Any, what: str) -> None:
     Raises:
         ValueNotStorableError: if there is one in the value.
     """
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueNotStorableError(what, f"{value} is not a JSON number")
-    if isinstance(value, (list, tuple, set, frozenset)):
-        for item in value:
-            refuse_non_finite(item, what)
-    elif isinstance(value, dict):
-        for item in value.values():
-            refuse_non_finite(item, what)
+    for leaf in _leaves(value):
+        if isinstance(leaf, float) and not math.isfinite(leaf):
+            raise ValueNotStorableError(what, f"{leaf} is not a JSON number")
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """What is inside of all collections of a value."""
+    if isinstance(value, (list, tuple, set, frozenset, dict)):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _leaves(item)
+    else:
+        yield value
 
 
 def _dumped(model: BaseModel, what: str) -> Json:

@@ -47,6 +47,7 @@ def main(connection: socket.socket) -> None:
     channel = _Channel(connection)
     logging.getLogger().handlers = [_LogsToParent(channel)]
     log_structlog_by_logging()
+    logging.captureWarnings(True)
     while (request := channel.requests.get()) is not None:
         _run_attempt(channel, request)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import warnings
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -27,6 +28,7 @@ def _logging_as_before() -> Iterator[None]:
     yield
     root.handlers, root.level = handlers, level
     structlog.reset_defaults()
+    logging.captureWarnings(False)
 
 
 @pytest.fixture(params=["json", "console"])
@@ -136,3 +138,16 @@ def test_structlog_as_the_program_set_it_up_stays(write: Write, capsys: pytest.C
 def test_a_text_with_many_beginnings_of_a_quote_takes_no_time_that_grows_with_its_square(write: Write) -> None:
     text = "input_value=" * 50_000
     assert text in write(lambda: logger.warning(text))
+
+
+def test_a_warning_of_python_is_a_line_too(write: Write) -> None:
+    def warn() -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("default")
+            warnings.warn("careful", UserWarning, stacklevel=1)
+
+    text = write(warn)
+    assert "careful" in text
+    assert "py.warnings" in text
+    if text.startswith("{"):
+        assert (json.loads(text)["level"], json.loads(text)["logger"]) == ("warning", "py.warnings")

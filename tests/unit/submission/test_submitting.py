@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel, SecretStr
 
 from taskframework import (
     BackgroundTaskExecutable,
@@ -17,6 +18,7 @@ from taskframework import (
     TaskContext,
     TaskFramework,
     UnknownTaskTypeError,
+    ValueNotStorableError,
 )
 
 
@@ -27,6 +29,18 @@ class Counts(BackgroundTaskExecutable[str, int]):
         return len(context.parameters)
 
 
+class Login(BaseModel):
+    user: str = "ada"
+    passwords: list[SecretStr] = []
+
+
+class LogsIn(BackgroundTaskExecutable[Login, int]):
+    task_type = "logs-in"
+
+    def execute(self, context: TaskContext[Login]) -> int:
+        return len(context.parameters.passwords)
+
+
 class Unregistered(Counts):
     task_type = "unregistered"
 
@@ -35,6 +49,7 @@ class Unregistered(Counts):
 async def framework(tmp_path: Path) -> AsyncIterator[TaskFramework]:
     framework = TaskFramework(Settings.model_validate({"store": {"url": f"sqlite:///{tmp_path}/tasks.db"}}))
     framework.register(Counts)
+    framework.register(LogsIn)
     async with framework.desk_only():
         yield framework
 
@@ -73,6 +88,12 @@ async def test_a_value_of_another_type_is_refused_by_the_name_of_its_argument(
     (name,) = wrong
     with pytest.raises(InvalidRequestError, match=f"^{name}: "):
         await framework.submit("counts", "text", **wrong)
+
+
+async def test_a_secret_that_would_be_stored_as_asterisks_is_refused(framework: TaskFramework) -> None:
+    with pytest.raises(ValueNotStorableError, match="a SecretStr becomes asterisks"):
+        await framework.submit(LogsIn, Login(passwords=[SecretStr("hunter2")]))
+    assert (await (await framework.submit(LogsIn, Login())).task()).parameters == {"user": "ada", "passwords": []}
 
 
 async def test_a_class_that_is_not_registered_is_an_unknown_type(framework: TaskFramework) -> None:
