@@ -56,7 +56,8 @@ def classify(error: BaseException, retry_on: tuple[type[BaseException], ...] = (
 
     `RetryableError` and `NonRetryableError` say so themselves, and so does a boolean `retryable` (or `is_retryable`)
     attribute. Of the rest, what `retry_on` names and the system's own errors (`OSError` with `ConnectionError` and
-    `TimeoutError`) may pass; everything else is a bug or bad input, and the same attempt would fail again.
+    `TimeoutError`) may pass, and so may a group of such errors alone; everything else is a bug or bad input, and the
+    same attempt would fail again.
 
     Args:
         error: what the code raised.
@@ -77,7 +78,10 @@ def _is_retryable(error: BaseException, retry_on: tuple[type[BaseException], ...
     for name in ("retryable", "is_retryable"):
         if isinstance(own := _attribute(error, name), bool):
             return own
-    return isinstance(error, (*retry_on, OSError, TimeoutError))
+    if isinstance(error, (*retry_on, OSError, TimeoutError)):
+        return True
+    # What an `asyncio.TaskGroup` makes of the errors of its tasks.
+    return isinstance(error, BaseExceptionGroup) and all(_is_retryable(part, retry_on) for part in error.exceptions)
 
 
 def _own_delay(error: BaseException) -> timedelta | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,10 +15,12 @@ from pydantic.errors import PydanticSchemaGenerationError, PydanticUndefinedAnno
 
 from taskframework.errors import InvalidParametersError, RegistrationError, UnknownTaskTypeError
 from taskframework.model.status import LANES
-from taskframework.model.values import Json, problems_of
+from taskframework.model.values import Json, problem, problems_of
 from taskframework.tasks.executable import BackgroundTaskExecutable
 from taskframework.tasks.options import TaskOptions
 from taskframework.tasks.values import storable_parameters
+
+logger = logging.getLogger(__name__)
 
 TASK_TYPE = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
 
@@ -50,7 +53,16 @@ class Registration:
             InvalidParametersError: naming each field that does not fit.
             ValueNotStorableError: if a store could not keep them.
         """
-        self.validate_parameters(value)
+        try:
+            self.validate_parameters(value)
+        except InvalidParametersError:
+            raise
+        except (
+            Exception
+        ) as error:  # pydantic lets it pass; whoever submits can do nothing about it but change the value
+            logger.exception("a validator of task type %s broke", self.task_type)
+            broke = problem((), f"a validator of the task type broke ({type(error).__name__})")
+            raise InvalidParametersError(self.task_type, [broke]) from error
         return storable_parameters(value, self.parameters)
 
     def validate_parameters(self, value: Any) -> Any:

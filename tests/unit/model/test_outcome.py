@@ -79,6 +79,8 @@ def _invalid() -> ValidationError:
         (HostileError(), False),
         (CarelessError(), True),
         (MemoryError(), False),
+        (ExceptionGroup("all may pass", [RetryableError(), ExceptionGroup("too", [OSError()])]), True),
+        (ExceptionGroup("one is a bug", [RetryableError(), KeyError()]), False),
     ],
 )
 def test_classification(error: Exception, retryable: bool) -> None:

@@ -164,6 +164,18 @@ def test_what_a_validator_of_the_author_says_comes_as_it_is() -> None:
         TaskRegistry().register(OfEven).validate_parameters([1])
 
 
+def test_a_submission_that_breaks_a_validator_is_refused_and_its_author_told(caplog: pytest.LogCaptureFixture) -> None:
+    def looks_up(value: int) -> int:
+        return {1: 2}[value]
+
+    class OfKnown(Base[Annotated[int, AfterValidator(looks_up)]]):
+        task_type = "of-known"
+
+    with pytest.raises(InvalidParametersError, match=r"a validator of the task type broke \(KeyError\)"):
+        TaskRegistry().register(OfKnown).accept([5])
+    assert "in looks_up" in caplog.text
+
+
 def test_two_of_one_type_and_unknown_ones() -> None:
     registry = TaskRegistry()
     registry.register(NeedsArguments(2))
