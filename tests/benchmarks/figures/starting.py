@@ -21,6 +21,17 @@ _PROGRAMS = {
     "start_help": ("-m", "taskframework", "--help"),
     "start_list": ("-m", "taskframework", "tasks", "list"),
 }
+#: There is nothing to look at before something has executed once.
+_STORE = """
+import asyncio
+from taskframework import TaskFramework
+
+async def main():
+    async with TaskFramework().running():
+        pass
+
+asyncio.run(main())
+"""
 
 
 def starting() -> Samples:
@@ -30,6 +41,7 @@ def starting() -> Samples:
         ServerFailed: One does not end well; the message is what it printed.
     """
     with tempfile.TemporaryDirectory(prefix="taskframework-bench-") as folder:
+        _start(("-c", _STORE), folder)
         return {name: [_start(program, folder) for _ in range(_STARTS)] for name, program in _PROGRAMS.items()}
 
 
