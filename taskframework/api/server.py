@@ -49,7 +49,7 @@ class ApiServer(uvicorn.Server):
                 lifespan="off",
                 ws="none",
                 log_config=None,
-                log_level=logging.WARNING,
+                log_level=logging.ERROR,  # a warning for each malformed request would let any client fill the log
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,

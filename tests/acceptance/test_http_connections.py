@@ -77,7 +77,9 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-async def test_what_is_no_request_is_refused_and_harms_nothing(tmp_path: Path, name: str) -> None:
+async def test_what_is_no_request_is_refused_and_harms_nothing(
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     content, status = REFUSED[name]
     async with serve(tmp_path, worker=False) as api:
         async with connected(api) as wire:
@@ -85,6 +87,7 @@ async def test_what_is_no_request_is_refused_and_harms_nothing(tmp_path: Path, n
             assert await wire.status() == status
         assert (await api.get("/healthz")).status_code == 200
         assert (await api.get(TASKS)).json()["items"] == []
+    assert [record for record in caplog.records if record.name.startswith("uvicorn")] == [], "no way to fill the log"
 
 
 @pytest.mark.parametrize(
