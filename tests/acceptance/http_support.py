@@ -99,9 +99,12 @@ async def tell_much(api: Api) -> None:
 
 
 async def names_until_end(source: EventSource) -> list[str]:
-    return [event.event async for event in source.aiter_sse()]
+    return [event.event async for event in source.aiter_sse() if event.data]
 
 
 async def one(source: AsyncIterator[ServerSentEvent]) -> ServerSentEvent:
+    """The next event; a heartbeat, which httpx-sse takes for an event without data, is none."""
     async with asyncio.timeout(20):
-        return await anext(source)
+        while not (event := await anext(source)).data:
+            pass
+        return event

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -106,6 +107,8 @@ class Member:
 
     async def stop(self, *, patience: float = 45.0) -> float:
         """End it in order; return the seconds it took. The exit code is for the checker."""
+        with contextlib.suppress(MemberFailed):
+            await self.ready()  # one that was only just started does not know the signal yet, and just ends
         began = time.monotonic()
         pid = self.pid
         self._recorder.record("fault.start", fault="SIGTERM", target=self.name, pids=[pid])
