@@ -107,6 +107,9 @@ class StoreBreaker:
                 await self._ping()
             except StoreError:
                 self.open(error)
+            else:
+                # A call that began while the store was away may fail when it is back, and that was told.
+                return self._clock.monotonic() - self._closed_at < _SOON
         return self.is_open
 
     async def closed(self, within: float | None) -> bool:

@@ -70,7 +70,7 @@ def test_what_is_as_printed_passes(folder: Path) -> None:
         ("from greeting import TEXT", ""),
         ("hello …, 0199…", "good evening …"),
         ("# exit code 3", ""),
-        ("sleep 600", "exit"),
+        ("echo Listening; sleep 600", "exit"),
         ("`greeting.py`:", "another name"),
     ],
 )

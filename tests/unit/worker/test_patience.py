@@ -91,3 +91,19 @@ async def test_a_call_that_took_too_long_does_not_make_a_store_that_answers_one_
     assert breaker.is_open is is_away
     assert [message[:27] for message in caplog.messages] == (["the store is away: too slow"] if is_away else [])
     await breaker.stop()
+
+
+async def test_what_fails_late_when_the_store_is_back_says_nothing_new() -> None:
+    clock = FakeClock()
+
+    async def ping() -> None: ...
+
+    breaker = StoreBreaker(ping, clock)
+    breaker.open(StoreUnavailableError("gone"))
+    await eventually(lambda: clock.sleeping == 1)
+    clock.advance(10)
+    await eventually(lambda: not breaker.is_open)
+    assert await breaker.is_away(StoreUnavailableError("of a call from before"))
+    clock.advance(60)
+    assert not await breaker.is_away(StoreUnavailableError("slow by itself"))
+    await breaker.stop()
