@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from taskframework import frames
 from taskframework.errors import NonRetryableError, RetryableError, TaskframeworkError
 from taskframework.model.task import TaskError
-from taskframework.model.values import Json, fingerprint, problems_of
+from taskframework.model.values import Json, fingerprint, in_one_line
 
 MAX_MESSAGE = 2_000
 MAX_TRACEBACK = 8_000
@@ -115,9 +115,7 @@ def _message(error: BaseException) -> str:
     """What an exception says. pydantic's would quote its input, which is often a parameter, to logs and events."""
     try:
         if isinstance(error, ValidationError):
-            return "; ".join(
-                f"{error.title}: {problem['field']}: {problem['message']}" for problem in problems_of(error)
-            )
+            return f"{error.title}: {in_one_line(error)}"
         if isinstance(error, (RetryableError, NonRetryableError)):
             return str(getattr(error, "message", None) or error)
         return str(error)

@@ -109,6 +109,11 @@ def problems_of(error: ValidationError) -> list[dict[str, Any]]:
     return [problem(entry["loc"], entry["msg"]) for entry in found]
 
 
+def in_one_line(error: ValidationError) -> str:
+    """The same as a sentence for a person."""
+    return "; ".join(f"{wrong['field']}: {wrong['message']}" for wrong in problems_of(error))
+
+
 def problem(place: Sequence[str | int], message: str) -> dict[str, Any]:
     """A field that does not fit; parts of a nested one are joined by dots."""
     return {"field": ".".join(map(str, place)) or "(whole)", "message": _said(message)}

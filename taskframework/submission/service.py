@@ -191,11 +191,12 @@ def type_name(given: object) -> str:
     Raises:
         InvalidRequestError: if it is anything else.
     """
+    if isinstance(given, str):
+        return given
     is_task = isinstance(given, BackgroundTaskExecutable) or (
         isinstance(given, type) and issubclass(given, BackgroundTaskExecutable)
     )
-    name = getattr(given, "task_type", None) if is_task else given
-    if isinstance(name, str):
+    if is_task and isinstance(name := getattr(given, "task_type", None), str):
         return name
     what = "the task class has no task_type" if is_task else f"{given!r:.100} names no task"
     raise InvalidRequestError("task_type", what, "Give the type's name, its class or an instance of that.")

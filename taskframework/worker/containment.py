@@ -104,11 +104,14 @@ def _contained_task(
 
 
 def _is_foreign(task: asyncio.Task[Any]) -> bool:
-    """Whether the attempt whose code runs here has no business with a task: another one's, or the process's."""
+    """Whether the attempt whose code runs here has no business with a task: another one's, or the process's.
+
+    Its own is not foreign, nor what an attempt left behind that is over, nor what the program started before any
+    attempt and is none of the infrastructure.
+    """
     owner = context_of(task).get(running_attempt)
     if owner is running_attempt.get():
         return False
-    # What an attempt left to others when it ended, such as the reader of a shared connection, is anybody's.
     is_in_use = owner is not None and not owner.is_over
     return is_in_use or _package(_frame_of(task)) in _INFRASTRUCTURE
 
@@ -118,10 +121,13 @@ def _frame_of(task: asyncio.Task[Any]) -> FrameType | None:
 
 
 def _may_end(caller: FrameType, task: asyncio.Task[Any]) -> bool:
+    """Whether the code that asks may end a task that is foreign to the attempt in whose name it runs."""
+    if caller.f_globals is globals():
+        # Nobody asks for this task: it is what a cancelled one waits for, and `_ContainedTask.cancel` passes that on.
+        return False
     package = _package(caller)
     if package in _TRUSTED:
-        # From here a cancellation is only passed on, to whatever the cancelled task waits for.
-        return caller.f_globals is not globals()
+        return True
     # A library ends tasks of its own, such as the reader of a connection that several attempts share.
     return is_installed(caller.f_code.co_filename) and package == _package(_frame_of(task))
 

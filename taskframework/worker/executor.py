@@ -16,7 +16,7 @@ from taskframework.clock import Clock
 from taskframework.errors import InvalidParametersError, NonRetryableError, TaskframeworkError
 from taskframework.model.outcome import Failed, Outcome, Released, Succeeded, classify, describe
 from taskframework.model.transitions import DEADLINE, DEADLINE_PASSED
-from taskframework.model.values import MAX_RESULT_BYTES, check_storable, problems_of
+from taskframework.model.values import MAX_RESULT_BYTES, check_storable, in_one_line
 from taskframework.stores.base import TaskStore
 from taskframework.tasks.context import AttemptControl, TaskContext
 from taskframework.tasks.options import as_timedelta
@@ -208,8 +208,7 @@ def _storable_result(registration: Registration, value: Any) -> Any:
         plain = registration.result.dump_python(validated, mode="json", by_alias=True)
         check_storable(plain, "result", MAX_RESULT_BYTES)
     except ValidationError as error:
-        wrong = "; ".join(f"{problem['field']}: {problem['message']}" for problem in problems_of(error))
-        raise BadResultError(f"The result is not the declared type: {wrong}."[:2000]) from None
+        raise BadResultError(f"The result is not the declared type: {in_one_line(error)}."[:2000]) from None
     except (TaskframeworkError, ValueError, TypeError, RecursionError) as error:
         raise BadResultError(f"The result cannot be stored: {error}"[:2000]) from None
     return plain

@@ -38,9 +38,9 @@ def driver_errors() -> Iterator[None]:
     try:
         yield
     except BulkWriteError as error:
-        away = [entry for entry in error.details["writeErrors"] if entry["code"] in AWAY]
-        for entry in (*error.details["writeConcernErrors"], *away):
-            raise StoreUnavailableError(f"MongoDB: {entry['errmsg']}.") from error
+        doubts = [entry for entry in error.details["writeErrors"] if entry["code"] in AWAY]
+        if doubts := [*error.details["writeConcernErrors"], *doubts]:
+            raise StoreUnavailableError(f"MongoDB: {doubts[0]['errmsg']}.") from error
         raise PartlyRefused({entry["index"]: refusal(entry) for entry in error.details["writeErrors"]}) from error
     except PyMongoError as error:
         raise _translated(error) from error
