@@ -27,6 +27,15 @@ async def test_a_failed_task_shows_its_error_without_a_traceback(open_api: OpenA
     assert "traceback" not in task["error"]
 
 
+async def test_callers_share_every_task_and_are_told_so(api: Api) -> None:
+    hers = await api.framework.submit("count-words", {"text": "one"}, user_id="ada")
+    assert (await api.get(f"{TASKS}/{hers.task_id}")).json()["user_id"] == "ada"
+    assert hers.task_id in {task["task_id"] for task in (await api.get(TASKS)).json()["items"]}
+    told = (await api.get("/openapi.json")).json()["info"]["description"]
+    assert "all of them see and change every task" in told
+    assert "visible" not in problem_of(await api.get(f"{TASKS}/unknown"), 404, "task_not_found")["hint"]
+
+
 async def test_an_unknown_task_is_not_found(api: Api) -> None:
     missing = "01a1fb8b-634e-7738-860b-a451aa2c2669"
     for method, path in [("GET", ""), ("GET", "/events"), ("POST", "/cancel"), ("POST", "/retry")]:
