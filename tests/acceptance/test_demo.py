@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -32,24 +33,30 @@ def texts(folder: Folder) -> Path:
     return texts
 
 
+def _lines(said: str) -> dict[str, str]:
+    """What was said of each file."""
+    found = (re.fullmatch(r"\[ *\d+/\d+\] (\S+): (.*)", line) for line in said.splitlines())
+    return {match[1]: match[2] for match in found if match}
+
+
 def test_files_that_cannot_be_digested_fail_with_their_reason_and_the_others_go_on(folder: Folder, texts: Path) -> None:
+    with (texts / "huge.txt").open("wb") as huge:
+        huge.truncate(10**12)
     done = folder.run("demo", "texts", "--output", "out/report.md")
-    rows = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines() if line.startswith("texts/")}
-    assert rows["texts/tides.md"][:3] == ["COMPLETED", "18", "2"]
-    assert rows["texts/more/empty.txt"][:3] == ["COMPLETED", "0", "0"]
-    reasons = {name: " ".join(cells[1:]) for name, cells in rows.items() if cells[0] == "FAILED"}
-    assert reasons == {
-        "texts/noise.bin": "not text: a NUL byte at position 0",
-        "texts/latin.txt": "not UTF-8 text: byte 2 cannot be decoded",
-        "texts/loop": "cannot be read: too many levels of symbolic links",
-        "texts/gone.md": "cannot be read: no such file or directory",
-    }
-    assert "2 completed, 4 failed" in done.stdout
+    assert _lines(done.stderr) == {
+        "texts/tides.md": "18 words, comes, follows, itself",
+        "texts/more/empty.txt": "0 words",
+        "texts/noise.bin": "FAILED: not text: a NUL byte at position 0",
+        "texts/latin.txt": "FAILED: not UTF-8 text: byte 2 cannot be decoded",
+        "texts/huge.txt": "FAILED: too large: 1,000,000,000,000 bytes, and the demo reads 33,554,432 at most",
+        "texts/loop": "FAILED: cannot be read: too many levels of symbolic links",
+        "texts/gone.md": "FAILED: cannot be read: no such file or directory",
+    }, "hidden files and caches are left out"
+    assert "2 completed, 5 failed" in done.stdout
     assert done.stderr.count("a NUL byte") == 1, "the display tells of it, not the log once more"
-    assert set(rows) == {"texts/tides.md", "texts/more/empty.txt", *reasons}, "hidden files and caches are left out"
     report = (folder.path / "out" / "report.md").read_text()
     assert "The moon pulls the water of the sea towards itself." in report
-    assert "not text: a NUL byte" in report
+    assert "No digest: not text: a NUL byte" in report
 
 
 def test_one_file_more_than_once_is_one_task(folder: Folder, texts: Path) -> None:
@@ -75,11 +82,13 @@ def test_the_tasks_can_be_kept_and_looked_at(folder: Folder, texts: Path) -> Non
     assert len(folder.json("dlq", "list", env=store)["items"]) == 4
 
 
-def test_without_paths_the_docs_of_the_folder_are_digested(folder: Folder) -> None:
+def test_without_paths_the_docs_of_the_folder_are_digested_else_the_readme(folder: Folder) -> None:
     (folder.path / "docs").mkdir()
     (folder.path / "docs" / "one.md").write_text("One sentence stands here for all the others.")
     (folder.path / "README.md").write_text("Not this one.")
-    assert "docs/one.md" in folder.run("demo").stdout
+    assert set(_lines(folder.run("demo").stderr)) == {"docs/one.md"}
+    (folder.path / "docs" / "one.md").rename(folder.path / "docs" / "one.json")
+    assert set(_lines(folder.run("demo").stderr)) == {"README.md"}, "a folder that holds only data is no document"
 
 
 def test_without_paths_and_docs_samples_are_digested(folder: Folder) -> None:
@@ -91,19 +100,13 @@ def test_without_paths_and_docs_samples_are_digested(folder: Folder) -> None:
     assert "lighthouse" in (folder.path / "demo-report.md").read_text()
 
 
-def test_data_is_skipped_with_the_reason(folder: Folder, texts: Path) -> None:
+def test_data_in_a_folder_is_left_out(folder: Folder, texts: Path) -> None:
     (texts / "chart.svg").write_text("<svg><text>Words and words.</text></svg>")
     (texts / "more" / "rows.JSON").write_text('{"text": "Words and words."}')
     (texts / "code.py").write_text('"""What this does, in a sentence."""\n')
-    done = folder.run("demo", "texts")
-    rows = {line.split()[0]: " ".join(line.split()[1:]) for line in done.stdout.splitlines() if line}
-    assert rows["texts/chart.svg"] == "SKIPPED data (.svg), neither prose nor source code"
-    assert rows["texts/more/rows.JSON"] == "SKIPPED data (.JSON), neither prose nor source code"
-    assert rows["texts/code.py"].startswith("COMPLETED")
-    assert "7 tasks in" in done.stdout
-    assert "2 files skipped." in done.stdout
-    report = (folder.path / "demo-report.md").read_text()
-    assert "| texts/chart.svg | data (.svg), neither prose nor source code |" in report
+    found = _lines(folder.run("demo", "texts").stderr)
+    assert "texts/code.py" in found
+    assert found.keys().isdisjoint({"texts/chart.svg", "texts/more/rows.JSON"})
 
 
 @pytest.mark.parametrize(
@@ -112,8 +115,7 @@ def test_data_is_skipped_with_the_reason(folder: Folder, texts: Path) -> None:
         (["missing.md"], 2, "missing.md does not exist"),
         (["texts/.hidden/secret.md", "nix"], 2, "nix does not exist"),
         (["empty"], 1, "There is no file to digest in empty."),
-        (["rows.json"], 1, "There is no file to digest in rows.json."),
-        (["texts", "--output", "texts"], 1, "texts is a folder."),
+        (["texts", "--output", "texts"], 1, "texts cannot be written"),
         (["texts", "--output", "texts/tides.md/report.md"], 1, "cannot be written"),
     ],
 )
@@ -121,18 +123,18 @@ def test_what_cannot_be_done_is_said_before_the_work(
     folder: Folder, texts: Path, arguments: list[str], code: int, said: str
 ) -> None:
     (folder.path / "empty").mkdir()
-    (folder.path / "rows.json").write_text("[]")
+    (folder.path / "empty" / "rows.json").write_text("[]")
     done = folder.run("demo", *arguments, code=code)
     assert said in done.stderr
     assert done.stdout == ""
 
 
 def test_ctrl_c_ends_it_without_a_trace(folder: Folder) -> None:
-    (folder.path / "long.txt").write_text("Many a long sentence about nothing but sentences stands here. " * 100_000)
+    (folder.path / "long.txt").write_text("Many a long sentence about nothing but sentences stands here. " * 500_000)
     (folder.path / "short.txt").write_text("Short.")
     before = set(folder.path.iterdir())
     demo = folder.start("demo", "long.txt", "short.txt", env={"TMPDIR": str(folder.path)})
     demo.line("[1/2] short.txt")
     assert demo.end(signal.SIGINT) == 130
-    assert "".join(demo.err).splitlines()[-1] == "[1/2] short.txt: 1 word", "nobody needs more words"
+    assert "".join(demo.err).splitlines()[-1] == "[1/2] short.txt: 1 word, short", "nobody needs more words"
     assert set(folder.path.iterdir()) == before

@@ -11,11 +11,13 @@ from typing import Annotated
 
 import typer
 
-from taskframework.cli.demo.files import KEPT, DemoError, collect, default_paths, why_skipped
-from taskframework.cli.demo.samples import SAMPLES
+from taskframework.cli.demo.files import SAMPLES, collect
 from taskframework.cli.output import note
+from taskframework.errors import TaskframeworkError
 
 _REPORT = Path("demo-report.md")
+_KEPT = Path("demo.db")  # where `--keep` leaves the tasks
+_DOCUMENTS = (Path("docs"), Path("README.md"))  # what is digested if no path is given: the first that holds a file
 
 
 def demo(
@@ -26,36 +28,50 @@ def demo(
         ),
     ] = None,
     output: Annotated[Path, typer.Option("--output", metavar="FILE", help="Where the report is written.")] = _REPORT,
-    keep: Annotated[bool, typer.Option("--keep", help=f"Keep the tasks in {KEPT}, to look at them.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help=f"Keep the tasks in {_KEPT}, to look at them.")] = False,
 ) -> None:
     """Digest text files, a task each, on the embedded broker and store: nothing to install, nothing left behind."""
-    from taskframework.cli.demo.job import DemoJob  # with all that finds key words, which other commands need not load
+    from taskframework.cli.demo.job import digest_and_report  # with the framework, which the help need not load
 
-    with _documents(paths or default_paths()) as files:
-        DemoJob(files, output, keep).run()
-
-
-@contextmanager
-def _documents(paths: Sequence[Path]) -> Iterator[list[Path]]:
-    """The files to digest; samples of our own if none are named and none are here."""
-    if paths:
-        yield _files(paths)
-        return
-    with tempfile.TemporaryDirectory(prefix="taskframework-") as folder:
-        for name, text in SAMPLES.items():
-            Path(folder, name).write_text(text, encoding="utf-8")
-        note("There are no documents here, so a few samples are digested. Your own: taskframework demo PATH...")
-        yield collect([Path(folder)])
+    # An interrupted opening may still create the file of the store while its folder is being removed.
+    with tempfile.TemporaryDirectory(prefix="taskframework-demo-", ignore_cleanup_errors=True) as folder:
+        here = [path for path in _DOCUMENTS if path.exists() and collect([path])]
+        files = _files(paths or here[:1] or _samples(Path(folder)))
+        with _told_if_unwritable(output):
+            digest_and_report(files, _KEPT if keep else Path(folder, "tasks.db"), output)
+    if keep:
+        note(f"Look at the tasks: TASKFRAMEWORK_STORE__URL=sqlite:///{_KEPT} taskframework tasks list")
+    else:
+        note("The tasks themselves are gone; --keep leaves them to look at. Next: taskframework dev --app yourmodule")
 
 
 def _files(paths: Sequence[Path]) -> list[Path]:
     for path in paths:
         if not os.path.lexists(path):
             raise typer.BadParameter(f"{path} does not exist.", param_hint="PATH")
-    files = collect(paths)
-    if all(map(why_skipped, files)):
-        raise DemoError(
-            f"There is no file to digest in {', '.join(map(str, paths))}.",
-            hint="Name files of prose or source code, or folders that hold some: taskframework demo PATH...",
-        )
-    return files
+    if files := collect(paths):
+        return files
+    raise TaskframeworkError(
+        f"There is no file to digest in {', '.join(map(str, paths))}.",
+        hint="Name files of prose or source code, or folders that hold some: taskframework demo PATH...",
+    )
+
+
+def _samples(folder: Path) -> list[Path]:
+    note("There are no documents here, so a few samples are digested. Your own: taskframework demo PATH...")
+    for name, text in SAMPLES.items():
+        Path(folder, name).write_text(text, encoding="utf-8")
+    return [Path(folder, name) for name in SAMPLES]
+
+
+@contextmanager
+def _told_if_unwritable(output: Path) -> Iterator[None]:
+    """Refuse before the work what could not be written after it, and tell of what still goes wrong then."""
+    refusal = TaskframeworkError(f"{output} cannot be written.", hint="Name another file: --output /tmp/report.md")
+    folder = next(folder for folder in output.absolute().parents if folder.exists())
+    if output.is_dir() or not folder.is_dir() or not os.access(output if output.exists() else folder, os.W_OK):
+        raise refusal
+    try:
+        yield
+    except OSError as error:
+        raise refusal from error

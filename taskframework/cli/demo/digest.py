@@ -1,41 +1,31 @@
-"""A digest of a text in any language: counts, key words and the sentences that say most. Pure but for `read_text`."""
-# ruff: noqa: RUF001 - the punctuation of other scripts is meant
+"""A digest of a text: its title, how it begins, its size and its most frequent words."""
 
 from __future__ import annotations
 
-import codecs
-import math
-from collections.abc import Sequence
+import re
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
-from taskframework.cli.demo.prose import read_prose
-from taskframework.cli.demo.scripts import count_words
-from taskframework.cli.demo.terms import Lexicon, Term, build_lexicon
 from taskframework.errors import NonRetryableError
 
-_MOST_KEY_WORDS = 8
-_MOST_SUMMARY_SENTENCES = 3
-_MOST_RANKED = 2_000  # sentences; the rest of a huge text is only counted
-_MOST_READ = 2_000  # characters of one sentence: a text without full stops is one
-_WORDS_PER_MINUTE = 220
-_CHARACTERS_PER_MINUTE = 400  # of scripts without spaces
+_LARGEST = 32 * 2**20  # bytes of a file: sixteen are read at a time, and all of them stay in memory meanwhile
+_BEGINNING = 20_000  # characters in which the title and the first paragraph are looked for
+_SHORTEST_PARAGRAPH, _LONGEST_SHOWN = 40, 300  # characters of the beginning
+_MOST_WORDS, _FEWEST_LETTERS = 8, 4  # of the frequent words; shorter words say little in most languages
+_WORDS_PER_REPORT = 200_000  # counted between two reports of progress: a few tenths of a second
 
-_SHORTEST, _LONGEST = 30, 300  # width of a sentence that can stand alone
-_LEAST_LETTERS = 0.7  # share of letters in what is not a space
-_SENTENCE_ENDS = tuple(".!?…。！？؟।॥።”»\"')")
-_OPEN_ENDS = (":", "：", ",", "，", ";", "；")
-_FIXED_WIDTH = 60  # added to each width, so that the shortest sentences do not win by their shortness
-_LEAD = 0.6  # how much the very first sentence gains over the last
-_REPEATED = 0.4  # what a term is still worth after a chosen sentence has said it
-
-
-@dataclass(frozen=True, slots=True)
-class KeyWord:
-    """A word the text is about, as it is written most often, and how often it occurs in any form."""
-
-    word: str
-    count: int
+_UNSPACED = "\u3040-\u30ff\u3400-\u9fff"  # Chinese and Japanese are written without spaces
+_LETTERS = rf"[^\x00-\x20!-/:-@\[-`{{-~\x7f-\xbf\u2000-\u2bff\u3000-\u303f\uff00-\uff20{_UNSPACED}]+"
+_WORD = re.compile(rf"(?P<word>{_LETTERS}(?:[-'’]{_LETTERS})*)|[{_UNSPACED}]+")  # noqa: RUF001
+_PAIR = re.compile(r"[\u30a0-\u30ff\u3400-\u9fff]{2}")  # without hiragana, which is mostly grammar
+_MARKUP = re.compile(r"!?\[([^\[\]]{0,200})\]\([^()]{0,500}\)|\*\*|`")
+_CONNECTING = re.compile(
+    "also|because|been|before|could|does|each|from|have|into|more|most|only|other|over|same|some|such|than|that|their|"
+    "them|then|there|these|they|this|those|under|until|very|were|what|when|where|which|while|will|with|without|would|your"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,103 +33,72 @@ class Digest:
     """What a reader wants to know before reading.
 
     Attributes:
-        title: the first heading, else the title in the front matter, else the first sentence; may be empty.
-        characters: length of the text, spaces included.
-        words: words; in scripts without spaces each character counts.
-        sentences: sentences of the prose, without headings, code and tables.
-        lines: lines of the file.
-        reading_minutes: for a person, to one decimal.
-        key_words: the heaviest first.
-        summary: whole sentences in the order of the text.
+        title: the first line that says anything.
+        beginning: the first paragraph after it, shortened; may be empty.
+        words: words; where no spaces are written each character counts.
+        frequent_words: each with how often it occurs; pairs of characters where no spaces are written.
     """
 
     title: str
+    beginning: str
     characters: int
     words: int
-    sentences: int
     lines: int
-    reading_minutes: float
-    key_words: tuple[KeyWord, ...]
-    summary: tuple[str, ...]
+    frequent_words: dict[str, int]
 
 
-def digest(text: str) -> Digest:
-    """Digest a text. Its cost grows with the length of the text and no faster."""
-    prose = read_prose(text)
-    spaced, unspaced = count_words(text)
-    ranked = [sentence[:_MOST_READ] for sentence in prose.sentences[:_MOST_RANKED]]
-    cells = [cell[:_MOST_READ] for cell in prose.cells[: _MOST_RANKED - len(ranked)]]
-    lexicon = build_lexicon([*ranked, *cells], prose.headings)
-    return Digest(
-        title=prose.title,
-        characters=len(text),
-        words=spaced + unspaced,
-        sentences=len(prose.sentences),
-        lines=len(text.splitlines()),
-        reading_minutes=round(spaced / _WORDS_PER_MINUTE + unspaced / _CHARACTERS_PER_MINUTE, 1),
-        key_words=tuple(KeyWord(term.word, term.count) for term in lexicon.best(_MOST_KEY_WORDS)),
-        summary=_summarise(ranked, lexicon),
-    )
+def digest(text: str, tell: Callable[[float], None] = lambda _: None) -> Digest:
+    """Digest a text. If it is long, `tell` hears now and then which share of it is counted."""
+    words = 0
+    counts: Counter[str] = Counter()
+    for number, match in enumerate(_WORD.finditer(text), start=1):
+        if word := match["word"]:
+            words += 1
+            counts[word.lower()] += 1
+        else:
+            words += len(match[0])
+            counts.update(left + right for left, right in pairwise(match[0]))
+        if number % _WORDS_PER_REPORT == 0:
+            tell(match.end() / len(text))
+    frequent = sorted(filter(_is_telling, counts), key=lambda word: (-counts[word], word))
+    chosen = {word: counts[word] for word in frequent[:_MOST_WORDS]}
+    return Digest(*_beginning(text[:_BEGINNING]), len(text), words, len(text.splitlines()), chosen)
 
 
 def read_text(path: Path) -> str:
-    """Read a text file: UTF-8, or UTF-16 with its mark.
+    """Read a text file.
 
     Raises:
         NonRetryableError: if it cannot be read or is not text; the message says which, without the path.
     """
-    if path.exists() and not path.is_file():
-        raise NonRetryableError("not a file" if not path.is_dir() else "a folder, not a file")
     try:
+        if path.exists() and not path.is_file():
+            raise NonRetryableError("a folder, not a file" if path.is_dir() else "not a file")
+        if (size := path.stat().st_size) > _LARGEST:
+            raise NonRetryableError(f"too large: {size:,} bytes, and the demo reads {_LARGEST:,} at most")
         content = path.read_bytes()
+        if (position := content.find(0)) >= 0:
+            raise NonRetryableError(f"not text: a NUL byte at position {position}")
+        return content.decode("utf-8-sig")
     except OSError as error:
         raise NonRetryableError(f"cannot be read: {(error.strerror or type(error).__name__).lower()}") from error
-    is_utf_16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    if not is_utf_16 and (position := content.find(0)) >= 0:
-        raise NonRetryableError(f"not text: a NUL byte at position {position}")
-    try:
-        return content.decode("utf-16") if is_utf_16 else content.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
-        name = "UTF-16" if is_utf_16 else "UTF-8"
-        raise NonRetryableError(f"not {name} text: byte {error.start} cannot be decoded") from error
+        raise NonRetryableError(f"not UTF-8 text: byte {error.start} cannot be decoded") from error
 
 
-def _summarise(sentences: Sequence[str], lexicon: Lexicon) -> tuple[str, ...]:
-    """The sentences that together say most of what is weighty, each measured by what the others have not said."""
-    standing = ((number, sentence) for number, sentence in enumerate(sentences) if _can_stand(sentence))
-    found = {number: list(dict.fromkeys(lexicon.find(sentence))) for number, sentence in standing}
-    value = {term: math.sqrt(term.weight) for terms in found.values() for term in terms}
-    said: set[Term] = set()
-    chosen: list[int] = []
-    while found and len(chosen) < _MOST_SUMMARY_SENTENCES:
-        adding = [number for number, terms in found.items() if not said.issuperset(terms)]
-        best = max(adding or found, key=lambda number: _score(number, sentences, found[number], value))
-        terms = found.pop(best)
-        value.update({term: value[term] * _REPEATED for term in terms})
-        said.update(terms)
-        chosen.append(best)
-    return tuple(sentences[number] for number in sorted(chosen))
-
-
-def _score(number: int, sentences: Sequence[str], terms: Sequence[Term], value: dict[Term, float]) -> float:
-    sentence = sentences[number]
-    lead = 1 + _LEAD * (1 - number / len(sentences)) ** 4
-    whole = 1.0 if sentence.endswith(_SENTENCE_ENDS) else 0.6
-    weight: float = sum(value[term] for term in terms) / (_FIXED_WIDTH + _width(sentence)) ** 0.75
-    return weight * lead * whole * _share_of_letters(sentence) ** 3
-
-
-def _can_stand(sentence: str) -> bool:
-    return (
-        _SHORTEST <= _width(sentence) <= _LONGEST
-        and not sentence.endswith(_OPEN_ENDS)
-        and _share_of_letters(sentence) >= _LEAST_LETTERS
+def _beginning(text: str) -> tuple[str, str]:
+    title, _, rest = text[re.search(r"[^\W_]|$", text).start() :].partition("\n")  # type: ignore[union-attr]
+    paragraphs = (
+        " ".join(part.split()) for part in rest.split("\n\n") if not part.lstrip().startswith(("#", "|", "<"))
     )
+    return _plain(title), _plain(next((part for part in paragraphs if len(part) >= _SHORTEST_PARAGRAPH), ""))
 
 
-def _share_of_letters(text: str) -> float:
-    return sum(character.isalpha() for character in text) / (len(text) - text.count(" "))
+def _plain(text: str) -> str:
+    plain = _MARKUP.sub(r"\1", text).strip(" #*=_-'\"")
+    return plain if len(plain) <= _LONGEST_SHOWN else plain[: _LONGEST_SHOWN - 1] + "…"
 
 
-def _width(text: str) -> int:
-    return len(text) + sum(character > "\u2e80" for character in text)
+def _is_telling(word: str) -> bool:
+    is_long = len(word) >= _FEWEST_LETTERS and not word[0].isdigit()
+    return (is_long and not _CONNECTING.fullmatch(word)) or _PAIR.fullmatch(word) is not None

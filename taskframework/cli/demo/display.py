@@ -1,101 +1,73 @@
-"""What the demo shows while it runs, and the table at its end."""
+"""What the demo shows while it runs: bars on a terminal, and a line for each file that is done."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
-from rich.console import Console, Group
-from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
+from pydantic import TypeAdapter
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from taskframework.cli.demo.state import DemoState, FileOutcome
-from taskframework.cli.output import counted, printable, table
-from taskframework.cli.render import status_text
+from taskframework.cli.demo.digest import Digest
+from taskframework.cli.output import counted, err, printable
+from taskframework.model.events import TaskEvent
+from taskframework.model.status import TaskStatus
 
-_MOST_RUNNING = 6
-_MOST_ROWS = 200
-_BAR = 30
+_DIGEST = TypeAdapter(Digest)
 
 
 class DemoDisplay:
-    """Bars on a terminal, a line for each file elsewhere."""
+    """Hears what happens to the tasks of these files, and shows it.
 
-    def __init__(self, console: Console, files: Iterable[str]) -> None:
-        self.state = DemoState(files, self._tell)
-        self._console = console
-        self._started = time.monotonic()
-        self._is_shown = False
+    Attributes:
+        outcomes: the digest of each file, or the reason why there is none.
+    """
+
+    def __init__(self, files: Sequence[str]) -> None:
+        self.outcomes: dict[str, Digest | str] = {}
+        self.finished = asyncio.Event()
+        self._files = frozenset(files)
+        columns = (BarColumn(30), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+        self._bars = Progress(*columns, console=err(), transient=True, disable=not err().is_terminal)
+        self._all = self._bars.add_task("Digesting", total=len(files))
+        self._bar_of: dict[str, TaskID] = {}
 
     @contextmanager
     def shown(self) -> Iterator[None]:
         """Show while the context lasts; what ends after it, because of Ctrl-C, is not news any more."""
-        live = Live(console=self._console, get_renderable=self._bars, transient=True, refresh_per_second=10)
-        self._is_shown = True
-        try:
-            with live if self._console.is_terminal else nullcontext():
+        with self._bars:
+            try:
                 yield
-        finally:
-            self._is_shown = False
+            finally:
+                self.finished.set()
 
-    @property
-    def seconds(self) -> float:
-        return time.monotonic() - self._started
-
-    def _tell(self, outcome: FileOutcome) -> None:
-        if self._console.is_terminal or not self._is_shown:
+    def hear(self, event: TaskEvent) -> None:
+        """Listener for every task event; an earlier demo that was interrupted may have left tasks of other files."""
+        task, file = event.task, event.task.parameters
+        if file not in self._files or self.finished.is_set():
             return
-        total = self.state.total
-        number = f"[{len(self.state.outcomes):>{len(str(total))}}/{total}]"
-        said = counted(outcome.digest.words, "word") if outcome.digest else f"{outcome.status}: {outcome.reason}"
-        self._console.print(Text(printable(f"{number} {outcome.file}: {said}")), soft_wrap=True)
+        if task.status is TaskStatus.COMPLETED:
+            self.take(file, _DIGEST.validate_python(task.result))
+        elif task.status.is_final:
+            self.take(file, task.error.message if task.error else task.status.value)
+        elif isinstance(task.progress, dict):
+            if file not in self._bar_of:
+                self._bar_of[file] = self._bars.add_task(printable(file), total=100)
+            self._bars.update(self._bar_of[file], completed=task.progress["percent"])
 
-    def _bars(self) -> Group:
-        files = Table.grid(padding=(0, 2, 0, 0))
-        for running in list(self.state.running.values())[:_MOST_RUNNING]:
-            bar = ProgressBar(100, running.percent or 0, width=_BAR // 2, pulse=running.percent is None)
-            files.add_row("", bar, Text(printable(running.file), overflow="ellipsis", no_wrap=True), running.step)
-        return Group(self._overall(), files)
-
-    def _overall(self) -> Table:
-        done, total, failed = len(self.state.outcomes), self.state.total, self.state.failed
-        grid = Table.grid(padding=(0, 2, 0, 0))
-        grid.add_row(
-            "Digesting",
-            ProgressBar(total, done, width=_BAR, complete_style="cyan", finished_style="green"),
-            f"{done:,} of {total:,}",
-            Text(f"{failed:,} failed" if failed else "", style="red"),
-            Text(f"{self.seconds:.1f} s", style="dim"),
-        )
-        return grid
-
-
-def outcome_table(outcomes: Sequence[FileOutcome]) -> tuple[Table, int]:
-    """The files below each other, one line each; and how many digested ones were left out because there are many."""
-    left_out = 0
-    if len(outcomes) > _MOST_ROWS:
-        failed = sum(outcome.digest is None for outcome in outcomes)
-        room = max(0, _MOST_ROWS - failed)
-        digested = [outcome for outcome in outcomes if outcome.digest is not None]
-        left_out = len(digested) - room
-        hidden = {outcome.file for outcome in digested[room:]}
-        outcomes = [outcome for outcome in outcomes if outcome.file not in hidden]
-    made = table("File", "Status", "Words", "Sentences", "Key words or reason")
-    made.columns[0].overflow = "fold"
-    made.columns[1].no_wrap = True
-    made.columns[2].justify = made.columns[3].justify = "right"
-    for outcome in outcomes:
-        made.add_row(Text(printable(outcome.file)), status_text(outcome.status), *_cells(outcome))
-    return made, left_out
-
-
-def _cells(outcome: FileOutcome) -> Iterator[str | Text]:
-    digest = outcome.digest
-    if digest is None:
-        yield from ("", "", Text(printable(outcome.reason), style="red"))
-        return
-    words = ", ".join(key_word.word for key_word in digest.key_words)
-    yield from (f"{digest.words:,}", f"{digest.sentences:,}", Text(printable(words), overflow="ellipsis", no_wrap=True))
+    def take(self, file: str, outcome: Digest | str) -> None:
+        """Note what became of a file."""
+        self.outcomes[file] = outcome
+        done, total = len(self.outcomes), len(self._files)
+        if file in self._bar_of:
+            self._bars.remove_task(self._bar_of.pop(file))
+        self._bars.update(self._all, completed=done, description=f"{done:,} of {total:,}")
+        said, style = f"FAILED: {outcome}", "red"
+        if isinstance(outcome, Digest):
+            said, style = ", ".join([counted(outcome.words, "word"), *list(outcome.frequent_words)[:3]]), ""
+        line = printable(f"[{done:>{len(str(total))}}/{total}] {file}: {said}")
+        self._bars.console.print(Text(line, style=style), soft_wrap=True)
+        if done == total:
+            self.finished.set()

@@ -1,30 +1,35 @@
-"""Which files the demo processes."""
+"""Which files the demo processes: those named, those below the folders named, or three short samples."""
 
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from taskframework.errors import TaskframeworkError
-
-#: Where `--keep` leaves the tasks.
-KEPT = Path("demo.db")
-
 _SKIPPED = ("__pycache__", "node_modules")
-#: Files of text without sentences.
+#: Endings of files that hold data: to count their words would tell nobody anything.
 _DATA = frozenset({".csv", ".json", ".jsonl", ".lock", ".log", ".svg", ".toml", ".tsv", ".xml", ".yaml", ".yml"})
 
+_BREAD = """# Bread
 
-class DemoError(TaskframeworkError):
-    """The demo could not do its job."""
+Yeast makes the dough rise: it eats the sugar of the flour and breathes out gas, and the dough holds the gas.
+"""
+_LIGHTHOUSES = """# Lighthouses
+
+Each lighthouse has its own rhythm of flashes: a sailor who counts the seconds can find the lighthouse on the chart.
+"""
+_TIDES = """# Tides
+
+The moon pulls the water of the sea towards itself. As the earth turns, each coast has the tide twice a day.
+"""
+#: What there is to digest where there are no documents.
+SAMPLES = {"bread.md": _BREAD, "lighthouses.md": _LIGHTHOUSES, "tides.md": _TIDES}
 
 
 def collect(paths: Sequence[Path]) -> list[Path]:
     """The files to process: the ones given, and those below the folders given, in the order of their names.
 
-    Hidden files, caches and virtual environments are left out unless they are given themselves.
+    Hidden files, caches, virtual environments and data are left out unless they are given themselves.
     """
     found: dict[str, Path] = {}
     for path in paths:
@@ -33,33 +38,14 @@ def collect(paths: Sequence[Path]) -> list[Path]:
     return list(found.values())
 
 
-def default_paths() -> list[Path]:
-    """What there is to digest if nobody says: the docs here, else the readme, else nothing."""
-    here = [path for path in (Path("docs"), Path("README.md")) if path.exists() and collect([path])]
-    return here[:1]
-
-
-def why_skipped(file: Path) -> str:
-    """Why a file is not worth a task; empty if it is."""
-    return f"data ({file.suffix}), neither prose nor source code" if file.suffix.lower() in _DATA else ""
-
-
 def _walk(folder: Path) -> Iterator[Path]:
     for here, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if _is_wanted(Path(here, name)))
-        for name in sorted(names):
-            file = Path(here, name)
-            if not name.startswith(".") and not _is_special(file):
+        for file in sorted(Path(here, name) for name in names if not name.startswith(".")):
+            # No pipe, socket or device; a link that leads nowhere is kept, and its task will say so.
+            if file.suffix.lower() not in _DATA and (file.is_file() or file.is_symlink()):
                 yield file
 
 
 def _is_wanted(folder: Path) -> bool:
     return not folder.name.startswith(".") and folder.name not in _SKIPPED and not (folder / "pyvenv.cfg").exists()
-
-
-def _is_special(file: Path) -> bool:
-    """Whether it is a pipe, socket or device. What cannot be looked at is kept: its task will say why."""
-    try:
-        return not stat.S_ISREG(file.stat().st_mode)
-    except OSError:
-        return False

@@ -1,113 +1,87 @@
-"""The demo's work: digests files on the embedded broker and store, shows it and writes a report."""
+"""The demo's work: a task for each file on the embedded broker and store, and what came of them."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
-import os
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.logging import RichHandler
-from rich.text import Text
 
-from taskframework.cli.demo.display import DemoDisplay, outcome_table
-from taskframework.cli.demo.executable import DigestDocument
-from taskframework.cli.demo.files import KEPT, DemoError, why_skipped
-from taskframework.cli.demo.report import ReportRow, write_report
-from taskframework.cli.demo.running import digest_all
-from taskframework.cli.demo.state import SKIPPED, FileOutcome
-from taskframework.cli.output import counted, err, note, out, run, say
+from taskframework.cli.demo.digest import Digest, digest, read_text
+from taskframework.cli.demo.display import DemoDisplay
+from taskframework.cli.demo.report import write_report
+from taskframework.cli.output import counted, err, note, run, say
+from taskframework.errors import ValueNotStorableError
+from taskframework.model.events import TaskEvent
 from taskframework.observability import task_log
 from taskframework.runtime import TaskFramework
 from taskframework.settings import Settings
+from taskframework.submission.service import SubmitRequest
+from taskframework.tasks.context import TaskContext
+from taskframework.tasks.executable import BackgroundTaskExecutable
+from taskframework.tasks.options import TaskOptions
 
 #: Threads that read and digest. More than processors, since reading waits for disks.
 _THREADS = 16
+#: Seconds without an end after which we look whether the store still answers.
+_PATIENCE = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class DemoJob:
-    """What to digest, and what shall be left of it."""
+class DigestDocument(BackgroundTaskExecutable[str, Digest]):
+    """Reads a text file, whose path is the parameter, and digests it: a plain function, so it runs in a thread."""
 
-    files: Sequence[Path]
-    output: Path
-    keep: bool
+    task_type = "digest-document"
+    options = TaskOptions(max_attempts=1)  # what cannot be read now will not be readable a moment later
 
-    def run(self) -> None:
-        """Do it, with everything a person wants to see.
-
-        Raises:
-            DemoError: if the report cannot be written.
-            StoreError: if the store fails.
-        """
-        _check_output(self.output)
-        with _store(self.keep) as store:
-            digested, seconds = _digest([file for file in self.files if not why_skipped(file)], store)
-        skipped = [FileOutcome(str(file), SKIPPED, reason=why) for file in self.files if (why := why_skipped(file))]
-        outcomes = [*digested, *skipped]
-        shown, left_out = outcome_table(outcomes)
-        out().print(shown)
-        if left_out:
-            note(f"... and {left_out:,} more that were digested; the report has them all.")
-        _write(outcomes, self.output)
-        failed = sum(outcome.digest is None for outcome in digested)
-        tasks = counted(len(digested), "task")
-        say(f"\n{tasks} in {seconds:.1f} s: {len(digested) - failed:,} completed, {failed:,} failed.")
-        if skipped:
-            say(f"{counted(len(skipped), 'file')} skipped.")
-        say(f"Report: {self.output}")
-        if self.keep:
-            note(f"Look at the tasks: TASKFRAMEWORK_STORE__URL=sqlite:///{KEPT} taskframework tasks list")
-        else:
-            note(
-                "The tasks themselves are gone; --keep leaves them to look at. Next: taskframework dev --app yourmodule"
-            )
+    def execute(self, context: TaskContext[str]) -> Digest:
+        text = read_text(Path(context.parameters))
+        return digest(text, lambda share: context.update_progress_soon({"percent": round(100 * share)}))
 
 
-def _check_output(output: Path) -> None:
-    """Refuse before the work what could not be written after it."""
-    if output.is_dir():
-        raise DemoError(f"{output} is a folder.", hint="Name a file: --output report.md")
-    folder = next(folder for folder in output.absolute().parents if folder.exists())
-    if not folder.is_dir() or not os.access(output if output.exists() else folder, os.W_OK):
-        raise DemoError(f"{output} cannot be written.", hint="Name another file: --output /tmp/report.md")
+def digest_and_report(files: Sequence[Path], store: Path, output: Path) -> None:
+    """Digest the files with the tasks in a store of their own, write the report, and tell how it went.
 
-
-@contextmanager
-def _store(keep: bool) -> Iterator[Path]:
-    if keep:
-        yield KEPT
-        return
-    # An interrupted opening may still create the file while the folder is being removed.
-    with tempfile.TemporaryDirectory(prefix="taskframework-demo-", ignore_cleanup_errors=True) as folder:
-        yield Path(folder, "tasks.db")
-
-
-def _digest(files: Sequence[Path], store: Path) -> tuple[list[FileOutcome], float]:
-    console = err()
-    handler = RichHandler(console=console, show_time=False, show_path=False)
+    Raises:
+        OSError: if the report cannot be written.
+        StoreError: if the store fails.
+    """
+    handler = RichHandler(console=err(), show_time=False, show_path=False)
     handler.addFilter(lambda record: record.name != task_log.logger.name)  # the display tells of each task
     logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[handler], force=True)
-    settings = Settings.model_validate(
-        {
-            "store": {"url": f"sqlite:///{store}"},
-            "worker": {"concurrency": _THREADS, "max_threads": _THREADS},
-            "shutdown": {"await_termination_timeout": "0s"},
-        }
-    )
-    framework = TaskFramework(settings)
+    names = [str(file) for file in files]
+    tasks = counted(len(names), "task")
+    note(f"{tasks}, one a file, on the embedded broker and SQLite")
+    display, started = DemoDisplay(names), time.monotonic()
+    run(_digest_all(store, names, display))
+    seconds = time.monotonic() - started
+    write_report({name: display.outcomes[name] for name in names}, output)
+    failed = sum(isinstance(outcome, str) for outcome in display.outcomes.values())
+    say(f"{tasks} in {seconds:.1f} s: {len(names) - failed:,} completed, {failed:,} failed.")
+    say(f"Report: {output}")
+
+
+async def _digest_all(store: Path, files: Sequence[str], display: DemoDisplay) -> None:
+    settings = {
+        "store": {"url": f"sqlite:///{store}"},
+        "worker": {"concurrency": _THREADS, "max_threads": _THREADS},
+        "shutdown": {"await_termination_timeout": "0s"},
+    }
+    framework = TaskFramework(Settings.model_validate(settings))
     framework.register(DigestDocument)
-    console.print(Text(f"{counted(len(files), 'file')}, a task each, on the embedded broker and SQLite", style="dim"))
-    return run(digest_all(framework, files, DemoDisplay(console, map(str, files))))
-
-
-def _write(outcomes: Sequence[FileOutcome], output: Path) -> None:
-    try:
-        write_report([ReportRow(outcome.file, outcome.digest, outcome.reason) for outcome in outcomes], output)
-    except OSError as error:
-        raise DemoError(
-            f"{output} cannot be written: {error.strerror}.", hint="Name another file: --output /tmp/report.md"
-        ) from error
+    requests = [SubmitRequest(task_type=DigestDocument.task_type, parameters=file) for file in files]
+    async with framework.running(worker=True):
+        framework.desk.bus.listen(TaskEvent, display.hear, name="demo")
+        with display.shown():
+            for file, outcome in zip(files, await framework.submit_many(requests), strict=True):
+                if isinstance(outcome, ValueNotStorableError):
+                    display.take(file, "its name is not valid text")
+                elif isinstance(outcome, Exception):
+                    raise outcome
+            while not display.finished.is_set():
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(display.finished.wait(), _PATIENCE)
+                await framework.desk.store.ping()

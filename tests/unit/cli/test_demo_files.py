@@ -6,36 +6,41 @@ from pathlib import Path
 
 import pytest
 
-from taskframework.cli.demo.files import collect, default_paths
+from taskframework.cli.demo.files import collect
 
 
 @pytest.fixture
 def tree(folder: Path) -> Path:
     tree = folder / "tree"
-    for name in ("b.md", "a.txt", "sub/c.md", ".git/config", "node_modules/x.js", "env/pyvenv.cfg", "env/lib.py", ".x"):
+    for name in (
+        "b.md",
+        "a.txt",
+        "sub/c.md",
+        ".git/config",
+        "node_modules/x.js",
+        "env/pyvenv.cfg",
+        "env/lib.py",
+        ".x",
+        "data.csv",
+    ):
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
         (tree / name).touch()
     (tree / "self").symlink_to(tree)
     return tree
 
 
-def test_folders_are_walked_in_order_without_what_nobody_wrote(tree: Path) -> None:
+def test_folders_are_walked_in_order_without_what_nobody_wrote_to_be_read(tree: Path) -> None:
     assert [str(file.relative_to(tree)) for file in collect([tree])] == ["a.txt", "b.md", "sub/c.md"]
 
 
 def test_what_is_named_is_taken_whatever_it_is_called(tree: Path) -> None:
-    assert collect([tree / ".x", tree / ".git"]) == [tree / ".x", tree / ".git" / "config"]
+    assert collect([tree / ".x", tree / ".git", tree / "data.csv"]) == [
+        tree / ".x",
+        tree / ".git" / "config",
+        tree / "data.csv",
+    ]
 
 
 def test_a_file_is_taken_once(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tree)
     assert collect([Path("b.md"), Path("./b.md"), tree / "b.md", Path("sub/../b.md")]) == [Path("b.md")]
-
-
-def test_by_default_it_is_the_docs_then_the_readme(folder: Path) -> None:
-    assert default_paths() == []
-    (folder / "docs").mkdir()
-    (folder / "README.md").touch()
-    assert default_paths() == [Path("README.md")], "a folder without files is no input"
-    (folder / "docs" / "a.md").touch()
-    assert default_paths() == [Path("docs")]
