@@ -1,0 +1,72 @@
+"""What the package imports is declared in pyproject.toml, and what is declared is imported."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+from tests.architecture.sources import PACKAGE, ROOT, modules
+
+#: Loaded by uvicorn when it is there, and faster than what is loaded otherwise.
+_LOADED_BY_OTHERS = {"httptools"}
+
+
+def imported(files: Iterable[Path]) -> set[str]:
+    """The distributions that files import from, type-only imports included."""
+    names = {name for path in files for name in _imports(ast.parse(path.read_text()))}
+    own = {*sys.stdlib_module_names, "taskframework"}
+    return {_distribution(name) for name in names if name.partition(".")[0] not in own}
+
+
+def _imports(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@cache
+def _distribution(name: str) -> str:
+    """Who brings a module, or a name in one; several distributions may share the first part of its name."""
+    parts = name.split(".")
+    owners = set(_owners()[parts[0]])
+    for length in range(len(parts), 0, -1):
+        module = "/".join(parts[:length])
+        for owner in owners:
+            if len(owners) == 1 or {f"{module}.py", f"{module}/__init__.py"} & _files(owner):
+                return _canonical(owner)
+    raise LookupError(f"nothing that is installed brings {name}")
+
+
+@cache
+def _owners() -> Mapping[str, list[str]]:
+    return metadata.packages_distributions()
+
+
+@cache
+def _files(distribution: str) -> set[str]:
+    return {str(file) for file in metadata.files(distribution) or ()}
+
+
+def declared(requirements: list[str]) -> set[str]:
+    """The distributions that are required."""
+    return {_canonical(re.split(r"[^\w.-]", requirement)[0]) for requirement in requirements}
+
+
+def _canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    suites = [path for path in modules() if PACKAGE / "testing" in path.parents]
+    needed = imported(set(modules()) - set(suites))
+    assert needed == declared(project["dependencies"]) - _LOADED_BY_OTHERS
+    assert imported(suites) <= needed | declared(project["optional-dependencies"]["test"])
