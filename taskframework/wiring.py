@@ -25,6 +25,7 @@ from taskframework.model.events import (
     TaskSubmittedEvent,
 )
 from taskframework.model.retry import RetryPolicy
+from taskframework.moves import TaskMoves
 from taskframework.observability import task_log
 from taskframework.observability.loop_watch import LoopWatch
 from taskframework.observability.metrics import Metrics
@@ -76,6 +77,7 @@ class Desk:
     clock: Clock
     bus: EventBus
     store: TaskStore
+    moves: TaskMoves
     types: TaskTypes
     submission: TaskSubmissionService
     tasks: TaskOperations
@@ -165,13 +167,15 @@ def execution_lock(settings: Settings) -> AbstractContextManager[object]:
 def build_desk(settings: Settings, registry: TaskRegistry, clock: Clock, store: TaskStore, *, dispatches: bool) -> Desk:
     """A desk; in a process that does not dispatch, new tasks are due for another process's sweeper at once."""
     bus = EventBus()
+    moves = TaskMoves(store, bus)
     dispatch_after = settings.recovery.dispatch_grace if dispatches else timedelta(0)
     types = TaskTypes(registry, store)
     submission = TaskSubmissionService(
         store, bus, types, max_attempts=settings.retry.max_attempts, dispatch_after=dispatch_after
     )
-    tasks = TaskOperations(store, bus, dispatch_after)
-    return Desk(settings, registry, clock, bus, store, types, submission, tasks, DeadLetterOperations(store, tasks))
+    tasks = TaskOperations(store, moves, dispatch_after)
+    dead_letters = DeadLetterOperations(store, tasks)
+    return Desk(settings, registry, clock, bus, store, moves, types, submission, tasks, dead_letters)
 
 
 def build_plant(desk: Desk, broker: Broker, *, executes: bool) -> Plant:
@@ -231,7 +235,7 @@ def _register_listeners(
 ) -> None:
     """Who hears what, in order. The aggregator must succeed; the others observe what is already stored."""
     bus = desk.bus
-    aggregator = StateAggregatorService(desk.store, bus)
+    aggregator = StateAggregatorService(desk.moves)
     bus.listen(AttemptFinished, aggregator.hear, name="state_aggregator", must_succeed=True)
     if producer is not None:
         for claimable in (TaskSubmittedEvent, TaskRetryingEvent, TaskReleasedEvent, TaskReplayedEvent):
@@ -250,11 +254,11 @@ def _build_worker(desk: Desk, broker: Broker, metrics: Metrics, breaker: StoreBr
     breaker.held = lambda: in_hand.unanswered
     heartbeat = Heartbeat(store, clock, worker_id, settings.worker.lease, breaker.open)
     executor = TaskExecutorService(
-        store, bus, clock, threads=settings.worker.max_threads, processes=settings.worker.max_processes
+        desk.moves, clock, threads=settings.worker.max_threads, processes=settings.worker.max_processes
     )
     claims = ClaimStation(
         store,
-        bus,
+        desk.moves,
         clock,
         worker_id,
         ClaimPolicy(settings.worker.lease, settings.recovery.no_handler_delay, settings.recovery.no_handler_limit),
@@ -286,9 +290,9 @@ def _repairs(
     topology: TopologyRepair,
     breaker: StoreBreaker,
 ) -> tuple[RepairLoop, ...]:
-    settings, store, bus, clock = desk.settings, desk.store, desk.bus, desk.clock
+    settings, store, clock = desk.settings, desk.store, desk.clock
     recovery, batch = settings.recovery, settings.recovery.batch_size
-    sweeper = Sweeper(store, broker, bus, producer, batch)
+    sweeper = Sweeper(store, broker, desk.moves, producer, batch)
     reaper = _reaper(desk, settings.worker.lease_grace, batch)
     retention = Retention(
         store, finished=settings.retention.finished, dead_letters=settings.retention.dead_letters, batch=batch
@@ -311,7 +315,9 @@ def _repairs(
 
 def _reaper(desk: Desk, grace: timedelta, batch: int) -> Reaper:
     max_crashes = desk.settings.worker.max_crashes
-    return Reaper(desk.store, desk.bus, retry_policy(desk.settings), grace=grace, max_crashes=max_crashes, batch=batch)
+    return Reaper(
+        desk.store, desk.moves, retry_policy(desk.settings), grace=grace, max_crashes=max_crashes, batch=batch
+    )
 
 
 async def take_over(desk: Desk) -> None:

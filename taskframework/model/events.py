@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from taskframework.model.interventions import Postpone
 from taskframework.model.outcome import Outcome
 from taskframework.model.status import TaskStatus
-from taskframework.model.task import Task
-from taskframework.model.transitions import Fence
+from taskframework.model.task import HistoryEntry, Task
+from taskframework.model.transitions import Fence, Move, RecordStep, ReportProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +117,36 @@ EVENT_OF: dict[str, type[TaskEvent]] = {
 }
 
 
+#: The entry types that end an attempt. A move out of RUNNING appends one of them, and no other move of a running task.
+ENDS_OF_ATTEMPTS = frozenset(
+    {"retrying", "waiting", "completed", "completed_with_errors", "failed", "dead_letter", "cancelled", "released"}
+)
+
+
 def event_for(task: Task) -> TaskEvent:
     """The event for the newest entry of a task's history."""
     return EVENT_OF[task.history[-1].type](task)
+
+
+def event_of(move: Move, task: Task) -> TaskEvent | None:
+    """The event of a move, given the task right after it; None for a move that nobody is told of."""
+    match move:
+        case ReportProgress():
+            return TaskProgressEvent(task)
+        case RecordStep():
+            return None
+        case Postpone() if not task.status.is_final:
+            return None
+    return event_for(task)
+
+
+def start_of_attempt(task: Task) -> HistoryEntry:
+    """The entry of the claim under which a task runs."""
+    return next(entry for entry in reversed(task.history) if entry.type == "started")
+
+
+def end_of_attempt(claimed: Task, later: Task) -> HistoryEntry:
+    """The entry that ended the attempt of a claimed task; the task may have moved on since."""
+    return next(
+        entry for entry in later.history if entry.sequence > claimed.sequence and entry.type in ENDS_OF_ATTEMPTS
+    )

@@ -29,6 +29,7 @@ class Reap:
     """
 
     group: ClassVar[Group] = "single"
+    failpoint: ClassVar[str] = "reap.after_write"
     task_id: str
     fencing_token: int
     grace: timedelta
@@ -73,6 +74,7 @@ class Cancel:
     """A task at rest → CANCELLED; a running one is asked to stop. `owner` None means: whoever owns it."""
 
     group: ClassVar[Group] = "single"
+    failpoint: ClassVar[str] = "cancel.after_write"
     task_id: str
     owner: str | None
     by: str
@@ -96,6 +98,7 @@ class Expire:
     """A live task past its deadline: FAILED at rest, asked to stop when running."""
 
     group: ClassVar[Group] = "single"
+    failpoint: ClassVar[str] = "expire.after_write"
     task_id: str
 
     def apply(self, task: Task, now: datetime) -> Task | None:
@@ -116,6 +119,7 @@ class Postpone:
     """Nobody here can run it (unknown type, newer version): tried again later, DEAD_LETTER after `limit` times."""
 
     group: ClassVar[Group] = "single"
+    failpoint: ClassVar[str] = "claim.postponed"
     task_id: str
     dispatch_epoch: int
     delay: timedelta
@@ -146,6 +150,7 @@ class Replay:
     """
 
     group: ClassVar[Group] = "single"
+    failpoint: ClassVar[str] = "replay.after_write"
     task_id: str
     owner: str | None
     by: str

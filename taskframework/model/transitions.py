@@ -52,6 +52,13 @@ class Transition(Protocol):
         ...
 
 
+class Move(Transition, Protocol):
+    """A transition of a task's life, made by `TaskMoves` alone; any other only moves a driver and tells nobody."""
+
+    #: The named point that the code passes right after the write.
+    failpoint: ClassVar[str]
+
+
 @dataclass(frozen=True, slots=True)
 class Fence:
     """Proof of a claim. Every write of a worker carries it; a write that no longer matches is refused."""
@@ -133,6 +140,7 @@ class Claim:
     """QUEUED or RETRYING → RUNNING, under a lease, for the message of the current dispatch epoch."""
 
     group: ClassVar[Group] = "claim"
+    failpoint: ClassVar[str] = "claim.after_write"
     task_id: str
     dispatch_epoch: int
     claim_id: str
@@ -171,6 +179,7 @@ class ReportProgress:
     """The running task says how far it is. No lifecycle event, so no sequence."""
 
     group: ClassVar[Group] = "settle"
+    failpoint: ClassVar[str] = "execute.middle"
     fence: Fence
     progress: Json = field(repr=False)
 
@@ -192,6 +201,7 @@ class RecordStep:
     """The running task did a step of its work. No lifecycle event; the first outcome of a step stays."""
 
     group: ClassVar[Group] = "settle"
+    failpoint: ClassVar[str] = "step.after_write"
     fence: Fence
     step: str
     outcome: Json = field(repr=False)
@@ -216,6 +226,7 @@ class Complete:
     """RUNNING → COMPLETED. A pending cancel does not stop it: the work was done."""
 
     group: ClassVar[Group] = "settle"
+    failpoint: ClassVar[str] = "settle.after_write"
     fence: Fence
     worker_id: str
     result: Json = field(repr=False)
@@ -241,6 +252,7 @@ class Fail:
     """RUNNING → RETRYING, FAILED, DEAD_LETTER or CANCELLED, decided in the write: no cancel slips in between."""
 
     group: ClassVar[Group] = "settle"
+    failpoint: ClassVar[str] = "settle.after_write"
     fence: Fence
     worker_id: str
     error: TaskError
@@ -290,6 +302,7 @@ class Release:
     """RUNNING → QUEUED: the worker hands an unfinished attempt back. It does not count as one."""
 
     group: ClassVar[Group] = "settle"
+    failpoint: ClassVar[str] = "release.after_write"
     fence: Fence
     worker_id: str
 

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from taskframework import failpoint
-from taskframework.bus import EventBus
 from taskframework.errors import TaskNotFoundError, TransitionRefusedError
-from taskframework.model.events import event_for
 from taskframework.model.interventions import Cancel, Replay
 from taskframework.model.query import Page, TaskFilter
 from taskframework.model.status import LIVE, REACHABLE, REPLAYABLE, TaskStatus
 from taskframework.model.task import Task
+from taskframework.moves import TaskMoves
 from taskframework.stores.base import TaskStore
 
 
 class TaskOperations:
     """Operations on single tasks. `owner` None acts on every user's tasks."""
 
-    def __init__(self, store: TaskStore, bus: EventBus, dispatch_after: timedelta) -> None:
+    def __init__(self, store: TaskStore, moves: TaskMoves, dispatch_after: timedelta) -> None:
         """Prepare; `dispatch_after` as in the submission service."""
         self._store = store
-        self._bus = bus
+        self._moves = moves
         self._dispatch_after = dispatch_after
 
     async def get(self, task_id: str, *, owner: str | None = None) -> Task:
@@ -48,10 +46,7 @@ class TaskOperations:
             TaskNotFoundError: if there is none.
             TransitionRefusedError: if it is final.
         """
-        cancelled = await self._store.apply(Cancel(task_id, owner, by, reason))
-        await failpoint.reached("cancel.after_write")
-        if cancelled is not None:
-            await self._bus.publish(event_for(cancelled))
+        if (cancelled := await self._moves.make(Cancel(task_id, owner, by, reason))) is not None:
             return cancelled
         task = await self.get(task_id, owner=owner)
         if task.status.is_final:
@@ -66,12 +61,10 @@ class TaskOperations:
             TransitionRefusedError: if it is not one of those.
         """
         task = await self.get(task_id, owner=owner)
-        replayed = await self._store.apply(Replay(task_id, owner, by, self._dispatch_after, task.revision))
-        await failpoint.reached("replay.after_write")
+        replayed = await self._moves.make(Replay(task_id, owner, by, self._dispatch_after, task.revision))
         if replayed is None:
             task = await self.get(task_id, owner=owner)
             raise TransitionRefusedError(task_id, "retried", task.status, _names(REPLAYABLE))
-        await self._bus.publish(event_for(replayed))
         return replayed
 
 

@@ -10,21 +10,9 @@ from datetime import datetime, timedelta
 
 from taskframework.background import end, is_failure
 from taskframework.clock import Clock
-from taskframework.errors import BrokerError, StoreError, StoreUnavailableError, TaskUnreadableError
-from taskframework.model.task import Task
-from taskframework.model.transitions import Transition
-from taskframework.stores.base import TaskStore
+from taskframework.errors import BrokerError, StoreError, StoreUnavailableError
 
 logger = logging.getLogger(__name__)
-
-
-async def repaired(store: TaskStore, transition: Transition) -> Task | None:
-    """`store.apply`, passing over a task that a newer release wrote: its own processes repair it."""
-    try:
-        return await store.apply(transition)
-    except TaskUnreadableError as error:
-        logger.warning("passed over: %s", error.message)
-        return None
 
 
 async def _never(_: StoreUnavailableError) -> bool:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 
 from taskframework import failpoint
-from taskframework.bus import EventBus
-from taskframework.model.events import event_for
 from taskframework.model.interventions import Reap
 from taskframework.model.retry import RetryPolicy
-from taskframework.recovery.loop import repaired
+from taskframework.moves import TaskMoves
 from taskframework.stores.base import TaskStore
 
 
@@ -19,7 +17,7 @@ class Reaper:
     def __init__(
         self,
         store: TaskStore,
-        bus: EventBus,
+        moves: TaskMoves,
         policy: RetryPolicy,
         *,
         grace: timedelta,
@@ -30,14 +28,14 @@ class Reaper:
 
         Args:
             store: where leases are.
-            bus: hears what became of the tasks.
+            moves: takes the tasks away.
             policy: delay from the second crash on; the first crash of a task is retried at once.
             grace: how long a lease must be over; negative for one that would last so much longer.
             max_crashes: crashes that make a task a dead letter.
             batch: leases of one look.
         """
         self._store = store
-        self._bus = bus
+        self._moves = moves
         self._policy = policy
         self._grace = grace
         self._max_crashes = max_crashes
@@ -54,8 +52,5 @@ class Reaper:
             await failpoint.reached("reap.after_read")
             delay = self._policy.delay(max(1, lease.crashes))
             reap = Reap(lease.task_id, lease.fencing_token, self._grace, self._max_crashes, delay)
-            task = await repaired(self._store, reap)
-            await failpoint.reached("reap.after_write")
-            if task is not None:
-                await self._bus.publish(event_for(task))
+            await self._moves.repair(reap)
         return len(expired) == self._batch

@@ -10,14 +10,12 @@ from typing import Protocol
 
 from taskframework import failpoint
 from taskframework.brokers.base import Broker
-from taskframework.bus import EventBus
 from taskframework.errors import TaskUnreadableError
-from taskframework.model.events import event_for
 from taskframework.model.interventions import Expire
 from taskframework.model.marks import ReserveDispatch
 from taskframework.model.status import Priority
 from taskframework.model.task import Task
-from taskframework.recovery.loop import repaired
+from taskframework.moves import TaskMoves
 from taskframework.stores.base import DueTask, TaskStore
 
 
@@ -32,10 +30,10 @@ class Dispatcher(Protocol):
 class Sweeper:
     """Repairs dispatch. Several may run: the reservation lets one win, and a second message is dropped at the claim."""
 
-    def __init__(self, store: TaskStore, broker: Broker, bus: EventBus, dispatcher: Dispatcher, batch: int) -> None:
+    def __init__(self, store: TaskStore, broker: Broker, moves: TaskMoves, dispatcher: Dispatcher, batch: int) -> None:
         self._store = store
         self._broker = broker
-        self._bus = bus
+        self._moves = moves
         self._dispatcher = dispatcher
         self._batch = batch
         #: For each queue, since when the youngest task could be claimed that was seen running.
@@ -64,10 +62,7 @@ class Sweeper:
         """End, or ask to end, one batch of tasks past their deadline."""
         overdue = await self._store.past_deadline(self._batch)
         for task_id in overdue:
-            task = await repaired(self._store, Expire(task_id))
-            await failpoint.reached("expire.after_write")
-            if task is not None:
-                await self._bus.publish(event_for(task))
+            await self._moves.repair(Expire(task_id))
         return len(overdue) == self._batch
 
     async def _sweep_queue(self, task_type: str, lane: Priority, tasks: list[DueTask]) -> bool:

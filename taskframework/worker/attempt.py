@@ -10,14 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from taskframework import failpoint
-from taskframework.bus import EventBus
 from taskframework.errors import StoreError
-from taskframework.model.events import TaskProgressEvent
 from taskframework.model.task import CancelRequest, Task
 from taskframework.model.transitions import Fence, ReportProgress
 from taskframework.model.values import MAX_PROGRESS_BYTES
-from taskframework.stores.base import TaskStore
+from taskframework.moves import TaskMoves
 from taskframework.tasks.steps import Steps
 from taskframework.tasks.values import storable
 from taskframework.worker.containment import cancel_own
@@ -84,11 +81,10 @@ class ProgressReporter:
     The attempt's steps, which have a `StepRecorder` of their own, are only handed on.
     """
 
-    def __init__(self, attempt: RunningAttempt, store: TaskStore, bus: EventBus, steps: Steps) -> None:
+    def __init__(self, attempt: RunningAttempt, moves: TaskMoves, steps: Steps) -> None:
         self.steps = steps
         self._attempt = attempt
-        self._store = store
-        self._bus = bus
+        self._moves = moves
         self._loop = asyncio.get_running_loop()
         #: Of the worker: what writes is no part of the task code that gave the value.
         self._context = contextvars.copy_context()
@@ -127,12 +123,9 @@ class ProgressReporter:
         try:
             while self._has_newest:
                 self._has_newest = False
-                task = await self._store.apply(ReportProgress(self._attempt.fence, self._newest))
-                await failpoint.reached("execute.middle")
-                if task is None:
+                if await self._moves.make(ReportProgress(self._attempt.fence, self._newest)) is None:
                     self._attempt.stop(StopReason.LEASE_LOST)
                     return
-                await self._bus.publish(TaskProgressEvent(task))
         except StoreError as error:  # progress is a courtesy; the attempt goes on without it
             logger.info("progress of task %s not written: %s", self._attempt.task.task_id, error.message)
         finally:

@@ -8,17 +8,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from taskframework import failpoint
-from taskframework.bus import EventBus
 from taskframework.clock import Clock
 from taskframework.errors import TaskUnreadableError
-from taskframework.model.events import TaskStartedEvent, event_for
+from taskframework.model.events import start_of_attempt
 from taskframework.model.interventions import Postpone
 from taskframework.model.marks import MakeDue
 from taskframework.model.message import TaskMessage
 from taskframework.model.status import CLAIMABLE
 from taskframework.model.task import SCHEMA_VERSION, Task, new_claim_id
 from taskframework.model.transitions import Claim, Fence
+from taskframework.moves import NotMade, TaskMoves
 from taskframework.stores.base import TaskStore
 from taskframework.worker.attempt import RunningAttempt
 
@@ -51,7 +50,7 @@ class ClaimStation:
     def __init__(
         self,
         store: TaskStore,
-        bus: EventBus,
+        moves: TaskMoves,
         clock: Clock,
         worker_id: str,
         policy: ClaimPolicy,
@@ -59,7 +58,7 @@ class ClaimStation:
     ) -> None:
         """Prepare to claim; `knows` tells whether this worker can run a task type."""
         self._store = store
-        self._bus = bus
+        self._moves = moves
         self._clock = clock
         self._worker_id = worker_id
         self._policy = policy
@@ -86,26 +85,15 @@ class ClaimStation:
             StoreUnavailableError: if the store cannot be asked; ask again with the same claim.
         """
         asked_at = self._clock.monotonic()
-        task = await self._store.apply(claim)
-        lease = self._policy.lease
-        await failpoint.reached("claim.after_write")
-        if task is None:
-            try:
-                current = await self._store.get(claim.task_id)
-            except TaskUnreadableError:
-                # Marked instead of moved: the task cannot be read back, and for this no reply is needed.
-                await self._store.mark(self._postponement(claim.task_id, claim.dispatch_epoch))
-                return Refusal.NOT_OURS
-            if current is not None and current.lease is not None and claim.won(current):
-                task = current
-                # An earlier asking made it, and its reply was lost: the lease runs since then.
-                lease = min(lease, current.lease.expires_at - self._store.now())
-            elif current is not None and (wait := self._early_by(claim, current)) is not None:
+        made = await self._moves.make_once(claim, start_of_attempt)
+        if isinstance(made, NotMade):
+            if made.present is not None and (wait := self._early_by(claim, made.present)) is not None:
                 await self._clock.sleep(wait)
                 return await self.claim(claim)
-            else:
-                return await self._refuse(claim, current)
-        await self._bus.publish(TaskStartedEvent(task))
+            return await self._refuse(claim, made)
+        task, lease = made.task, self._policy.lease
+        if made.is_recognised and task.lease is not None:  # it runs since the first asking
+            lease = min(lease, task.lease.expires_at - self._store.now())
         fence = Fence(task.task_id, task.fencing_token, claim.claim_id)
         return RunningAttempt(task, fence, asked_at + lease.total_seconds())
 
@@ -124,10 +112,10 @@ class ClaimStation:
 
     async def postpone(self, message: TaskMessage) -> Refusal:
         """Nobody here knows this type: leave the task to a newer worker."""
-        task = await self._store.get(message.task_id)
-        if task is None:
+        if await self._store.get(message.task_id) is None:
             return Refusal.NO_DOCUMENT
-        return await self._postpone(message.task_id, message.dispatch_epoch)
+        await self._moves.make(self._postponement(message.task_id, message.dispatch_epoch))
+        return Refusal.NOT_OURS
 
     async def hand_over(self, message: TaskMessage, delay: timedelta = timedelta(0)) -> Refusal:
         """Nobody here comes to claim it: leave the task to the sweeper, which sends another message after `delay`."""
@@ -137,20 +125,19 @@ class ClaimStation:
         await self._store.mark(MakeDue(message.task_id, message.dispatch_epoch, delay))
         return Refusal.NOT_OURS
 
-    async def _refuse(self, claim: Claim, current: Task | None) -> Refusal:
+    async def _refuse(self, claim: Claim, refused: NotMade) -> Refusal:
+        current = refused.present
+        if refused.is_unreadable:
+            # Marked instead of moved: a move gives the task back, and this one cannot be read.
+            await self._store.mark(self._postponement(claim.task_id, claim.dispatch_epoch))
+            return Refusal.NOT_OURS
         if current is None:
             return Refusal.NO_DOCUMENT
         is_waiting = current.status in CLAIMABLE and current.dispatch_epoch == claim.dispatch_epoch
         is_foreign = current.schema_version > SCHEMA_VERSION or not self._knows(current.task_type)
-        if is_waiting and is_foreign:
-            return await self._postpone(claim.task_id, claim.dispatch_epoch)
-        return Refusal.NOT_NEEDED
-
-    async def _postpone(self, task_id: str, dispatch_epoch: int) -> Refusal:
-        postponed = await self._store.apply(self._postponement(task_id, dispatch_epoch))
-        await failpoint.reached("claim.postponed")
-        if postponed is not None and postponed.status.is_final:
-            await self._bus.publish(event_for(postponed))
+        if not (is_waiting and is_foreign):
+            return Refusal.NOT_NEEDED
+        await self._moves.make(self._postponement(claim.task_id, claim.dispatch_epoch))
         return Refusal.NOT_OURS
 
     def _postponement(self, task_id: str, dispatch_epoch: int) -> Postpone:

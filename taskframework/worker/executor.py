@@ -11,13 +11,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from taskframework.bus import EventBus
 from taskframework.clock import Clock
 from taskframework.errors import InvalidParametersError, NonRetryableError, TaskframeworkError
 from taskframework.model.outcome import Failed, Outcome, Released, Succeeded, classify, describe
 from taskframework.model.transitions import DEADLINE, DEADLINE_PASSED
 from taskframework.model.values import MAX_RESULT_BYTES, check_storable, in_one_line
-from taskframework.stores.base import TaskStore
+from taskframework.moves import TaskMoves
 from taskframework.tasks.context import AttemptControl, TaskContext
 from taskframework.tasks.options import as_timedelta
 from taskframework.tasks.registry import Registration
@@ -55,9 +54,8 @@ class LeaseLostError(Exception):
 class TaskExecutorService:
     """Runs attempts: coroutines on the loop, plain functions in threads or processes, both bounded."""
 
-    def __init__(self, store: TaskStore, bus: EventBus, clock: Clock, *, threads: int, processes: int | None) -> None:
-        self._store = store
-        self._bus = bus
+    def __init__(self, moves: TaskMoves, clock: Clock, *, threads: int, processes: int | None) -> None:
+        self._moves = moves
         self._clock = clock
         self._threads = ThreadPool(threads)
         self._processes = ProcessPool(processes or os.cpu_count() or 1)
@@ -71,8 +69,8 @@ class TaskExecutorService:
         Raises:
             LeaseLostError: if the lease was lost meanwhile; the result is discarded.
         """
-        recorder = StepRecorder(attempt, self._store, self._clock)
-        progress = ProgressReporter(attempt, self._store, self._bus, Steps(attempt.task.steps, recorder))
+        recorder = StepRecorder(attempt, self._moves, self._clock)
+        progress = ProgressReporter(attempt, self._moves, Steps(attempt.task.steps, recorder))
         mark = AttemptMark(attempt.task.task_type, attempt.task.task_id)
         try:
             outcome = await self._run(registration, attempt, progress, mark)

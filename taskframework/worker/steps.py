@@ -13,7 +13,7 @@ from taskframework.clock import Clock
 from taskframework.errors import StoreUnavailableError
 from taskframework.model.task import StepOutcome
 from taskframework.model.transitions import RecordStep
-from taskframework.stores.base import TaskStore
+from taskframework.moves import TaskMoves
 from taskframework.worker.attempt import RunningAttempt, StopReason
 from taskframework.worker.patience import until_available
 
@@ -26,9 +26,9 @@ class StepRecorder:
     The effect of a step has been made by then, so neither a cancel nor a store that is away is a reason to give up.
     """
 
-    def __init__(self, attempt: RunningAttempt, store: TaskStore, clock: Clock) -> None:
+    def __init__(self, attempt: RunningAttempt, moves: TaskMoves, clock: Clock) -> None:
         self._attempt = attempt
-        self._store = store
+        self._moves = moves
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         #: Of the worker: what records is no part of the task code that made the step.
@@ -70,7 +70,6 @@ class StepRecorder:
         try:
             await failpoint.reached("step.before_write")
             written = await self._written(outcome)
-            await failpoint.reached("step.after_write")
             recorded.set_result(written)
         except Exception as error:
             recorded.set_exception(error)
@@ -82,7 +81,7 @@ class StepRecorder:
         record = RecordStep(self._attempt.fence, outcome.step, outcome.outcome)
         try:
             task = await until_available(
-                lambda: self._store.apply(record), lambda: self._clock.monotonic() > self._attempt.lease_ends
+                lambda: self._moves.make(record), lambda: self._clock.monotonic() > self._attempt.lease_ends
             )
         except StoreUnavailableError:
             task = None

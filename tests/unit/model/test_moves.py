@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from taskframework.model.events import EVENT_OF
+from taskframework.failpoint import POINTS
+from taskframework.model.events import ENDS_OF_ATTEMPTS, EVENT_OF, event_of
 from taskframework.model.interventions import Cancel, Expire, Postpone, Reap, Replay
 from taskframework.model.marks import MakeDue, MarkDispatched, MarkPublished, PostponeRelay, ReserveDispatch
 from taskframework.model.status import (
@@ -142,6 +143,33 @@ def test_every_change_of_status_is_exactly_one_event() -> None:
 
 def test_every_event_has_its_class() -> None:
     assert {entry.type for _, _, after in outcomes() for entry in after.history} <= EVENT_OF.keys()
+
+
+def test_a_move_of_a_running_task_ends_its_attempt_if_its_entry_says_so() -> None:
+    for name, before, after in outcomes():
+        if before.status is TaskStatus.RUNNING:
+            appended = {entry.type for entry in after.history[len(before.history) :]}
+            has_ended = after.status is not TaskStatus.RUNNING
+            assert has_ended == bool(appended & ENDS_OF_ATTEMPTS), name
+    assert EVENT_OF.keys() >= ENDS_OF_ATTEMPTS
+
+
+def test_what_a_move_appends_is_what_is_told_of_it() -> None:
+    for name, before, after in outcomes():
+        transition = TRANSITIONS[name]
+        if not hasattr(transition, "failpoint"):  # a mark
+            continue
+        event = event_of(transition, after)
+        appended = after.history[len(before.history) :]
+        if appended:
+            assert type(event) is EVENT_OF[appended[-1].type], name
+        else:
+            assert event is None or name == "progress", name
+
+
+def test_every_move_has_a_failpoint() -> None:
+    names = {transition.failpoint for transition in TRANSITIONS.values() if hasattr(transition, "failpoint")}
+    assert names <= POINTS.keys()
 
 
 def test_tokens_and_epochs_only_grow() -> None:

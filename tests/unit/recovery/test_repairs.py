@@ -17,6 +17,7 @@ from taskframework.model.query import DeadMessage
 from taskframework.model.retry import RetryPolicy
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Lease, Task
+from taskframework.moves import TaskMoves
 from taskframework.recovery.reaper import Reaper
 from taskframework.recovery.relay import Relay
 from taskframework.recovery.retention import Retention
@@ -108,7 +109,7 @@ async def present(store: SqliteStore, task: Task) -> Task:
 @pytest.fixture
 def reaper(store: SqliteStore, bus: EventBus) -> Reaper:
     policy = RetryPolicy(initial_delay=10 * SECOND, backoff_factor=3, jitter_factor=0)
-    return Reaper(store, bus, policy, grace=GRACE, max_crashes=3, batch=BATCH)
+    return Reaper(store, TaskMoves(store, bus), policy, grace=GRACE, max_crashes=3, batch=BATCH)
 
 
 async def test_a_lease_is_reaped_when_its_grace_is_over(
@@ -142,7 +143,7 @@ async def test_the_delay_after_a_crash_grows_with_them(store: SqliteStore, bus: 
     policy = RetryPolicy(initial_delay=10 * SECOND, backoff_factor=3, jitter_factor=0)
     [task] = await put_running(store, crashes=2)
     clock.advance(60)
-    await Reaper(store, bus, policy, grace=GRACE, max_crashes=9, batch=BATCH).reap()
+    await Reaper(store, TaskMoves(store, bus), policy, grace=GRACE, max_crashes=9, batch=BATCH).reap()
     assert (await present(store, task)).not_before == clock.now() + 30 * SECOND
 
 
@@ -160,7 +161,7 @@ async def test_a_full_batch_may_have_more_behind_it(
 async def test_what_is_past_its_deadline_ends_or_is_asked_to_and_is_told(
     store: SqliteStore, bus: EventBus, clock: FakeClock, told: list[TaskEvent]
 ) -> None:
-    sweeper = Sweeper(store, cast(Broker, Connection()), bus, cast(Dispatcher, None), BATCH)
+    sweeper = Sweeper(store, cast(Broker, Connection()), TaskMoves(store, bus), cast(Dispatcher, None), BATCH)
     deadline = clock.now() + 10 * SECOND
     [waits], [runs] = await put(store, deadline=deadline), await put_running(store, deadline=deadline)
     await put(store, deadline=deadline + SECOND)
@@ -179,7 +180,8 @@ async def test_while_the_broker_is_away_nothing_is_swept_or_relayed(
     connection.is_connected = False
     [task] = await put(store)
     clock.advance(60)
-    assert not await Sweeper(store, cast(Broker, connection), bus, cast(Dispatcher, None), 1).sweep()
+    moves = TaskMoves(store, bus)
+    assert not await Sweeper(store, cast(Broker, connection), moves, cast(Dispatcher, None), 1).sweep()
     assert not await Relay(store, cast(Broker, connection), bridge, 1).relay()
     assert bridge.taken == []
     assert await present(store, task) == task

@@ -9,10 +9,10 @@ from typing import cast
 import pytest
 
 from taskframework.brokers.base import Broker
-from taskframework.bus import EventBus
 from taskframework.model.marks import Mark, ReserveDispatch
 from taskframework.model.status import CLAIMABLE, Priority, TaskStatus
 from taskframework.model.task import Task
+from taskframework.moves import TaskMoves
 from taskframework.recovery.sweeper import Sweeper
 from taskframework.stores.base import DueTask, TaskStore
 from taskframework.testing.clock import FakeClock
@@ -86,7 +86,7 @@ def backlog(clock: FakeClock) -> Backlog:
 
 @pytest.fixture
 def sweeper(backlog: Backlog) -> Sweeper:
-    return Sweeper(cast(TaskStore, backlog), cast(Broker, backlog), EventBus(), backlog, BATCH)
+    return Sweeper(cast(TaskStore, backlog), cast(Broker, backlog), cast(TaskMoves, None), backlog, BATCH)
 
 
 async def swept(sweeper: Sweeper) -> int:

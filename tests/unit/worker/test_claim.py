@@ -18,6 +18,7 @@ from taskframework.model.message import TaskMessage
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import CancelRequest, Lease, Task
 from taskframework.model.transitions import Transition
+from taskframework.moves import TaskMoves
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.testing.clock import FakeClock
 from taskframework.testing.eventually import eventually
@@ -64,7 +65,8 @@ def station(store: Forgetful, clock: FakeClock, events: list[str]) -> ClaimStati
     bus = EventBus()
     bus.listen(TaskEvent, lambda event: events.append(type(event).__name__), name="events")
     policy = ClaimPolicy(LEASE, timedelta(seconds=30), 2)
-    return ClaimStation(store, bus, clock, "worker", policy, lambda task_type: task_type != "of-tomorrow")
+    moves = TaskMoves(store, bus)
+    return ClaimStation(store, moves, clock, "worker", policy, lambda task_type: task_type != "of-tomorrow")
 
 
 @pytest.mark.parametrize("lost_for", [None, 0, 20, 40])

@@ -14,11 +14,10 @@ import pytest
 from pydantic import AfterValidator
 
 from taskframework import BackgroundTaskExecutable, TaskContext, TaskOptions
-from taskframework.bus import EventBus
 from taskframework.clock import SystemClock
 from taskframework.model.outcome import Failed, Outcome, Released, Succeeded
 from taskframework.model.transitions import Fence
-from taskframework.stores.base import TaskStore
+from taskframework.moves import TaskMoves
 from taskframework.tasks.registry import TaskRegistry
 from taskframework.testing.factories import new_task
 from taskframework.worker import attempt as attempts
@@ -31,7 +30,7 @@ Code = Callable[[TaskContext[Any]], Any]
 
 @pytest.fixture
 async def executor() -> AsyncIterator[TaskExecutorService]:
-    service = TaskExecutorService(cast(TaskStore, None), EventBus(), SystemClock(), threads=2, processes=1)
+    service = TaskExecutorService(cast(TaskMoves, None), SystemClock(), threads=2, processes=1)
     yield service
     await service.close()
 
@@ -223,7 +222,7 @@ async def test_an_error_that_cannot_be_told_is_bounded(executor: TaskExecutorSer
 
 async def test_waiting_for_a_thread_is_not_part_of_an_attempts_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executors, "STOP_PATIENCE", 0.05)
-    service = TaskExecutorService(cast(TaskStore, None), EventBus(), SystemClock(), threads=1, processes=1)
+    service = TaskExecutorService(cast(TaskMoves, None), SystemClock(), threads=1, processes=1)
     brief = TaskOptions(timeout=timedelta(milliseconds=300))
     outcomes = await asyncio.gather(
         *(execute(service, lambda context: threading.Event().wait(0.15), options=brief) for _ in range(5))

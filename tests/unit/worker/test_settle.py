@@ -23,6 +23,7 @@ from taskframework.model.retry import RetryPolicy
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task
 from taskframework.model.transitions import Claim, Fence, Transition
+from taskframework.moves import TaskMoves
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.tasks.registry import TaskRegistry
 from taskframework.testing.factories import new_task
@@ -84,7 +85,8 @@ class Bench:
         self.bus = EventBus()
         self.events: list[str] = []
         self.stale: list[str] = []
-        self.bus.listen(AttemptFinished, StateAggregatorService(store, self.bus).hear, name="a", must_succeed=True)
+        aggregator = StateAggregatorService(TaskMoves(store, self.bus))
+        self.bus.listen(AttemptFinished, aggregator.hear, name="a", must_succeed=True)
         self.bus.listen(TaskEvent, lambda event: self.events.append(type(event).__name__), name="events")
         self.policy = RetryPolicy(5, HOUR, HOUR, 2, 0)
 

@@ -22,6 +22,7 @@ from taskframework.model.outcome import Failed, Outcome, Succeeded
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Lease, StepOutcome, Task
 from taskframework.model.transitions import Fence, Transition
+from taskframework.moves import TaskMoves
 from taskframework.stores.base import TaskStore
 from taskframework.tasks.registry import TaskRegistry
 from taskframework.testing.eventually import eventually
@@ -68,6 +69,10 @@ class Store:
         self.task = self.task.evolve(fencing_token=2)
 
 
+def moves_of(store: Store) -> TaskMoves:
+    return TaskMoves(cast(TaskStore, store), EventBus())
+
+
 class Running:
     """An attempt, and what runs it."""
 
@@ -105,7 +110,7 @@ async def store() -> Store:
 
 @pytest.fixture
 async def run(store: Store) -> AsyncIterator[Running]:
-    executor = TaskExecutorService(cast(TaskStore, store), EventBus(), CLOCK, threads=4, processes=1)
+    executor = TaskExecutorService(moves_of(store), CLOCK, threads=4, processes=1)
     yield Running(executor, store)
     await executor.close()
 
@@ -294,7 +299,7 @@ def test_code_that_was_left_behind_hears_so_without_an_event_loop() -> None:
     async def closed() -> StepRecorder:
         store = Store()
         fence = Fence(store.task.task_id, 1, "claim")
-        recorder = StepRecorder(RunningAttempt(store.task, fence, 1), cast(TaskStore, store), CLOCK)
+        recorder = StepRecorder(RunningAttempt(store.task, fence, 1), moves_of(store), CLOCK)
         await recorder.close()
         return recorder
 
@@ -305,7 +310,7 @@ def test_code_that_was_left_behind_hears_so_without_an_event_loop() -> None:
 
 
 async def test_what_was_handed_over_before_the_end_is_written(run: Running, store: Store) -> None:
-    recorder = StepRecorder(run.attempt, cast(TaskStore, store), CLOCK)
+    recorder = StepRecorder(run.attempt, moves_of(store), CLOCK)
     recorded = recorder.record(StepOutcome("a", 1))
     await recorder.close()
     assert recorded.result(timeout=0) == StepOutcome("a", 1)

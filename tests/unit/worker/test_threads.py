@@ -11,11 +11,10 @@ from typing import cast
 import pytest
 
 from taskframework import BackgroundTaskExecutable, TaskContext, TaskOptions
-from taskframework.bus import EventBus
 from taskframework.clock import SystemClock
 from taskframework.model.outcome import Failed, Outcome, Released, Succeeded
 from taskframework.model.transitions import Fence
-from taskframework.stores.base import TaskStore
+from taskframework.moves import TaskMoves
 from taskframework.tasks.registry import TaskRegistry
 from taskframework.testing.factories import new_task
 from taskframework.worker.attempt import RunningAttempt, StopReason
@@ -54,7 +53,7 @@ class Brief(Gated):
 
 @pytest.fixture
 async def executor() -> AsyncIterator[TaskExecutorService]:
-    service = TaskExecutorService(cast(TaskStore, None), EventBus(), SystemClock(), threads=1, processes=1)
+    service = TaskExecutorService(cast(TaskMoves, None), SystemClock(), threads=1, processes=1)
     yield service
     await service.close()
 

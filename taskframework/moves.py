@@ -1,0 +1,99 @@
+"""The one way to move a task: the guarded write, its failpoint, and the event that tells of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from taskframework import failpoint
+from taskframework.bus import EventBus
+from taskframework.errors import TaskUnreadableError
+from taskframework.model.events import EVENT_OF, TaskEvent, event_of
+from taskframework.model.task import HistoryEntry, Task
+from taskframework.model.transitions import Move
+from taskframework.stores.base import TaskStore
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A move was made: the task as it was read after it, and the entry of its history that the move appended."""
+
+    task: Task
+    entry: HistoryEntry
+    #: By an earlier asking, whose reply was lost. The task may have moved on since.
+    is_recognised: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NotMade:
+    """The guard refused a move, also an earlier asking for it; `present` is the task as it is now."""
+
+    present: Task | None
+    #: A newer release wrote the task, so `present` is None although there is one.
+    is_unreadable: bool = False
+
+
+class TaskMoves:
+    """Makes the moves of tasks. Whoever moves a task goes through it; inserts, marks and leases are no moves."""
+
+    def __init__(self, store: TaskStore, bus: EventBus) -> None:
+        self._store = store
+        self._bus = bus
+
+    async def make(self, move: Move) -> Task | None:
+        """Make a move and tell of it.
+
+        Returns:
+            The task after it, or None when the guard refused.
+
+        Raises:
+            StoreUnavailableError: if the store cannot be asked; the move may have been made.
+        """
+        task = await self._apply(move)
+        if task is not None and (event := event_of(move, task)) is not None:
+            await self._made(event)
+        return task
+
+    async def make_once(self, move: Move, entry_in: Callable[[Task], HistoryEntry]) -> Made | NotMade:
+        """`make` for the claims and settlements of a worker, which asks for the same one again when a reply was lost.
+
+        A move that an earlier asking made is recognised by its claim id and told now.
+
+        Args:
+            move: one that `Move.won` can recognise.
+            entry_in: finds what the move appended to the history; the task may have moved on since.
+
+        Raises:
+            StoreUnavailableError: as `make`; ask for the same move again.
+        """
+        task = await self._apply(move)
+        if is_recognised := task is None:
+            try:
+                task = await self._store.get(move.task_id)
+            except TaskUnreadableError:
+                return NotMade(None, is_unreadable=True)
+        if task is None or (is_recognised and not move.won(task)):
+            return NotMade(task)
+        entry = entry_in(task)
+        await self._made(EVENT_OF[entry.type](task))
+        return Made(task, entry, is_recognised)
+
+    async def repair(self, move: Move) -> Task | None:
+        """`make`, passing over a task that a newer release wrote: its own processes repair it."""
+        try:
+            return await self.make(move)
+        except TaskUnreadableError as error:
+            logger.warning("passed over: %s", error.message)
+            return None
+
+    async def _apply(self, move: Move) -> Task | None:
+        task = await self._store.apply(move)
+        await failpoint.reached(move.failpoint)
+        return task
+
+    async def _made(self, event: TaskEvent) -> None:
+        """What follows every move that is told. A process may die here, so whatever is done here needs a driver too."""
+        await self._bus.publish(event)
