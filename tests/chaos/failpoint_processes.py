@@ -20,7 +20,7 @@ from tests.chaos.history import Recorder
 Role = Literal["front", "back"]
 
 _APP = ("--app", "tests.chaos.failpoint_tasks")
-_PATIENCE = 40.0
+_PATIENCE = 120.0
 _LOOK_SECONDS = 0.1
 #: Repairs that are quick, and limits that a crowded machine does not reach on its own.
 _SETTINGS = {

@@ -170,6 +170,8 @@ _EARLY = {"BROKER__CONSUMER_TIMEOUT": "1s"}
 _NO_BEAT = "heartbeat.before_write@1=pause:3"
 #: Sweepers that do not come before the timers and the relay.
 _NO_SWEEP = {"RECOVERY__SWEEP_INTERVAL": "3s"}
+#: Retries that are still to come when they are heard of: what is due by then needs no timer.
+_SLOW_RETRIES = _NO_SWEEP | {"RETRY__INITIAL_DELAY": "2s"}
 
 #: The longest first, so that they do not end after all others.
 SCENARIOS = (
@@ -188,7 +190,7 @@ SCENARIOS = (
     Scenario("mark.reply", submits, "front"),
     Scenario("sweep.after_reserve", leaves_due, "front", is_alone=True),
     Scenario("reserve.reply", leaves_due, "front", is_alone=True),
-    Scenario("retry.after_reserve", tries_again, "back", settings=_NO_SWEEP, where="servers"),
+    Scenario("retry.after_reserve", tries_again, "back", settings=_SLOW_RETRIES, where="servers"),
     Scenario("deliver.before_claim", submits, "back"),
     Scenario("claim.after_write", submits, "back"),
     Scenario("claim.reply", submits, "back"),

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 #: A process takes most of a second of a processor to start and is idle afterwards.
 _AT_ONCE = 3 * (os.cpu_count() or 2)
-_PATIENCE = 150
+_PATIENCE = 300
 _RABBITMQ_URL = os.environ.get("TASKFRAMEWORK_TEST_RABBITMQ_URL")
 _MONGODB_URL = os.environ.get("TASKFRAMEWORK_TEST_MONGODB_URL")
 

@@ -110,7 +110,7 @@ class MongoServer:
 
     def pause(self) -> None:
         """Freeze the server (SIGSTOP): connections stay open and nothing answers."""
-        self._running().send(signal.SIGSTOP)
+        self._running().pause()
 
     def resume(self) -> None:
         self._running().send(signal.SIGCONT)

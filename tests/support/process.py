@@ -133,6 +133,11 @@ class Process:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal_number)
 
+    def pause(self) -> None:
+        """Freeze the process and its children; it is frozen when this returns. A signal alone takes a moment."""
+        self.send(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
     def end(self, signal_number: int, *, timeout: float) -> None:
         """Signal the process and wait for its end; after `timeout` seconds kill it."""
         self.send(signal_number)

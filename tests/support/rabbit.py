@@ -116,7 +116,7 @@ class RabbitServer:
 
     def pause(self) -> None:
         """Freeze the node (SIGSTOP): connections stay open and nothing answers."""
-        self._running().send(signal.SIGSTOP)
+        self._running().pause()
 
     def resume(self) -> None:
         self._running().send(signal.SIGCONT)

@@ -28,7 +28,7 @@ from taskframework.model.transitions import (
 from taskframework.stores.base import TaskStore
 from taskframework.testing.conformance.store_suite import HOUR, MINUTE, StoreSuite, an_error, marked, move, put
 
-STEPS = 40
+STEPS = 25
 _VALUES: tuple[Any, ...] = (None, {"$set": 1}, [1, 1.0], "$$ROOT", {"": {}})
 _STEPS = ("a", "a.b", "$set", "__proto__")
 _MARKS = (MakeDue, MarkDispatched, MarkPublished, PostponeRelay)
