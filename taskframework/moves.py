@@ -10,6 +10,7 @@ from taskframework import failpoint
 from taskframework.bus import EventBus
 from taskframework.errors import TaskUnreadableError
 from taskframework.model.events import EVENT_OF, TaskEvent, event_of
+from taskframework.model.scope import EVERYONE
 from taskframework.model.task import HistoryEntry, Task
 from taskframework.model.transitions import Move
 from taskframework.stores.base import TaskStore
@@ -72,7 +73,7 @@ class TaskMoves:
         task = await self._apply(move)
         if is_recognised := task is None:
             try:
-                task = await self._store.get(move.task_id)
+                task = await self._store.get(move.task_id, EVERYONE)
             except TaskUnreadableError:
                 return NotMade(None, is_unreadable=True)
         if task is None or (is_recognised and not move.won(task)):

@@ -15,7 +15,9 @@ from taskframework.clock import Clock, SystemClock
 from taskframework.errors import ConfigurationError, TaskframeworkError
 from taskframework.events.http import HttpEvents
 from taskframework.events.subscriber import EventSubscriber
+from taskframework.model.scope import EVERYONE
 from taskframework.model.task import Task
+from taskframework.recovery.sweeper import forget_dispatches
 from taskframework.settings import LoadedSettings, Settings, load_settings
 from taskframework.submission.handle import TaskHandle
 from taskframework.submission.service import Submission, SubmitRequest
@@ -220,7 +222,7 @@ class TaskFramework:
         Raises:
             TaskNotFoundError: if there is none.
         """
-        return await self.desk.tasks.get(task_id)
+        return await self.desk.tasks.get(task_id, EVERYONE)
 
     def _handle(self, submission: Submission) -> TaskHandle:
         return TaskHandle(submission.task.task_id, submission.is_new, self.desk.store)
@@ -241,7 +243,7 @@ class TaskFramework:
         broker = wiring.build_broker(self.settings, self._clock)
         desk = await self._open_desk(stack, dispatches=worker or broker.outlives_process)
         if not broker.outlives_process:
-            await desk.store.forget_dispatches()
+            await forget_dispatches(desk.store)
         await broker.open()
         stack.push_async_callback(broker.close)
         plant = wiring.build_plant(desk, broker, executes=worker)

@@ -252,7 +252,7 @@ def _build_worker(desk: Desk, broker: Broker, metrics: Metrics, breaker: StoreBr
     worker_id = new_worker_id()
     in_hand = InHand(clock, lambda: broker.consumer_timeout)
     breaker.held = lambda: in_hand.unanswered
-    heartbeat = Heartbeat(store, clock, worker_id, settings.worker.lease, breaker.open)
+    heartbeat = Heartbeat(store, clock, settings.worker.lease, breaker.open)
     executor = TaskExecutorService(
         desk.moves, clock, threads=settings.worker.max_threads, processes=settings.worker.max_processes
     )

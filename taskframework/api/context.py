@@ -17,16 +17,23 @@ from starlette.responses import Response
 
 from taskframework.api.problems import RequestRefusedError
 from taskframework.errors import TaskNotFoundError
+from taskframework.model.scope import EVERYONE, Scope
 from taskframework.runtime import TaskFramework
 from taskframework.submission.service import ANONYMOUS
 from taskframework.telemetry import is_tracing, span
 
-#: Callers are not identified: they share one user and see every task. That is why the server keeps to loopback.
+#: Callers are not identified: they share one user, and `scope_of` gives each of them every task. That is why the
+#: server keeps to loopback.
 CALLER = ANONYMOUS
 
 _ID = r"[0-9A-Za-z][0-9A-Za-z_.:-]{0,99}"
 #: An id in the path. Its form is documented, not validated there: what cannot be an id is not found.
 IdInPath = Annotated[str, Path(description="An id, as the API gave it", json_schema_extra={"pattern": f"^{_ID}$"})]
+
+
+def scope_of(request: Request) -> Scope:
+    """Whose tasks the caller may see and change. Every route asks here, and nowhere else."""
+    return EVERYONE
 
 
 def framework_of(request: Request) -> TaskFramework:

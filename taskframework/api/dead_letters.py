@@ -11,7 +11,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from taskframework.api.bodies import BODY_CODES, ReplayDeadLetters, read
-from taskframework.api.context import CALLER, IdInPath, checked_id, framework_of, is_id, json_response, refuse_repeated
+from taskframework.api.context import (
+    CALLER,
+    IdInPath,
+    checked_id,
+    framework_of,
+    is_id,
+    json_response,
+    refuse_repeated,
+    scope_of,
+)
 from taskframework.api.openapi import refuses, takes
 from taskframework.api.problems import describe, root_of
 from taskframework.api.views import CursorText, DeadLetterPage, DeadLetterView, ReplayResult
@@ -42,7 +51,9 @@ class PageQuery(BaseModel):
 )
 async def list_dead_letters(request: Request, query: Annotated[PageQuery, Query()]) -> Response:
     """List the tasks that ended FAILED or DEAD_LETTER and the messages nobody could read, as one list."""
-    page = await framework_of(request).desk.dead_letters.list_letters(limit=query.limit, cursor=query.cursor)
+    page = await framework_of(request).desk.dead_letters.list_letters(
+        scope_of(request), limit=query.limit, cursor=query.cursor
+    )
     return json_response({"items": [letter.view() for letter in page.items], "next_cursor": page.next_cursor})
 
 
@@ -61,7 +72,7 @@ async def refuse_to_show() -> None:
 )
 async def get_dead_letter(request: Request, letter_id: IdInPath) -> Response:
     """Show one dead letter."""
-    letter = await framework_of(request).desk.dead_letters.get(checked_id(letter_id))
+    letter = await framework_of(request).desk.dead_letters.get(checked_id(letter_id), scope_of(request))
     return json_response(letter.view(whole=True))
 
 
@@ -79,7 +90,8 @@ async def replay_dead_letters(request: Request) -> Response:
     body = await read(request, ReplayDeadLetters)
     operations = framework_of(request).desk.dead_letters
     ids = [letter_id for letter_id in body.ids if is_id(letter_id)]
-    outcomes = {outcome.id: outcome for outcome in await operations.replay(ids, by=CALLER, dry_run=body.dry_run)}
+    replayed = await operations.replay(ids, scope_of(request), by=CALLER, dry_run=body.dry_run)
+    outcomes = {outcome.id: outcome for outcome in replayed}
     done = 200 if body.dry_run else 202
     return json_response(
         {"items": [_view(name, outcomes.get(name), done, root_of(request)) for name in dict.fromkeys(body.ids)]}

@@ -17,6 +17,7 @@ from taskframework.api.problems import RequestRefusedError
 from taskframework.brokers.base import Broker
 from taskframework.events.external import ExternalEvent
 from taskframework.events.subscriber import EventSubscriber
+from taskframework.model.scope import Scope
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +63,8 @@ def event_frame(event: ExternalEvent) -> bytes:
 class Watcher:
     """What one stream still has to send."""
 
-    def __init__(self, task_id: str | None) -> None:
+    def __init__(self, scope: Scope, task_id: str | None) -> None:
+        self.scope = scope
         self.task_id = task_id
         #: No more comes: the process stops, or the reader was too slow.
         self.is_over = False
@@ -116,13 +118,13 @@ class Feed:
         """How many watch now."""
         return sum(map(len, self._watchers.values()))
 
-    async def join(self, task_id: str | None = None) -> Watcher:
-        """Begin to watch one task, or all; events that happen after this returned are heard.
+    async def join(self, scope: Scope, task_id: str | None = None) -> Watcher:
+        """Begin to watch one task, or all of the scope; events that happen after this returned are heard.
 
         Raises:
             RequestRefusedError: if too many watch, or the process is stopping.
         """
-        watcher = Watcher(task_id)
+        watcher = Watcher(scope, task_id)
         async with self._changing:
             subscriber = await self._subscribe()
             self._watchers[task_id].add(watcher)
@@ -185,7 +187,9 @@ class Feed:
             await subscriber.__aexit__(None, None, None)
 
     def _hear(self, event: ExternalEvent) -> None:
-        watchers = [*self._watchers.get(None, ()), *self._watchers.get(event.task_id, ())]
+        owner = str(event.data.get("user_id"))
+        of_task = (*self._watchers.get(None, ()), *self._watchers.get(event.task_id, ()))
+        watchers = [watcher for watcher in of_task if watcher.scope.covers(owner)]
         if not watchers:
             return
         # Whoever may publish on the exchange could otherwise end a line here and begin a field of his own.

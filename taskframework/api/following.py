@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator
 from taskframework.api.feed import Heard, Watcher, event_frame, frame
 from taskframework.errors import StoreError
 from taskframework.events.external import PREFIX, lifecycle_event
+from taskframework.model.scope import Scope
 from taskframework.model.status import FINAL
 from taskframework.model.task import Task
 from taskframework.model.view import public_view
@@ -27,19 +28,23 @@ _FINAL_TYPES = frozenset(PREFIX + status.value.lower() for status in FINAL)
 class Follower:
     """Where one stream is in the life of its task."""
 
-    def __init__(self, task: Task, watcher: Watcher, store: TaskStore, source: str, after: int | None) -> None:
+    def __init__(
+        self, task: Task, watcher: Watcher, store: TaskStore, scope: Scope, source: str, after: int | None
+    ) -> None:
         """Begin to follow.
 
         Args:
             task: the task as read after the watcher joined, so that nothing falls in between.
             watcher: what is heard of the task from now on.
             store: asked when something was missed.
+            scope: whose tasks the client may see.
             source: the installation, as the events name it.
             after: the last sequence the client has; None for a client that knows nothing.
         """
         self._task = task
         self._watcher = watcher
         self._store = store
+        self._scope = scope
         self._source = source
         self._sequence = after
         self._progress = (task.sequence, task.progress_revision)
@@ -86,7 +91,7 @@ class Follower:
 
     async def _asked(self) -> bytes:
         try:
-            task = await self._store.get(self._task.task_id)
+            task = await self._store.get(self._task.task_id, self._scope)
         except StoreError as error:
             logger.debug("task %s: %s", self._task.task_id, error.message)
             return b""

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from taskframework.api import following
-from taskframework.api.context import IdInPath, checked_id, framework_of
+from taskframework.api.context import IdInPath, checked_id, framework_of, scope_of
 from taskframework.api.feed import Feed, Watcher
 from taskframework.api.following import HEARTBEAT, RESYNC, Follower
 from taskframework.api.openapi import STREAM_CONTENT, refuses
@@ -90,16 +90,16 @@ async def follow_task(request: Request, task_id: IdInPath) -> Response:
 
     Ends after the event that makes the task final.
     """
-    framework, feed = framework_of(request), _feed_of(request)
-    task = await framework.desk.tasks.get(checked_id(task_id))
+    framework, feed, scope = framework_of(request), _feed_of(request), scope_of(request)
+    task = await framework.desk.tasks.get(checked_id(task_id), scope)
     after = _last_sequence(request, task.task_id)
-    watcher = await feed.join(task.task_id)
+    watcher = await feed.join(scope, task.task_id)
     try:
-        task = await framework.desk.tasks.get(task.task_id)
+        task = await framework.desk.tasks.get(task.task_id, scope)
     except BaseException:
         await feed.leave(watcher)
         raise
-    follower = Follower(task, watcher, framework.desk.store, framework.settings.app.source, after)
+    follower = Follower(task, watcher, framework.desk.store, scope, framework.settings.app.source, after)
     if follower.has_nothing:
         await feed.leave(watcher)
         return Response(status_code=204)  # a browser does not connect again
@@ -118,7 +118,7 @@ async def follow_all(request: Request) -> Response:
     client that sends Last-Event-ID is told so by `event: resync`.
     """
     feed = _feed_of(request)
-    watcher = await feed.join()
+    watcher = await feed.join(scope_of(request))
     return EventStream(feed, watcher, _all_frames(watcher, bool(request.headers.get("last-event-id"))))
 
 

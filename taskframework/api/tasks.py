@@ -18,6 +18,7 @@ from taskframework.api.context import (
     framework_of,
     json_response,
     refuse_repeated,
+    scope_of,
     trace_of,
 )
 from taskframework.api.openapi import refuses, takes
@@ -128,6 +129,7 @@ async def submit_tasks(request: Request) -> Response:
 async def list_tasks(request: Request, query: Annotated[TaskQuery, Query()]) -> Response:
     """List tasks from the newest to the oldest. All filters given must hold."""
     page = await framework_of(request).desk.tasks.list_tasks(
+        scope_of(request),
         TaskFilter(status=query.status, task_type=query.task_type),
         limit=query.limit,
         cursor=query.cursor,
@@ -150,7 +152,9 @@ async def refuse_to_show() -> None:
 )
 async def get_task(request: Request, task_id: IdInPath) -> Response:
     """Show a task as it is now, with its result or error and its history."""
-    return json_response(public_view(await framework_of(request).desk.tasks.get(checked_id(task_id))))
+    return json_response(
+        public_view(await framework_of(request).desk.tasks.get(checked_id(task_id), scope_of(request)))
+    )
 
 
 @router.post(
@@ -166,8 +170,9 @@ async def get_task(request: Request, task_id: IdInPath) -> Response:
 async def cancel_task(request: Request, task_id: IdInPath) -> Response:
     """Cancel a task. One that waits is CANCELLED at once; a running one is asked to stop and may still complete."""
     body = await read(request, CancelTask, is_optional=True)
-    operations = framework_of(request).desk.tasks
-    return json_response(public_view(await operations.cancel(checked_id(task_id), by=CALLER, reason=body.reason)), 202)
+    cancel = framework_of(request).desk.tasks.cancel
+    task = await cancel(checked_id(task_id), scope_of(request), by=CALLER, reason=body.reason)
+    return json_response(public_view(task), 202)
 
 
 @router.post(
@@ -183,8 +188,8 @@ async def cancel_task(request: Request, task_id: IdInPath) -> Response:
 async def retry_task(request: Request, task_id: IdInPath) -> Response:
     """Queue a task anew that is FAILED, DEAD_LETTER or CANCELLED."""
     await read(request, RetryTask, is_optional=True)
-    operations = framework_of(request).desk.tasks
-    return json_response(public_view(await operations.retry(checked_id(task_id), by=CALLER)), 202)
+    task = await framework_of(request).desk.tasks.retry(checked_id(task_id), scope_of(request), by=CALLER)
+    return json_response(public_view(task), 202)
 
 
 def _key_in_header(request: Request) -> str | None:

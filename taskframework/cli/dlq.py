@@ -14,6 +14,7 @@ from taskframework.cli.output import as_json_text, facts, note, out, print_json,
 from taskframework.cli.render import print_letters, print_next_step, print_timeline, task_facts
 from taskframework.model.message import rfc3339
 from taskframework.model.query import DeadMessage
+from taskframework.model.scope import EVERYONE
 from taskframework.operations.dead_letters import DeadLetter, ReplayOutcome
 from taskframework.runtime import TaskFramework
 
@@ -52,7 +53,7 @@ def replay(context: typer.Context, letter_ids: LetterIds, config: Config = None,
 
 async def _list(framework: TaskFramework, limit: int, cursor: str | None, as_json: bool) -> None:
     async with framework.desk_only():
-        page = await framework.desk.dead_letters.list_letters(limit=limit, cursor=cursor)
+        page = await framework.desk.dead_letters.list_letters(EVERYONE, limit=limit, cursor=cursor)
         now = framework.desk.store.now()
     if as_json:
         print_json({"items": [letter.view() for letter in page.items], "next_cursor": page.next_cursor})
@@ -68,7 +69,7 @@ async def _list(framework: TaskFramework, limit: int, cursor: str | None, as_jso
 
 async def _show(framework: TaskFramework, letter_id: str, as_json: bool) -> None:
     async with framework.desk_only():
-        letter = await framework.desk.dead_letters.get(letter_id)
+        letter = await framework.desk.dead_letters.get(letter_id, EVERYONE)
     if as_json:
         print_json(letter.view(whole=True))
         return
@@ -84,7 +85,7 @@ async def _show(framework: TaskFramework, letter_id: str, as_json: bool) -> None
 
 async def _replay(framework: TaskFramework, ids: list[str]) -> list[ReplayOutcome]:
     async with framework.desk_only():
-        return await framework.desk.dead_letters.replay(ids, by=operator())
+        return await framework.desk.dead_letters.replay(ids, EVERYONE, by=operator())
 
 
 def _message_facts(letter: DeadLetter, message: DeadMessage) -> list[tuple[str, str | Text]]:

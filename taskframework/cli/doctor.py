@@ -17,10 +17,14 @@ from taskframework.cli.options import Apps, Config, Json
 from taskframework.cli.output import counted, facts, out, print_json, printable, run
 from taskframework.clock import SystemClock
 from taskframework.errors import TaskframeworkError
+from taskframework.model.drivers import missing_drivers
+from taskframework.model.scope import EVERYONE
 from taskframework.settings import LoadedSettings, Settings, redacted
 from taskframework.settings.load import FILE_NAME, PROFILE_VARIABLE
 from taskframework.stores.base import TaskStore
 
+#: Undriven tasks that are named; there should be none at all.
+_MOST_NAMED = 20
 _PACKAGES = ("aio-pika", "motor", "pymongo", "pydantic", "fastapi", "uvicorn", "uvloop")
 
 
@@ -130,7 +134,7 @@ async def _tasks(store: TaskStore) -> Finding:
         await store.open()
         try:
             counts = await store.count_by_status()
-            undriven = await store.count_undriven()
+            undriven = [await _lack(store, task_id) for task_id in await store.undriven(_MOST_NAMED)]
             declared = await store.task_types()
         finally:
             await store.close()
@@ -140,12 +144,21 @@ async def _tasks(store: TaskStore) -> Finding:
     found["declared types"] = ", ".join(sorted(declaration.task_type for declaration in declared)) or "none"
     if not undriven:
         return Finding("tasks", found)
-    problem = (
-        f"{undriven:,} live tasks have no due time, lease or children, so nothing will ever move them. This is a "
-        "defect: keep their documents for a report, then cancel them and submit them again. A RUNNING one has no "
-        "worker that could end it after a cancel: delete its document from the store instead."
+    remedy = (
+        "Nothing will ever move these tasks on. This is a defect: keep their documents for a report, then cancel them "
+        "and submit them again. A RUNNING one has no worker that could end it after a cancel: delete its document from "
+        "the store instead."
     )
-    return Finding("tasks", found, [problem])
+    return Finding("tasks", found, [*undriven, remedy])
+
+
+async def _lack(store: TaskStore, task_id: str) -> str:
+    """What an undriven task lacks."""
+    task = await store.get(task_id, EVERYONE)
+    missing = [] if task is None else [f"{driver.name} ({driver.field})" for driver in missing_drivers(task)]
+    if task is None or not missing:  # it was moved or removed meanwhile
+        return f"Task {task_id} lacked a driver a moment ago."
+    return f"Task {task_id} is {task.status} and lacks its driver: {', '.join(missing)}."
 
 
 def _print(finding: Finding) -> None:

@@ -14,6 +14,7 @@ from taskframework.cli.output import note, out, print_json, print_json_line, run
 from taskframework.cli.render import print_next_step, print_outcome, print_tasks, print_timeline, task_facts
 from taskframework.cli.watching import follow
 from taskframework.model.query import TaskFilter
+from taskframework.model.scope import EVERYONE
 from taskframework.model.status import REACHABLE, TaskStatus
 from taskframework.model.task import Task
 from taskframework.model.view import public_view
@@ -90,7 +91,7 @@ def watch(context: typer.Context, task_id: TaskId, config: Config = None, as_jso
 
 async def _list(framework: TaskFramework, wanted: TaskFilter, limit: int, cursor: str | None, as_json: bool) -> None:
     async with framework.desk_only():
-        page = await framework.desk.tasks.list_tasks(wanted, limit=limit, cursor=cursor)
+        page = await framework.desk.tasks.list_tasks(EVERYONE, wanted, limit=limit, cursor=cursor)
         now = framework.desk.store.now()
     if as_json:
         print_json({"items": [public_view(task) for task in page.items], "next_cursor": page.next_cursor})
@@ -118,7 +119,7 @@ async def _show(framework: TaskFramework, task_id: str, as_json: bool) -> None:
 
 async def _cancel(framework: TaskFramework, task_id: str, reason: str | None, as_json: bool) -> None:
     async with framework.desk_only():
-        task = await framework.desk.tasks.cancel(task_id, by=operator(), reason=reason)
+        task = await framework.desk.tasks.cancel(task_id, EVERYONE, by=operator(), reason=reason)
     if as_json:
         print_json(public_view(task))
     elif task.status is TaskStatus.CANCELLED:
@@ -130,7 +131,7 @@ async def _cancel(framework: TaskFramework, task_id: str, reason: str | None, as
 
 async def _retry(framework: TaskFramework, task_id: str, as_json: bool) -> None:
     async with framework.desk_only():
-        task = await framework.desk.tasks.retry(task_id, by=operator())
+        task = await framework.desk.tasks.retry(task_id, EVERYONE, by=operator())
     if as_json:
         print_json(public_view(task))
     else:

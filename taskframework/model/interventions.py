@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import ClassVar
 
+from taskframework.model import drivers
+from taskframework.model.scope import Scope
 from taskframework.model.status import CLAIMABLE, LIVE, REPLAYABLE, TaskStatus
 from taskframework.model.task import CancelRequest, Task
 from taskframework.model.transitions import (
@@ -38,10 +40,9 @@ class Reap:
 
     def apply(self, task: Task, now: datetime) -> Task | None:
         if (
-            task.status is not TaskStatus.RUNNING
-            or task.fencing_token != self.fencing_token
+            task.fencing_token != self.fencing_token
             or task.lease is None
-            or task.lease.expires_at + self.grace > now
+            or not drivers.LEASE.is_due(task, now, self.grace)
         ):
             return None
         crashes = task.crashes + 1
@@ -71,17 +72,17 @@ LEASE_EXPIRED = "The worker stopped renewing its lease: it died, hung or lost th
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """A task at rest → CANCELLED; a running one is asked to stop. `owner` None means: whoever owns it."""
+    """A task at rest → CANCELLED; a running one is asked to stop."""
 
     group: ClassVar[Group] = "single"
     failpoint: ClassVar[str] = "cancel.after_write"
     task_id: str
-    owner: str | None
+    scope: Scope
     by: str
     reason: str | None
 
     def apply(self, task: Task, now: datetime) -> Task | None:
-        if task.status not in LIVE or task.cancel is not None or self.owner not in (None, task.user_id):
+        if task.status not in LIVE or task.cancel is not None or not self.scope.covers(task.user_id):
             return None
         asked = task.evolve(cancel=CancelRequest(self.by, now, self.reason))
         data = {"by": self.by, "reason": self.reason}
@@ -102,7 +103,7 @@ class Expire:
     task_id: str
 
     def apply(self, task: Task, now: datetime) -> Task | None:
-        if task.deadline is None or task.deadline > now or task.cancel is not None or task.status not in LIVE:
+        if not drivers.DEADLINE.is_due(task, now):
             return None
         asked = task.evolve(cancel=CancelRequest(DEADLINE, now, "the deadline passed"))
         if task.status is TaskStatus.RUNNING:
@@ -152,7 +153,7 @@ class Replay:
     group: ClassVar[Group] = "single"
     failpoint: ClassVar[str] = "replay.after_write"
     task_id: str
-    owner: str | None
+    scope: Scope
     by: str
     dispatch_after: timedelta
     revision: int | None = None
@@ -160,7 +161,7 @@ class Replay:
     def apply(self, task: Task, now: datetime) -> Task | None:
         if (
             task.status not in REPLAYABLE
-            or self.owner not in (None, task.user_id)
+            or not self.scope.covers(task.user_id)
             or self.revision not in (None, task.revision)
         ):
             return None

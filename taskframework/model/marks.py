@@ -1,14 +1,18 @@
-"""Transitions that only move a driver: when to dispatch again, when to relay again. They are hints and tell nobody."""
+"""Rules that only move a driver: when to dispatch again, when to relay again, until when a lease lasts.
+
+They tell nobody: no event, no new revision.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import ClassVar, Protocol
 
+from taskframework.model.drivers import DISPATCH
 from taskframework.model.status import CLAIMABLE
 from taskframework.model.task import Task
-from taskframework.model.transitions import Group
+from taskframework.model.transitions import Fence, Group
 
 MAX_DOUBLINGS = 16
 
@@ -51,19 +55,19 @@ class MarkDispatched:
 
 @dataclass(frozen=True, slots=True)
 class ReserveDispatch:
-    """The same mark before a publication, on a task that is due: of several sweepers one wins.
+    """A sweeper is about to publish a message for a task that is due: of several sweepers one wins.
 
-    Made without a publication, it leaves the task alone for as long as a message would.
+    A transition, since the winner reads the task it won; what it changes is what `MarkDispatched` changes.
     """
 
-    group: ClassVar[Group] = "single"
+    group: ClassVar[Group] = "reserve"
     task_id: str
     dispatch_epoch: int
     first: timedelta
     longest: timedelta
 
     def apply(self, task: Task, now: datetime) -> Task | None:
-        if task.next_dispatch_at is None or task.next_dispatch_at > now or task.not_before > now:
+        if not DISPATCH.is_due(task, now):
             return None
         return MarkDispatched(self.task_id, self.dispatch_epoch, self.first, self.longest).apply(task, now)
 
@@ -72,7 +76,8 @@ class ReserveDispatch:
         return next_dispatch_at - redispatch_delay(dispatches - 1, self.first, self.longest)
 
     def won(self, task: Task) -> bool:
-        return False
+        """Another sweeper of the same moment may have been the one: that costs a message."""
+        return task.status in CLAIMABLE and task.dispatch_epoch == self.dispatch_epoch and task.dispatches > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,36 @@ class MakeDue:
             return None
         due = now + self.delay
         return task.evolve(next_dispatch_at=min(due, task.next_dispatch_at or due), dispatches=0)
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetDispatch:
+    """The message that was sent is known to be gone: the task is due at its own time again."""
+
+    task_id: str
+
+    def apply(self, task: Task, now: datetime) -> Task | None:
+        due = DISPATCH.time_of(task)
+        if due is None or due <= task.not_before:
+            return None
+        return task.evolve(next_dispatch_at=task.not_before, dispatches=0)
+
+
+@dataclass(frozen=True, slots=True)
+class RenewLease:
+    """A held lease goes on. Even a late renewal is safe as long as nobody has reaped."""
+
+    fence: Fence
+    lease: timedelta
+
+    @property
+    def task_id(self) -> str:
+        return self.fence.task_id
+
+    def apply(self, task: Task, now: datetime) -> Task | None:
+        if task.lease is None or not self.fence.holds(task):
+            return None
+        return task.evolve(lease=replace(task.lease, expires_at=now + self.lease))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +143,18 @@ class MarkPublished:
 
 @dataclass(frozen=True, slots=True)
 class PostponeRelay:
-    """A relay is about to publish this task's events: the others leave it alone until `publish_at` again."""
+    """A relay is about to publish this task's events: the others leave it alone for `delay`.
 
+    A transition, since the relay publishes the task as it is after it.
+    """
+
+    group: ClassVar[Group] = "reserve"
     task_id: str
     delay: timedelta
 
     def apply(self, task: Task, now: datetime) -> Task | None:
         return None if task.publish_at is None else task.evolve(publish_at=now + self.delay)
+
+    def won(self, task: Task) -> bool:
+        """Another relay of the same moment may have been the one: subscribers drop what comes twice."""
+        return task.publish_at is not None

@@ -6,7 +6,7 @@ import base64
 import binascii
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 from taskframework.errors import SubmissionError
 from taskframework.model.status import TaskStatus
@@ -56,12 +56,18 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class TaskFilter:
-    """Which tasks to list; None means any. `owner` None sees every user's tasks."""
+    """Which tasks to list, by what they are (whose they are is the `Scope`); None means any."""
 
-    owner: str | None = None
     status: TaskStatus | None = None
     task_type: str | None = None
     parent_task_id: str | None = None
+    #: Only tasks that are FAILED or DEAD_LETTER, listed by the time of their end.
+    dead: bool = False
+
+    @property
+    def order(self) -> Literal["created_at", "finished_at"]:
+        """The time by which the list runs, from the newest to the oldest."""
+        return "finished_at" if self.dead else "created_at"
 
 
 @dataclass(frozen=True, slots=True)

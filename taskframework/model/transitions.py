@@ -24,8 +24,8 @@ from taskframework.model.task import (
 )
 from taskframework.model.values import Json, fingerprint
 
-#: Which transitions a store may write together: all of a group are of the same kind.
-Group = Literal["claim", "settle", "single"]
+#: Transitions of one group may be written together; those of "single" are not.
+Group = Literal["claim", "settle", "reserve", "single"]
 
 #: How long the live path has for an event before the relay takes it up.
 RELAY_AFTER = timedelta(seconds=5)

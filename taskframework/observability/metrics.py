@@ -32,6 +32,8 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300
 #: So many times as long as a refresh took, there is none.
 _RESTS = 500
 _LONGEST_REST = 900.0
+#: `tasks_undriven` counts up to this: what is above 0 is a defect, however many tasks there are.
+_MOST_UNDRIVEN = 1_000
 
 
 class Tally(Collector):
@@ -155,7 +157,7 @@ class Metrics:
         counts = await store.count_by_status()
         for status in TaskStatus:
             self.by_status.labels(status.value).set(counts.get(status, 0))
-        self.undriven.set(await store.count_undriven())
+        self.undriven.set(len(await store.undriven(_MOST_UNDRIVEN)))
         return False
 
     async def keep_fresh(self, store: TaskStore) -> bool:

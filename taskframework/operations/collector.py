@@ -12,6 +12,7 @@ from taskframework.errors import MessageUnreadableError, TaskUnreadableError
 from taskframework.model.marks import MakeDue
 from taskframework.model.message import TaskMessage, read_message
 from taskframework.model.query import DeadMessage
+from taskframework.model.scope import EVERYONE
 from taskframework.model.task import new_task_id
 from taskframework.stores.base import TaskStore
 from taskframework.worker.patience import until_available
@@ -59,7 +60,7 @@ class DeadLetterCollector:
     async def _is_known(self, message: TaskMessage) -> bool:
         """Whether there is a task: its document is the record. One that still waits has lost its message with this."""
         try:
-            task = await self._store.get(message.task_id)
+            task = await self._store.get(message.task_id, EVERYONE)
         except TaskUnreadableError:  # a newer release knows it
             return True
         if task is not None:

@@ -9,7 +9,8 @@ from datetime import datetime
 from typing import Any
 
 from taskframework.errors import TaskframeworkError, TaskNotFoundError, TransitionRefusedError
-from taskframework.model.query import Cursor, DeadMessage, Page
+from taskframework.model.query import Cursor, DeadMessage, Page, TaskFilter
+from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import DEAD
 from taskframework.model.task import Task
 from taskframework.model.view import error_view, moment
@@ -68,14 +69,14 @@ class DeadLetterOperations:
         self._store = store
         self._tasks = tasks
 
-    async def list_letters(self, *, limit: int, cursor: str | None = None) -> Page[DeadLetter]:
-        """Both kinds, the newest first.
+    async def list_letters(self, scope: Scope, *, limit: int, cursor: str | None = None) -> Page[DeadLetter]:
+        """Both kinds, the newest first. A kept message belongs to nobody: only everyone's scope has it.
 
         Raises:
             CursorInvalidError: if the cursor is not one of this list.
         """
-        tasks = await self._store.list_dead_tasks(owner=None, limit=limit, cursor=cursor)
-        messages = await self._store.list_dead_messages(limit=limit, cursor=cursor)
+        tasks = await self._store.list_tasks(scope, TaskFilter(dead=True), limit=limit, cursor=cursor)
+        messages = await self._list_messages(scope, limit, cursor)
         merged = sorted(
             [*map(_of_task, tasks.items), *map(_of_message, messages.items)],
             key=lambda letter: (letter.at, letter.id),
@@ -85,39 +86,45 @@ class DeadLetterOperations:
         more = len(merged) > limit or tasks.next_cursor is not None or messages.next_cursor is not None
         return Page(page, Cursor(page[-1].at, page[-1].id).encode() if page and more else None)
 
-    async def get(self, letter_id: str) -> DeadLetter:
+    async def _list_messages(self, scope: Scope, limit: int, cursor: str | None) -> Page[DeadMessage]:
+        if scope != EVERYONE:
+            return Page((), None)
+        return await self._store.list_dead_messages(limit=limit, cursor=cursor)
+
+    async def get(self, letter_id: str, scope: Scope) -> DeadLetter:
         """One entry by its id.
 
         Raises:
             TaskNotFoundError: if there is no dead letter of this id.
         """
-        task = await self._store.get(letter_id)
+        task = await self._store.get(letter_id, scope)
         if task is not None and task.status in DEAD:
             return _of_task(task)
-        message = await self._store.get_dead_message(letter_id)
+        message = await self._store.get_dead_message(letter_id) if scope == EVERYONE else None
         if message is None:
             raise TaskNotFoundError(letter_id, what="dead letter")
         return _of_message(message)
 
-    async def replay(self, ids: Sequence[str], *, by: str, dry_run: bool = False) -> list[ReplayOutcome]:
+    async def replay(self, ids: Sequence[str], scope: Scope, *, by: str, dry_run: bool = False) -> list[ReplayOutcome]:
         """Queue dead tasks anew; each id has its own outcome. A message without a task cannot be replayed.
 
         Args:
             ids: dead letters; one that stands there twice counts once.
+            scope: whose tasks may be queued anew.
             by: who asks; it is in the task's history.
             dry_run: only say what would become of each.
         """
-        return [ReplayOutcome(name, await self._replay(name, by, dry_run)) for name in dict.fromkeys(ids)]
+        return [ReplayOutcome(name, await self._replay(name, scope, by, dry_run)) for name in dict.fromkeys(ids)]
 
-    async def _replay(self, letter_id: str, by: str, dry_run: bool) -> TaskframeworkError | None:
+    async def _replay(self, letter_id: str, scope: Scope, by: str, dry_run: bool) -> TaskframeworkError | None:
         try:
-            letter = await self.get(letter_id)
+            letter = await self.get(letter_id, scope)
             if isinstance(letter.entry, DeadMessage):
                 return NothingToReplayError(letter_id)
             if not dry_run:
-                await self._tasks.retry(letter_id, by=by)
+                await self._tasks.retry(letter_id, scope, by=by)
         except (TaskNotFoundError, TransitionRefusedError) as problem:
-            task = await self._store.get(letter_id)
+            task = await self._store.get(letter_id, scope)
             if task is None or task.generation == 0 or task.status in DEAD:
                 return problem
             return AlreadyReplayedError(task)

@@ -5,14 +5,31 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime, timedelta
 
 from taskframework.background import end, is_failure
 from taskframework.clock import Clock
-from taskframework.errors import BrokerError, StoreError, StoreUnavailableError
+from taskframework.errors import BrokerError, StoreError, StoreUnavailableError, TaskUnreadableError
+from taskframework.model.task import Task
+from taskframework.model.transitions import Transition
+from taskframework.stores.base import TaskStore
 
 logger = logging.getLogger(__name__)
+
+
+async def reserved(store: TaskStore, reservations: Iterable[Transition]) -> list[Task]:
+    """The tasks of those reservations that were won. They travel together: one group, and not a round trip each."""
+    replies = await asyncio.gather(*(_reserved(store, reservation) for reservation in reservations))
+    return [task for task in replies if task is not None]
+
+
+async def _reserved(store: TaskStore, reservation: Transition) -> Task | None:
+    try:
+        return await store.apply(reservation)
+    except TaskUnreadableError as error:  # the processes of the newer release that wrote it repair it
+        logger.warning("passed over: %s", error.message)
+        return None
 
 
 async def _never(_: StoreUnavailableError) -> bool:

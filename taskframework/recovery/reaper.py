@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from taskframework import failpoint
+from taskframework.model.drivers import LEASE
 from taskframework.model.interventions import Reap
 from taskframework.model.retry import RetryPolicy
 from taskframework.moves import TaskMoves
@@ -47,7 +48,7 @@ class Reaper:
         Returns:
             Whether there may be more.
         """
-        expired = await self._store.expired_leases(self._grace, self._batch)
+        expired = await self._store.due(LEASE, self._batch, self._grace)
         for lease in expired:
             await failpoint.reached("reap.after_read")
             delay = self._policy.delay(max(1, lease.crashes))

@@ -7,8 +7,10 @@ from typing import Protocol
 
 from taskframework import failpoint
 from taskframework.brokers.base import Broker
+from taskframework.model.drivers import OUTBOX
 from taskframework.model.marks import PostponeRelay
 from taskframework.model.task import Task
+from taskframework.recovery.loop import reserved
 from taskframework.stores.base import TaskStore
 
 #: How long other relays leave a task alone that this one has in hand.
@@ -40,12 +42,12 @@ class Relay:
         """
         if not self._broker.is_connected:
             return False
-        tasks = await self._store.unpublished(self._batch)
-        if not tasks:
+        due = await self._store.due(OUTBOX, self._batch)
+        if not due:
             return False
-        await self._store.mark(*(PostponeRelay(task.task_id, _IN_HAND) for task in tasks))
+        tasks = await reserved(self._store, [PostponeRelay(task.task_id, _IN_HAND) for task in due])
         await failpoint.reached("relay.after_reserve")
         for task in tasks:
             self._bridge.take(task)
         await self._bridge.drain()
-        return len(tasks) == self._batch
+        return len(due) == self._batch

@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import defaultdict
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Protocol
 
 from taskframework import failpoint
 from taskframework.brokers.base import Broker
 from taskframework.errors import TaskUnreadableError
+from taskframework.model.drivers import DEADLINE, DISPATCH
 from taskframework.model.interventions import Expire
-from taskframework.model.marks import ReserveDispatch
+from taskframework.model.marks import ForgetDispatch, MarkDispatched, ReserveDispatch
 from taskframework.model.status import Priority
 from taskframework.model.task import Task
 from taskframework.moves import TaskMoves
+from taskframework.recovery.loop import reserved
 from taskframework.stores.base import DueTask, TaskStore
 
 
@@ -25,6 +28,19 @@ class Dispatcher(Protocol):
     async def dispatch(self, task: Task) -> bool: ...
 
     def reservation(self, task_id: str, dispatch_epoch: int) -> ReserveDispatch: ...
+
+
+#: Tasks of one look at what is dispatched later.
+_LOOK = 1_000
+
+
+async def forget_dispatches(store: TaskStore) -> None:
+    """Make every task that waits due at its own time: the messages that were sent are known to be gone."""
+    before: Sequence[DueTask] = ()
+    while (waiting := await store.upcoming(DISPATCH, _LOOK)) and waiting != before:
+        with contextlib.suppress(TaskUnreadableError):  # the processes of the release that wrote it sweep it
+            await store.mark(*(ForgetDispatch(task.task_id) for task in waiting))
+        before = waiting
 
 
 class Sweeper:
@@ -49,7 +65,7 @@ class Sweeper:
         """
         if not self._broker.is_connected:
             return False
-        due = await self._store.due_for_dispatch(self._batch)
+        due = await self._store.due(DISPATCH, self._batch)
         if not due:
             return False
         queues: dict[tuple[str, Priority], list[DueTask]] = defaultdict(list)
@@ -60,22 +76,22 @@ class Sweeper:
 
     async def expire(self) -> bool:
         """End, or ask to end, one batch of tasks past their deadline."""
-        overdue = await self._store.past_deadline(self._batch)
-        for task_id in overdue:
-            await self._moves.repair(Expire(task_id))
+        overdue = await self._store.due(DEADLINE, self._batch)
+        for task in overdue:
+            await self._moves.repair(Expire(task.task_id))
         return len(overdue) == self._batch
 
     async def _sweep_queue(self, task_type: str, lane: Priority, tasks: list[DueTask]) -> bool:
         sent_before = [task for task in tasks if task.dispatches]
         queued = await self._still_queued(task_type, lane, sent_before) if sent_before else []
         with contextlib.suppress(TaskUnreadableError):  # the processes of the release that wrote it sweep it
-            await self._store.mark(*map(self._reservation, queued))
+            await self._store.mark(*map(self._left_alone, queued))
         left_alone = {task.task_id for task in queued}
         missing = [task for task in tasks if task.task_id not in left_alone]
-        reserved = await self._store.reserve(*map(self._reservation, missing)) if missing else []
-        if reserved:
+        won = await reserved(self._store, map(self._reservation, missing))
+        if won:
             await failpoint.reached("sweep.after_reserve")
-        sent = await asyncio.gather(*map(self._dispatcher.dispatch, reserved))
+        sent = await asyncio.gather(*map(self._dispatcher.dispatch, won))
         return bool(queued) or any(sent)
 
     async def _still_queued(self, task_type: str, lane: Priority, tasks: list[DueTask]) -> list[DueTask]:
@@ -100,8 +116,13 @@ class Sweeper:
     def _reservation(self, task: DueTask) -> ReserveDispatch:
         return self._dispatcher.reservation(task.task_id, task.dispatch_epoch)
 
+    def _left_alone(self, task: DueTask) -> MarkDispatched:
+        """The mark of a message that is there already: it has as long again as a new one would."""
+        reservation = self._reservation(task)
+        return MarkDispatched(task.task_id, task.dispatch_epoch, reservation.first, reservation.longest, task.due)
+
     def _sent_by(self, task: DueTask) -> datetime:
         """By when its message was sent, if it was."""
         reservation = self._reservation(task)
-        marked = reservation.dispatched_at(task.next_dispatch_at, task.dispatches)
+        marked = reservation.dispatched_at(task.due, task.dispatches)
         return min(marked, task.not_before + reservation.longest)

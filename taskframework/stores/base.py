@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from taskframework.model.marks import Mark, ReserveDispatch
+from taskframework.model.drivers import Driver
+from taskframework.model.marks import Mark
 from taskframework.model.query import DeadMessage, Page, TaskFilter
+from taskframework.model.scope import Scope
 from taskframework.model.status import Priority, TaskStatus
 from taskframework.model.task import CancelRequest, Task
 from taskframework.model.transitions import Fence, Transition
@@ -36,7 +38,7 @@ class Renewal:
 
 @dataclass(frozen=True, slots=True)
 class DueTask:
-    """A task that is due for dispatch: what the sweeper needs to judge and reserve it."""
+    """A task that a driver has found: the little that repairs judge by, so that a look reads no whole tasks."""
 
     task_id: str
     task_type: str
@@ -44,17 +46,11 @@ class DueTask:
     dispatch_epoch: int
     #: How often it was dispatched or left alone in this epoch; 0 means that no message is known to be there.
     dispatches: int
-    next_dispatch_at: datetime
-    not_before: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class ExpiredLease:
-    """A running task whose lease is over."""
-
-    task_id: str
     fencing_token: int
     crashes: int
+    not_before: datetime
+    #: The time of the driver.
+    due: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,36 +61,13 @@ class StoreReport:
     problems: tuple[str, ...]
 
 
-class TaskStore(Protocol):
-    """A database that holds tasks.
+class TaskWrites(Protocol):
+    """How tasks come in and change.
 
-    Every method raises `StoreUnavailableError` when the database cannot be reached in time. A write that raised may
-    still have been applied. With a worker's transition the caller finds out: it asks for the same one again, and after
-    None `Transition.won` tells from the task, by its claim id, whether the first was applied. A store may repeat a
-    write and read it back before it raises; nobody relies on that.
+    A write that raised `StoreUnavailableError` may still have been applied. With a worker's transition the caller finds
+    out: it asks for the same one again, and after None `Transition.won` tells from the task, by its claim id, whether
+    the first was applied. A store may repeat a write and read it back before it raises; nobody relies on that.
     """
-
-    async def open(self) -> None:
-        """Connect and make sure of schema and indexes.
-
-        Raises:
-            StoreMisconfiguredError: if the database cannot keep the promises (a standalone MongoDB).
-        """
-        ...
-
-    async def close(self) -> None: ...
-
-    async def ping(self) -> None:
-        """Answer if the store can be written to, else raise `StoreUnavailableError`. Quick."""
-        ...
-
-    async def inspect(self) -> StoreReport:
-        """Versions, set-up and drift, for `doctor`. Works without `open`."""
-        ...
-
-    def now(self) -> datetime:
-        """The store's clock, UTC in whole milliseconds; an estimate where it is on another machine."""
-        ...
 
     async def insert(self, task: Task) -> Inserted:
         """Store a new task durably (majority).
@@ -126,8 +99,12 @@ class TaskStore(Protocol):
         """
         ...
 
-    async def renew(self, worker_id: str, fences: Sequence[Fence], lease: timedelta) -> dict[str, Renewal]:
-        """Extend all leases of a worker with one write and one read.
+
+class Leases(Protocol):
+    """What a worker asks for the attempts it runs."""
+
+    async def renew(self, fences: Sequence[Fence], lease: timedelta) -> dict[str, Renewal]:
+        """Make `RenewLease` for all attempts of a worker, with one write and one read.
 
         Returns:
             By task id, the leases that are still held. What is missing is lost.
@@ -141,27 +118,43 @@ class TaskStore(Protocol):
         """
         ...
 
-    async def get(self, task_id: str, *, owner: str | None = None) -> Task | None:
-        """Read a task; with an owner, another user's task is not there."""
+
+class TaskReads(Protocol):
+    """Looking at tasks, on somebody's behalf."""
+
+    async def get(self, task_id: str, scope: Scope) -> Task | None:
+        """Read a task; one outside the scope is not there."""
         ...
 
-    async def list_tasks(self, filter: TaskFilter, *, limit: int, cursor: str | None = None) -> Page[Task]:
-        """Tasks from the newest to the oldest.
+    async def list_tasks(
+        self, scope: Scope, filter: TaskFilter, *, limit: int, cursor: str | None = None
+    ) -> Page[Task]:
+        """Tasks from the newest to the oldest, by the time that the filter says.
 
         Raises:
             CursorInvalidError: if the cursor is not one of this list.
         """
         ...
 
-    async def due_for_dispatch(self, limit: int) -> Sequence[DueTask]:
-        """Tasks whose `next_dispatch_at` and `not_before` have passed, the longest due first."""
+
+class Repairs(Protocol):
+    """Finding what was interrupted, what is wrong and what is over. Nobody's in particular, so without a scope."""
+
+    async def due(self, driver: Driver, limit: int, grace: timedelta = timedelta(0)) -> Sequence[DueTask]:
+        """Tasks that this driver has due for longer than `grace`, the longest due first.
+
+        A negative grace finds what will be due so much later, too.
+        """
         ...
 
-    async def reserve(self, *reservations: ReserveDispatch) -> Sequence[Task]:
-        """Reserve due tasks for dispatch, together where that is possible.
+    async def upcoming(self, driver: Driver, limit: int) -> Sequence[DueTask]:
+        """Tasks that this driver has due later, and that nothing else holds back; the soonest first."""
+        ...
 
-        Returns:
-            Those that are reserved now. Of two calls at the same moment both may get a task: that costs a message.
+    async def undriven(self, limit: int) -> Sequence[str]:
+        """Ids of tasks that lack a driver they need (`missing_drivers`): nothing would ever move them on.
+
+        There must be none. May read every live task: not to be asked often.
         """
         ...
 
@@ -169,28 +162,8 @@ class TaskStore(Protocol):
         """Since when the youngest running task of this queue could be claimed (its `not_before`); None: none runs."""
         ...
 
-    async def expired_leases(self, grace: timedelta, limit: int) -> Sequence[ExpiredLease]:
-        """Running tasks whose lease ended more than `grace` ago."""
-        ...
-
-    async def past_deadline(self, limit: int) -> Sequence[str]:
-        """Ids of live tasks whose deadline has passed and that are not yet asked to stop."""
-        ...
-
-    async def unpublished(self, limit: int) -> Sequence[Task]:
-        """Tasks with events whose relay time has come, the longest due first."""
-        ...
-
     async def count_by_status(self) -> dict[TaskStatus, int]:
         """How many tasks there are in each status. COMPLETED may be the estimate of a server after a crash."""
-        ...
-
-    async def count_undriven(self) -> int:
-        """Live tasks that nothing would ever move on; must be 0. May read every live task: not to be asked often."""
-        ...
-
-    async def forget_dispatches(self) -> None:
-        """Make every claimable task due at its `not_before` again: the messages that were sent are known to be gone."""
         ...
 
     async def purge(self, *, finished: timedelta | None, dead_letters: timedelta | None, limit: int) -> int:
@@ -202,23 +175,12 @@ class TaskStore(Protocol):
         """
         ...
 
-    async def declare_task_types(self, declarations: Sequence[TaskDeclaration]) -> None:
-        """Keep what is declared of these task types, instead of what was before."""
-        ...
 
-    async def task_types(self, names: Sequence[str] | None = None) -> Sequence[TaskDeclaration]:
-        """What is declared of the types of these names, in any order; None asks for all."""
-        ...
+class DeadMessages(Protocol):
+    """Messages that nobody can read or that have no task. They belong to no user: only operators see them."""
 
     async def keep_dead_message(self, message: DeadMessage) -> None:
-        """Keep a message that nobody can read or that has no task. The same id is kept once.
-
-        Concurrent calls are written together.
-        """
-        ...
-
-    async def list_dead_tasks(self, *, owner: str | None, limit: int, cursor: str | None) -> Page[Task]:
-        """Tasks that are FAILED or DEAD_LETTER, by the time they ended, newest first."""
+        """Keep a message. The same id is kept once; concurrent calls are written together."""
         ...
 
     async def list_dead_messages(self, *, limit: int, cursor: str | None) -> Page[DeadMessage]:
@@ -227,6 +189,43 @@ class TaskStore(Protocol):
 
     async def get_dead_message(self, message_id: str) -> DeadMessage | None: ...
 
-    async def delete_dead_message(self, message_id: str) -> bool:
-        """Forget a kept message; False when it was not there."""
+
+class TaskTypes(Protocol):
+    """What is declared of task types."""
+
+    async def declare_task_types(self, declarations: Sequence[TaskDeclaration]) -> None:
+        """Keep what is declared of these task types, instead of what was before."""
+        ...
+
+    async def task_types(self, names: Sequence[str] | None = None) -> Sequence[TaskDeclaration]:
+        """What is declared of the types of these names, in any order; None asks for all."""
+        ...
+
+
+class TaskStore(TaskWrites, Leases, TaskReads, Repairs, DeadMessages, TaskTypes, Protocol):
+    """A database that holds tasks: what the parts above say, and its own life.
+
+    Every method raises `StoreUnavailableError` when the database cannot be reached in time.
+    """
+
+    async def open(self) -> None:
+        """Connect and make sure of schema and indexes.
+
+        Raises:
+            StoreMisconfiguredError: if the database cannot keep the promises (a standalone MongoDB).
+        """
+        ...
+
+    async def close(self) -> None: ...
+
+    async def ping(self) -> None:
+        """Answer if the store can be written to, else raise `StoreUnavailableError`. Quick."""
+        ...
+
+    async def inspect(self) -> StoreReport:
+        """Versions, set-up and drift, for `doctor`. Works without `open`."""
+        ...
+
+    def now(self) -> datetime:
+        """The store's clock, UTC in whole milliseconds; an estimate where it is on another machine."""
         ...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from taskframework.model.interventions import Cancel, Expire, Postpone, Reap, Replay
-from taskframework.model.marks import Mark, ReserveDispatch
+from taskframework.model.marks import Mark, RenewLease, ReserveDispatch
 from taskframework.model.transitions import Claim, Complete, Fail, RecordStep, Release, ReportProgress, Transition
 
 _POINTS: dict[type[object], str] = {
@@ -13,6 +13,7 @@ _POINTS: dict[type[object], str] = {
     Complete: "settle.reply",
     Fail: "settle.reply",
     Release: "settle.reply",
+    RenewLease: "renew.reply",
     ReserveDispatch: "reserve.reply",
     Reap: "reap.reply",
     Cancel: "cancel.reply",

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from taskframework.errors import ResultTimeoutError, TaskFailedError, TaskNotFoundError
+from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task
 from taskframework.model.view import error_view
@@ -31,7 +32,7 @@ class TaskHandle:
         Raises:
             TaskNotFoundError: if it was removed.
         """
-        task = await self.store.get(self.task_id)
+        task = await self.store.get(self.task_id, EVERYONE)
         if task is None:
             raise TaskNotFoundError(self.task_id)
         return task

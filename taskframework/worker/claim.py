@@ -14,6 +14,7 @@ from taskframework.model.events import start_of_attempt
 from taskframework.model.interventions import Postpone
 from taskframework.model.marks import MakeDue
 from taskframework.model.message import TaskMessage
+from taskframework.model.scope import EVERYONE
 from taskframework.model.status import CLAIMABLE
 from taskframework.model.task import SCHEMA_VERSION, Task, new_claim_id
 from taskframework.model.transitions import Claim, Fence
@@ -112,7 +113,7 @@ class ClaimStation:
 
     async def postpone(self, message: TaskMessage) -> Refusal:
         """Nobody here knows this type: leave the task to a newer worker."""
-        if await self._store.get(message.task_id) is None:
+        if await self._store.get(message.task_id, EVERYONE) is None:
             return Refusal.NO_DOCUMENT
         await self._moves.make(self._postponement(message.task_id, message.dispatch_epoch))
         return Refusal.NOT_OURS
@@ -120,7 +121,7 @@ class ClaimStation:
     async def hand_over(self, message: TaskMessage, delay: timedelta = timedelta(0)) -> Refusal:
         """Nobody here comes to claim it: leave the task to the sweeper, which sends another message after `delay`."""
         with contextlib.suppress(TaskUnreadableError):
-            if await self._store.get(message.task_id) is None:
+            if await self._store.get(message.task_id, EVERYONE) is None:
                 return Refusal.NO_DOCUMENT
         await self._store.mark(MakeDue(message.task_id, message.dispatch_epoch, delay))
         return Refusal.NOT_OURS

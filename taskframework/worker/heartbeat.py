@@ -34,14 +34,12 @@ class Heartbeat:
         self,
         store: TaskStore,
         clock: Clock,
-        worker_id: str,
         lease: timedelta,
         on_store_away: Callable[[StoreUnavailableError], None] = lambda error: None,
     ) -> None:
         self._store = store
         self._on_store_away = on_store_away
         self._clock = clock
-        self._worker_id = worker_id
         self._lease = lease
         self._seconds = lease.total_seconds()
         self._fence_pause = min(1.0, self._seconds / 24)
@@ -131,7 +129,7 @@ class Heartbeat:
     async def _renew(self, attempts: list[RunningAttempt]) -> dict[str, Renewal] | None:
         try:
             async with asyncio.timeout(self._seconds / 3):
-                return await self._store.renew(self._worker_id, [attempt.fence for attempt in attempts], self._lease)
+                return await self._store.renew([attempt.fence for attempt in attempts], self._lease)
         except TimeoutError:
             trouble: StoreError = StoreUnavailableError("The store did not renew the leases in time.")
         except StoreError as error:

@@ -14,6 +14,7 @@ from taskframework.errors import StoreError, StoreUnavailableError
 from taskframework.model.events import AttemptFinished, Settlement, Stale
 from taskframework.model.outcome import Failed, Outcome
 from taskframework.model.retry import RetryPolicy
+from taskframework.model.scope import EVERYONE
 from taskframework.model.status import DEAD
 from taskframework.model.task import Task
 from taskframework.stores.base import TaskStore
@@ -92,7 +93,7 @@ class SettleStation:
     async def _present(self, task_id: str) -> Task | None:
         try:
             async with asyncio.timeout(_TOLD_WITHIN):
-                return await self._store.get(task_id)
+                return await self._store.get(task_id, EVERYONE)
         except (StoreError, TimeoutError):
             return None
 

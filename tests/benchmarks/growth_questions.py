@@ -13,8 +13,10 @@ import httpx
 
 from taskframework import TaskFramework
 from taskframework.api.app import create_app
+from taskframework.model.drivers import DEADLINE, DISPATCH, LEASE, OUTBOX
 from taskframework.model.marks import MarkPublished, ReserveDispatch
 from taskframework.model.query import TaskFilter
+from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import Priority, TaskStatus
 from taskframework.model.task import Task, new_claim_id
 from taskframework.model.transitions import Claim, Complete, Fence
@@ -57,37 +59,37 @@ async def measure(framework: TaskFramework, filler: Filler, effort: Effort) -> T
 
 async def _reading(store: TaskStore) -> Mapping[str, Callable[[], Awaitable[Any]]]:
     """The questions of people and repairs that change nothing."""
-    first = await store.list_tasks(TaskFilter(), limit=PAGE)
-    old = (await store.list_tasks(TaskFilter(owner=owner(7), status=TaskStatus.COMPLETED), limit=1)).items[0]
-    filters = {
-        "list all": TaskFilter(),
-        "list COMPLETED": TaskFilter(status=TaskStatus.COMPLETED),
-        "list FAILED": TaskFilter(status=TaskStatus.FAILED),
-        "list of a type": TaskFilter(task_type=task_type(3)),
-        "list of an owner": TaskFilter(owner=owner(3)),
-        "owner + status": TaskFilter(owner=owner(3), status=TaskStatus.COMPLETED),
-        "list of a parent": TaskFilter(parent_task_id=PARENT),
+    first = await store.list_tasks(EVERYONE, TaskFilter(), limit=PAGE)
+    owned = Scope.of(owner(3))
+    old = (await store.list_tasks(Scope.of(owner(7)), TaskFilter(TaskStatus.COMPLETED), limit=1)).items[0]
+    lists = {
+        "list all": _listing(store, EVERYONE, TaskFilter()),
+        "list COMPLETED": _listing(store, EVERYONE, TaskFilter(TaskStatus.COMPLETED)),
+        "list FAILED": _listing(store, EVERYONE, TaskFilter(TaskStatus.FAILED)),
+        "list of a type": _listing(store, EVERYONE, TaskFilter(task_type=task_type(3))),
+        "list of an owner": _listing(store, owned, TaskFilter()),
+        "owner + status": _listing(store, owned, TaskFilter(TaskStatus.COMPLETED)),
+        "list of a parent": _listing(store, EVERYONE, TaskFilter(parent_task_id=PARENT)),
     }
-    lists = {name: _listing(store, filter) for name, filter in filters.items()}
     return {
-        "get": lambda: store.get(old.task_id),
+        "get": lambda: store.get(old.task_id, EVERYONE),
         **lists,
-        "list, next page": lambda: store.list_tasks(TaskFilter(), limit=PAGE, cursor=first.next_cursor),
-        "dead letters": lambda: store.list_dead_tasks(owner=None, limit=PAGE, cursor=None),
-        "sweep, none due": lambda: store.due_for_dispatch(GROUP),
+        "list, next page": lambda: store.list_tasks(EVERYONE, TaskFilter(), limit=PAGE, cursor=first.next_cursor),
+        "dead letters": lambda: store.list_tasks(EVERYONE, TaskFilter(dead=True), limit=PAGE, cursor=None),
+        "sweep, none due": lambda: store.due(DISPATCH, GROUP),
         "newest running": lambda: store.newest_running(task_type(3), Priority.NORMAL),
-        "reaper's look": lambda: store.expired_leases(MINUTE, GROUP),
-        "deadlines": lambda: store.past_deadline(GROUP),
-        "relay's look": lambda: store.unpublished(GROUP),
+        "reaper's look": lambda: store.due(LEASE, GROUP, MINUTE),
+        "deadlines": lambda: store.due(DEADLINE, GROUP),
+        "relay's look": lambda: store.due(OUTBOX, GROUP),
     }
 
 
-def _listing(store: TaskStore, filter: TaskFilter) -> Callable[[], Awaitable[Any]]:
-    return lambda: store.list_tasks(filter, limit=PAGE)
+def _listing(store: TaskStore, scope: Scope, filter: TaskFilter) -> Callable[[], Awaitable[Any]]:
+    return lambda: store.list_tasks(scope, filter, limit=PAGE)
 
 
 def _counts(store: TaskStore) -> Mapping[str, Callable[[], Awaitable[Any]]]:
-    return {"count by status": store.count_by_status, "count undriven": store.count_undriven}
+    return {"count by status": store.count_by_status, "undriven": lambda: store.undriven(GROUP)}
 
 
 _PATHS = {
@@ -146,9 +148,10 @@ async def _sweep(store: TaskStore, filler: Filler) -> Times:
         left = DUE
         while left:
             begin = time.perf_counter()
-            found = await store.due_for_dispatch(GROUP)
+            found = await store.due(DISPATCH, GROUP)
             middle = time.perf_counter()
-            await store.reserve(*(ReserveDispatch(task.task_id, task.dispatch_epoch, HOUR, HOUR) for task in found))
+            reservations = [ReserveDispatch(task.task_id, task.dispatch_epoch, HOUR, HOUR) for task in found]
+            await asyncio.gather(*map(store.apply, reservations))
             times[f"sweep, {DUE} due"].append((middle - begin) * 1e3)
             times[f"reserve {GROUP}"].append((time.perf_counter() - middle) * 1e3)
             left -= len(found)

@@ -15,6 +15,7 @@ from taskframework.errors import StoreError, StoreUnavailableError, TaskUnreadab
 from taskframework.model.interventions import Cancel, Expire, Postpone, Reap, Replay
 from taskframework.model.marks import Mark, MarkDispatched, MarkPublished, ReserveDispatch
 from taskframework.model.query import DeadMessage
+from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task
 from taskframework.model.transitions import Claim, Complete, Fail, Fence, Transition
@@ -39,8 +40,8 @@ _MANY = 30
 _TOO_LARGE_TOGETHER = 9 * 1024 * 1024
 #: A transition of nobody's running code, the point behind its reply, and the task it can be made on.
 _INTERVENTIONS: dict[str, tuple[Callable[[Task], Transition], dict[str, object]]] = {
-    "cancel": (lambda task: Cancel(task.task_id, None, "alice", None), {}),
-    "replay": (lambda task: Replay(task.task_id, None, "alice", SECOND), {"status": TaskStatus.FAILED}),
+    "cancel": (lambda task: Cancel(task.task_id, EVERYONE, "alice", None), {}),
+    "replay": (lambda task: Replay(task.task_id, EVERYONE, "alice", SECOND), {"status": TaskStatus.FAILED}),
     "expire": (lambda task: Expire(task.task_id), {"deadline": True}),
     "postpone": (lambda task: Postpone(task.task_id, task.dispatch_epoch, MINUTE, 9), {}),
     "reserve": (lambda task: ReserveDispatch(task.task_id, task.dispatch_epoch, MINUTE, MINUTE), {"due": True}),
@@ -89,7 +90,11 @@ async def asked_again(call: Callable[[], Awaitable[T]]) -> T:
 async def made(store: TaskStore, transition: Transition) -> Task | None:
     """The task after a worker's transition, as the worker finds out."""
     task = await asked_again(lambda: store.apply(transition))
-    if task is None and (current := await store.get(transition.task_id)) is not None and transition.won(current):
+    if (
+        task is None
+        and (current := await store.get(transition.task_id, EVERYONE)) is not None
+        and transition.won(current)
+    ):
         return current
     return task
 
@@ -197,13 +202,13 @@ async def test_leases_are_renewed(store: TaskStore, drop: Callable[[str], None])
     fences = [fence for _, fence in running]
     drop("renew.reply")
     with pytest.raises(StoreUnavailableError):
-        await store.renew("worker-1", fences, 2 * HOUR)
+        await store.renew(fences, 2 * HOUR)
     for before, _ in running:
         after = await stored(store, before.task_id)
         assert after.lease
         assert before.lease
         assert after.lease.expires_at > before.lease.expires_at + 30 * MINUTE
-    assert (await store.renew("worker-1", fences, MINUTE)).keys() == {fence.task_id for fence in fences}
+    assert (await store.renew(fences, MINUTE)).keys() == {fence.task_id for fence in fences}
 
 
 async def test_a_dead_message_is_kept_once(store: TaskStore, drop: Callable[[str], None]) -> None:

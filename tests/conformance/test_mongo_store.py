@@ -12,7 +12,7 @@ import pytest
 from pymongo import MongoClient
 
 from taskframework.stores.base import TaskStore
-from taskframework.stores.mongo.client import Driver
+from taskframework.stores.mongo.client import MongoDriver
 from taskframework.stores.mongo.store import MongoStore
 from taskframework.testing.conformance.store import StoreConformance
 
@@ -34,7 +34,7 @@ def clients() -> Iterator[dict[str, Client]]:
 class OnMongo(StoreConformance):
     """On the server's own clock, in a database that is emptied: its indexes take longer to build than most tests."""
 
-    driver: Driver
+    driver: MongoDriver
 
     @pytest.fixture(autouse=True)
     def _empty_database(self, mongo_url: str, clients: dict[str, Client]) -> None:

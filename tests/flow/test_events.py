@@ -13,6 +13,8 @@ import pytest
 from aio_pika.abc import AbstractIncomingMessage
 
 from taskframework import EventSubscriber, ExternalEvent, TaskFramework, event_subscriber
+from taskframework.model.drivers import OUTBOX
+from taskframework.model.scope import EVERYONE
 from tests.flow.conftest import Run
 from tests.support.eventually import eventually
 
@@ -26,7 +28,7 @@ async def make_every_event_happen(framework: TaskFramework) -> dict[str, list[st
     failed = await framework.submit("broken")
     dead = await framework.submit("flaky", {"succeed_at": 9}, max_attempts=1)
     cancelled = await framework.submit("counts", not_before=datetime.now(UTC) + timedelta(hours=1))
-    await framework.desk.tasks.cancel(cancelled.task_id, by="ada")
+    await framework.desk.tasks.cancel(cancelled.task_id, EVERYONE, by="ada")
     for handle in (completed, retried, failed, dead):
         await handle.finished(timeout=20)
     return {
@@ -116,4 +118,4 @@ async def test_a_durable_subscriber_hears_what_happened_while_it_was_away(run: R
 
 
 async def _all_marked(framework: TaskFramework) -> bool:
-    return not await framework.desk.store.unpublished(10)
+    return not await framework.desk.store.due(OUTBOX, 10)

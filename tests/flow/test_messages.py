@@ -19,6 +19,7 @@ from taskframework import TaskFramework, TaskStatus
 from taskframework.errors import TaskUnreadableError
 from taskframework.model.message import TaskMessage
 from taskframework.model.query import TaskFilter
+from taskframework.model.scope import EVERYONE
 from taskframework.model.status import Priority
 from tests.flow.conftest import Run
 from tests.support.eventually import eventually
@@ -41,7 +42,7 @@ async def send(channel: AbstractChannel, body: bytes, *, key: str = "counts.norm
 
 
 async def letters(framework: TaskFramework) -> list[dict[str, Any]]:
-    page = await framework.desk.dead_letters.list_letters(limit=500)
+    page = await framework.desk.dead_letters.list_letters(EVERYONE, limit=500)
     return [letter.view(whole=True) for letter in page.items]
 
 
@@ -124,7 +125,7 @@ async def test_a_task_of_a_shape_nobody_knows_hides_and_stops_nothing(run: Run, 
     async with run() as framework:
         with pytest.raises(TaskUnreadableError, match="newer release"):
             await framework.get("stored-elsewhere")
-        listed = await framework.desk.tasks.list_tasks(TaskFilter(), limit=10)
+        listed = await framework.desk.tasks.list_tasks(EVERYONE, TaskFilter(), limit=10)
         assert [task.status for task in listed.items] == [TaskStatus.COMPLETED] * 2
 
 

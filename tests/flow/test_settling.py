@@ -15,6 +15,7 @@ import pytest
 from taskframework import BackgroundTaskExecutable, TaskContext, TaskFramework, TaskOptions, TaskStatus
 from taskframework.errors import StoreUnavailableError
 from taskframework.model.interventions import Cancel, Reap
+from taskframework.model.scope import EVERYONE
 from taskframework.model.task import Task
 from taskframework.model.transitions import Complete, Fail, Release, Transition
 from tests.flow.conftest import Run
@@ -112,7 +113,7 @@ async def test_a_cancel_reaches_code_deep_in_a_process_that_does_not_react(run: 
 
 async def _cancelled_elsewhere(framework: TaskFramework, task_id: str) -> None:
     """Write a cancel without telling this process."""
-    asked = await framework.desk.store.apply(Cancel(task_id, None, "ada", None))
+    asked = await framework.desk.store.apply(Cancel(task_id, EVERYONE, "ada", None))
     assert asked is not None
     assert asked.status is TaskStatus.RUNNING
 

@@ -11,6 +11,7 @@ import pytest
 from taskframework import Settings, TaskFramework
 from taskframework.model.message import TaskMessage
 from taskframework.model.query import TaskFilter
+from taskframework.model.scope import EVERYONE
 from taskframework.model.status import Priority
 from tests.flow.conftest import Run
 from tests.support.eventually import eventually
@@ -68,5 +69,5 @@ async def test_a_message_that_comes_a_little_early_waits_for_its_time(run: Run) 
 
 async def each_left_alone(framework: TaskFramework, number: int, *, times: int) -> bool:
     """Whether the sweeper looked so often at every task whose message waits."""
-    tasks = (await framework.desk.store.list_tasks(TaskFilter(), limit=100)).items
+    tasks = (await framework.desk.store.list_tasks(EVERYONE, TaskFilter(), limit=100)).items
     return len(tasks) == number and min(task.dispatches for task in tasks) > times

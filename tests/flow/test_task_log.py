@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from taskframework import TaskFramework
+from taskframework.model.scope import EVERYONE
 from taskframework.model.transitions import Claim
 from taskframework.observability import task_log
 from tests.flow.conftest import Run
@@ -79,7 +80,7 @@ async def test_a_cancelled_task_is_no_error(run: Run, told: Told) -> None:
         await eventually(lambda: Waits.started == 1)
         waiting = await framework.submit("waits", not_before=datetime.now(UTC) + timedelta(hours=1))
         for handle in (running, waiting):
-            await framework.desk.tasks.cancel(handle.task_id, by="ada", reason="enough")
+            await framework.desk.tasks.cancel(handle.task_id, EVERYONE, by="ada", reason="enough")
             await handle.finished(timeout=20)
     (line,), (unstarted,) = told(running.task_id), told(waiting.task_id)
     assert short(line) == ("INFO", "CANCELLED", 1)

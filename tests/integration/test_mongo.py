@@ -22,11 +22,12 @@ from taskframework.errors import (
 from taskframework.model.interventions import Cancel
 from taskframework.model.marks import MarkPublished
 from taskframework.model.query import TaskFilter
+from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task, new_claim_id
 from taskframework.model.transitions import Claim, Complete, Fence
 from taskframework.stores.base import Inserted
-from taskframework.stores.mongo.client import Driver
+from taskframework.stores.mongo.client import MongoDriver
 from taskframework.stores.mongo.store import MongoStore
 from taskframework.stores.mongo.transitions import write_of
 from taskframework.testing.factories import new_task
@@ -61,7 +62,7 @@ def outage(test: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @asynccontextmanager
-async def opened(url: str, driver: Driver = "motor", **options: Any) -> AsyncIterator[MongoStore]:
+async def opened(url: str, driver: MongoDriver = "motor", **options: Any) -> AsyncIterator[MongoStore]:
     store = MongoStore(url, driver=driver, **options)
     await store.open()
     try:
@@ -96,7 +97,7 @@ async def claimed(store: MongoStore, count: int) -> list[Fence]:
 
 
 @both_drivers
-async def test_drift_of_indexes_is_named(driver: Driver, mongo_url: str) -> None:
+async def test_drift_of_indexes_is_named(driver: MongoDriver, mongo_url: str) -> None:
     assert (await MongoStore(mongo_url, driver=driver).inspect()).problems == (), "a new database has no drift"
     async with opened(mongo_url, driver) as store, client(mongo_url) as tasks:
         assert (await store.inspect()).problems == ()
@@ -118,14 +119,14 @@ async def test_drift_of_indexes_is_named(driver: Driver, mongo_url: str) -> None
 
 async def test_a_store_that_is_not_open_says_so(mongo_url: str) -> None:
     with pytest.raises(StoreError, match="not open"):
-        await MongoStore(mongo_url).get("t")
+        await MongoStore(mongo_url).get("t", EVERYONE)
 
 
 @both_drivers
 @LOST
 @pytest.mark.parametrize("together", [1, 5])
 async def test_a_claim_without_a_reply_is_won_once(
-    driver: Driver, fault: dict[str, Any], together: int, mongo_server: MongoServer, mongo_url: str
+    driver: MongoDriver, fault: dict[str, Any], together: int, mongo_server: MongoServer, mongo_url: str
 ) -> None:
     async with opened(mongo_url, driver) as store:
         tasks = [new_task(now=store.now() - SECOND) for _ in range(together)]
@@ -141,7 +142,7 @@ async def test_a_claim_without_a_reply_is_won_once(
 @LOST
 @pytest.mark.parametrize("together", [1, 5])
 async def test_a_completion_without_a_reply_is_made_once(
-    driver: Driver, fault: dict[str, Any], together: int, mongo_server: MongoServer, mongo_url: str
+    driver: MongoDriver, fault: dict[str, Any], together: int, mongo_server: MongoServer, mongo_url: str
 ) -> None:
     async with opened(mongo_url, driver) as store:
         completions = [Complete(fence, "worker-1", "done") for fence in await claimed(store, together)]
@@ -156,7 +157,7 @@ async def test_a_completion_without_a_reply_is_made_once(
 
 @both_drivers
 async def test_a_reply_lost_while_reading_back_is_asked_for_again(
-    driver: Driver, mongo_server: MongoServer, mongo_url: str
+    driver: MongoDriver, mongo_server: MongoServer, mongo_url: str
 ) -> None:
     async with opened(mongo_url, driver) as store:
         fences = await claimed(store, 3)
@@ -168,7 +169,7 @@ async def test_a_reply_lost_while_reading_back_is_asked_for_again(
 @both_drivers
 @LOST
 async def test_a_lone_insert_without_a_reply_is_new(
-    driver: Driver, fault: dict[str, Any], mongo_server: MongoServer, mongo_url: str
+    driver: MongoDriver, fault: dict[str, Any], mongo_server: MongoServer, mongo_url: str
 ) -> None:
     async with opened(mongo_url, driver) as store:
         task = new_task(now=store.now(), idempotency_key="key")
@@ -179,7 +180,7 @@ async def test_a_lone_insert_without_a_reply_is_new(
 
 
 @both_drivers
-async def test_of_many_writes_one_that_the_server_refuses_fails_alone(driver: Driver, mongo_url: str) -> None:
+async def test_of_many_writes_one_that_the_server_refuses_fails_alone(driver: MongoDriver, mongo_url: str) -> None:
     half = "x" * (9 * 2**20)  # of it twice is more than a document may have
     async with opened(mongo_url, driver) as store:
         claims = []
@@ -212,7 +213,7 @@ async def test_the_twin_of_a_task_that_nobody_can_read_fails_alone(mongo_url: st
             else await asyncio.gather(*map(store.insert, tasks), return_exceptions=True)
         )
         assert [type(reply) for reply in replies] == [Inserted, TaskUnreadableError, Inserted, Inserted]
-        assert [task.task_id for task in tasks if await store.get(task.task_id)] == [
+        assert [task.task_id for task in tasks if await store.get(task.task_id, EVERYONE)] == [
             task.task_id for task in tasks if task is not tasks[1]
         ]
 
@@ -220,7 +221,7 @@ async def test_the_twin_of_a_task_that_nobody_can_read_fails_alone(mongo_url: st
 @both_drivers
 @LOST
 async def test_an_insert_without_a_reply_is_new(
-    driver: Driver, fault: dict[str, Any], mongo_server: MongoServer, mongo_url: str
+    driver: MongoDriver, fault: dict[str, Any], mongo_server: MongoServer, mongo_url: str
 ) -> None:
     async with opened(mongo_url, driver) as store:
         tasks = [new_task(now=store.now(), idempotency_key=f"key-{n}") for n in range(3)]
@@ -236,7 +237,7 @@ async def test_an_insert_without_a_reply_is_new(
 
 @both_drivers
 async def test_no_crowd_of_slow_calls_makes_a_heartbeat_late(
-    driver: Driver, mongo_server: MongoServer, mongo_url: str
+    driver: MongoDriver, mongo_server: MongoServer, mongo_url: str
 ) -> None:
     crowd = 15 * (os.cpu_count() or 1)  # three times as many as motor has threads
     async with opened(mongo_url, driver) as store:
@@ -244,7 +245,7 @@ async def test_no_crowd_of_slow_calls_makes_a_heartbeat_late(
         slow = {"blockConnection": True, "blockTimeMS": 2000}
         with failing(mongo_server, "aggregate", times=crowd, **slow):
             calls = [asyncio.create_task(store.count_by_status()) for _ in range(crowd)]
-            assert fence.task_id in await store.renew("worker-1", [fence], MINUTE)
+            assert fence.task_id in await store.renew([fence], MINUTE)
             assert await store.cancel_requests([fence]) == {}
             await store.ping()
             assert not any(call.done() for call in calls), "the heartbeat did not wait for them"
@@ -254,7 +255,7 @@ async def test_no_crowd_of_slow_calls_makes_a_heartbeat_late(
 @outage
 @both_drivers
 async def test_a_server_that_is_away_is_an_error_in_time(
-    driver: Driver, mongo_server: MongoServer, mongo_url: str
+    driver: MongoDriver, mongo_server: MongoServer, mongo_url: str
 ) -> None:
     async with opened(mongo_url, driver, timeout=2 * SECOND) as store:
         (fence,) = await claimed(store, 1)
@@ -264,11 +265,11 @@ async def test_a_server_that_is_away_is_an_error_in_time(
             store.insert(new_task()),
             store.apply(claim_of(task)),
             store.apply(Complete(fence, "worker-1", 1)),
-            store.apply(Cancel(task.task_id, None, "alice", None)),
+            store.apply(Cancel(task.task_id, EVERYONE, "alice", None)),
             store.mark(MarkPublished(task.task_id, 1)),
-            store.renew("worker-1", [fence], MINUTE),
-            store.get(task.task_id),
-            store.list_tasks(TaskFilter(), limit=1),
+            store.renew([fence], MINUTE),
+            store.get(task.task_id, EVERYONE),
+            store.list_tasks(EVERYONE, TaskFilter(), limit=1),
             store.count_by_status(),
             store.ping(),
         ]
@@ -293,7 +294,9 @@ async def test_a_reason_reaches_the_caller_without_the_topology(unused_tcp_port:
 
 @outage
 @both_drivers
-async def test_what_was_acknowledged_survives_kill_9(driver: Driver, mongo_server: MongoServer, mongo_url: str) -> None:
+async def test_what_was_acknowledged_survives_kill_9(
+    driver: MongoDriver, mongo_server: MongoServer, mongo_url: str
+) -> None:
     acknowledged: dict[str, TaskStatus] = {}
     enough = asyncio.Event()
 
@@ -320,13 +323,13 @@ async def test_what_was_acknowledged_survives_kill_9(driver: Driver, mongo_serve
         await asyncio.to_thread(mongo_server.start)
         order = list(TaskStatus)  # in the order of a life: QUEUED, RUNNING, …, COMPLETED
         for task_id, status in acknowledged.items():
-            found = await store.get(task_id)
+            found = await store.get(task_id, EVERYONE)
             assert found is not None
             assert order.index(found.status) >= order.index(status)
 
 
 @both_drivers
-async def test_a_step_down_is_survived(driver: Driver, mongo_server: MongoServer, mongo_url: str) -> None:
+async def test_a_step_down_is_survived(driver: MongoDriver, mongo_server: MongoServer, mongo_url: str) -> None:
     async with opened(mongo_url, driver) as store:
         fences = await claimed(store, 20)
         stepping = asyncio.create_task(asyncio.to_thread(mongo_server.step_down))
@@ -336,7 +339,7 @@ async def test_a_step_down_is_survived(driver: Driver, mongo_server: MongoServer
 
 
 @both_drivers
-async def test_the_store_tells_the_time_of_the_server(driver: Driver, mongo_url: str) -> None:
+async def test_the_store_tells_the_time_of_the_server(driver: MongoDriver, mongo_url: str) -> None:
     async with opened(mongo_url, driver) as store:
         task = (await store.insert(new_task(now=store.now() - SECOND))).task
         before = store.now()
@@ -352,13 +355,13 @@ def test_a_request_without_a_rule_is_a_clear_error() -> None:
 
 
 @both_drivers
-async def test_the_address_cannot_weaken_the_promises(driver: Driver, mongo_url: str) -> None:
+async def test_the_address_cannot_weaken_the_promises(driver: MongoDriver, mongo_url: str) -> None:
     weak = f"{mongo_url}&w=1&journal=false&readConcernLevel=local&retryWrites=false"
     async with opened(weak, driver) as store, client(mongo_url) as tasks:
         await asyncio.to_thread(tasks.database.command, "profile", 2)
         await claimed(store, 2)
         await store.mark(MarkPublished("t", 1))
-        await store.get("t")
+        await store.get("t", EVERYONE)
         await asyncio.to_thread(tasks.database.command, "profile", 0)
         found = await asyncio.to_thread(lambda: list(tasks.database["system.profile"].find({"ns": tasks.full_name})))
     commands = [operation["command"] for operation in found]

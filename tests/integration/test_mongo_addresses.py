@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 
 from taskframework.errors import StoreMisconfiguredError, StoreUnavailableError
-from taskframework.stores.mongo.client import Driver
+from taskframework.stores.mongo.client import MongoDriver
 from taskframework.stores.mongo.store import MongoStore
 from tests.support.servers import MongoServer
 
@@ -37,7 +37,7 @@ async def refusal(store: MongoStore) -> str:
 
 
 @both_drivers
-async def test_a_standalone_is_refused_with_the_remedy(driver: Driver) -> None:
+async def test_a_standalone_is_refused_with_the_remedy(driver: MongoDriver) -> None:
     async with started(MongoServer(replica_set=None)) as server:
         said = await refusal(MongoStore(server.url, driver=driver, timeout=PATIENCE))
         assert said.startswith("MongoDB runs as a standalone server, which")
@@ -50,7 +50,7 @@ async def test_a_standalone_is_refused_with_the_remedy(driver: Driver) -> None:
 
 @both_drivers
 async def test_the_name_of_another_replica_set_is_refused_with_the_right_one(
-    driver: Driver, mongo_server: MongoServer
+    driver: MongoDriver, mongo_server: MongoServer
 ) -> None:
     said = await refusal(MongoStore(mongo_server.url.replace("=rs0", "=rs7"), driver=driver, timeout=PATIENCE))
     assert "names the replica set 'rs7', but the servers there are in 'rs0'" in said
@@ -58,7 +58,7 @@ async def test_the_name_of_another_replica_set_is_refused_with_the_right_one(
 
 
 @both_drivers
-async def test_a_replica_set_that_was_never_initiated_is_told_apart(driver: Driver) -> None:
+async def test_a_replica_set_that_was_never_initiated_is_told_apart(driver: MongoDriver) -> None:
     async with started(MongoServer(initiates=False)) as server:
         with pytest.raises(StoreUnavailableError, match=r"not initiated.*run rs\.initiate\(\)"):
             await MongoStore(server.url, driver=driver, timeout=PATIENCE).open()

@@ -10,6 +10,7 @@ import pytest
 
 from taskframework.model.interventions import Cancel
 from taskframework.model.marks import MarkPublished
+from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task
 from taskframework.model.transitions import Complete
@@ -28,13 +29,13 @@ async def test_what_another_process_did_shows_in_the_reply(mongo_url: str, done:
             if done == "marked":
                 await other.mark(MarkPublished(fence.task_id, 2))
             else:
-                await other.apply(Cancel(fence.task_id, None, "alice", None))
+                await other.apply(Cancel(fence.task_id, EVERYONE, "alice", None))
 
         ended = await asyncio.gather(*(store.apply(Complete(fence, "worker-1", None)) for fence in fences))
 
         for task in ended:
             assert task is not None
-            there = await store.get(task.task_id)
+            there = await store.get(task.task_id, EVERYONE)
             assert there is not None
             assert differences(task, there, timedelta(0)) == []
 

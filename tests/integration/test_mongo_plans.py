@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
+from taskframework.model.drivers import DRIVERS
 from taskframework.model.marks import MarkDispatched, MarkPublished, PostponeRelay, ReserveDispatch
 from taskframework.model.query import DeadMessage, TaskFilter
+from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import Priority, TaskStatus
 from taskframework.model.task import Lease, ParentLink, Task, new_claim_id
 from taskframework.model.transitions import Claim, Complete, Fence
@@ -106,33 +108,32 @@ async def store(mongo_server: MongoServer, database: Any) -> AsyncIterator[Mongo
     await store.close()
 
 
-FILTERS = {
-    "all": TaskFilter(),
-    "owner": TaskFilter(owner="rare"),
-    "status": TaskFilter(status=TaskStatus.WAITING),
-    "owner and status": TaskFilter(owner="rare", status=TaskStatus.COMPLETED),
-    "type": TaskFilter(task_type="rare"),
-    "parent": TaskFilter(parent_task_id="parent"),
-    "parent and owner": TaskFilter(parent_task_id="parent", owner="rare"),
-    "parent and status": TaskFilter(parent_task_id="large", status=TaskStatus.FAILED),
-    "parent, owner, type and status": TaskFilter("rare", TaskStatus.FAILED, "rare", "parent"),
+RARE = Scope.of("rare")
+LISTS = {
+    "all": (EVERYONE, TaskFilter()),
+    "owner": (RARE, TaskFilter()),
+    "status": (EVERYONE, TaskFilter(TaskStatus.WAITING)),
+    "owner and status": (RARE, TaskFilter(TaskStatus.COMPLETED)),
+    "type": (EVERYONE, TaskFilter(task_type="rare")),
+    "parent": (EVERYONE, TaskFilter(parent_task_id="parent")),
+    "parent and owner": (RARE, TaskFilter(parent_task_id="parent")),
+    "parent and status": (EVERYONE, TaskFilter(TaskStatus.FAILED, parent_task_id="large")),
+    "parent, owner, type and status": (RARE, TaskFilter(TaskStatus.FAILED, "rare", "parent")),
+    "dead": (EVERYONE, TaskFilter(dead=True)),
 }
 #: No index has just these; the server reads on in the narrowest. Here the rare tasks are 200 of 4,200.
 READ_THROUGH = {
-    "type and status": TaskFilter(task_type="rare", status=TaskStatus.COMPLETED),
-    "owner and type": TaskFilter(owner="usual", task_type="rare"),
-    "owner, type and status": TaskFilter(owner="rare", task_type="test-task", status=TaskStatus.FAILED),
+    "type and status": (EVERYONE, TaskFilter(TaskStatus.COMPLETED, "rare")),
+    "owner and type": (Scope.of("usual"), TaskFilter(task_type="rare")),
+    "owner, type and status": (RARE, TaskFilter(TaskStatus.FAILED, "test-task")),
 }
 QUESTIONS: dict[str, Call] = {
-    "get": lambda store: store.get("unknown", owner="rare"),
-    "due for dispatch": lambda store: store.due_for_dispatch(LIMIT),
+    "get": lambda store: store.get("unknown", RARE),
+    **{f"due by {driver.name}": partial(MongoStore.due, driver=driver, limit=LIMIT) for driver in DRIVERS},
+    **{f"upcoming by {driver.name}": partial(MongoStore.upcoming, driver=driver, limit=LIMIT) for driver in DRIVERS},
     "newest running": lambda store: store.newest_running("test-task", Priority.NORMAL),
-    "expired leases": lambda store: store.expired_leases(SECOND, LIMIT),
-    "past deadline": lambda store: store.past_deadline(LIMIT),
-    "unpublished": lambda store: store.unpublished(LIMIT),
     "dead messages": lambda store: store.list_dead_messages(limit=LIMIT, cursor=None),
     "one dead message": lambda store: store.get_dead_message("m-7"),
-    "discard": lambda store: store.delete_dead_message("m-8"),
     "purge done": lambda store: store.purge(finished=HOUR, dead_letters=None, limit=LIMIT),
     "purge dead": lambda store: store.purge(finished=None, dead_letters=HOUR, limit=LIMIT),
     "purge messages": lambda store: store.purge(finished=None, dead_letters=2 * MINUTE, limit=LIMIT),
@@ -177,28 +178,22 @@ async def test_a_question_reads_little_more_than_it_returns(name: str, database:
     check(await asked(database, store, QUESTIONS[name]))
 
 
-@pytest.mark.parametrize("name", FILTERS)
+@pytest.mark.parametrize("name", LISTS)
 async def test_a_list_reads_little_more_than_its_pages(name: str, database: Any, store: MongoStore) -> None:
-    filter = FILTERS[name]
-    first = await store.list_tasks(filter, limit=LIMIT)
+    scope, filter = LISTS[name]
+    first = await store.list_tasks(scope, filter, limit=LIMIT)
     assert first.next_cursor is not None
-    check(await asked(database, store, lambda store: store.list_tasks(filter, limit=LIMIT)), returned=LIMIT + 1)
-    check(await asked(database, store, lambda store: store.list_tasks(filter, limit=2, cursor=first.next_cursor)))
+    for cursor in (None, first.next_cursor):
+        call = partial(MongoStore.list_tasks, scope=scope, filter=filter, limit=LIMIT, cursor=cursor)
+        check(await asked(database, store, call), returned=LIMIT + 1)
 
 
 @pytest.mark.parametrize("name", READ_THROUGH)
 async def test_other_lists_are_read_through_the_narrowest_index(name: str, database: Any, store: MongoStore) -> None:
-    (operation,) = await asked(database, store, lambda store: store.list_tasks(READ_THROUGH[name], limit=LIMIT))
+    (operation,) = await asked(database, store, lambda store: store.list_tasks(*READ_THROUGH[name], limit=LIMIT))
     assert "COLLSCAN" not in operation["planSummary"]
     assert not operation.get("hasSortStage")
     assert operation["docsExamined"] <= 200
-
-
-async def test_dead_letters_read_little_more_than_their_pages(database: Any, store: MongoStore) -> None:
-    first = await store.list_dead_tasks(owner=None, limit=LIMIT, cursor=None)
-    for cursor in (None, first.next_cursor):
-        call = partial(MongoStore.list_dead_tasks, owner=None, limit=LIMIT, cursor=cursor)
-        check(await asked(database, store, call), returned=LIMIT + 1)
 
 
 @pytest.mark.parametrize("together", [1, 8])
@@ -209,14 +204,14 @@ async def test_writes_find_their_tasks_by_id(together: int, database: Any, store
 
     async def a_life(store: MongoStore) -> None:
         await asyncio.gather(*(store.insert(task) for task in tasks))
-        assert len(await store.reserve(*(_reservation(task) for task in tasks))) == together
+        assert all(await asyncio.gather(*(store.apply(_reservation(task)) for task in tasks)))
         await store.mark(*(MarkDispatched(task.task_id, 1, SECOND, MINUTE) for task in tasks))
         claims = [Claim(fence.task_id, 1, fence.claim_id, "worker-1", HOUR, "test-task") for fence in fences]
         assert all(await asyncio.gather(*map(store.apply, claims)))
-        assert len(await store.renew("worker-1", fences, HOUR)) == together
+        assert len(await store.renew(fences, HOUR)) == together
         assert await store.cancel_requests(fences) == {}
         assert all(await asyncio.gather(*(store.apply(Complete(fence, "worker-1", 1)) for fence in fences)))
-        await store.mark(*(PostponeRelay(task.task_id, MINUTE) for task in tasks))
+        assert all(await asyncio.gather(*(store.apply(PostponeRelay(task.task_id, MINUTE)) for task in tasks)))
         await store.mark(*(MarkPublished(task.task_id, 3) for task in tasks))
 
     operations = await asked(database, store, a_life)
@@ -237,7 +232,7 @@ async def test_completed_tasks_are_counted_without_reading_them(database: Any, s
 
 
 async def test_undriven_tasks_are_sought_among_the_live(database: Any, store: MongoStore) -> None:
-    operations = await asked(database, store, lambda store: store.count_undriven())
+    operations = await asked(database, store, lambda store: store.undriven(10))
     assert "COLLSCAN" not in str([operation["planSummary"] for operation in operations])
     live = await asyncio.to_thread(database["tasks"].count_documents, {"finished_at": None})
     assert sum(operation["docsExamined"] for operation in operations) <= 2 * live

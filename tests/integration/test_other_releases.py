@@ -14,6 +14,7 @@ import pytest
 from pymongo import MongoClient
 
 from taskframework.model.interventions import Cancel, Replay
+from taskframework.model.scope import EVERYONE
 from taskframework.model.task import StepOutcome
 from taskframework.model.transitions import Fail, RecordStep, ReportProgress
 from taskframework.stores.base import TaskStore
@@ -64,7 +65,7 @@ async def test_a_task_of_a_release_without_steps_gets_its_first_one(stored: tupl
     task, fence = await put_running(store)
     await asyncio.to_thread(edit, task.task_id, lambda document: document.pop("steps"))
 
-    read = await store.get(task.task_id)
+    read = await store.get(task.task_id, EVERYONE)
     assert read is not None
     assert read.steps == ()
     assert await store.apply(ReportProgress(fence, 1)) is not None
@@ -85,8 +86,8 @@ async def test_no_other_write_touches_the_steps_nor_what_is_unknown_in_them(stor
         RecordStep(fence, "charge", "another outcome"),
         ReportProgress(fence, 1),
         Fail(fence, "worker-1", an_error(), False, MINUTE),
-        Replay(task.task_id, None, "operator", SECOND),
-        Cancel(task.task_id, None, "alice", None),
+        Replay(task.task_id, EVERYONE, "operator", SECOND),
+        Cancel(task.task_id, EVERYONE, "alice", None),
     ):
         assert await store.apply(write) is not None
 

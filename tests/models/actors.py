@@ -8,6 +8,7 @@ from __future__ import annotations
 from taskframework.model.interventions import Cancel, Postpone, Replay
 from taskframework.model.marks import MakeDue
 from taskframework.model.outcome import describe
+from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import REPLAYABLE
 from taskframework.model.task import ParentLink, submitted
 from taskframework.model.transitions import (
@@ -23,6 +24,7 @@ from taskframework.model.transitions import (
 from taskframework.testing.factories import new_task
 from tests.models.world import DELAY, HOUR, LEASE, MAX_POSTPONED, REDISPATCH, Attempt, World
 
+ALICE, BOB = Scope.of("alice"), Scope.of("bob")
 _TEMPLATE = new_task(parameters={"n": 1})
 _ERROR = describe(ValueError("it broke"), retryable=True)
 _AT_ONCE = DELAY * 0
@@ -108,7 +110,7 @@ async def report(world: World) -> bool:
     fence = attempt.fence
     what = chance.pick(("renew", "renew", "progress", "step"))
     if what == "renew":
-        held = bool(await world.store.renew(attempt.worker_id, [fence], LEASE))
+        held = bool(await world.store.renew([fence], LEASE))
     elif what == "progress":
         held = await world.store.apply(ReportProgress(fence, chance.pick(_VALUES))) is not None
     else:
@@ -174,8 +176,8 @@ async def cancel(world: World) -> bool:
     if not world.task_ids or world.chance.yes(0.5):
         return False
     chance = world.chance
-    owner, reason = chance.pick((None, "alice", "alice", "bob")), chance.pick((None, "$why"))
-    await world.store.apply(Cancel((await world.any_task()).task_id, owner, "alice", reason))
+    scope, reason = chance.pick((EVERYONE, ALICE, ALICE, BOB)), chance.pick((None, "$why"))
+    await world.store.apply(Cancel((await world.any_task()).task_id, scope, "alice", reason))
     return True
 
 
@@ -187,6 +189,6 @@ async def replay(world: World) -> bool:
     if task.status not in REPLAYABLE and chance.yes(0.8):
         return False
     revision = chance.pick((None, task.revision, task.revision, task.revision - 1))
-    owner = chance.pick((None, None, "alice", "bob"))
-    await world.ring(await world.store.apply(Replay(task.task_id, owner, "operator", REDISPATCH, revision)))
+    scope = chance.pick((EVERYONE, EVERYONE, ALICE, BOB))
+    await world.ring(await world.store.apply(Replay(task.task_id, scope, "operator", REDISPATCH, revision)))
     return True

@@ -8,10 +8,12 @@ from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import TypeVar
 
+from taskframework.model.drivers import OUTBOX, Driver
 from taskframework.model.marks import Mark
+from taskframework.model.scope import EVERYONE
 from taskframework.model.task import Task
 from taskframework.model.transitions import Fence, Transition
-from taskframework.stores.base import DueTask, ExpiredLease, Inserted, Renewal, TaskStore
+from taskframework.stores.base import DueTask, Inserted, Renewal, TaskStore
 from taskframework.stores.mongo.expressions import change, milliseconds
 from taskframework.stores.mongo.transitions import Write, write_alone
 from taskframework.testing.conformance.comparison import differences
@@ -84,9 +86,9 @@ class Lockstep:
         self._reference.write(mark)
         self._compare(await self._stored(mark.task_id))
 
-    async def renew(self, worker_id: str, fences: Sequence[Fence], lease: timedelta) -> dict[str, Renewal]:
-        renewed = await self._store.renew(worker_id, fences, lease)
-        expected = await self._reference.renew(worker_id, fences, lease)
+    async def renew(self, fences: Sequence[Fence], lease: timedelta) -> dict[str, Renewal]:
+        renewed = await self._store.renew(fences, lease)
+        expected = await self._reference.renew(fences, lease)
         assert renewed == expected, f"the store renewed {renewed}, the rule {expected}"
         for fence in fences:
             self._compare(await self._stored(fence.task_id))
@@ -96,44 +98,24 @@ class Lockstep:
         """The document after the last write; read from the store then."""
         return await self._reference.get(task_id)
 
-    async def due_for_dispatch(self, limit: int) -> Sequence[DueTask]:
-        found = [due for due in await self._store.due_for_dispatch(limit) if due.task_id in self._reference.tasks]
-        _same("due for dispatch", found, await self._reference.due_for_dispatch(limit))
-        await self._check_drivers()
+    async def due(self, driver: Driver, limit: int, grace: timedelta = timedelta(0)) -> Sequence[DueTask]:
+        due = await self._store.due(driver, limit, grace)
+        found = [task for task in due if task.task_id in self._reference.tasks]
+        told, expected = found, await self._reference.due(driver, limit, grace)
+        if driver is OUTBOX:  # a relay time is seconds ahead, so right after a move it is anybody's guess
+            now = self.now()
+            told, expected = (
+                [task for task in tasks if abs(task.due - now) > _TOLERANCE] for tasks in (told, expected)
+            )
+        _same(f"due by {driver.name}", told, expected)
+        assert await self.undriven(1) == [], "I1: the store counts undriven tasks"
         return found
 
-    async def expired_leases(self, grace: timedelta, limit: int) -> Sequence[ExpiredLease]:
-        leases = await self._store.expired_leases(grace, limit)
-        found = [lease for lease in leases if lease.task_id in self._reference.tasks]
-        _same("expired", found, await self._reference.expired_leases(grace, limit))
-        return found
-
-    async def past_deadline(self, limit: int) -> Sequence[str]:
-        found = [task_id for task_id in await self._store.past_deadline(limit) if task_id in self._reference.tasks]
-        _same("past their deadline", found, await self._reference.past_deadline(limit))
-        return found
-
-    async def unpublished(self, limit: int) -> Sequence[Task]:
-        found = [task for task in await self._store.unpublished(limit) if task.task_id in self._reference.tasks]
-        now = self.now()  # a relay time is seconds ahead, so right after a move it is anybody's guess
-        told, expected = (
-            [task.task_id for task in tasks if task.publish_at and abs(task.publish_at - now) > _TOLERANCE]
-            for tasks in (found, await self._reference.unpublished(limit))
-        )
-        _same("unpublished", told, expected)
-        for task in found:
-            self._compare(task)
-        return found
-
-    async def count_undriven(self) -> int:
-        return await self._store.count_undriven()
-
-    async def _check_drivers(self) -> None:
-        undriven = await self._store.count_undriven()
-        assert undriven == 0, f"I1: the store counts {undriven} undriven tasks"
+    async def undriven(self, limit: int) -> Sequence[str]:
+        return await self._store.undriven(limit)
 
     async def _stored(self, task_id: str) -> Task:
-        task = await self._store.get(task_id)
+        task = await self._store.get(task_id, EVERYONE)
         assert task is not None, f"{task_id} is gone"
         return task
 

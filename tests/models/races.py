@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from taskframework.model.interventions import Cancel, Expire, Postpone, Reap, Replay
+from taskframework.model.scope import EVERYONE
 from taskframework.model.task import Task
 from taskframework.model.transitions import Claim, Fence, Transition
 from tests.models.actors import outcome_of
@@ -37,9 +38,9 @@ def _wishes(world: World, task: Task) -> list[Transition]:
         *claims,
         *outcomes,
         *outcomes,  # asked twice, because the first reply takes long
-        Cancel(task.task_id, None, "alice", None),
+        Cancel(task.task_id, EVERYONE, "alice", None),
         Expire(task.task_id),
         Postpone(task.task_id, epoch, REDISPATCH, MAX_POSTPONED),
         Reap(task.task_id, task.fencing_token, GRACE, MAX_CRASHES, pick((DELAY, DELAY * 0))),
-        Replay(task.task_id, None, "operator", REDISPATCH, pick((None, task.revision))),
+        Replay(task.task_id, EVERYONE, "operator", REDISPATCH, pick((None, task.revision))),
     ]

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Protocol
 
-from taskframework.model.marks import Mark
-from taskframework.model.status import CLAIMABLE, LIVE, TaskStatus
+from taskframework.model.drivers import Driver
+from taskframework.model.marks import Mark, RenewLease
 from taskframework.model.task import Task
 from taskframework.model.transitions import Fence, Group, Transition
-from taskframework.stores.base import DueTask, ExpiredLease, Inserted, Renewal
+from taskframework.stores.base import DueTask, Inserted, Renewal
 from tests.models.invariants import Watch, is_driven
 
 #: A rule that stands in for the model's own: what becomes of the task, or None where it refuses.
@@ -28,13 +28,10 @@ class Store(Protocol):
     async def apply(self, transition: Transition) -> Task | None: ...
     async def race(self, first: Transition, second: Transition) -> tuple[Task | None, Task | None]: ...
     async def mark(self, mark: Mark) -> None: ...
-    async def renew(self, worker_id: str, fences: Sequence[Fence], lease: timedelta) -> dict[str, Renewal]: ...
+    async def renew(self, fences: Sequence[Fence], lease: timedelta) -> dict[str, Renewal]: ...
     async def get(self, task_id: str) -> Task | None: ...
-    async def due_for_dispatch(self, limit: int) -> Sequence[DueTask]: ...
-    async def expired_leases(self, grace: timedelta, limit: int) -> Sequence[ExpiredLease]: ...
-    async def past_deadline(self, limit: int) -> Sequence[str]: ...
-    async def unpublished(self, limit: int) -> Sequence[Task]: ...
-    async def count_undriven(self) -> int: ...
+    async def due(self, driver: Driver, limit: int, grace: timedelta = timedelta(0)) -> Sequence[DueTask]: ...
+    async def undriven(self, limit: int) -> Sequence[str]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,24 +60,6 @@ class TimePasses:
 
     def _sooner(self, moment: datetime | None) -> datetime | None:
         return None if moment is None else moment - self.by
-
-
-@dataclass(frozen=True, slots=True)
-class Renew:
-    """The rule behind `renew`: even a late renewal is safe as long as nobody has reaped."""
-
-    fence: Fence
-    worker_id: str
-    lease: timedelta
-
-    @property
-    def task_id(self) -> str:
-        return self.fence.task_id
-
-    def apply(self, task: Task, now: datetime) -> Task | None:
-        if task.lease is None or not self.fence.holds(task) or task.lease.worker_id != self.worker_id:
-            return None
-        return task.evolve(lease=replace(task.lease, expires_at=now + self.lease))
 
 
 class Reference:
@@ -129,45 +108,30 @@ class Reference:
     async def mark(self, mark: Mark) -> None:
         self.write(mark)
 
-    async def renew(self, worker_id: str, fences: Sequence[Fence], lease: timedelta) -> dict[str, Renewal]:
-        held = [self.write(Renew(fence, worker_id, lease)) for fence in fences]
+    async def renew(self, fences: Sequence[Fence], lease: timedelta) -> dict[str, Renewal]:
+        held = [self.write(RenewLease(fence, lease)) for fence in fences]
         return {task.task_id: Renewal(task.cancel) for task in held if task is not None}
 
     async def get(self, task_id: str) -> Task | None:
         return self.tasks.get(task_id)
 
-    async def due_for_dispatch(self, limit: int) -> Sequence[DueTask]:
+    async def due(self, driver: Driver, limit: int, grace: timedelta = timedelta(0)) -> Sequence[DueTask]:
         now = self.now()
         return [
-            DueTask(task.task_id, task.task_type, task.lane, task.dispatch_epoch, task.dispatches, due, task.not_before)
+            DueTask(
+                task.task_id,
+                task.task_type,
+                task.lane,
+                task.dispatch_epoch,
+                task.dispatches,
+                task.fencing_token,
+                task.crashes,
+                task.not_before,
+                due,
+            )
             for task in self.tasks.values()
-            if task.status in CLAIMABLE and has_passed(due := task.next_dispatch_at, now) and due is not None
-            if has_passed(task.not_before, now)
+            if driver.is_due(task, now, grace) and (due := driver.time_of(task)) is not None
         ]
 
-    async def expired_leases(self, grace: timedelta, limit: int) -> Sequence[ExpiredLease]:
-        before = self.now() - grace
-        return [
-            ExpiredLease(task.task_id, task.fencing_token, task.crashes)
-            for task in self.tasks.values()
-            if task.status is TaskStatus.RUNNING and task.lease and has_passed(task.lease.expires_at, before)
-        ]
-
-    async def past_deadline(self, limit: int) -> Sequence[str]:
-        now = self.now()
-        return [
-            task.task_id
-            for task in self.tasks.values()
-            if task.status in LIVE and task.cancel is None and has_passed(task.deadline, now)
-        ]
-
-    async def unpublished(self, limit: int) -> Sequence[Task]:
-        now = self.now()
-        return [task for task in self.tasks.values() if has_passed(task.publish_at, now)]
-
-    async def count_undriven(self) -> int:
-        return sum(not is_driven(task) for task in self.tasks.values())
-
-
-def has_passed(moment: datetime | None, now: datetime) -> bool:
-    return moment is not None and moment <= now
+    async def undriven(self, limit: int) -> Sequence[str]:
+        return [task.task_id for task in self.tasks.values() if not is_driven(task)]

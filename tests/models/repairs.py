@@ -5,10 +5,11 @@ Whoever reads acts later, if it has not died: in between, everything may have ch
 
 from __future__ import annotations
 
+from taskframework.model.drivers import DEADLINE, DISPATCH, LEASE
 from taskframework.model.interventions import Expire, Reap
 from taskframework.model.marks import MarkPublished, PostponeRelay, ReserveDispatch
 from taskframework.model.task import Task
-from taskframework.stores.base import DueTask, ExpiredLease
+from taskframework.stores.base import DueTask
 from tests.models.world import ALL, DELAY, GRACE, HOUR, MAX_CRASHES, REDISPATCH, REDISPATCH_MAX, Publication, World
 
 
@@ -18,14 +19,15 @@ async def look(world: World) -> bool:
         return False
     await _look_for_leases(world)
     if not world.without.sweeper:
-        world.due = [due for due in await world.store.due_for_dispatch(ALL) if due.task_id in world.task_ids]
-    world.overdue = [task_id for task_id in await world.store.past_deadline(ALL) if task_id in world.task_ids]
+        world.due = [due for due in await world.store.due(DISPATCH, ALL) if due.task_id in world.task_ids]
+    overdue = await world.store.due(DEADLINE, ALL)
+    world.overdue = [task.task_id for task in overdue if task.task_id in world.task_ids]
     return True
 
 
 async def _look_for_leases(world: World) -> None:
     if not world.without.reaper:
-        leases = await world.store.expired_leases(GRACE, ALL)
+        leases = await world.store.due(LEASE, ALL, GRACE)
         world.expired = [lease for lease in leases if lease.task_id in world.task_ids]
 
 
@@ -61,7 +63,7 @@ async def dispatch(world: World, due: DueTask, *, is_lost: bool = False) -> None
         world.send(due.task_id, due.task_type, due.dispatch_epoch)
 
 
-async def reap(world: World, lease: ExpiredLease) -> None:
+async def reap(world: World, lease: DueTask) -> None:
     await world.ring(await world.store.apply(Reap(lease.task_id, lease.fencing_token, GRACE, MAX_CRASHES, DELAY)))
 
 
@@ -89,7 +91,7 @@ async def _take_in_hand(world: World, task: Task) -> Publication | None:
     if not entries:
         return None
     if world.chance.yes(0.5):  # the relay does, the bridge, which heard of it, does not
-        await world.store.mark(PostponeRelay(task.task_id, DELAY))
+        await world.store.apply(PostponeRelay(task.task_id, DELAY))
     if world.without.confirms:
         await world.store.mark(MarkPublished(task.task_id, task.sequence))
     if world.without.backlog:

@@ -11,7 +11,6 @@ import pytest
 from taskframework.grouping import Grouping
 from taskframework.model.interventions import Cancel, Replay
 from taskframework.model.marks import MarkPublished
-from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task
 from taskframework.model.transitions import Claim, Complete, Fail, Release
 from taskframework.stores.base import TaskStore
@@ -104,8 +103,8 @@ async def test_a_mongo_write_that_deviates_is_found_out(
 
 
 async def test_a_mongo_list_that_deviates_is_found_out(mongo_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mongo_queries, "expired_leases", lambda grace: {"status": TaskStatus.RUNNING})
-    await _is_found_out(MongoStore(mongo_url), "expired")
+    monkeypatch.setattr(mongo_queries, "due", lambda driver, grace: mongo_queries.driven(driver))
+    await _is_found_out(MongoStore(mongo_url), "due by")
 
 
 async def test_a_mongo_group_with_two_writes_to_a_task_is_found_out(

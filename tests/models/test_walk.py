@@ -32,7 +32,7 @@ async def test_the_walks_meet_every_request_and_every_status() -> None:
             (refused if after is None else made).add(type(request).__name__)
             statuses.add((before if after is None else after).status)
     everything = {
-        *("Claim", "ReportProgress", "RecordStep", "Complete", "Fail", "Release", "Renew"),
+        *("Claim", "ReportProgress", "RecordStep", "Complete", "Fail", "Release", "RenewLease"),
         *("Reap", "Cancel", "Expire", "Postpone", "Replay"),
         *("MarkDispatched", "MakeDue", "ReserveDispatch", "MarkPublished", "PostponeRelay", "TimePasses"),
     }

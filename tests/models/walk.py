@@ -12,6 +12,8 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 
+from taskframework.model import drivers
+from taskframework.model.drivers import DISPATCH, OUTBOX
 from taskframework.model.marks import Mark
 from taskframework.model.status import FINAL
 from taskframework.model.task import Task
@@ -173,18 +175,18 @@ async def _round(world: World) -> None:
         if not _is_over(await world.task(task_id)):
             await world.let_time_pass(task_id, timedelta(hours=12))
     if not world.without.sweeper:
-        for due in await store.due_for_dispatch(ALL):
+        for due in await store.due(DISPATCH, ALL):
             if due.task_id in world.task_ids:
                 await repairs.dispatch(world, due)
     if not world.without.reaper:
-        for lease in await store.expired_leases(GRACE, ALL):
+        for lease in await store.due(drivers.LEASE, ALL, GRACE):
             if lease.task_id in world.task_ids:
                 await repairs.reap(world, lease)
     while world.messages:
         await _run_through(world)
-    for task in await store.unpublished(ALL):
-        if task.task_id in world.task_ids:
-            await repairs.publish_all(world, task)
+    for found in await store.due(OUTBOX, ALL):
+        if found.task_id in world.task_ids:
+            await repairs.publish_all(world, await world.task(found.task_id))
     while world.events:
         world.watch.hear(*world.events.pop(0))
 

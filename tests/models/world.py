@@ -9,10 +9,11 @@ from datetime import timedelta
 from typing import TypeVar
 
 from taskframework.model.marks import MarkDispatched
+from taskframework.model.scope import EVERYONE
 from taskframework.model.status import CLAIMABLE, FINAL
 from taskframework.model.task import HistoryEntry, Task
 from taskframework.model.transitions import Fence
-from taskframework.stores.base import DueTask, ExpiredLease
+from taskframework.stores.base import DueTask
 from tests.models.invariants import Watch
 from tests.models.reference import Store, TimePasses
 
@@ -106,7 +107,7 @@ class World:
     attempts: list[Attempt] = field(default_factory=list)
     #: What the repairs have read and not acted upon yet.
     due: list[DueTask] = field(default_factory=list)
-    expired: list[ExpiredLease] = field(default_factory=list)
+    expired: list[DueTask] = field(default_factory=list)
     overdue: list[str] = field(default_factory=list)
     #: Two relays, each with what it has in hand.
     relays: list[Publication | None] = field(default_factory=lambda: [None, None])
@@ -121,7 +122,7 @@ class World:
         self.crowd = 1 + self.seed % 2
 
     async def task(self, task_id: str) -> Task:
-        task = await self.store.get(task_id)
+        task = await self.store.get(task_id, EVERYONE)
         assert task is not None
         return task
 

@@ -13,6 +13,7 @@ from taskframework.bus import EventBus
 from taskframework.errors import StoreUnavailableError, TaskUnreadableError
 from taskframework.model.events import TaskEvent, end_of_attempt, start_of_attempt
 from taskframework.model.interventions import Cancel, Postpone, Reap
+from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task
 from taskframework.model.transitions import Claim, Complete, Fence, RecordStep, Release, ReportProgress, Transition
@@ -70,13 +71,13 @@ async def test_a_move_is_written_then_told(scene: Scene) -> None:
     seen: list[tuple[str, list[str]]] = []
 
     async def look() -> None:
-        present = await scene.store.get(task.task_id)
+        present = await scene.store.get(task.task_id, EVERYONE)
         assert present is not None
         seen.append((present.status, list(scene.told)))
 
     failpoint.arm("cancel.after_write", look)
-    moved = await scene.moves.make(Cancel(task.task_id, None, "alice", None))
-    assert moved == await scene.store.get(task.task_id)
+    moved = await scene.moves.make(Cancel(task.task_id, EVERYONE, "alice", None))
+    assert moved == await scene.store.get(task.task_id, EVERYONE)
     assert seen == [("CANCELLED", [])], "told before it was written, or its failpoint stands elsewhere"
     assert scene.told == ["TaskCancelledEvent"]
 

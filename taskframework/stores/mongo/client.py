@@ -25,7 +25,7 @@ from taskframework.settings.urls import redacted
 from taskframework.stores.mongo.documents import Document
 from taskframework.stores.mongo.faults import AWAY, UNENCODABLE, PartlyRefused, driver_errors, refusal
 
-Driver = Literal["motor", "pymongo"]
+MongoDriver = Literal["motor", "pymongo"]
 #: The failpoints behind the reply to a write.
 Points = Iterable[str]
 
@@ -264,7 +264,7 @@ class Connection:
             await closing
 
 
-def connect(url: str, driver: Driver, timeout: timedelta, pool_size: int, **options: Any) -> Connection:
+def connect(url: str, driver: MongoDriver, timeout: timedelta, pool_size: int, **options: Any) -> Connection:
     """Prepare a pool; nothing is sent before the first call. `options` override the URL's.
 
     Raises:
@@ -297,7 +297,7 @@ def connect(url: str, driver: Driver, timeout: timedelta, pool_size: int, **opti
     return Connection(tasks, dead_messages, task_types, database, client, to_any_set)
 
 
-def driver_version(driver: Driver) -> str:
+def driver_version(driver: MongoDriver) -> str:
     return f"motor {motor_version} on pymongo {pymongo.version}" if driver == "motor" else f"pymongo {pymongo.version}"
 
 

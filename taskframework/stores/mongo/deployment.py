@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from taskframework.errors import StoreError, StoreMisconfiguredError, StoreUnavailableError
 from taskframework.stores.base import StoreReport
-from taskframework.stores.mongo.client import Connection, Driver, driver_version, time_limit
+from taskframework.stores.mongo.client import Connection, MongoDriver, driver_version, time_limit
 from taskframework.stores.mongo.documents import Document
 from taskframework.stores.mongo.indexes import DEAD_MESSAGE_INDEXES, INDEX_BUILD, TASK_INDEXES, drift, ensure
 
@@ -68,7 +68,7 @@ def check(hello: Document, wanted: str | None) -> None:
         raise StoreMisconfiguredError("MongoDB is older than 6.0.", hint="Use MongoDB 6.0 or newer.")
 
 
-async def inspect(connection: Connection, driver: Driver) -> StoreReport:
+async def inspect(connection: Connection, driver: MongoDriver) -> StoreReport:
     """Look without changing anything; what cannot be asked becomes a problem."""
     facts = {"driver": driver_version(driver), "database": connection.name}
     problems: list[str] = []

@@ -9,6 +9,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+from taskframework.model.scope import Scope
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import ERRORS_KEPT, HISTORY_LENGTH, TaskError, plain
 from taskframework.model.transitions import DEADLINE, RELAY_AFTER
@@ -56,9 +57,9 @@ def in_status(*statuses: TaskStatus) -> dict[str, Any]:
     return {"$in": sorted(statuses)}
 
 
-def owned(owner: str | None) -> dict[str, Any]:
-    """Filter: the task is this user's; None means anybody's."""
-    return {} if owner is None else {"user_id": owner}
+def within(scope: Scope) -> dict[str, Any]:
+    """Filter: the task is one of these."""
+    return {} if scope.owner is None else {"user_id": scope.owner}
 
 
 def change(changes: Changes) -> Stage:

@@ -14,7 +14,8 @@ from datetime import timedelta
 from typing import Any
 
 from taskframework.errors import StoreMisconfiguredError
-from taskframework.model.status import CLAIMABLE, LIVE, TaskStatus
+from taskframework.model.drivers import DRIVERS, Driver
+from taskframework.model.status import TaskStatus
 from taskframework.stores.mongo.client import Collection
 from taskframework.stores.mongo.documents import Document
 
@@ -53,12 +54,17 @@ def _status(statuses: Iterable[TaskStatus]) -> Document:
     return {"status": {"$in": sorted(status.value for status in statuses)}}
 
 
+def _index_of(driver: Driver) -> Index:
+    """The index of a driver. Tasks without its time are in it only where they are looked for: as undriven ones."""
+    only = {} if driver.covers_every_status else _status(driver.statuses)
+    if not driver.is_always_needed:
+        only |= {driver.field: {"$type": "date"}}
+    return Index(driver.index, {driver.field: 1}, only)
+
+
 TASK_INDEXES = (
-    # The drivers: who continues with a task, and when. Each holds only the tasks that wait for just that.
-    Index("due", {"next_dispatch_at": 1}, _status(CLAIMABLE)),
-    Index("lease", {"lease.expires_at": 1}, _status([TaskStatus.RUNNING])),
-    Index("deadline", {"deadline": 1}, {**_status(LIVE), "deadline": {"$type": "date"}}),
-    Index("publish", {"publish_at": 1}, {"publish_at": {"$type": "date"}}),
+    # Each holds only the tasks that wait for just that.
+    *map(_index_of, DRIVERS),
     # One task a key and user.
     Index(
         "idempotency",

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
+from taskframework.model.drivers import DRIVERS, Driver
 from taskframework.model.query import Cursor, TaskFilter
-from taskframework.model.status import CLAIMABLE, DEAD, LANES, LIVE, Priority, TaskStatus
+from taskframework.model.scope import Scope
+from taskframework.model.status import DEAD, LANES, Priority, TaskStatus
 from taskframework.model.transitions import Fence
 from taskframework.stores.mongo.client import TASKS
 from taskframework.stores.mongo.documents import Document
-from taskframework.stores.mongo.expressions import in_status, owned, passed
+from taskframework.stores.mongo.expressions import NOW, in_status, passed, within
+from taskframework.stores.mongo.together import both
 
 
 def _counted(status: TaskStatus) -> list[Document]:
@@ -27,18 +30,8 @@ COUNT_UNCOMPLETED: tuple[Document, ...] = (
 _ANY_STATUS = in_status(*TaskStatus)
 
 
-def one(task_id: str, owner: str | None) -> Document:
-    return {"_id": task_id, **owned(owner)}
-
-
-def held(worker_id: str, fences: Sequence[Fence]) -> Document:
-    """The tasks a worker still runs; a claim id belongs to one claim of one task, so the two lists cannot mix."""
-    return {
-        "_id": {"$in": [fence.task_id for fence in fences]},
-        "status": TaskStatus.RUNNING,
-        "lease.worker_id": worker_id,
-        "lease.claim_id": {"$in": [fence.claim_id for fence in fences]},
-    }
+def one(task_id: str, scope: Scope) -> Document:
+    return {"_id": task_id, **within(scope)}
 
 
 def asked_to_stop(fences: Sequence[Fence]) -> Document:
@@ -50,8 +43,29 @@ def asked_to_stop(fences: Sequence[Fence]) -> Document:
     }
 
 
-def due_for_dispatch() -> Document:
-    return {"status": in_status(*CLAIMABLE), **passed("next_dispatch_at", "not_before")}
+#: What `due_task` needs besides the driver's own time.
+DUE_FIELDS = ("task_type", "priority", "dispatch_epoch", "dispatches", "fencing_token", "crashes", "not_before")
+
+
+def due(driver: Driver, grace: timedelta) -> Document:
+    """Tasks whose time of this driver passed more than `grace` ago."""
+    return both(driven(driver), passed(driver.field, by=grace), _not_held_back(driver))
+
+
+def upcoming(driver: Driver) -> Document:
+    """Tasks whose time of this driver is to come."""
+    ahead = {driver.field: {"$type": "date"}, "$expr": {"$gt": [f"${driver.field}", NOW]}}
+    return both(driven(driver), ahead, _not_held_back(driver))
+
+
+def driven(driver: Driver) -> Document:
+    """Tasks in which the time of this driver counts, if there is one."""
+    status = {} if driver.covers_every_status else {"status": in_status(*driver.statuses)}
+    return {**status, driver.unless: None} if driver.unless else status
+
+
+def _not_held_back(driver: Driver) -> Document:
+    return passed(driver.also_passed) if driver.also_passed else {}
 
 
 def these(task_ids: Sequence[str]) -> Document:
@@ -65,65 +79,47 @@ def running_of(task_type: str, lane: Priority) -> Document:
     return {"status": TaskStatus.RUNNING, "task_type": task_type, "priority": priority}
 
 
-def expired_leases(grace: timedelta) -> Document:
-    return {"status": TaskStatus.RUNNING, **passed("lease.expires_at", by=grace)}
-
-
-def past_deadline() -> Document:
-    return {"status": in_status(*LIVE), "cancel": None, **passed("deadline")}
-
-
-def dispatched() -> Document:
-    """Claimable tasks that wait longer than their own time because a message was sent."""
-    later = {"$expr": {"$gt": ["$next_dispatch_at", "$not_before"]}}
-    return {"status": in_status(*CLAIMABLE), "next_dispatch_at": {"$type": "date"}, **later}
-
-
 def ended(statuses: Iterable[TaskStatus], kept: timedelta) -> Document:
     """What is over for longer than it is kept, and was told to everybody."""
     return {"status": in_status(*statuses), "publish_at": None, **passed("finished_at", by=kept)}
 
 
-def unpublished() -> Document:
-    return passed("publish_at")
-
-
 def undriven() -> Document:
-    """Live tasks that no sweeper, reaper, relay or sub-task would ever move on."""
-    unheard = {"publish_at": None, "$expr": {"$gt": ["$sequence", "$published_sequence"]}}
-    return {
-        "$or": [
-            {"status": in_status(*CLAIMABLE), "next_dispatch_at": None},
-            {"status": TaskStatus.RUNNING, "lease.expires_at": None},
-            {"status": TaskStatus.WAITING, "subtasks": None},
-            {"status": in_status(*LIVE), **unheard},
-        ]
-    }
+    """Tasks that lack a driver they need: `model.drivers.missing_drivers`."""
+    return {"$or": [_lacking(driver) for driver in DRIVERS if driver.needed_in]}
 
 
-def listed(wanted: TaskFilter, cursor: Cursor | None) -> Document:
-    """A page of tasks in the order of their creation."""
-    filter: Document = {"status": _ANY_STATUS if wanted.status is None else wanted.status, **owned(wanted.owner)}
+def _lacking(driver: Driver) -> Document:
+    lacking = {"status": in_status(*driver.needed_in), driver.field: None}
+    if driver.needed_while_below is None:
+        return lacking
+    number, goal = driver.needed_while_below
+    return {**lacking, "$expr": {"$lt": [f"${number}", f"${goal}"]}}
+
+
+def listed(scope: Scope, wanted: TaskFilter, cursor: Cursor | None) -> Document:
+    """A page of tasks in the order that is wanted."""
+    older = after(cursor, wanted.order)
+    filter: Document = {"status": _ANY_STATUS if wanted.status is None else wanted.status, **within(scope), **older}
+    if wanted.dead:
+        statuses = DEAD if wanted.status is None else DEAD & {wanted.status}
+        filter |= {"status": in_status(*statuses), wanted.order: {"$type": "date", **older.get(wanted.order, {})}}
     if wanted.task_type is not None:
         filter["task_type"] = wanted.task_type
     if wanted.parent_task_id is not None:
         filter["parent.task_id"] = wanted.parent_task_id
-    return {**filter, **after(cursor, "created_at")}
+    return filter
 
 
-def list_index(wanted: TaskFilter) -> str | None:
+def list_index(scope: Scope, wanted: TaskFilter) -> str | None:
     """The index that has just the page in its order; None where the server has to weigh which to read through."""
+    if wanted.dead:
+        return "ended"
     if wanted.parent_task_id is not None:
         return "list_by_parent_status"
     if wanted.task_type is None:
-        return "list_by_status" if wanted.owner is None else "list_by_owner"
-    return "list_by_type" if wanted.owner is None and wanted.status is None else None
-
-
-def dead(owner: str | None, cursor: Cursor | None) -> Document:
-    older = after(cursor, "finished_at")
-    ended = {"$type": "date", **older.get("finished_at", {})}
-    return {"status": in_status(*DEAD), **owned(owner), **older, "finished_at": ended}
+        return "list_by_status" if scope.owner is None else "list_by_owner"
+    return "list_by_type" if scope.owner is None and wanted.status is None else None
 
 
 def newest_first(field: str) -> dict[str, int]:

@@ -11,18 +11,20 @@ from typing import Any, TypeVar, cast
 
 from taskframework.errors import StoreError, StoreUnavailableError
 from taskframework.grouping import Grouping
-from taskframework.model.marks import Mark, ReserveDispatch
+from taskframework.model.drivers import Driver
+from taskframework.model.marks import Mark, RenewLease
 from taskframework.model.query import Cursor, DeadMessage, Page, TaskFilter
-from taskframework.model.status import CLAIMABLE, DEAD, FINAL, Priority, TaskStatus, lane_of
+from taskframework.model.scope import Scope
+from taskframework.model.status import DEAD, FINAL, Priority, TaskStatus, lane_of
 from taskframework.model.task import CancelRequest, Task
 from taskframework.model.transitions import Fence, Transition
-from taskframework.stores.base import DueTask, ExpiredLease, Inserted, Renewal, StoreReport
+from taskframework.stores.base import DueTask, Inserted, Renewal, StoreReport
 from taskframework.stores.mongo import deployment, queries
 from taskframework.stores.mongo.client import (
     BY_ID,
     Collection,
     Connection,
-    Driver,
+    MongoDriver,
     connect,
     encoded,
     time_limit,
@@ -35,24 +37,20 @@ from taskframework.stores.mongo.documents import (
     readable,
     task_of,
 )
-from taskframework.stores.mongo.expressions import later, passed
+from taskframework.stores.mongo.expressions import passed
 from taskframework.stores.mongo.faults import DuplicateDocumentError
 from taskframework.stores.mongo.inserts import TaskInserter
 from taskframework.stores.mongo.server_clock import ServerClock
 from taskframework.stores.mongo.transitions import write_of
 from taskframework.stores.mongo.writer import TaskWriter
-from taskframework.stores.replies import reply_point
 from taskframework.tasks.declared import TaskDeclaration
 
 Entry = TypeVar("Entry", Task, DeadMessage)
 
 _PING = timedelta(seconds=2)
-#: For the one write that goes over all waiting tasks.
-_ALL_TASKS = timedelta(hours=1)
 #: Heartbeats have connections of their own: no slow list and no crowd of writes makes them late. And they are always
 #: pymongo's: all calls over motor wait for the same few threads, whichever client they belong to.
 _HEARTBEAT_CONNECTIONS = 4
-_RESERVED_TOGETHER = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +72,7 @@ class MongoStore:
         self,
         url: str,
         *,
-        driver: Driver = "motor",
+        driver: MongoDriver = "motor",
         timeout: timedelta = timedelta(seconds=10),
         pool_size: int = 100,
     ) -> None:
@@ -87,7 +85,7 @@ class MongoStore:
             pool_size: most connections.
         """
         self._url = url
-        self._driver: Driver = driver
+        self._driver: MongoDriver = driver
         self._timeout = timeout
         self._pool_size = pool_size
         self._opened: _Opened | None = None
@@ -150,17 +148,16 @@ class MongoStore:
     async def mark(self, *marks: Mark) -> None:
         await self._parts.writer.mark(marks)
 
-    async def renew(self, worker_id: str, fences: Sequence[Fence], lease: timedelta) -> dict[str, Renewal]:
+    async def renew(self, fences: Sequence[Fence], lease: timedelta) -> dict[str, Renewal]:
         if not fences:
             return {}
+        # Of two claims of one task only the later one can still be held.
+        newest = {fence.task_id: fence for fence in sorted(fences, key=lambda fence: fence.fencing_token)}
+        renewal = write_of([RenewLease(fence, lease) for fence in newest.values()])
         tasks = self._heartbeats.tasks
-        renewal = [{"$set": {"lease.expires_at": later(lease)}}]
-        await tasks.update_these(queries.held(worker_id, fences), renewal, ("renew.reply",))
-        fields = ("fencing_token", "lease", "cancel")
-        found = await tasks.find(queries.held(worker_id, fences), fields=fields, index=BY_ID)
-        held = {_fence_of(document): document for document in found}
-        renewed = [held.get(fence) for fence in fences]
-        return {document["_id"]: Renewal(_cancel_of(document)) for document in renewed if document is not None}
+        await tasks.update_these(renewal.guard, renewal.stages, ("renew.reply",))
+        found = await tasks.find(renewal.guard, fields=("fencing_token", "lease", "cancel"), index=BY_ID)
+        return {document["_id"]: Renewal(_cancel_of(document)) for document in found}
 
     async def cancel_requests(self, fences: Sequence[Fence]) -> dict[str, CancelRequest]:
         if not fences:
@@ -170,39 +167,32 @@ class MongoStore:
         asked = {_fence_of(document): cast(CancelRequest, _cancel_of(document)) for document in found}
         return {fence.task_id: asked[fence] for fence in fences if fence in asked}
 
-    async def get(self, task_id: str, *, owner: str | None = None) -> Task | None:
-        document = await self._tasks.find_one(queries.one(task_id, owner))
+    async def get(self, task_id: str, scope: Scope) -> Task | None:
+        document = await self._tasks.find_one(queries.one(task_id, scope))
         return None if document is None else task_of(document)
 
-    async def list_tasks(self, filter: TaskFilter, *, limit: int, cursor: str | None = None) -> Page[Task]:
-        wanted = queries.listed(filter, _cursor(cursor))
-        return await _page(self._tasks, wanted, "created_at", limit, task_of, queries.list_index(filter))
+    async def list_tasks(
+        self, scope: Scope, filter: TaskFilter, *, limit: int, cursor: str | None = None
+    ) -> Page[Task]:
+        wanted = queries.listed(scope, filter, _cursor(cursor))
+        return await _page(self._tasks, wanted, filter.order, limit, task_of, queries.list_index(scope, filter))
 
-    async def due_for_dispatch(self, limit: int) -> Sequence[DueTask]:
-        found = await self._tasks.find(
-            queries.due_for_dispatch(),
-            sort={"next_dispatch_at": 1},
-            limit=limit,
-            fields=("task_type", "priority", "dispatch_epoch", "dispatches", "next_dispatch_at", "not_before"),
-            index="due",
-        )
-        return [_due_of(document) for document in found]
+    async def due(self, driver: Driver, limit: int, grace: timedelta = timedelta(0)) -> Sequence[DueTask]:
+        return await self._found_by(driver, queries.due(driver, grace), limit)
 
-    async def reserve(self, *reservations: ReserveDispatch) -> Sequence[Task]:
-        reserved: list[Task] = []
-        for at in range(0, len(reservations), _RESERVED_TOGETHER):
-            reserved += await self._reserve(reservations[at : at + _RESERVED_TOGETHER])
-        return reserved
+    async def upcoming(self, driver: Driver, limit: int) -> Sequence[DueTask]:
+        return await self._found_by(driver, queries.upcoming(driver), limit)
 
-    async def _reserve(self, reservations: Sequence[ReserveDispatch]) -> Sequence[Task]:
-        write = write_of(reservations)
-        points = [reply_point(reservation) for reservation in reservations]
-        if not await self._tasks.update_these(write.guard, write.stages, points):
-            return []  # another sweeper was faster
-        found = await self._tasks.find(queries.these([asked.task_id for asked in reservations]), index=BY_ID)
-        epochs = {asked.task_id: asked.dispatch_epoch for asked in reservations}
-        tasks = readable(found, task_of)
-        return [task for task in tasks if task.status in CLAIMABLE and task.dispatch_epoch == epochs[task.task_id]]
+    async def _found_by(self, driver: Driver, filter: Document, limit: int) -> Sequence[DueTask]:
+        fields = (*queries.DUE_FIELDS, driver.field)
+        order = {driver.field: 1}
+        found = await self._tasks.find(filter, sort=order, limit=limit, fields=fields, index=driver.index)
+        return [_due_of(document, driver) for document in found]
+
+    async def undriven(self, limit: int) -> Sequence[str]:
+        return [
+            document["_id"] for document in await self._tasks.find(queries.undriven(), limit=limit, fields=("_id",))
+        ]
 
     async def newest_running(self, task_type: str, lane: Priority) -> datetime | None:
         found = await self._tasks.find(
@@ -214,40 +204,11 @@ class MongoStore:
         )
         return moment(found[0]["not_before"]) if found else None
 
-    async def expired_leases(self, grace: timedelta, limit: int) -> Sequence[ExpiredLease]:
-        found = await self._tasks.find(
-            queries.expired_leases(grace),
-            sort={"lease.expires_at": 1},
-            limit=limit,
-            fields=("fencing_token", "crashes"),
-            index="lease",
-        )
-        return [ExpiredLease(expired["_id"], expired["fencing_token"], expired["crashes"]) for expired in found]
-
-    async def past_deadline(self, limit: int) -> Sequence[str]:
-        found = await self._tasks.find(
-            queries.past_deadline(), sort={"deadline": 1}, limit=limit, fields=("_id",), index="deadline"
-        )
-        return [document["_id"] for document in found]
-
-    async def unpublished(self, limit: int) -> Sequence[Task]:
-        found = await self._tasks.find(queries.unpublished(), sort={"publish_at": 1}, limit=limit, index="publish")
-        return readable(found, task_of)
-
     async def count_by_status(self) -> dict[TaskStatus, int]:
         total, found = await asyncio.gather(self._tasks.count_all(), self._tasks.aggregate(queries.COUNT_UNCOMPLETED))
         counts = {entry["_id"]: entry["count"] for entry in found}
         completed = {TaskStatus.COMPLETED.value: max(0, total - sum(counts.values()))}
         return {status: (counts | completed).get(status.value, 0) for status in TaskStatus}
-
-    async def count_undriven(self) -> int:
-        return await self._tasks.count(queries.undriven())
-
-    async def forget_dispatches(self) -> None:
-        with time_limit(_ALL_TASKS):
-            await self._tasks.update_many(
-                queries.dispatched(), [{"$set": {"next_dispatch_at": "$not_before", "dispatches": 0}}]
-            )
 
     async def purge(self, *, finished: timedelta | None, dead_letters: timedelta | None, limit: int) -> int:
         removed = 0
@@ -274,9 +235,6 @@ class MongoStore:
     async def keep_dead_message(self, message: DeadMessage) -> None:
         await self._parts.keep(encoded(dead_message_document(message), "the message"))
 
-    async def list_dead_tasks(self, *, owner: str | None, limit: int, cursor: str | None) -> Page[Task]:
-        return await _page(self._tasks, queries.dead(owner, _cursor(cursor)), "finished_at", limit, task_of, "ended")
-
     async def list_dead_messages(self, *, limit: int, cursor: str | None) -> Page[DeadMessage]:
         wanted = queries.after(_cursor(cursor), "at")
         return await _page(self._dead_messages, wanted, "at", limit, dead_message_of, "list")
@@ -284,9 +242,6 @@ class MongoStore:
     async def get_dead_message(self, message_id: str) -> DeadMessage | None:
         document = await self._dead_messages.find_one({"_id": message_id})
         return None if document is None else dead_message_of(document)
-
-    async def delete_dead_message(self, message_id: str) -> bool:
-        return await self._dead_messages.delete_one({"_id": message_id})
 
     def _connect(self, pool_size: int) -> Connection:
         return connect(self._url, self._driver, self._timeout, pool_size)
@@ -344,15 +299,20 @@ def _cursor(cursor: str | None) -> Cursor | None:
     return None if cursor is None else Cursor.decode(cursor)
 
 
-def _due_of(document: Document) -> DueTask:
+def _due_of(document: Document, driver: Driver) -> DueTask:
+    due: Any = document
+    for name in driver.field.split("."):
+        due = due[name]
     return DueTask(
         document["_id"],
         document["task_type"],
         lane_of(document["priority"]),
         document["dispatch_epoch"],
         document["dispatches"],
-        moment(document["next_dispatch_at"]),
+        document["fencing_token"],
+        document["crashes"],
         moment(document["not_before"]),
+        moment(due),
     )
 
 

@@ -14,10 +14,12 @@ from typing import Any
 from taskframework.model.interventions import LEASE_EXPIRED, NO_HANDLER, Cancel, Expire, Postpone, Reap, Replay
 from taskframework.model.marks import (
     MAX_DOUBLINGS,
+    ForgetDispatch,
     MakeDue,
     MarkDispatched,
     MarkPublished,
     PostponeRelay,
+    RenewLease,
     ReserveDispatch,
 )
 from taskframework.model.status import CLAIMABLE, LIVE, REPLAYABLE, TaskStatus
@@ -51,11 +53,11 @@ from taskframework.stores.mongo.expressions import (
     later,
     lit,
     milliseconds,
-    owned,
     passed,
     plus,
     with_error,
     with_event,
+    within,
 )
 from taskframework.stores.mongo.together import Together, both
 
@@ -211,7 +213,7 @@ def _reap(reap: Reap) -> Write:
 
 @write_alone.register
 def _cancel(cancel: Cancel) -> Write:
-    guard = {"_id": cancel.task_id, "status": in_status(*LIVE), "cancel": None, **owned(cancel.owner)}
+    guard = {"_id": cancel.task_id, "status": in_status(*LIVE), "cancel": None, **within(cancel.scope)}
     data = lit({"by": cancel.by, "reason": cancel.reason})
     asked = {"cancel": {"by": lit(cancel.by), "at": NOW, "reason": lit(cancel.reason)}}
     requested = {**asked, **with_event("cancel_requested", data=data)}
@@ -242,7 +244,7 @@ def _postpone(postpone: Postpone) -> Write:
 
 @write_alone.register
 def _replay(replay: Replay) -> Write:
-    guard = {"_id": replay.task_id, "status": in_status(*REPLAYABLE), **owned(replay.owner)}
+    guard = {"_id": replay.task_id, "status": in_status(*REPLAYABLE), **within(replay.scope)}
     if replay.revision is not None:
         guard["revision"] = replay.revision
     afresh = dict.fromkeys(("cancel", "deadline", "error", "progress", "started_at", "purge_at"))
@@ -285,6 +287,19 @@ def _make_due(mark: MakeDue) -> Write:
     )
 
 
+@write_alone.register
+def _forget_dispatch(mark: ForgetDispatch) -> Write:
+    guard = {"_id": mark.task_id, "status": in_status(*CLAIMABLE), "next_dispatch_at": {"$type": "date"}}
+    is_behind = {"$expr": {"$gt": ["$next_dispatch_at", "$not_before"]}}
+    return Write({**guard, **is_behind}, [change({"next_dispatch_at": "$not_before", "dispatches": 0})])
+
+
+def _renewals(renewals: Together[RenewLease]) -> Write:
+    expires_at = plus(NOW, renewals.each(lambda renewal: milliseconds(renewal.lease)))
+    guard = _all_held(renewals, lambda renewal: renewal.fence)
+    return Write(guard, [change({"lease.expires_at": expires_at})])
+
+
 def _published_marks(marks: Together[MarkPublished]) -> Write:
     mark = marks.each(lambda mark: mark.sequence)
     published = {
@@ -305,6 +320,7 @@ _JOINT: dict[type[Any], Callable[[Together[Any]], Write]] = {
     Fail: _failures,
     MarkDispatched: _dispatch_marks,
     ReserveDispatch: _reservations,
+    RenewLease: _renewals,
     MarkPublished: _published_marks,
     PostponeRelay: _relay_delays,
 }

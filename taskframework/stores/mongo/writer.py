@@ -14,7 +14,7 @@ from taskframework.grouping import Grouping
 from taskframework.model.marks import Mark
 from taskframework.model.task import Task
 from taskframework.model.transitions import Complete, Fail, Transition
-from taskframework.stores.mongo.client import Collection, Points, encoded, time_limit
+from taskframework.stores.mongo.client import BY_ID, Collection, Points, encoded, time_limit
 from taskframework.stores.mongo.documents import Document, moment, readable, task_of
 from taskframework.stores.mongo.held import HeldTasks
 from taskframework.stores.mongo.retrying import patiently
@@ -32,6 +32,7 @@ Update = Callable[[Document, Sequence[Any], Points], Awaitable[Document | None]]
 #: What ends an attempt in a way that the rule alone knows, if the task before it is known.
 _KNOWN_ENDS: tuple[type[Transition], ...] = (Complete, Fail)
 _MARKS_IN_A_GROUP = 500
+_RESERVATIONS_IN_A_GROUP = 500
 
 
 class TaskWriter:
@@ -50,10 +51,11 @@ class TaskWriter:
         self._held = HeldTasks()
         self._claims = Grouping(self._move_group, key=_task_id, **limits)
         self._settlements = Grouping(self._move_group, key=_task_id, **limits)
+        self._reservations = Grouping(self._reserve_group, key=_task_id, limit=_RESERVATIONS_IN_A_GROUP, **limits)
 
     async def drain(self) -> None:
         """Wait until everything asked for is written."""
-        for grouping in (self._claims, self._settlements):
+        for grouping in (self._claims, self._settlements, self._reservations):
             await grouping.drain()
 
     async def apply(self, transition: Transition) -> Task | None:
@@ -62,6 +64,8 @@ class TaskWriter:
             return await self._claims(transition)
         if transition.group == "settle":
             return await self._settlements(transition)
+        if transition.group == "reserve":
+            return await self._reservations(transition)
         return await self._alone(transition, self._tasks.update_one)
 
     async def mark(self, marks: Sequence[Mark]) -> None:
@@ -76,6 +80,29 @@ class TaskWriter:
         write = _encoded(transition)
         document = await update(write.guard, write.stages, (reply_point(transition),))
         return None if document is None else task_of(document)
+
+    async def _reserve_group(self, reservations: Sequence[Transition]) -> Replies:
+        """A few round trips for all of a kind: a repair that reserves hundreds of tasks waits for these alone."""
+        if len(reservations) == 1:
+            return [await self._alone(reservations[0], self._tasks.update_one)]
+        with time_limit(self._patience):
+            tasks = {task.task_id: task for kind in _by_kind(reservations) for task in await self._reserve_kind(kind)}
+        return [_won(reservation, tasks) for reservation in reservations]
+
+    async def _reserve_kind(self, reservations: Sequence[Transition]) -> Sequence[Task]:
+        """The totals of a write do not say which guards held, so a read says first which will.
+
+        Another process that comes between the two may have some of the tasks as well: that costs a second message.
+        """
+        found = await self._tasks.find(write_of(reservations).guard, fields=("_id",), index=BY_ID)
+        free = {document["_id"] for document in found}
+        reservations = [reservation for reservation in reservations if reservation.task_id in free]
+        if not reservations:
+            return []
+        write = write_of(reservations)
+        if not await self._tasks.update_these(write.guard, write.stages, map(reply_point, reservations)):
+            return []  # another process was faster
+        return readable(await self._tasks.find({"_id": {"$in": _ids(reservations)}}), task_of)
 
     async def _move_group(self, transitions: Sequence[Transition]) -> Replies:
         before = self._held.take(transitions)

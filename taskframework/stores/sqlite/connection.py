@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -19,6 +19,8 @@ from taskframework.stores.sqlite.migrate import check, migrate, migrations
 BUSY_TIMEOUT = 5.0
 
 Row = tuple[Any, ...]
+#: Values for `?` in their order, or for `:name` by name.
+Parameters = Sequence[Any] | Mapping[str, Any]
 T = TypeVar("T")
 
 
@@ -40,7 +42,7 @@ class Connection:
         """Do a piece of work, after those asked for before. Begun, it goes on to its end though nobody waits."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, self._raw)
 
-    async def fetch(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
+    async def fetch(self, sql: str, parameters: Parameters = ()) -> list[Row]:
         """The rows of one statement."""
         return await self.run(lambda raw: raw.execute(sql, parameters).fetchall())
 
@@ -97,11 +99,11 @@ class Database:
             await failpoint.replied(points, _disk_error)
             return done
 
-    async def execute(self, sql: str, parameters: Sequence[Any] = (), points: Iterable[str] = ()) -> int:
+    async def execute(self, sql: str, parameters: Parameters = (), points: Iterable[str] = ()) -> int:
         """Run one statement as a transaction of its own and return how many rows it changed."""
         return await self.write(lambda raw: raw.execute(sql, parameters).rowcount, points)
 
-    async def fetch(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
+    async def fetch(self, sql: str, parameters: Parameters = ()) -> list[Row]:
         """The rows of one query."""
         with translated(self.path):
             return await self._open(self._reader).fetch(sql, parameters)

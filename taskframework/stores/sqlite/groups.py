@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from typing import TypeVar, cast
 
@@ -17,7 +17,6 @@ from taskframework.clock import Clock
 from taskframework.errors import StoreError
 from taskframework.model.marks import Mark
 from taskframework.model.task import Task
-from taskframework.model.transitions import Fence
 from taskframework.stores.base import Inserted
 from taskframework.stores.replies import reply_point
 from taskframework.stores.sqlite import queries
@@ -57,24 +56,6 @@ class Change:
     def of(cls, rule: Mark) -> Change:
         to_json(rule.task_id)  # an id that is no text would fail the read of the whole group
         return cls(rule)
-
-
-@dataclass(frozen=True, slots=True)
-class Renew:
-    """A held lease goes on. No lifecycle event; even a late renewal is safe as long as nobody has reaped."""
-
-    fence: Fence
-    worker_id: str
-    lease: timedelta
-
-    @property
-    def task_id(self) -> str:
-        return self.fence.task_id
-
-    def apply(self, task: Task, now: datetime) -> Task | None:
-        if task.lease is None or not self.fence.holds(task) or task.lease.worker_id != self.worker_id:
-            return None
-        return task.evolve(lease=replace(task.lease, expires_at=now + self.lease))
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +150,7 @@ def _reply_point(request: Request) -> str:
         return "submit.reply"
     if isinstance(request, Marks):
         return "mark.reply"
-    return "renew.reply" if isinstance(request.rule, Renew) else reply_point(request.rule)
+    return reply_point(request.rule)
 
 
 class _Group:

@@ -27,12 +27,12 @@ def tasks_of(rows: Sequence[Row]) -> list[Task]:
     return tasks
 
 
-def task_page(rows: Sequence[Row], limit: int, *, by_end: bool = False) -> Page[Task]:
-    """A page out of one row more than its limit; dead tasks are ordered by their end, others by their creation."""
+def task_page(rows: Sequence[Row], limit: int, order: str) -> Page[Task]:
+    """A page out of one row more than its limit, in the order of this column."""
     cursor = None
     if len(rows) > limit:
         last = TaskRow._make(rows[limit - 1])
-        cursor = Cursor(moment(last.finished_at if by_end else last.created_at), last.task_id).encode()
+        cursor = Cursor(moment(getattr(last, order)), last.task_id).encode()
     return Page(tuple(tasks_of(rows[:limit])), cursor)
 
 

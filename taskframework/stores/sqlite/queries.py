@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from functools import cache
 
+from taskframework.model.drivers import DRIVERS, Driver
 from taskframework.model.query import Cursor, TaskFilter
-from taskframework.stores.sqlite.rows import FIXED, MOVING, Key, TaskRow, Value, milliseconds
+from taskframework.model.scope import Scope
+from taskframework.stores.sqlite.rows import DRIVER_COLUMNS, FIXED, MOVING, Key, TaskRow, Value, milliseconds
 
 _WHOLE_TASK = f"SELECT {', '.join(TaskRow._fields)} FROM"
 _TASKS = f"{_WHOLE_TASK} tasks t JOIN task_parameters p USING (number)"
@@ -61,37 +63,30 @@ UPDATE_TASKS = _update(MOVING)
 UPDATE_IN_STATUS = _update([name for name in MOVING if name not in ("status", "finished_at")])
 
 # The status lists stand here letter for letter as in the partial indexes; SQLite uses those for the same words only.
-_CLAIMABLE = "status IN ('QUEUED', 'RETRYING')"
 _DEAD = "status IN ('FAILED', 'DEAD_LETTER')"
 _DONE = "status IN ('COMPLETED', 'COMPLETED_WITH_ERRORS', 'CANCELLED')"
 
-DUE_FOR_DISPATCH = (
-    "SELECT task_id, task_type, lane, dispatch_epoch, json_extract(document, '$.dispatches'), next_dispatch_at, "
-    "not_before FROM tasks INDEXED BY tasks_to_dispatch "
-    f"WHERE next_dispatch_at <= ? AND not_before <= ? AND {_CLAIMABLE} ORDER BY next_dispatch_at LIMIT ?"
-)
 NEWEST_RUNNING = (
     "SELECT not_before FROM tasks INDEXED BY tasks_of_status "
     "WHERE status = 'RUNNING' AND task_type = ? AND lane = ? ORDER BY created_at DESC, task_id DESC LIMIT 1"
 )
-EXPIRED_LEASES = (
-    "SELECT task_id, fencing_token, crashes FROM tasks INDEXED BY tasks_leased "
-    "WHERE lease_expires_at <= ? ORDER BY lease_expires_at LIMIT ?"
-)
-PAST_DEADLINE = (
-    "SELECT task_id FROM tasks INDEXED BY tasks_with_deadline WHERE deadline_at <= ? ORDER BY deadline_at LIMIT ?"
-)
-UNPUBLISHED = f"{_indexed('tasks_to_publish')} WHERE t.publish_at <= ? ORDER BY t.publish_at LIMIT ?"
 COUNT_BY_STATUS = "SELECT status, count(*) FROM tasks GROUP BY status"
-COUNT_UNDRIVEN = "SELECT count(*) FROM tasks INDEXED BY tasks_undriven WHERE undriven = 1"
+UNDRIVEN = "SELECT task_id FROM tasks INDEXED BY tasks_undriven WHERE undriven = 1 LIMIT ?"
 
-#: In batches, so that other processes get at the file in between.
-FORGET_DISPATCHES = (
-    "UPDATE tasks SET next_dispatch_at = not_before, document = json_set(document, "
-    "'$.next_dispatch_at', json_extract(document, '$.not_before'), '$.dispatches', 0) "
-    "WHERE number IN (SELECT number FROM tasks INDEXED BY tasks_to_dispatch "
-    f"WHERE next_dispatch_at > not_before AND next_dispatch_at IS NOT NULL AND {_CLAIMABLE} LIMIT ?)"
-)
+
+def _found_by(driver: Driver, comparison: str) -> str:
+    """Tasks by the time of a driver. Its partial index is the only one that can answer this, so it needs no naming."""
+    column = DRIVER_COLUMNS[driver.name]
+    held_back = f"AND {driver.also_passed} <= :now " if driver.also_passed else ""
+    return (
+        "SELECT task_id, task_type, lane, dispatch_epoch, json_extract(document, '$.dispatches'), fencing_token, "
+        f"crashes, not_before, {column} FROM tasks "
+        f"WHERE {column} {comparison} {held_back}ORDER BY {column} LIMIT :limit"
+    )
+
+
+DUE = {driver.name: _found_by(driver, "<= :before") for driver in DRIVERS}
+UPCOMING = {driver.name: _found_by(driver, "> :now") for driver in DRIVERS}
 
 # Ended before a time, with nothing left to publish.
 PURGE_DONE = _purge("tasks", "tasks_done", f"{_DONE} AND finished_at <= ? AND publish_at IS NULL")
@@ -104,7 +99,6 @@ KEEP_MESSAGE = (
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"
 )
 MESSAGE = f"{_MESSAGES} WHERE id = ?"
-DELETE_MESSAGE = "DELETE FROM dead_messages WHERE id = ?"
 
 DECLARE_TASK_TYPE = (
     "INSERT INTO task_types (task_type, declaration) VALUES (?, ?) "
@@ -163,17 +157,17 @@ def tasks_by_key(keys: Iterable[Key]) -> Query:
     )
 
 
-def list_tasks(filter: TaskFilter, limit: int, cursor: str | None) -> Query:
+def list_tasks(scope: Scope, filter: TaskFilter, limit: int, cursor: str | None) -> Query:
     """One entry more than the page: it tells whether another page follows."""
     wanted: dict[str, Value] = {
         "t.parent_task_id": filter.parent_task_id,
-        "t.user_id": filter.owner,
+        "t.user_id": scope.owner,
         "t.task_type": filter.task_type,
         "t.status": filter.status.value if filter.status else None,
     }
     given: dict[str, Value] = {column: value for column, value in wanted.items() if value is not None}
-    select = _indexed(_index_for(given.keys()))
-    return _page(select, given, ("t.created_at", "t.task_id"), limit, cursor)
+    select = f"{_indexed('tasks_dead')} WHERE t.{_DEAD}" if filter.dead else _indexed(_index_for(given.keys()))
+    return _page(select, given, (f"t.{filter.order}", "t.task_id"), limit, cursor)
 
 
 def _index_for(columns: Collection[str]) -> str:
@@ -189,12 +183,6 @@ _LIST_INDEXES = {
     "tasks_of_status": {"t.status"},
     "tasks_newest": set[str](),
 }
-
-
-def list_dead_tasks(owner: str | None, limit: int, cursor: str | None) -> Query:
-    given: dict[str, Value] = {} if owner is None else {"t.user_id": owner}
-    select = f"{_indexed('tasks_dead')} WHERE t.{_DEAD}"
-    return _page(select, given, ("t.finished_at", "t.task_id"), limit, cursor)
 
 
 def list_dead_messages(limit: int, cursor: str | None) -> Query:

@@ -13,10 +13,18 @@ import orjson
 
 from taskframework.clock import whole_milliseconds
 from taskframework.errors import TaskUnreadableError, ValueNotStorableError
-from taskframework.model.status import CLAIMABLE, LIVE, TaskStatus
+from taskframework.model.drivers import DRIVERS, Driver, missing_drivers
 from taskframework.model.task import LIST_TIMES, RECORD_TIMES, TIMES, CancelRequest, Task, record_from
 from taskframework.model.values import Json
 
+
+def _column(driver: Driver) -> str:
+    return driver.field.replace(".", "_").removesuffix("_at") + "_at"
+
+
+#: The column of each driver, by its name: when it is due for the task, null where it does not drive it. That way a
+#: partial index on it holds only what waits for it.
+DRIVER_COLUMNS = {driver.name: _column(driver) for driver in DRIVERS}
 #: What never changes is written by the insert only: a column that is not named spares its indexes the update.
 FIXED = ("task_id", "task_type", "user_id", "lane", "parent_task_id", "idempotency_key", "created_at")
 MOVING = (
@@ -25,10 +33,7 @@ MOVING = (
     "fencing_token",
     "crashes",
     "not_before",
-    "next_dispatch_at",
-    "lease_expires_at",
-    "publish_at",
-    "deadline_at",
+    *DRIVER_COLUMNS.values(),
     "finished_at",
     "undriven",
     "document",
@@ -105,20 +110,15 @@ class Stored(NamedTuple):
             ValueNotStorableError: if a value in the document is not JSON.
         """
         task = self.task
-        lease_ends = task.lease.expires_at if task.lease else None
-        waits_for_deadline = task.status in LIVE and task.cancel is None
         return (
             task.status.value,
             task.dispatch_epoch,
             task.fencing_token,
             task.crashes,
             milliseconds(task.not_before),
-            _maybe(task.next_dispatch_at),
-            _maybe(lease_ends),
-            _maybe(task.publish_at),
-            _maybe(task.deadline) if waits_for_deadline else None,
+            *[_maybe(driver.time_of(task)) for driver in DRIVERS],
             _maybe(task.finished_at),
-            int(_is_undriven(task)),
+            int(bool(missing_drivers(task))),
             to_json(self.document()),
         )
 
@@ -163,20 +163,6 @@ def read_cancel(text: str) -> CancelRequest:
     content = orjson.loads(text)
     _parse(content, RECORD_TIMES["cancel"])
     return cast(CancelRequest, record_from(CancelRequest, content))
-
-
-def _is_undriven(task: Task) -> bool:
-    """Whether no sweeper, reaper, relay or sub-task would ever move this live task on."""
-    if task.status in CLAIMABLE:
-        driver: object = task.next_dispatch_at
-    elif task.status is TaskStatus.RUNNING:
-        driver = task.lease
-    elif task.status is TaskStatus.WAITING:
-        driver = task.subtasks
-    else:
-        driver = True
-    unheard = task.publish_at is None and task.sequence > task.published_sequence
-    return task.status in LIVE and (driver is None or unheard)
 
 
 def key_of(task: Task) -> Key | None:

@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import cast
 
 from taskframework.clock import Clock, SystemClock
-from taskframework.errors import TaskUnreadableError
 from taskframework.grouping import Grouping
-from taskframework.model.marks import Mark, ReserveDispatch
+from taskframework.model.drivers import Driver
+from taskframework.model.marks import Mark, RenewLease
 from taskframework.model.query import DeadMessage, Page, TaskFilter
+from taskframework.model.scope import Scope
 from taskframework.model.status import Priority, TaskStatus
 from taskframework.model.task import CancelRequest, Task
 from taskframework.model.transitions import Fence, Transition
-from taskframework.stores.base import DueTask, ExpiredLease, Inserted, Renewal, StoreReport
+from taskframework.stores.base import DueTask, Inserted, Renewal, StoreReport
 from taskframework.stores.sqlite import queries
-from taskframework.stores.sqlite.connection import Database
-from taskframework.stores.sqlite.groups import Change, GroupWriter, Insert, Inserts, Marks, Renew, Reply, Request
+from taskframework.stores.sqlite.connection import Database, Row
+from taskframework.stores.sqlite.groups import Change, GroupWriter, Insert, Inserts, Marks, Reply, Request
 from taskframework.stores.sqlite.inspection import inspect
-from taskframework.stores.sqlite.pages import message_of, message_page, message_row, task_page, tasks_of
+from taskframework.stores.sqlite.pages import message_of, message_page, message_row, task_page
 from taskframework.stores.sqlite.rows import TaskRow, Value, milliseconds, moment, read_cancel, read_row, to_json
 from taskframework.tasks.declared import TaskDeclaration
 
-logger = logging.getLogger(__name__)
-
-_BATCH = 1000
 #: Requests of a group: it takes some ten milliseconds then, which is what another one waits for.
 _GROUP = 200
 _MARKS_IN_A_REQUEST = 200
@@ -93,8 +90,8 @@ class SqliteStore:
         for at in range(0, len(marks), _MARKS_IN_A_REQUEST):
             await self._group(Marks.of(marks[at : at + _MARKS_IN_A_REQUEST]))
 
-    async def renew(self, worker_id: str, fences: Sequence[Fence], lease: timedelta) -> dict[str, Renewal]:
-        changes = [Change.of(Renew(fence, worker_id, lease)) for fence in fences]
+    async def renew(self, fences: Sequence[Fence], lease: timedelta) -> dict[str, Renewal]:
+        changes = [Change.of(RenewLease(fence, lease)) for fence in fences]
         replies = await asyncio.gather(*(self._group(change) for change in changes))
         held = cast(list[Task | None], replies)
         return {task.task_id: Renewal(task.cancel) for task in held if task is not None}
@@ -105,60 +102,35 @@ class SqliteStore:
         asked = {Fence(*held): read_cancel(cancel) for *held, cancel in found}
         return {fence.task_id: asked[fence] for fence in fences if fence in asked}
 
-    async def get(self, task_id: str, *, owner: str | None = None) -> Task | None:
-        rows = await self._database.fetch(queries.TASK, (task_id, owner))
+    async def get(self, task_id: str, scope: Scope) -> Task | None:
+        rows = await self._database.fetch(queries.TASK, (task_id, scope.owner))
         return read_row(TaskRow._make(rows[0])).task if rows else None
 
-    async def list_tasks(self, filter: TaskFilter, *, limit: int, cursor: str | None = None) -> Page[Task]:
-        return task_page(await self._database.fetch(*queries.list_tasks(filter, limit, cursor)), limit)
+    async def list_tasks(
+        self, scope: Scope, filter: TaskFilter, *, limit: int, cursor: str | None = None
+    ) -> Page[Task]:
+        rows = await self._database.fetch(*queries.list_tasks(scope, filter, limit, cursor))
+        return task_page(rows, limit, filter.order)
 
-    async def due_for_dispatch(self, limit: int) -> Sequence[DueTask]:
-        now = self._now()
-        rows = await self._database.fetch(queries.DUE_FOR_DISPATCH, (now, now, limit))
-        return [
-            DueTask(task_id, task_type, Priority(lane), epoch, dispatches, moment(due), moment(not_before))
-            for task_id, task_type, lane, epoch, dispatches, due, not_before in rows
-        ]
+    async def due(self, driver: Driver, limit: int, grace: timedelta = timedelta(0)) -> Sequence[DueTask]:
+        now = self._clock.now()
+        values = {"now": milliseconds(now), "before": milliseconds(now - grace), "limit": limit}
+        return [_due_of(row) for row in await self._database.fetch(queries.DUE[driver.name], values)]
 
-    async def reserve(self, *reservations: ReserveDispatch) -> Sequence[Task]:
-        replies = await asyncio.gather(
-            *(self._group(Change.of(asked)) for asked in reservations), return_exceptions=True
-        )
-        reserved = []
-        for reply in replies:
-            if isinstance(reply, Task):
-                reserved.append(reply)
-            elif isinstance(reply, TaskUnreadableError):  # a newer release wrote it: its own processes dispatch it
-                logger.warning("left out: %s", reply.message)
-            elif isinstance(reply, BaseException):
-                raise reply
-        return reserved
+    async def upcoming(self, driver: Driver, limit: int) -> Sequence[DueTask]:
+        values = {"now": milliseconds(self._clock.now()), "limit": limit}
+        return [_due_of(row) for row in await self._database.fetch(queries.UPCOMING[driver.name], values)]
+
+    async def undriven(self, limit: int) -> Sequence[str]:
+        return [task_id for (task_id,) in await self._database.fetch(queries.UNDRIVEN, (limit,))]
 
     async def newest_running(self, task_type: str, lane: Priority) -> datetime | None:
         rows = await self._database.fetch(queries.NEWEST_RUNNING, (task_type, lane.value))
         return moment(rows[0][0]) if rows else None
 
-    async def expired_leases(self, grace: timedelta, limit: int) -> Sequence[ExpiredLease]:
-        before = milliseconds(self._clock.now() - grace)
-        return [ExpiredLease(*row) for row in await self._database.fetch(queries.EXPIRED_LEASES, (before, limit))]
-
-    async def past_deadline(self, limit: int) -> Sequence[str]:
-        return [task_id for (task_id,) in await self._database.fetch(queries.PAST_DEADLINE, (self._now(), limit))]
-
-    async def unpublished(self, limit: int) -> Sequence[Task]:
-        return tasks_of(await self._database.fetch(queries.UNPUBLISHED, (self._now(), limit)))
-
     async def count_by_status(self) -> dict[TaskStatus, int]:
         counts: dict[str, int] = dict(await self._database.fetch(queries.COUNT_BY_STATUS))
         return {status: counts.get(status.value, 0) for status in TaskStatus}
-
-    async def count_undriven(self) -> int:
-        [(count,)] = await self._database.fetch(queries.COUNT_UNDRIVEN)
-        return int(count)
-
-    async def forget_dispatches(self) -> None:
-        while await self._database.execute(queries.FORGET_DISPATCHES, (_BATCH,)) == _BATCH:
-            pass
 
     async def purge(self, *, finished: timedelta | None, dead_letters: timedelta | None, limit: int) -> int:
         kinds = (
@@ -188,10 +160,6 @@ class SqliteStore:
         await self._database.write(lambda raw: raw.executemany(queries.KEEP_MESSAGE, rows), ("keep.reply",))
         return [None] * len(rows)
 
-    async def list_dead_tasks(self, *, owner: str | None, limit: int, cursor: str | None) -> Page[Task]:
-        rows = await self._database.fetch(*queries.list_dead_tasks(owner, limit, cursor))
-        return task_page(rows, limit, by_end=True)
-
     async def list_dead_messages(self, *, limit: int, cursor: str | None) -> Page[DeadMessage]:
         return message_page(await self._database.fetch(*queries.list_dead_messages(limit, cursor)), limit)
 
@@ -199,11 +167,12 @@ class SqliteStore:
         rows = await self._database.fetch(queries.MESSAGE, (message_id,))
         return message_of(rows[0]) if rows else None
 
-    async def delete_dead_message(self, message_id: str) -> bool:
-        return await self._database.execute(queries.DELETE_MESSAGE, (message_id,)) > 0
 
-    def _now(self) -> int:
-        return milliseconds(self._clock.now())
+def _due_of(row: Row) -> DueTask:
+    task_id, task_type, lane, epoch, dispatches, token, crashes, not_before, due = row
+    return DueTask(
+        task_id, task_type, Priority(lane), epoch, dispatches, token, crashes, moment(not_before), moment(due)
+    )
 
 
 def _encoded(task: Task) -> Insert | Exception:

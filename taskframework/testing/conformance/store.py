@@ -19,6 +19,7 @@ from taskframework.testing.conformance.store_inserts import InsertCases
 from taskframework.testing.conformance.store_interventions import CancelCases, PostponeCases, ReapCases, ReplayCases
 from taskframework.testing.conformance.store_lists import DeadLetterCases, ListCases
 from taskframework.testing.conformance.store_marks import DispatchMarkCases, HistoryCases, RelayCases
+from taskframework.testing.conformance.store_scopes import ScopeCases
 from taskframework.testing.conformance.store_settlements import SettlementCases
 from taskframework.testing.conformance.store_types import TaskTypeCases
 from taskframework.testing.conformance.store_values import ValueCases
@@ -42,6 +43,7 @@ class StoreConformance(
     PurgeCases,
     ListCases,
     DeadLetterCases,
+    ScopeCases,
     TaskTypeCases,
     ValueCases,
     GroupCases,

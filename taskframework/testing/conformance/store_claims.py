@@ -7,10 +7,13 @@ from dataclasses import replace
 from datetime import timedelta
 
 from taskframework.model.interventions import Cancel, Reap
+from taskframework.model.marks import RenewLease
+from taskframework.model.scope import EVERYONE
 from taskframework.model.status import CLAIMABLE, TaskStatus
 from taskframework.model.task import SCHEMA_VERSION, new_claim_id, new_task_id
 from taskframework.model.transitions import Claim, Complete, Fail, Fence
 from taskframework.stores.base import TaskStore
+from taskframework.testing.conformance.comparison import differences
 from taskframework.testing.conformance.store_suite import (
     EXPIRED,
     HOUR,
@@ -20,6 +23,7 @@ from taskframework.testing.conformance.store_suite import (
     an_error,
     claim_of,
     claimed,
+    marked,
     moved,
     put,
     put_running,
@@ -70,7 +74,7 @@ class ClaimCases(StoreSuite):
 
     async def test_a_cancelled_task_is_not_claimed(self, store: TaskStore) -> None:
         task = await put(store)
-        await moved(store, Cancel(task.task_id, None, "alice", None))
+        await moved(store, Cancel(task.task_id, EVERYONE, "alice", None))
         await refused(store, claim_of(task))
 
     async def test_a_task_of_a_newer_version_is_not_claimed(self, store: TaskStore) -> None:
@@ -111,7 +115,7 @@ class RenewalCases(StoreSuite):
     async def test_a_held_lease_goes_on(self, store: TaskStore) -> None:
         task, fence = await put_running(store, lease=SECOND)
 
-        renewed = await store.renew("worker-1", [fence], HOUR)
+        renewed = await store.renew([fence], HOUR)
 
         assert renewed[task.task_id].cancel is None
         after = await stored(store, task.task_id)
@@ -130,9 +134,9 @@ class RenewalCases(StoreSuite):
         unknown = Fence(new_task_id(), 1, new_claim_id())
         before = await stored(store, held.task_id)
 
-        assert await store.renew("worker-1", [its_fence, reaped_fence, wrong_claim, unknown], HOUR) == {}
+        assert await store.renew([its_fence, reaped_fence, wrong_claim, unknown], HOUR) == {}
         assert await stored(store, held.task_id) == before
-        assert await store.renew("worker-1", [wrong_token], HOUR) == {}
+        assert await store.renew([wrong_token], HOUR) == {}
         assert (await stored(store, finished.task_id)).lease is None
 
     async def test_held_and_lost_leases_in_one_beat(self, store: TaskStore) -> None:
@@ -142,20 +146,20 @@ class RenewalCases(StoreSuite):
             await moved(store, Fail(fence, "worker-1", an_error(), False, timedelta(0)))
             assert task.task_id in lost
 
-        renewed = await store.renew("worker-1", [fence for _, fence in running], HOUR)
+        renewed = await store.renew([fence for _, fence in running], HOUR)
 
         assert renewed.keys() == {task.task_id for task, _ in running} - lost
 
     async def test_a_late_renewal_saves_a_lease_nobody_has_reaped(self, store: TaskStore) -> None:
         task, fence = await put_running(store, lease=EXPIRED)
-        assert task.task_id in await store.renew("worker-1", [fence], HOUR)
+        assert task.task_id in await store.renew([fence], HOUR)
         await refused(store, Reap(task.task_id, 1, timedelta(0), 3, HOUR))
 
     async def test_a_wish_to_stop_is_heard(self, store: TaskStore) -> None:
         task, fence = await put_running(store)
-        await moved(store, Cancel(task.task_id, None, "alice", "changed my mind"))
+        await moved(store, Cancel(task.task_id, EVERYONE, "alice", "changed my mind"))
 
-        renewed = await store.renew("worker-1", [fence], HOUR)
+        renewed = await store.renew([fence], HOUR)
 
         cancel = renewed[task.task_id].cancel
         assert cancel is not None
@@ -167,7 +171,7 @@ class RenewalCases(StoreSuite):
         assert await store.cancel_requests(fences) == {}
         before = await stored(store, running[3][0].task_id)
         for task, _ in running[:2]:
-            await moved(store, Cancel(task.task_id, None, "alice", "changed my mind"))
+            await moved(store, Cancel(task.task_id, EVERYONE, "alice", "changed my mind"))
 
         asked = await store.cancel_requests(fences)
 
@@ -176,7 +180,7 @@ class RenewalCases(StoreSuite):
 
     async def test_a_wish_to_stop_reaches_only_who_runs_the_task(self, store: TaskStore) -> None:
         task, fence = await put_running(store)
-        await moved(store, Cancel(task.task_id, None, "alice", None))
+        await moved(store, Cancel(task.task_id, EVERYONE, "alice", None))
         strangers = [replace(fence, claim_id=new_claim_id()), replace(fence, fencing_token=2)]
         assert await store.cancel_requests([*strangers, Fence(new_task_id(), 1, new_claim_id())]) == {}
         assert list(await store.cancel_requests([*strangers, fence])) == [task.task_id]
@@ -185,13 +189,26 @@ class RenewalCases(StoreSuite):
         assert await store.cancel_requests([]) == {}
 
     async def test_a_worker_without_tasks_beats_for_nothing(self, store: TaskStore) -> None:
-        assert await store.renew("worker-1", [], HOUR) == {}
+        assert await store.renew([], HOUR) == {}
 
     async def test_a_renewal_of_an_older_claim_does_not_touch_the_newer(self, store: TaskStore) -> None:
         task, fence = await put_running(store, lease=EXPIRED)
         retrying = await moved(store, Reap(task.task_id, 1, timedelta(0), 3, -HOUR))
         running, newer = await claimed(store, retrying)
 
-        assert await store.renew("worker-1", [fence], 2 * HOUR) == {}
+        assert await store.renew([fence], 2 * HOUR) == {}
         assert await stored(store, task.task_id) == running
-        assert await store.renew("worker-1", [replace(newer)], HOUR) != {}
+        for beat in ([replace(newer), fence], [fence, replace(newer)]):
+            assert list(await store.renew(beat, HOUR)) == [task.task_id], "a worker may have both in hand"
+
+    async def test_a_renewal_is_what_the_rule_says(self, store: TaskStore) -> None:
+        running, fence = await put_running(store, lease=EXPIRED)
+        waiting = await put(store)
+        await marked(store, RenewLease(fence, HOUR))
+        for strange in (replace(fence, fencing_token=2), replace(fence, claim_id="x"), Fence(waiting.task_id, 0, "x")):
+            await marked(store, RenewLease(strange, 2 * HOUR))
+        before = await stored(store, running.task_id)
+        assert list(await store.renew([fence], MINUTE)) == [running.task_id]
+        renewed = RenewLease(fence, MINUTE).apply(before, store.now())
+        assert renewed is not None
+        assert differences(await stored(store, running.task_id), renewed) == []

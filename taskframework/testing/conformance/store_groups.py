@@ -10,6 +10,7 @@ import pytest
 
 from taskframework.model.interventions import Cancel
 from taskframework.model.marks import MarkDispatched, MarkPublished
+from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.transitions import Complete, Fail, Fence, RecordStep, ReportProgress, Transition
 from taskframework.stores.base import Inserted, TaskStore
@@ -33,7 +34,7 @@ async def _nothing(store: TaskStore, fence: Fence) -> None:
 
 
 async def _cancel(store: TaskStore, fence: Fence) -> None:
-    await store.apply(Cancel(fence.task_id, None, "alice", None))
+    await store.apply(Cancel(fence.task_id, EVERYONE, "alice", None))
 
 
 async def _progress(store: TaskStore, fence: Fence) -> None:
@@ -49,7 +50,7 @@ async def _mark(store: TaskStore, fence: Fence) -> None:
 
 
 async def _beat(store: TaskStore, fence: Fence) -> None:
-    await store.renew("worker-1", [fence], 2 * HOUR)
+    await store.renew([fence], 2 * HOUR)
 
 
 #: What may happen to a running task between its claim and its end.
@@ -76,7 +77,7 @@ class GroupCases(StoreSuite):
             assert running.parameters == n
             fence = Fence(task.task_id, running.fencing_token, claim.claim_id)
             await store.apply(ReportProgress(fence, n))
-            assert fence.task_id in await store.renew("worker-1", [fence], HOUR)
+            assert fence.task_id in await store.renew([fence], HOUR)
             ended = await store.apply(
                 Complete(fence, "worker-1", n) if n % 2 else Fail(fence, "worker-1", an_error(), n % 4 == 0, HOUR)
             )
@@ -92,7 +93,7 @@ class GroupCases(StoreSuite):
             assert (task.status, task.progress, task.parameters) == (wanted, n, n)
             assert [entry.sequence for entry in task.history] == [1, 2, 3]
             assert (task.published_sequence, task.publish_at) == (3, None)
-        assert await store.count_undriven() == 0
+        assert await store.undriven(10) == []
 
     async def test_a_caller_that_goes_away_hurts_nobody(self, store: TaskStore) -> None:
         tasks = [new_task(now=store.now()) for _ in range(30)]
@@ -103,7 +104,7 @@ class GroupCases(StoreSuite):
         results = await asyncio.gather(*calls, return_exceptions=True)
         stayed = [result for result in results if not isinstance(result, BaseException)]
         assert len(stayed) == 20
-        assert all([await store.get(inserted.task.task_id) for inserted in stayed])
+        assert all([await store.get(inserted.task.task_id, EVERYONE) for inserted in stayed])
 
     async def test_moves_and_marks_of_one_task_at_once(self, store: TaskStore) -> None:
         task, fence = await put_running(store)
@@ -111,9 +112,9 @@ class GroupCases(StoreSuite):
         await asyncio.gather(
             *(store.apply(ReportProgress(fence, n)) for n in range(20)),
             *(store.mark(MarkPublished(task.task_id, 1)) for _ in range(5)),
-            store.apply(Cancel(task.task_id, None, "alice", None)),
+            store.apply(Cancel(task.task_id, EVERYONE, "alice", None)),
             *(store.apply(claim_of(other)) for _ in range(5)),
-            store.renew("worker-1", [fence], HOUR),
+            store.renew([fence], HOUR),
         )
         after = await stored(store, task.task_id)
         assert after.progress_revision == 20

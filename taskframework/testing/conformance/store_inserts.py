@@ -6,6 +6,7 @@ import asyncio
 from datetime import timedelta
 
 from taskframework.errors import ValueNotStorableError
+from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import ParentLink, SubtaskCounts, new_task_id
 from taskframework.stores.base import Inserted, TaskStore
@@ -115,20 +116,14 @@ class InsertCases(StoreSuite):
 
         assert sum(each.is_new for each in inserted) == 1
         [task_id] = {each.task.task_id for each in inserted}
-        assert await store.get(task_id) is not None
+        assert await store.get(task_id, EVERYONE) is not None
 
     async def test_of_many_inserts_of_one_task_one_is_new(self, store: TaskStore) -> None:
         task = new_task(now=store.now())
         inserted = await asyncio.gather(*(store.insert(task) for _ in range(50)))
         assert sum(each.is_new for each in inserted) == 1
 
-    async def test_another_users_task_is_not_there(self, store: TaskStore) -> None:
-        task = await put(store, user_id="alice")
-        assert await store.get(task.task_id, owner="bob") is None
-        assert await store.get(task.task_id, owner="") is None
-        assert await store.get(task.task_id, owner="alice") is not None
-
     async def test_an_unknown_task_is_not_there(self, store: TaskStore) -> None:
-        assert await store.get(new_task_id()) is None
-        assert await store.get("") is None
-        assert await store.get("$where") is None
+        assert await store.get(new_task_id(), EVERYONE) is None
+        assert await store.get("", EVERYONE) is None
+        assert await store.get("$where", EVERYONE) is None

@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 
 from taskframework.model.interventions import Cancel, Expire, Postpone, Reap, Replay
+from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import AT_REST, CLAIMABLE, FINAL, LIVE, REPLAYABLE, TaskStatus
 from taskframework.model.task import CancelRequest, new_task_id
 from taskframework.model.transitions import DEADLINE, Fail, Transition
@@ -101,30 +102,30 @@ class CancelCases(StoreSuite):
     async def test_a_task_at_rest_is_cancelled_at_once(self, store: TaskStore) -> None:
         for status in AT_REST:
             task = await put(store, status=status)
-            after = await moved(store, Cancel(task.task_id, None, "alice", "not needed"))
+            after = await moved(store, Cancel(task.task_id, EVERYONE, "alice", "not needed"))
             assert (after.status, after.next_dispatch_at) == (TaskStatus.CANCELLED, None)
             assert after.history[-1].data == {"by": "alice", "reason": "not needed"}
 
     async def test_a_running_task_is_asked_to_stop(self, store: TaskStore) -> None:
         task, _ = await put_running(store)
-        after = await moved(store, Cancel(task.task_id, None, "alice", None))
+        after = await moved(store, Cancel(task.task_id, EVERYONE, "alice", None))
         assert (after.status, after.history[-1].type) == (TaskStatus.RUNNING, "cancel_requested")
         assert after.lease == task.lease
-        await refused(store, Cancel(task.task_id, None, "bob", None))
+        await refused(store, Cancel(task.task_id, EVERYONE, "bob", None))
 
     async def test_a_finished_task_is_not_cancelled(self, store: TaskStore) -> None:
         for status in FINAL:
             task = await put_final(store, status)
-            await refused(store, Cancel(task.task_id, None, "alice", None))
+            await refused(store, Cancel(task.task_id, EVERYONE, "alice", None))
 
     async def test_only_its_owner_cancels_a_task(self, store: TaskStore) -> None:
         task = await put(store, user_id="alice")
-        await refused(store, Cancel(task.task_id, "bob", "bob", None))
-        await refused(store, Cancel(task.task_id, "", "bob", None))
-        await moved(store, Cancel(task.task_id, "alice", "alice", None))
+        await refused(store, Cancel(task.task_id, Scope.of("bob"), "bob", None))
+        await refused(store, Cancel(task.task_id, Scope.of(""), "bob", None))
+        await moved(store, Cancel(task.task_id, Scope.of("alice"), "alice", None))
 
     async def test_a_cancel_of_nothing_is_refused(self, store: TaskStore) -> None:
-        assert await store.apply(Cancel(new_task_id(), None, "alice", None)) is None
+        assert await store.apply(Cancel(new_task_id(), EVERYONE, "alice", None)) is None
 
     async def test_a_task_at_rest_fails_at_its_deadline(self, store: TaskStore) -> None:
         for status in AT_REST:
@@ -197,7 +198,7 @@ class ReplayCases(StoreSuite):
         spent = {"attempts": 5, "crashes": 2, "releases": 1, "no_handler": 3, "fencing_token": 5, "cancel": cancel}
         for status in REPLAYABLE:
             task = await put_final(store, status, error=an_error(), progress=1, purge_at=store.now() + HOUR, **spent)
-            after = await moved(store, Replay(task.task_id, None, "operator", 5 * SECOND))
+            after = await moved(store, Replay(task.task_id, EVERYONE, "operator", 5 * SECOND))
             assert (after.status, after.generation, after.fencing_token) == (TaskStatus.QUEUED, 1, 5)
             assert (after.attempts, after.error, after.cancel, after.finished_at) == (0, None, None, None)
             assert after.history[-1].data == {"by": "operator"}
@@ -207,27 +208,27 @@ class ReplayCases(StoreSuite):
     async def test_no_other_task_is_replayed(self, store: TaskStore) -> None:
         for status in set(TaskStatus) - REPLAYABLE:
             task = await put(store, status=status)
-            await refused(store, Replay(task.task_id, None, "operator", 5 * SECOND))
+            await refused(store, Replay(task.task_id, EVERYONE, "operator", 5 * SECOND))
 
     async def test_only_its_owner_replays_a_task(self, store: TaskStore) -> None:
         task = await put_final(store, TaskStatus.FAILED, user_id="alice")
-        await refused(store, Replay(task.task_id, "bob", "bob", 5 * SECOND))
-        await moved(store, Replay(task.task_id, "alice", "alice", 5 * SECOND))
+        await refused(store, Replay(task.task_id, Scope.of("bob"), "bob", 5 * SECOND))
+        await moved(store, Replay(task.task_id, Scope.of("alice"), "alice", 5 * SECOND))
 
     async def test_a_replay_of_what_has_changed_since_is_refused(self, store: TaskStore) -> None:
         task = await put_final(store, TaskStatus.FAILED)
-        await refused(store, Replay(task.task_id, None, "operator", SECOND, revision=task.revision + 1))
-        await moved(store, Replay(task.task_id, None, "operator", SECOND, revision=task.revision))
+        await refused(store, Replay(task.task_id, EVERYONE, "operator", SECOND, revision=task.revision + 1))
+        await moved(store, Replay(task.task_id, EVERYONE, "operator", SECOND, revision=task.revision))
 
     async def test_of_many_replays_one_wins(self, store: TaskStore) -> None:
         task = await put_final(store, TaskStatus.DEAD_LETTER)
-        replays: list[Transition] = [Replay(task.task_id, None, "operator", SECOND) for _ in range(10)]
+        replays: list[Transition] = [Replay(task.task_id, EVERYONE, "operator", SECOND) for _ in range(10)]
         replies = await asyncio.gather(*(store.apply(replay) for replay in replays))
         assert sum(reply is not None for reply in replies) == 1
 
     async def test_a_zombie_of_the_old_generation_is_shut_out(self, store: TaskStore) -> None:
         task, zombie = await put_running(store, lease=EXPIRED, attempts=5)
         await moved(store, _reap(task.task_id))
-        replayed = await moved(store, Replay(task.task_id, None, "operator", SECOND))
+        replayed = await moved(store, Replay(task.task_id, EVERYONE, "operator", SECOND))
         await claimed(store, replayed)
         await refused(store, Fail(zombie, "worker-1", an_error(), True, NO_TIME))

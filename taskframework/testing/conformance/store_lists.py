@@ -10,6 +10,7 @@ import pytest
 from taskframework import failpoint
 from taskframework.model.marks import MarkPublished
 from taskframework.model.query import Cursor, CursorInvalidError, DeadMessage, Page, TaskFilter
+from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import DEAD, TaskStatus
 from taskframework.model.task import ParentLink, Task, new_task_id
 from taskframework.model.transitions import Complete, Fail
@@ -26,11 +27,11 @@ from taskframework.testing.conformance.store_suite import (
 )
 
 
-async def _all_pages(store: TaskStore, filter: TaskFilter, limit: int) -> list[Task]:
+async def _all_pages(store: TaskStore, filter: TaskFilter, limit: int, scope: Scope = EVERYONE) -> list[Task]:
     tasks: list[Task] = []
     cursor = None
     while True:
-        page = await store.list_tasks(filter, limit=limit, cursor=cursor)
+        page = await store.list_tasks(scope, filter, limit=limit, cursor=cursor)
         tasks += page.items
         assert len(page.items) == limit or page.next_cursor is None
         if (cursor := page.next_cursor) is None:
@@ -44,7 +45,7 @@ def _ids(page: Page[Task]) -> list[str]:
 async def _found(store: TaskStore, *statuses: TaskStatus) -> list[int]:
     """How many tasks are counted in each status, and listed as well."""
     counts = await store.count_by_status()
-    listed = [len((await store.list_tasks(TaskFilter(status=status), limit=50)).items) for status in statuses]
+    listed = [len((await store.list_tasks(EVERYONE, TaskFilter(status=status), limit=50)).items) for status in statuses]
     assert listed == [counts[status] for status in statuses]
     return listed
 
@@ -55,7 +56,7 @@ class ListCases(StoreSuite):
     async def test_the_newest_task_comes_first(self, store: TaskStore) -> None:
         now = store.now()
         tasks = [await put(store, created_at=now - n * SECOND) for n in range(5)]
-        page = await store.list_tasks(TaskFilter(), limit=10)
+        page = await store.list_tasks(EVERYONE, TaskFilter(), limit=10)
         assert (list(page.items), page.next_cursor) == (tasks, None)
 
     @pytest.mark.parametrize("limit", [1, 2, 3, 7, 8, 100])
@@ -69,15 +70,15 @@ class ListCases(StoreSuite):
     async def test_what_is_inserted_meanwhile_moves_no_page(self, store: TaskStore) -> None:
         now = store.now()
         tasks = [await put(store, created_at=now - n * SECOND) for n in range(6)]
-        first = await store.list_tasks(TaskFilter(), limit=3)
+        first = await store.list_tasks(EVERYONE, TaskFilter(), limit=3)
         for n in range(4):
             await put(store, created_at=now + n * SECOND)
-        second = await store.list_tasks(TaskFilter(), limit=3, cursor=first.next_cursor)
+        second = await store.list_tasks(EVERYONE, TaskFilter(), limit=3, cursor=first.next_cursor)
         assert _ids(first) + _ids(second) == [task.task_id for task in tasks]
         assert second.next_cursor is None
 
     async def test_an_empty_list_has_no_next_page(self, store: TaskStore) -> None:
-        assert await store.list_tasks(TaskFilter(owner="nobody"), limit=5) == Page((), None)
+        assert await store.list_tasks(Scope.of("nobody"), TaskFilter(), limit=5) == Page((), None)
 
     async def test_each_filter_filters(self, store: TaskStore) -> None:
         parent = new_task_id()
@@ -93,38 +94,34 @@ class ListCases(StoreSuite):
             mine = {"user_id": "bob", "task_type": "other", "status": TaskStatus.RETRYING, "parent": wanted.parent}
             await put(store, **(mine | other))
 
-        for filter, count in (
-            (TaskFilter(), 5),
-            (TaskFilter(owner="bob"), 4),
-            (TaskFilter(task_type="other"), 4),
-            (TaskFilter(status=TaskStatus.RETRYING), 4),
-            (TaskFilter(parent_task_id=parent), 4),
-            (TaskFilter("bob", TaskStatus.RETRYING), 3),
-            (TaskFilter("bob", None, "other"), 3),
-            (TaskFilter("bob", TaskStatus.RETRYING, "other", parent), 1),
-            (TaskFilter("carol"), 0),
+        bob, everything = Scope.of("bob"), TaskFilter(TaskStatus.RETRYING, "other", parent)
+        for scope, filter, count in (
+            (EVERYONE, TaskFilter(), 5),
+            (bob, TaskFilter(), 4),
+            (EVERYONE, TaskFilter(task_type="other"), 4),
+            (EVERYONE, TaskFilter(status=TaskStatus.RETRYING), 4),
+            (EVERYONE, TaskFilter(parent_task_id=parent), 4),
+            (bob, TaskFilter(TaskStatus.RETRYING), 3),
+            (bob, TaskFilter(task_type="other"), 3),
+            (bob, everything, 1),
+            (Scope.of("carol"), TaskFilter(), 0),
         ):
-            assert len(await _all_pages(store, filter, 2)) == count, filter
-        assert await _all_pages(store, TaskFilter("bob", TaskStatus.RETRYING, "other", parent), 2) == [wanted]
-
-    async def test_nobody_lists_another_users_tasks(self, store: TaskStore) -> None:
-        await put(store, user_id="alice")
-        theirs = await store.list_tasks(TaskFilter(owner=""), limit=10)
-        assert theirs.items == ()
+            assert len(await _all_pages(store, filter, 2, scope)) == count, (scope, filter)
+        assert await _all_pages(store, everything, 2, bob) == [wanted]
 
     @pytest.mark.parametrize("cursor", ["", "x", "💥", "e30", "MXw", "fHg", "OTk5OTk5OTk5OTk5OTk5OTk5fHg"])
     async def test_a_strange_cursor_is_refused(self, store: TaskStore, cursor: str) -> None:
         with pytest.raises(CursorInvalidError):
-            await store.list_tasks(TaskFilter(), limit=5, cursor=cursor)
+            await store.list_tasks(EVERYONE, TaskFilter(), limit=5, cursor=cursor)
         with pytest.raises(CursorInvalidError):
-            await store.list_dead_tasks(owner=None, limit=5, cursor=cursor)
+            await store.list_tasks(EVERYONE, TaskFilter(dead=True), limit=5, cursor=cursor)
         with pytest.raises(CursorInvalidError):
             await store.list_dead_messages(limit=5, cursor=cursor)
 
     async def test_a_cursor_of_a_removed_task_still_leads_on(self, store: TaskStore) -> None:
         task = await put(store)
         cursor = Cursor(task.created_at + SECOND, "gone").encode()
-        assert _ids(await store.list_tasks(TaskFilter(), limit=5, cursor=cursor)) == [task.task_id]
+        assert _ids(await store.list_tasks(EVERYONE, TaskFilter(), limit=5, cursor=cursor)) == [task.task_id]
 
 
 class DeadLetterCases(StoreSuite):
@@ -139,8 +136,8 @@ class DeadLetterCases(StoreSuite):
             for n, status in enumerate([TaskStatus.FAILED, TaskStatus.DEAD_LETTER, TaskStatus.FAILED])
         ]
 
-        first = await store.list_dead_tasks(owner=None, limit=2, cursor=None)
-        second = await store.list_dead_tasks(owner=None, limit=2, cursor=first.next_cursor)
+        first = await store.list_tasks(EVERYONE, TaskFilter(dead=True), limit=2, cursor=None)
+        second = await store.list_tasks(EVERYONE, TaskFilter(dead=True), limit=2, cursor=first.next_cursor)
 
         assert [*first.items, *second.items] == dead
         assert second.next_cursor is None
@@ -153,17 +150,12 @@ class DeadLetterCases(StoreSuite):
             move = Fail(fence, "w", an_error(), False, SECOND) if task is dead else Complete(fence, "w", None)
             ended = await moved(store, move)
             await marked(store, MarkPublished(task.task_id, ended.sequence))
-            assert _ids(await store.list_tasks(TaskFilter(status=status), limit=5)) == [task.task_id]
-        assert _ids(await store.list_dead_tasks(owner=None, limit=5, cursor=None)) == [dead.task_id]
+            assert _ids(await store.list_tasks(EVERYONE, TaskFilter(status=status), limit=5)) == [task.task_id]
+        assert _ids(await store.list_tasks(EVERYONE, TaskFilter(dead=True), limit=5, cursor=None)) == [dead.task_id]
         assert await _found(store, TaskStatus.RUNNING, TaskStatus.COMPLETED, TaskStatus.FAILED) == [0, 1, 1]
         await self.pass_time(0.1)
         assert await store.purge(finished=timedelta(0), dead_letters=None, limit=5) == 1
-        assert [await store.get(task.task_id) is None for task in (done, dead)] == [True, False]
-
-    async def test_everyone_sees_their_own_dead_tasks(self, store: TaskStore) -> None:
-        mine = await put_final(store, TaskStatus.FAILED, user_id="alice")
-        await put_final(store, TaskStatus.FAILED, user_id="bob")
-        assert _ids(await store.list_dead_tasks(owner="alice", limit=5, cursor=None)) == [mine.task_id]
+        assert [await store.get(task.task_id, EVERYONE) is None for task in (done, dead)] == [True, False]
 
     async def test_a_dead_message_is_kept_whole(self, store: TaskStore) -> None:
         message = DeadMessage(
@@ -216,14 +208,6 @@ class DeadLetterCases(StoreSuite):
         assert listed == ["m-1", "m-0", "m-3", "m-2", "m-4"]
         assert cursor is None
         assert (await store.list_dead_messages(limit=5, cursor=None)).next_cursor is None, "a full page may be the last"
-
-    async def test_a_dead_message_is_forgotten_once(self, store: TaskStore) -> None:
-        for name in ("m-1", "m-2"):
-            await store.keep_dead_message(_message(name, store.now()))
-        assert await store.delete_dead_message("m-1")
-        assert not await store.delete_dead_message("m-1")
-        assert await store.get_dead_message("m-1") is None
-        assert await store.get_dead_message("m-2") is not None
 
 
 def _message(id: str, at: datetime, reason: str = "unreadable") -> DeadMessage:

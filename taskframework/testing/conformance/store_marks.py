@@ -5,8 +5,17 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
+from taskframework.model.drivers import DISPATCH, OUTBOX
 from taskframework.model.interventions import Cancel
-from taskframework.model.marks import MakeDue, MarkDispatched, MarkPublished, PostponeRelay, ReserveDispatch
+from taskframework.model.marks import (
+    ForgetDispatch,
+    MakeDue,
+    MarkDispatched,
+    MarkPublished,
+    PostponeRelay,
+    ReserveDispatch,
+)
+from taskframework.model.scope import EVERYONE
 from taskframework.model.status import CLAIMABLE, TaskStatus
 from taskframework.model.task import HISTORY_LENGTH, HistoryEntry, Task, new_task_id
 from taskframework.model.transitions import Complete, Release
@@ -86,7 +95,6 @@ class DispatchMarkCases(StoreSuite):
     async def test_a_mark_on_nothing_is_no_error(self, store: TaskStore) -> None:
         await store.mark(MarkDispatched(new_task_id(), 1, FIRST, LONGEST))
         await store.mark(MarkPublished(new_task_id(), 1))
-        await store.mark(PostponeRelay(new_task_id(), MINUTE))
 
     async def test_of_many_sweepers_one_reserves(self, store: TaskStore) -> None:
         task = await put(store, next_dispatch_at=store.now() - SECOND)
@@ -120,7 +128,7 @@ class DispatchMarkCases(StoreSuite):
         later = await marked(store, MakeDue((await put(store, next_dispatch_at=None)).task_id, 1, HOUR))
         assert later.next_dispatch_at is not None
         assert later.next_dispatch_at > store.now() + MINUTE
-        assert {due.task_id for due in await store.due_for_dispatch(10)} >= {sent.task_id, undriven.task_id}
+        assert {due.task_id for due in await store.due(DISPATCH, 10)} >= {sent.task_id, undriven.task_id}
 
     async def test_only_what_still_waits_for_this_message_is_made_due(self, store: TaskStore) -> None:
         newer = await put(store, dispatch_epoch=2)
@@ -130,18 +138,31 @@ class DispatchMarkCases(StoreSuite):
             assert await marked(store, MakeDue(task.task_id, 1)) == task
         await store.mark(MakeDue(new_task_id(), 1))
 
-    async def test_lost_dispatches_are_forgotten(self, store: TaskStore) -> None:
+    async def test_a_lost_dispatch_is_forgotten(self, store: TaskStore) -> None:
         sent = await marked(store, _dispatched(await put(store, progress=HOSTILE)))
-        delayed = await put(store, not_before=store.now() + HOUR)
-        running, _ = await put_running(store)
+        later = store.now() + HOUR
+        delayed = await put(store, not_before=later, next_dispatch_at=later)
+        due, (running, _) = await put(store, next_dispatch_at=store.now() - MINUTE), await put_running(store)
+        assert [task.task_id for task in await store.upcoming(DISPATCH, 10)] == [sent.task_id]
 
-        await store.forget_dispatches()
+        for task in (sent, delayed, running):
+            await marked(store, ForgetDispatch(task.task_id))
 
         after = await stored(store, sent.task_id)
         assert differences(after, sent.evolve(next_dispatch_at=sent.not_before, dispatches=0), timedelta(0)) == []
-        assert (await stored(store, delayed.task_id)).next_dispatch_at == delayed.not_before
+        assert (await stored(store, delayed.task_id)).next_dispatch_at == later
         assert await stored(store, running.task_id) == running
-        assert [due.task_id for due in await store.due_for_dispatch(10)] == [sent.task_id]
+        assert await store.upcoming(DISPATCH, 10) == []
+        assert {task.task_id for task in await store.due(DISPATCH, 10)} == {sent.task_id, due.task_id}
+
+    async def test_what_is_dispatched_later_is_found_in_parts(self, store: TaskStore) -> None:
+        sent = {(await marked(store, _dispatched(await put(store)))).task_id for _ in range(5)}
+        parts = []
+        while part := await store.upcoming(DISPATCH, 2):
+            await store.mark(*(ForgetDispatch(task.task_id) for task in part))
+            parts.append({task.task_id for task in part})
+        assert sorted(map(len, parts)) == [1, 2, 2]
+        assert set.union(*parts) == sent
 
 
 class HistoryCases(StoreSuite):
@@ -173,11 +194,11 @@ class HistoryCases(StoreSuite):
 
     async def test_a_relay_is_postponed_only_while_something_waits(self, store: TaskStore) -> None:
         task = await put(store)
-        after = await marked(store, PostponeRelay(task.task_id, HOUR))
+        after = await moved(store, PostponeRelay(task.task_id, HOUR))
         assert after.publish_at is not None
         assert after.publish_at > store.now() + HOUR / 2
         await marked(store, MarkPublished(task.task_id, 1))
-        assert (await marked(store, PostponeRelay(task.task_id, HOUR))).publish_at is None
+        await refused(store, PostponeRelay(task.task_id, HOUR))
 
     async def test_concurrent_marks_leave_the_highest(self, store: TaskStore) -> None:
         task = await self._long_lived(store, events=30)
@@ -203,7 +224,7 @@ class HistoryCases(StoreSuite):
         for _ in range(5):
             _, fence = await claimed(store, task)
             task = await moved(store, Release(fence, "worker-1"))
-        await moved(store, Cancel(task.task_id, None, "alice", None))
+        await moved(store, Cancel(task.task_id, EVERYONE, "alice", None))
         after = await stored(store, task.task_id)
         assert [entry.sequence for entry in after.history] == list(range(1, 13))
         assert after.sequence == after.revision == 12
@@ -235,11 +256,11 @@ class RelayCases(StoreSuite):
         due = [await put(store, publish_at=store.now() - n * SECOND) for n in (1, 3, 2)]
         await put(store, publish_at=store.now() + MINUTE)
         await put(store, publish_at=None)
-        found = await store.unpublished(10)
-        assert found == [due[1], due[2], due[0]]
-        assert [task.task_id for task in await store.unpublished(1)] == [due[1].task_id]
+        found = [task.task_id for task in await store.due(OUTBOX, 10)]
+        assert found == [task.task_id for task in (due[1], due[2], due[0])]
+        assert [task.task_id for task in await store.due(OUTBOX, 1)] == [due[1].task_id]
 
     async def test_it_is_relayed_when_its_time_has_come(self, store: TaskStore) -> None:
         task = await put(store, publish_at=store.now() + timedelta(seconds=0.2))
         await self.pass_time(0.3)
-        assert [found.task_id for found in await store.unpublished(10)] == [task.task_id]
+        assert [found.task_id for found in await store.due(OUTBOX, 10)] == [task.task_id]

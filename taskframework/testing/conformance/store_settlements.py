@@ -10,6 +10,7 @@ from datetime import timedelta
 import pytest
 
 from taskframework.model.interventions import Cancel, Expire, Reap, Replay
+from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import (
     ERRORS_KEPT,
@@ -70,7 +71,7 @@ class SettlementCases(StoreSuite):
 
     async def test_completion_beats_a_wish_to_cancel(self, store: TaskStore) -> None:
         task, fence = await put_running(store)
-        await moved(store, Cancel(task.task_id, None, "alice", None))
+        await moved(store, Cancel(task.task_id, EVERYONE, "alice", None))
         assert (await moved(store, Complete(fence, "worker-1", None))).status is TaskStatus.COMPLETED
 
     async def test_a_sub_task_reports_to_its_parent_when_it_ends(self, store: TaskStore) -> None:
@@ -170,7 +171,7 @@ class SettlementCases(StoreSuite):
         again, fence = await claimed(store, retrying)
         assert again.steps == done
         await moved(store, Fail(fence, "worker-1", an_error(), False, NO_TIME))
-        replayed = await moved(store, Replay(again.task_id, None, "operator", SECOND))
+        replayed = await moved(store, Replay(again.task_id, EVERYONE, "operator", SECOND))
         assert (await claimed(store, replayed))[0].steps == done
 
     @each_worker_write
@@ -230,7 +231,7 @@ class SettlementCases(StoreSuite):
         running = [await put_running(store) for _ in range(20)]
         calls: list[Transition] = []
         for task, fence in running:
-            calls += [Cancel(task.task_id, None, "alice", None), Fail(fence, "worker-1", an_error(), True, HOUR)]
+            calls += [Cancel(task.task_id, EVERYONE, "alice", None), Fail(fence, "worker-1", an_error(), True, HOUR)]
 
         await asyncio.gather(*(store.apply(call) for call in calls))
 

@@ -10,6 +10,7 @@ import pytest_asyncio
 
 from taskframework.model.marks import Mark
 from taskframework.model.outcome import describe
+from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Lease, Task, TaskError, new_claim_id
 from taskframework.model.transitions import Claim, Fence, Transition
@@ -73,7 +74,7 @@ async def put_final(store: TaskStore, status: TaskStatus, **overrides: Any) -> T
 
 async def stored(store: TaskStore, task_id: str) -> Task:
     """The task as the store has it."""
-    task = await store.get(task_id)
+    task = await store.get(task_id, EVERYONE)
     assert task is not None
     return task
 
@@ -102,7 +103,7 @@ async def move(store: TaskStore, transition: Transition) -> Task | None:
 async def moved(store: TaskStore, transition: Transition) -> Task:
     """`move`, for a transition that must not be refused."""
     task = await move(store, transition)
-    assert task is not None, f"refused: {transition} on {await store.get(transition.task_id)}"
+    assert task is not None, f"refused: {transition} on {await store.get(transition.task_id, EVERYONE)}"
     return task
 
 

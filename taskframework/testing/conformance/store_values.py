@@ -11,6 +11,7 @@ import pytest
 from taskframework.errors import ValueNotStorableError
 from taskframework.model.interventions import Cancel
 from taskframework.model.marks import MarkPublished
+from taskframework.model.scope import EVERYONE
 from taskframework.model.task import StepOutcome, Task
 from taskframework.model.transitions import Complete, Fail, RecordStep, ReportProgress, Transition
 from taskframework.stores.base import TaskStore
@@ -97,7 +98,7 @@ class ValueCases(StoreSuite):
         """The texts a user may bring into reasons, errors and names."""
         for text in (value if isinstance(value, str) else repr(value) for value in HOSTILE.values()):
             task, fence = await put_running(store)
-            asked = await moved(store, Cancel(task.task_id, None, text, text))
+            asked = await moved(store, Cancel(task.task_id, EVERYONE, text, text))
             assert asked.cancel is not None
             assert (asked.cancel.by, asked.cancel.reason) == (text, text)
             assert asked.history[-1].data == {"by": text, "reason": text}
@@ -111,7 +112,7 @@ class ValueCases(StoreSuite):
 
     async def test_values_survive_later_moves(self, store: TaskStore) -> None:
         task, fence = await put_running(store, parameters=HOSTILE, progress=HOSTILE)
-        await moved(store, Cancel(task.task_id, None, "alice", None))
+        await moved(store, Cancel(task.task_id, EVERYONE, "alice", None))
         await moved(store, Fail(fence, "worker-1", an_error(), True, HOUR))
         after = await stored(store, task.task_id)
         assert same_json([after.parameters, after.progress], [HOSTILE, HOSTILE])
@@ -121,7 +122,7 @@ class ValueCases(StoreSuite):
         task = new_task(now=store.now()).evolve(parameters=value)
         with pytest.raises(ValueNotStorableError):
             await store.insert(task)
-        assert await store.get(task.task_id) is None
+        assert await store.get(task.task_id, EVERYONE) is None
 
     async def test_an_id_that_is_no_text_fails_alone(self, store: TaskStore) -> None:
         tasks = [await put(store) for _ in range(3)]

@@ -11,7 +11,17 @@ from typing import Any, cast
 import pytest
 
 from taskframework.model.interventions import Cancel, Expire, Postpone, Reap, Replay
-from taskframework.model.marks import MakeDue, Mark, MarkDispatched, MarkPublished, PostponeRelay, ReserveDispatch
+from taskframework.model.marks import (
+    ForgetDispatch,
+    MakeDue,
+    Mark,
+    MarkDispatched,
+    MarkPublished,
+    PostponeRelay,
+    RenewLease,
+    ReserveDispatch,
+)
+from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import FINAL, MOVES
 from taskframework.model.task import ParentLink, Task, new_claim_id
 from taskframework.model.transitions import (
@@ -31,7 +41,7 @@ from taskframework.testing.conformance.store_suite import HOUR, MINUTE, StoreSui
 STEPS = 25
 _VALUES: tuple[Any, ...] = (None, {"$set": 1}, [1, 1.0], "$$ROOT", {"": {}})
 _STEPS = ("a", "a.b", "$set", "__proto__")
-_MARKS = (MakeDue, MarkDispatched, MarkPublished, PostponeRelay)
+_MARKS = (ForgetDispatch, MakeDue, MarkDispatched, MarkPublished, RenewLease)
 
 
 class WalkCases(StoreSuite):
@@ -113,13 +123,18 @@ _REQUESTS: tuple[Callable[[_Walker], Transition | Mark], ...] = (
     lambda w: Release(w.fence(), "worker-1"),
     *[lambda w: Reap(w.task.task_id, w.task.fencing_token - (not w.flag()), timedelta(0), 3, w.soon())] * 2,
     lambda w: Cancel(
-        w.task.task_id, w.pick((None, "alice", "bob")), w.pick(("alice", DEADLINE)), w.pick((None, "$why"))
+        w.task.task_id,
+        w.pick((EVERYONE, Scope.of("alice"), Scope.of("bob"))),
+        w.pick(("alice", DEADLINE)),
+        w.pick((None, "$why")),
     ),
     lambda w: Expire(w.task.task_id),
     lambda w: Postpone(w.task.task_id, w.epoch(), w.soon(), 2),
-    *[lambda w: Replay(w.task.task_id, None, "operator", w.soon(), w.pick((None, w.task.revision, 1)))] * 3,
+    *[lambda w: Replay(w.task.task_id, EVERYONE, "operator", w.soon(), w.pick((None, w.task.revision, 1)))] * 3,
     lambda w: MarkDispatched(w.task.task_id, w.epoch(), MINUTE, HOUR),
     lambda w: MakeDue(w.task.task_id, w.epoch()),
+    lambda w: ForgetDispatch(w.task.task_id),
+    lambda w: RenewLease(w.fence(), w.soon()),
     lambda w: ReserveDispatch(w.task.task_id, w.epoch(), MINUTE, HOUR),
     lambda w: MarkPublished(w.task.task_id, w.task.sequence - w.pick((0, 1, 2))),
     lambda w: PostponeRelay(w.task.task_id, HOUR),

@@ -11,12 +11,16 @@ from typing import Any
 import pytest
 
 from taskframework.errors import StoreError, StoreUnavailableError, TaskUnreadableError
+from taskframework.model.drivers import DISPATCH
 from taskframework.model.interventions import Cancel
 from taskframework.model.marks import ReserveDispatch
 from taskframework.model.query import TaskFilter
+from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task
 from taskframework.model.transitions import Complete
+from taskframework.recovery.loop import reserved
+from taskframework.recovery.sweeper import forget_dispatches
 from taskframework.stores.base import Inserted
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.testing.conformance.store_suite import MINUTE, claim_of, claimed, moved, put, put_running, stored
@@ -31,7 +35,7 @@ async def test_what_a_newer_release_wrote_survives_a_move(store: SqliteStore, ra
     document["lease"]["novel"] = 2
     _overwrite(raw, task, json.dumps(document))
 
-    asked = await moved(store, Cancel(task.task_id, None, "alice", None))
+    asked = await moved(store, Cancel(task.task_id, EVERYONE, "alice", None))
 
     after = _document_of(raw, task)
     assert after["novel"] == document["novel"]
@@ -62,24 +66,25 @@ async def test_a_document_nobody_can_read_harms_no_other(
     assert bad.task_id in str(replies[0])
     assert "PAUSED" in str(replies[0])
     with pytest.raises(StoreError, match="newer release"):
-        await store.get(bad.task_id)
-    listed = await store.list_tasks(TaskFilter(), limit=10)
+        await store.get(bad.task_id, EVERYONE)
+    listed = await store.list_tasks(EVERYONE, TaskFilter(), limit=10)
     assert good.task_id in {task.task_id for task in listed.items}
-    assert bad.task_id not in {task.task_id for task in [*listed.items, *await store.unpublished(10)]}
+    assert bad.task_id not in {task.task_id for task in listed.items}
     assert bad.task_id in caplog.text
 
 
-async def test_what_nobody_can_read_is_left_out_of_a_reservation(
+async def test_what_nobody_can_read_is_left_out_by_repairs(
     store: SqliteStore, raw: sqlite3.Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
     tasks = [await put(store, next_dispatch_at=store.now()) for _ in range(3)]
     _overwrite(raw, tasks[1], "{}")
-    reserved = await store.reserve(*(ReserveDispatch(task.task_id, 1, MINUTE, MINUTE) for task in tasks))
-    assert [task.task_id for task in reserved] == [tasks[0].task_id, tasks[2].task_id]
+    reservations = [ReserveDispatch(task.task_id, 1, MINUTE, MINUTE) for task in tasks]
+    won = await reserved(store, reservations)
+    assert [task.task_id for task in won] == [tasks[0].task_id, tasks[2].task_id]
     assert tasks[1].task_id in caplog.text
     await store.close()
     with pytest.raises(StoreUnavailableError):
-        await store.reserve(ReserveDispatch(tasks[0].task_id, 1, MINUTE, MINUTE))
+        await reserved(store, reservations)
 
 
 async def test_the_twin_of_a_task_that_nobody_can_read_fails_alone(store: SqliteStore, raw: sqlite3.Connection) -> None:
@@ -88,7 +93,7 @@ async def test_the_twin_of_a_task_that_nobody_can_read_fails_alone(store: Sqlite
     tasks = [new_task(idempotency_key="key" if n == 1 else None) for n in range(4)]
     replies = await store.insert_many(tasks)
     assert [type(reply) for reply in replies] == [Inserted, TaskUnreadableError, Inserted, Inserted]
-    assert [await store.get(task.task_id) is not None for task in tasks] == [True, False, True, True]
+    assert [await store.get(task.task_id, EVERYONE) is not None for task in tasks] == [True, False, True, True]
 
 
 async def test_a_page_ends_where_it_ends_though_its_last_task_is_unreadable(
@@ -96,8 +101,8 @@ async def test_a_page_ends_where_it_ends_though_its_last_task_is_unreadable(
 ) -> None:
     tasks = [await put(store, created_at=store.now() - timedelta(seconds=n)) for n in range(4)]
     _overwrite(raw, tasks[1], "{}")
-    first = await store.list_tasks(TaskFilter(), limit=2)
-    second = await store.list_tasks(TaskFilter(), limit=2, cursor=first.next_cursor)
+    first = await store.list_tasks(EVERYONE, TaskFilter(), limit=2)
+    second = await store.list_tasks(EVERYONE, TaskFilter(), limit=2, cursor=first.next_cursor)
     assert [*first.items, *second.items] == [tasks[0], *tasks[2:]]
 
 
@@ -137,14 +142,16 @@ async def test_concurrent_calls_share_transactions(store: SqliteStore) -> None:
     assert counted <= 4
 
 
-async def test_forgetting_many_dispatches_takes_several_transactions(
+async def test_all_dispatches_are_forgotten_but_those_nobody_can_read(
     store: SqliteStore, raw: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("taskframework.stores.sqlite.store._BATCH", 3)
+    monkeypatch.setattr("taskframework.recovery.sweeper._LOOK", 3)
     tasks = [await put(store, dispatches=7) for _ in range(10)]
-    await store.forget_dispatches()
-    assert {(await stored(store, task.task_id)).dispatches for task in tasks} == {0}
-    assert len(await store.due_for_dispatch(20)) == 10
+    _overwrite(raw, tasks[4], "{}")
+    await forget_dispatches(store)
+    readable = [task for task in tasks if task is not tasks[4]]
+    assert {(await stored(store, task.task_id)).dispatches for task in readable} == {0}
+    assert [task.task_id for task in await store.upcoming(DISPATCH, 20)] == [tasks[4].task_id]
 
 
 def _document_of(raw: sqlite3.Connection, task: Task) -> dict[str, Any]:

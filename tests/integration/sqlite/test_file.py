@@ -15,6 +15,7 @@ from taskframework.errors import (
     StoreUnavailableError,
 )
 from taskframework.model.query import TaskFilter
+from taskframework.model.scope import EVERYONE
 from taskframework.stores.sqlite import SqliteStore, connection, migrate
 from taskframework.testing.conformance.store_suite import put, stored
 from taskframework.testing.factories import new_task
@@ -51,7 +52,7 @@ async def test_closing_twice_is_closing(path: Path) -> None:
 
 async def test_a_closed_store_says_so(path: Path) -> None:
     store = SqliteStore(path)
-    for call in (store.ping, store.count_undriven, lambda: store.insert(new_task())):
+    for call in (store.ping, store.count_by_status, lambda: store.insert(new_task())):
         with pytest.raises(StoreUnavailableError, match="not open"):
             await call()
 
@@ -104,7 +105,7 @@ async def test_a_damaged_file_is_reported_as_damaged(path: Path) -> None:
             file.write(b"\xff" * 200)
     await store.open()
     with pytest.raises(StoreMisconfiguredError, match="damaged"):
-        await store.list_tasks(TaskFilter(), limit=500)
+        await store.list_tasks(EVERYONE, TaskFilter(), limit=500)
     await store.close()
     report = await store.inspect()
     assert any("damaged" in problem for problem in report.problems)
@@ -125,7 +126,7 @@ async def test_an_older_file_is_upgraded(path: Path, monkeypatch: pytest.MonkeyP
     script = "ALTER TABLE tasks ADD COLUMN extra TEXT;\n-- with a comment; and a semicolon\nCREATE TABLE more (a);\n"
     monkeypatch.setattr(connection, "migrations", lambda: [*SCRIPTS, script])
     await store.open()
-    assert len((await store.list_tasks(TaskFilter(), limit=5)).items) == 1
+    assert len((await store.list_tasks(EVERYONE, TaskFilter(), limit=5)).items) == 1
     await store.close()
     with closing(sqlite3.connect(path)) as raw:
         assert raw.execute("PRAGMA user_version").fetchall() == [(len(SCRIPTS) + 1,)]
@@ -138,7 +139,7 @@ async def test_a_file_of_the_first_release_learns_of_task_types(path: Path, monk
     monkeypatch.undo()
     await store.open()
     assert await store.task_types() == []
-    assert len((await store.list_tasks(TaskFilter(), limit=5)).items) == 1
+    assert len((await store.list_tasks(EVERYONE, TaskFilter(), limit=5)).items) == 1
     await store.close()
 
 

@@ -14,6 +14,7 @@ from taskframework import failpoint
 from taskframework.errors import StoreUnavailableError
 from taskframework.model.interventions import Cancel
 from taskframework.model.marks import MarkPublished
+from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.stores.sqlite import known as module
@@ -104,14 +105,6 @@ async def test_what_this_process_purged_is_gone(store: SqliteStore) -> None:
     assert not (await store.insert(running)).is_new
 
 
-async def test_what_this_process_forgot_is_forgotten(store: SqliteStore) -> None:
-    task = await put(store, dispatches=7)
-    await store.forget_dispatches()
-    claim = await store.apply(claim_of(task))
-    assert claim is not None
-    assert claim.dispatches == 0
-
-
 async def test_a_task_of_a_file_that_was_opened_again_is_read(store: SqliteStore, statements: list[str]) -> None:
     task = await put(store)
     await store.close()
@@ -145,7 +138,10 @@ async def test_what_was_rolled_back_did_not_happen(store: SqliteStore) -> None:
         await store._database.write(lambda raw: raw.execute(f"PRAGMA max_page_count = {pages}"))
 
     await limit(1)
-    calls = (store.apply(Cancel(task.task_id, None, "alice", None)), store.insert(new_task(parameters="x" * 100_000)))
+    calls = (
+        store.apply(Cancel(task.task_id, EVERYONE, "alice", None)),
+        store.insert(new_task(parameters="x" * 100_000)),
+    )
     replies = await asyncio.gather(*calls, return_exceptions=True)
     assert [type(reply) for reply in replies] == [StoreUnavailableError] * 2
     await limit(1_000_000)
@@ -155,9 +151,9 @@ async def test_what_was_rolled_back_did_not_happen(store: SqliteStore) -> None:
 async def test_nothing_is_believed_of_a_write_that_was_given_up(store: SqliteStore, raw: sqlite3.Connection) -> None:
     task, bystander = await put(store), await put(store)
     writer = GroupWriter(store._database, store._clock)
-    await writer([Change.of(Cancel(bystander.task_id, None, "alice", None))])
+    await writer([Change.of(Cancel(bystander.task_id, EVERYONE, "alice", None))])
     raw.execute("BEGIN IMMEDIATE")
-    given_up = asyncio.create_task(writer([Change.of(Cancel(task.task_id, None, "alice", None))]))
+    given_up = asyncio.create_task(writer([Change.of(Cancel(task.task_id, EVERYONE, "alice", None))]))
     await asyncio.sleep(0)
     given_up.cancel()
     raw.execute("COMMIT")

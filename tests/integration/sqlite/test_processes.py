@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from taskframework.model.scope import EVERYONE
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.testing.conformance.store_suite import claim_of, put, stored
 from taskframework.testing.factories import new_task
@@ -57,7 +58,7 @@ async def test_what_was_accepted_survives_kill_9(path: Path) -> None:
     store = SqliteStore(path)
     await store.open()
     assert len(accepted) >= 100
-    assert None not in [await store.get(task_id) for task_id in accepted]
+    assert None not in [await store.get(task_id, EVERYONE) for task_id in accepted]
     assert (await store.inspect()).problems == ()
     await store.close()
 
@@ -107,4 +108,4 @@ async def test_a_busy_process_lets_another_one_submit(store: SqliteStore, path: 
     busy = False
     await asyncio.gather(*writers)
     await other.close()
-    assert None not in [await store.get(task.task_id) for task in submitted]
+    assert None not in [await store.get(task.task_id, EVERYONE) for task in submitted]

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 import pytest
 
 from taskframework.model.query import Cursor, TaskFilter
+from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import TaskStatus
 from taskframework.stores.sqlite import queries
 from taskframework.stores.sqlite.migrate import migrations
@@ -25,6 +26,8 @@ STATEMENTS = {
     for name, text in vars(queries).items()
     if name.isupper() and name[0] != "_" and isinstance(text, str) and "{" not in text
 }
+STATEMENTS |= {f"due by {name}": text for name, text in queries.DUE.items()}
+STATEMENTS |= {f"upcoming by {name}": text for name, text in queries.UPCOMING.items()}
 _MOVED: list[list[Value]] = [[None] * (1 + len(MOVING))] * 2
 #: Statements for several rows.
 STATEMENTS |= {
@@ -48,7 +51,8 @@ def database() -> Iterator[sqlite3.Connection]:
 
 
 def plan(database: sqlite3.Connection, text: str) -> list[str]:
-    return [row[3] for row in database.execute(f"EXPLAIN QUERY PLAN {text}", [None] * text.count("?"))]
+    values = {"now": 1, "before": 1, "limit": 1} if ":limit" in text else [None] * text.count("?")
+    return [row[3] for row in database.execute(f"EXPLAIN QUERY PLAN {text}", values)]
 
 
 def test_there_are_statements_to_look_at() -> None:
@@ -69,9 +73,12 @@ def test_statuses_are_counted_in_an_index_alone(database: sqlite3.Connection) ->
 
 @pytest.mark.parametrize("cursor", [None, CURSOR], ids=["first page", "next page"])
 def test_no_list_sorts_or_reads_more_than_it_must(database: sqlite3.Connection, cursor: str | None) -> None:
-    choices = itertools.product([None, "alice"], [None, TaskStatus.FAILED], [None, "type"], [None, "parent"])
-    lists = {str(filter): queries.list_tasks(filter, 10, cursor) for filter in itertools.starmap(TaskFilter, choices)}
-    lists |= {f"dead of {owner}": queries.list_dead_tasks(owner, 10, cursor) for owner in (None, "alice")}
+    choices = itertools.product([None, TaskStatus.FAILED], [None, "type"], [None, "parent"], [False, True])
+    lists = {
+        f"{scope} {filter}": queries.list_tasks(scope, filter, 10, cursor)
+        for filter in itertools.starmap(TaskFilter, choices)
+        for scope in (EVERYONE, Scope.of("alice"))
+    }
     lists["messages"] = queries.list_dead_messages(10, cursor)
     for name, (text, values) in lists.items():
         assert text.count("?") == len(values)

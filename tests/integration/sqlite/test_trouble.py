@@ -17,6 +17,7 @@ from taskframework.errors import (
 from taskframework.model.interventions import Cancel
 from taskframework.model.marks import MarkPublished
 from taskframework.model.query import TaskFilter
+from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.task import Task
 from taskframework.stores.sqlite import SqliteStore, connection
 from taskframework.testing.conformance.store_suite import claim_of, moved, put, stored
@@ -43,11 +44,11 @@ async def test_a_file_that_another_process_locks_is_unavailable_for_writing_only
 async def test_a_write_waits_for_another_process(store: SqliteStore, raw: sqlite3.Connection) -> None:
     raw.execute("BEGIN IMMEDIATE")
     insert = asyncio.create_task(store.insert(new_task()))
-    reading = await asyncio.gather(*(store.count_undriven() for _ in range(20)))
+    reading = await asyncio.gather(*(store.undriven(1) for _ in range(20)))
     assert not insert.done()
     raw.execute("COMMIT")
     assert (await insert).is_new
-    assert reading == [0] * 20
+    assert reading == [[]] * 20
 
 
 async def test_a_full_disk_is_reported_and_survived(store: SqliteStore) -> None:
@@ -55,7 +56,7 @@ async def test_a_full_disk_is_reported_and_survived(store: SqliteStore) -> None:
     await _limit_pages(store, 1)
     replies = await asyncio.gather(
         *(store.insert(new_task(parameters="x" * 100_000)) for _ in range(3)),
-        store.apply(Cancel(task.task_id, None, "alice", None)),
+        store.apply(Cancel(task.task_id, EVERYONE, "alice", None)),
         return_exceptions=True,
     )
     assert [type(reply) for reply in replies] == [StoreUnavailableError] * 4
@@ -63,7 +64,7 @@ async def test_a_full_disk_is_reported_and_survived(store: SqliteStore) -> None:
     assert await stored(store, task.task_id) == task, "the group was rolled back as a whole"
 
     await _limit_pages(store, 1_000_000)
-    await moved(store, Cancel(task.task_id, None, "alice", None))
+    await moved(store, Cancel(task.task_id, EVERYONE, "alice", None))
 
 
 async def test_a_cancelled_write_leaves_no_transaction_open(store: SqliteStore, raw: sqlite3.Connection) -> None:
@@ -82,10 +83,10 @@ async def test_a_cancelled_write_leaves_no_transaction_open(store: SqliteStore, 
 async def test_an_id_that_is_no_text_is_a_clear_error(store: SqliteStore) -> None:
     task = await put(store)
     calls: list[Any] = [
-        store.get("\ud800"),
-        store.apply(Cancel("\ud800", None, "alice", None)),
+        store.get("\ud800", EVERYONE),
+        store.apply(Cancel("\ud800", EVERYONE, "alice", None)),
         store.mark(MarkPublished("\ud800", 1)),
-        store.list_tasks(TaskFilter(owner="\ud800"), limit=1),
+        store.list_tasks(Scope.of("\ud800"), TaskFilter(), limit=1),
         store.insert(new_task().evolve(user_id="\ud800", idempotency_key="key")),
     ]
     replies = await asyncio.gather(*calls, store.apply(claim_of(task)), return_exceptions=True)

@@ -15,6 +15,7 @@ from taskframework.api.problems import RequestRefusedError
 from taskframework.brokers.base import Consumption, OnExternalMessage
 from taskframework.brokers.embedded import EmbeddedBroker
 from taskframework.events.external import ExternalEvent, to_message
+from taskframework.model.scope import EVERYONE, Scope
 from tests.support.eventually import eventually
 
 
@@ -57,7 +58,7 @@ async def publish(broker: EmbeddedBroker, *events: ExternalEvent) -> None:
 
 
 async def test_each_watcher_hears_its_task_and_those_of_all_everything(feed: Feed, broker: CountingBroker) -> None:
-    everything, mine, other = await feed.join(), await feed.join("a"), await feed.join("c")
+    everything, mine, other = await feed.join(EVERYONE), await feed.join(EVERYONE, "a"), await feed.join(EVERYONE, "c")
     assert broker.subscriptions == 1
     await publish(broker, event(1, "a"), event(1, "b"))
     heard = await everything.take(5) + await everything.take(0.01)
@@ -66,14 +67,26 @@ async def test_each_watcher_hears_its_task_and_those_of_all_everything(feed: Fee
     assert await other.take(0.01) == []
 
 
+async def test_a_watcher_hears_the_events_of_its_scope(feed: Feed, broker: CountingBroker) -> None:
+    everything, mine = await feed.join(EVERYONE), await feed.join(Scope.of("alice"))
+    foreign = await feed.join(Scope.of("bob"), "a")
+    await publish(
+        broker, event(1, "a", data={"user_id": "alice"}), event(1, "b", data={"user_id": "bob"}), event(1, "c")
+    )
+    heard = [*await everything.take(5), *await everything.take(0.01), *await everything.take(0.01)]
+    assert [one.event.task_id for one in heard] == ["a", "b", "c"]
+    assert [one.event.task_id for one in await mine.take(5)] == ["a"]
+    assert await foreign.take(0.01) == []
+
+
 async def test_the_subscription_lasts_as_long_as_somebody_watches(feed: Feed, broker: CountingBroker) -> None:
-    first, second = await feed.join("a"), await feed.join()
+    first, second = await feed.join(EVERYONE, "a"), await feed.join(EVERYONE)
     await feed.leave(first)
     assert broker._running
     await feed.leave(second)
     assert not broker._running
     assert feed.watchers == 0
-    third = await feed.join("a")
+    third = await feed.join(EVERYONE, "a")
     await publish(broker, event(1, "a"))
     assert len(await third.take(5)) == 1
     assert broker.subscriptions == 2
@@ -83,7 +96,7 @@ async def test_who_is_too_slow_is_cut_off_and_the_others_go_on(
     feed: Feed, broker: CountingBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feed_module, "MAX_WAITING_BYTES", 2 * len(event_frame(event(1))))
-    slow, quick = await feed.join("t"), await feed.join("t")
+    slow, quick = await feed.join(EVERYONE, "t"), await feed.join(EVERYONE, "t")
     for sequence in range(1, 6):
         await publish(broker, event(sequence))
         assert [one.event.sequence for one in await quick.take(5)] == [sequence]
@@ -98,14 +111,14 @@ async def test_one_event_larger_than_the_limit_still_fits(
     feed: Feed, broker: CountingBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feed_module, "MAX_WAITING_BYTES", 10)
-    watcher = await feed.join()
+    watcher = await feed.join(EVERYONE)
     await publish(broker, event(1))
     assert len(await watcher.take(5)) == 1
     assert not watcher.is_behind
 
 
 async def test_closing_ends_all_and_lets_nobody_in(feed: Feed, broker: CountingBroker) -> None:
-    watcher = await feed.join()
+    watcher = await feed.join(EVERYONE)
     waiting = asyncio.create_task(watcher.take(60))
     await publish(broker, event(1))
     await eventually(waiting.done)
@@ -114,19 +127,19 @@ async def test_closing_ends_all_and_lets_nobody_in(feed: Feed, broker: CountingB
     assert not watcher.is_behind
     assert await watcher.take(60) == []
     with pytest.raises(RequestRefusedError) as refused:
-        await feed.join()
+        await feed.join(EVERYONE)
     assert refused.value.code == "stopping"
     await feed.leave(watcher)
 
 
 async def test_there_is_a_limit_of_watchers(feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed_module, "MAX_WATCHERS", 2)
-    first, _ = await feed.join(), await feed.join("a")
+    first, _ = await feed.join(EVERYONE), await feed.join(EVERYONE, "a")
     with pytest.raises(RequestRefusedError) as refused:
-        await feed.join()
+        await feed.join(EVERYONE)
     assert refused.value.code == "too_many_streams"
     await feed.leave(first)
-    await feed.join()
+    await feed.join(EVERYONE)
 
 
 async def test_without_the_broker_one_may_watch_and_hears_when_it_is_back(
@@ -134,7 +147,7 @@ async def test_without_the_broker_one_may_watch_and_hears_when_it_is_back(
 ) -> None:
     monkeypatch.setattr(feed_module, "_LISTEN_SECONDS", 0.01)
     broker.interrupt()
-    watcher = await feed.join()
+    watcher = await feed.join(EVERYONE)
     broker.restore()
     await publish(broker, event(1))
     assert len(await watcher.take(5)) == 1
@@ -151,7 +164,7 @@ async def test_without_the_broker_one_may_watch_and_hears_when_it_is_back(
     ],
 )
 async def test_an_event_cannot_forge_fields(feed: Feed, broker: CountingBroker, changes: dict[str, str]) -> None:
-    watcher = await feed.join()
+    watcher = await feed.join(EVERYONE)
     await publish(broker, event(1, **changes), event(2))
     assert [one.event.sequence for one in await watcher.take(5)] == [2]
 

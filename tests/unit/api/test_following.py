@@ -15,6 +15,7 @@ from taskframework.api.feed import Heard, Watcher, event_frame
 from taskframework.api.following import Follower
 from taskframework.errors import StoreUnavailableError
 from taskframework.events.external import ExternalEvent, lifecycle_event, progress_event
+from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import HistoryEntry, Task
 from taskframework.testing.factories import new_task
@@ -37,7 +38,7 @@ class Store:
     task: Task | None
     reads: int = 0
 
-    async def get(self, task_id: str) -> Task | None:
+    async def get(self, task_id: str, scope: Scope) -> Task | None:
         self.reads += 1
         return self.task
 
@@ -54,7 +55,7 @@ def event_of(sequence: int, types: tuple[str, ...] = TYPES) -> ExternalEvent:
 
 def follower(task: Task, watcher: Watcher, store: Any = None, after: int | None = None) -> Follower:
     known: Any = store or Store(task)
-    return Follower(task, watcher, known, "here", after)
+    return Follower(task, watcher, known, EVERYONE, "here", after)
 
 
 async def told(frames: AsyncIterator[bytes]) -> list[str]:
@@ -73,7 +74,7 @@ def _told(part: str) -> str:
 
 @pytest.fixture
 def watcher() -> Watcher:
-    return Watcher("t")
+    return Watcher(EVERYONE, "t")
 
 
 async def test_first_the_whole_task_then_what_happens_until_the_end(watcher: Watcher) -> None:
@@ -166,7 +167,7 @@ async def test_silence_is_when_the_store_is_asked(watcher: Watcher, monkeypatch:
 
 async def test_a_store_that_is_away_ends_no_stream(watcher: Watcher, monkeypatch: pytest.MonkeyPatch) -> None:
     class Away:
-        async def get(self, task_id: str) -> Task:
+        async def get(self, task_id: str, scope: Scope) -> Task:
             raise StoreUnavailableError("away")
 
     monkeypatch.setattr(following, "HEARTBEAT_SECONDS", 0.001)

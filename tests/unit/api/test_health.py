@@ -14,6 +14,8 @@ from taskframework.api import health
 from taskframework.api.app import create_health_app
 from taskframework.brokers.embedded import EmbeddedBroker
 from taskframework.errors import StoreUnavailableError
+from taskframework.model.drivers import DEADLINE, Driver
+from taskframework.stores.base import DueTask
 from taskframework.testing.factories import new_task
 from tests.support.eventually import eventually
 from tests.support.kitchen_sink import Waits
@@ -81,15 +83,15 @@ async def test_without_the_broker_the_repairs_that_need_it_looked_too(open_api: 
 
 async def test_a_repair_that_fails_goes_on_and_is_counted(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     (loop,) = [loop for loop in api.framework.plant.repairs if loop.name == "expire"]
-    past_deadline, failed = api.framework.desk.store.past_deadline, asyncio.Event()
+    due, failed = api.framework.desk.store.due, asyncio.Event()
 
-    async def fail_once(limit: int) -> Sequence[str]:
-        if failed.is_set():
-            return await past_deadline(limit)
+    async def fail_once(driver: Driver, *limits: Any) -> Sequence[DueTask]:
+        if driver is not DEADLINE or failed.is_set():
+            return await due(driver, *limits)
         failed.set()
         raise KeyError("a bug")
 
-    monkeypatch.setattr(api.framework.desk.store, "past_deadline", fail_once)
+    monkeypatch.setattr(api.framework.desk.store, "due", fail_once)
     await failed.wait()
     looks = loop.looks
     await eventually(lambda: loop.looks > looks)

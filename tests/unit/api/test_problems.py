@@ -52,7 +52,7 @@ async def test_the_store_away_is_503_with_a_time_to_come_back(api: Api, monkeypa
     async def away(*_: object, **__: object) -> None:
         raise StoreUnavailableError(SECRET)
 
-    for name in ("insert", "get", "list_tasks", "list_dead_tasks", "apply"):
+    for name in ("insert", "get", "list_tasks", "apply"):
         monkeypatch.setattr(api.framework.desk.store, name, away)
     for answer in [
         await api.post(TASKS, json=COUNT_WORDS),

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from taskframework import Settings, TaskFramework
+from taskframework.model.drivers import DISPATCH, OUTBOX
 from taskframework.model.query import TaskFilter
+from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from tests.benchmarks import chart, growth_report
 from tests.benchmarks.growth_filling import CHILDREN, PARENT, SqliteFiller, due, finished, waiting
@@ -29,12 +31,12 @@ async def test_a_filled_store_is_measured(tmp_path: Path) -> None:
         filler.settle()
         counts = await store.count_by_status()
         assert (counts[TaskStatus.QUEUED], counts[TaskStatus.FAILED], sum(counts.values())) == (50, 12, 650)
-        assert await store.count_undriven() == 0
-        assert (await store.unpublished(10), await store.due_for_dispatch(10)) == ([], [])
-        children = await store.list_tasks(TaskFilter(parent_task_id=PARENT), limit=CHILDREN)
+        assert await store.undriven(10) == []
+        assert (await store.due(OUTBOX, 10), await store.due(DISPATCH, 10)) == ([], [])
+        children = await store.list_tasks(EVERYONE, TaskFilter(parent_task_id=PARENT), limit=CHILDREN)
         assert (len(children.items), children.next_cursor) == (CHILDREN, None)
         filler.insert(due(3))
-        found = await store.due_for_dispatch(10)
+        found = await store.due(DISPATCH, 10)
         assert [task.dispatches for task in found] == [0, 0, 0]
 
         times = await measure(framework, filler, Effort(often=2, rarely=1))

@@ -12,6 +12,7 @@ from taskframework.failpoint import POINTS
 from taskframework.model.events import ENDS_OF_ATTEMPTS, EVENT_OF, event_of
 from taskframework.model.interventions import Cancel, Expire, Postpone, Reap, Replay
 from taskframework.model.marks import MakeDue, MarkDispatched, MarkPublished, PostponeRelay, ReserveDispatch
+from taskframework.model.scope import EVERYONE
 from taskframework.model.status import (
     AT_REST,
     CLAIMABLE,
@@ -37,11 +38,11 @@ TRANSITIONS: dict[str, Any] = {
     "fail for good": Fail(FENCE, "worker-1", an_error(), False, MINUTE),
     "release": Release(FENCE, "worker-1"),
     "reap": Reap(TASK_ID, TOKEN, ZERO, 3, MINUTE),
-    "cancel": Cancel(TASK_ID, None, "alice", None),
+    "cancel": Cancel(TASK_ID, EVERYONE, "alice", None),
     "expire": Expire(TASK_ID),
     "postpone": Postpone(TASK_ID, 1, MINUTE, 5),
     "postpone too often": Postpone(TASK_ID, 1, MINUTE, 0),
-    "replay": Replay(TASK_ID, None, "operator", ZERO),
+    "replay": Replay(TASK_ID, EVERYONE, "operator", ZERO),
     "reserve": ReserveDispatch(TASK_ID, 1, SECOND, MINUTE),
     "make due": MakeDue(TASK_ID, 1),
     "dispatched": MarkDispatched(TASK_ID, 1, SECOND, MINUTE),

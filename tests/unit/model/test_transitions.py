@@ -16,6 +16,7 @@ from taskframework.model.marks import (
     ReserveDispatch,
     redispatch_delay,
 )
+from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import (
     ERRORS_KEPT,
@@ -291,7 +292,7 @@ def test_a_deadline_counts_from_its_moment() -> None:
 
 
 def test_a_running_task_is_asked_to_stop_and_keeps_its_lease() -> None:
-    for asking in (Cancel(TASK_ID, None, "alice", "why"), Expire(TASK_ID)):
+    for asking in (Cancel(TASK_ID, EVERYONE, "alice", "why"), Expire(TASK_ID)):
         before = running(deadline=NOW)
         task = applied(asking, before)
         assert (task.status, task.lease, task.history[-1].type) == (
@@ -303,9 +304,9 @@ def test_a_running_task_is_asked_to_stop_and_keeps_its_lease() -> None:
 
 
 def test_a_cancel_checks_the_owner() -> None:
-    assert Cancel(TASK_ID, "bob", "bob", None).apply(queued(user_id="alice"), NOW) is None
-    assert Cancel(TASK_ID, "alice", "alice", None).apply(queued(user_id="alice"), NOW) is not None
-    assert Cancel(TASK_ID, None, "operator", None).apply(queued(user_id="alice"), NOW) is not None
+    assert Cancel(TASK_ID, Scope.of("bob"), "bob", None).apply(queued(user_id="alice"), NOW) is None
+    assert Cancel(TASK_ID, Scope.of("alice"), "alice", None).apply(queued(user_id="alice"), NOW) is not None
+    assert Cancel(TASK_ID, EVERYONE, "operator", None).apply(queued(user_id="alice"), NOW) is not None
 
 
 def test_a_postponed_task_is_given_up_after_the_limit() -> None:
@@ -322,7 +323,7 @@ def test_a_replay_is_a_new_generation_with_the_old_token() -> None:
     spent: dict[str, Any] = {"crashes": 2, "releases": 1, "no_handler": 1, "cancel": wish_to_stop(), "progress": 5}
     spent["steps"] = (StepOutcome("charge", 1),)
     before = in_status(TaskStatus.DEAD_LETTER, error=an_error(), deadline=NOW, purge_at=NOW, **spent)
-    task = applied(Replay(TASK_ID, None, "operator", 5 * SECOND), before)
+    task = applied(Replay(TASK_ID, EVERYONE, "operator", 5 * SECOND), before)
     assert (task.status, task.generation, task.fencing_token) == (TaskStatus.QUEUED, 1, TOKEN)
     assert (task.attempts, task.crashes, task.releases, task.no_handler) == (0, 0, 0, 0)
     assert (task.cancel, task.error, task.deadline, task.progress, task.purge_at) == (None, None, None, None, None)
@@ -332,9 +333,9 @@ def test_a_replay_is_a_new_generation_with_the_old_token() -> None:
 
 def test_a_replay_of_what_has_changed_since_is_refused() -> None:
     dead = in_status(TaskStatus.FAILED, revision=7)
-    assert Replay(TASK_ID, None, "operator", ZERO, revision=6).apply(dead, NOW) is None
-    assert Replay(TASK_ID, None, "operator", ZERO, revision=7).apply(dead, NOW) is not None
-    assert Replay(TASK_ID, "bob", "bob", ZERO).apply(dead, NOW) is None
+    assert Replay(TASK_ID, EVERYONE, "operator", ZERO, revision=6).apply(dead, NOW) is None
+    assert Replay(TASK_ID, EVERYONE, "operator", ZERO, revision=7).apply(dead, NOW) is not None
+    assert Replay(TASK_ID, Scope.of("bob"), "bob", ZERO).apply(dead, NOW) is None
 
 
 # --- marks ------------------------------------------------------------------------------------------------------------

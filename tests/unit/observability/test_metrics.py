@@ -34,8 +34,8 @@ class Store:
         self.asked += 1
         return {TaskStatus.QUEUED: self.asked}
 
-    async def count_undriven(self) -> int:
-        return 0
+    async def undriven(self, limit: int) -> list[str]:
+        return []
 
 
 @pytest.mark.parametrize(("seconds", "rest"), [(0.01, 5), (0.3, 150), (60, 900)])

@@ -14,6 +14,7 @@ from taskframework.errors import TaskUnreadableError
 from taskframework.model.marks import MakeDue, Mark
 from taskframework.model.message import TaskMessage
 from taskframework.model.query import DeadMessage
+from taskframework.model.scope import Scope
 from taskframework.model.task import Task
 from taskframework.operations.collector import DeadLetterCollector
 from taskframework.stores.base import TaskStore
@@ -31,7 +32,7 @@ class FakeStore:
         self.kept: list[DeadMessage] = []
         self.may_keep = asyncio.Event()
 
-    async def get(self, task_id: str) -> Task | None:
+    async def get(self, task_id: str, scope: Scope) -> Task | None:
         if not self._is_readable:
             raise TaskUnreadableError(task_id, "a status nobody here knows")
         return self._task

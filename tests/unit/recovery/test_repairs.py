@@ -15,6 +15,7 @@ from taskframework.errors import BrokerUnavailableError, TopologyMismatchError
 from taskframework.model.events import TaskEvent
 from taskframework.model.query import DeadMessage
 from taskframework.model.retry import RetryPolicy
+from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Lease, Task
 from taskframework.moves import TaskMoves
@@ -101,7 +102,7 @@ def of(told: list[TaskEvent]) -> list[tuple[str, str]]:
 
 
 async def present(store: SqliteStore, task: Task) -> Task:
-    found = await store.get(task.task_id)
+    found = await store.get(task.task_id, EVERYONE)
     assert found is not None
     return found
 

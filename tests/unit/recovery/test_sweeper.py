@@ -9,8 +9,9 @@ from typing import cast
 import pytest
 
 from taskframework.brokers.base import Broker
+from taskframework.model.drivers import DISPATCH, Driver
 from taskframework.model.marks import Mark, ReserveDispatch
-from taskframework.model.status import CLAIMABLE, Priority, TaskStatus
+from taskframework.model.status import Priority, TaskStatus
 from taskframework.model.task import Task
 from taskframework.moves import TaskMoves
 from taskframework.recovery.sweeper import Sweeper
@@ -41,23 +42,24 @@ class Backlog:
         self.tasks |= {task.task_id: task for task in tasks}
         return tasks
 
-    async def due_for_dispatch(self, limit: int) -> Sequence[DueTask]:
-        now = self.clock.now()
+    async def due(self, driver: Driver, limit: int) -> Sequence[DueTask]:
+        assert driver is DISPATCH
         due = [
-            DueTask(task.task_id, task.task_type, task.lane, task.dispatch_epoch, task.dispatches, at, task.not_before)
+            DueTask(task.task_id, task.task_type, task.lane, 1, task.dispatches, 0, 0, task.not_before, at)
             for task in self.tasks.values()
-            if task.status in CLAIMABLE and (at := task.next_dispatch_at) is not None and at <= now
+            if driver.is_due(task, self.clock.now()) and (at := task.next_dispatch_at) is not None
         ]
-        return sorted(due, key=lambda task: task.next_dispatch_at)[:limit]
+        return sorted(due, key=lambda task: task.due)[:limit]
 
-    async def reserve(self, *reservations: ReserveDispatch) -> Sequence[Task]:
-        applied = [reservation.apply(self.tasks[reservation.task_id], self.clock.now()) for reservation in reservations]
-        reserved = [task for task in applied if task is not None]
-        self.tasks |= {task.task_id: task for task in reserved}
-        return reserved
+    async def apply(self, transition: Mark) -> Task | None:
+        task = transition.apply(self.tasks[transition.task_id], self.clock.now())
+        if task is not None:
+            self.tasks[task.task_id] = task
+        return task
 
     async def mark(self, *marks: Mark) -> None:
-        await self.reserve(*cast(tuple[ReserveDispatch, ...], marks))
+        for mark in marks:
+            await self.apply(mark)
 
     async def newest_running(self, task_type: str, lane: Priority) -> datetime | None:
         running = [task.not_before for task in self.tasks.values() if task.status is TaskStatus.RUNNING]

@@ -15,6 +15,7 @@ from taskframework.bus import EventBus
 from taskframework.errors import StoreUnavailableError, TaskUnreadableError
 from taskframework.model.events import TaskEvent
 from taskframework.model.message import TaskMessage
+from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import CancelRequest, Lease, Task
 from taskframework.model.transitions import Transition
@@ -136,7 +137,7 @@ async def test_what_cannot_be_claimed_is_not_waited_for_nor_changed(
     task = new_task(now=clock.now()).evolve(**{**why_not, "not_before": clock.now() + later})
     there = (await store.insert(task)).task
     assert await asked(station, message_of(there, dispatch_epoch=1)) is Refusal.NOT_NEEDED
-    assert await store.get(task.task_id) == there
+    assert await store.get(task.task_id, EVERYONE) == there
     assert clock.monotonic() == 0
 
 
@@ -181,7 +182,7 @@ async def test_what_waits_for_a_newer_worker_is_put_off(
     task = (await store.insert(new_task(now=clock.now()).evolve(**foreign))).task
     clock.advance(1)
     assert await asked(station, message_of(task, task_type="test-task", dispatch_epoch=epoch)) is refusal
-    after = await store.get(task.task_id)
+    after = await store.get(task.task_id, EVERYONE)
     assert after is not None
     assert (after.status, after.no_handler, after.attempts) == (task.status, postponed, 0)
 
@@ -189,7 +190,7 @@ async def test_what_waits_for_a_newer_worker_is_put_off(
 async def test_what_only_a_newer_release_can_read_is_marked_unread(
     store: Forgetful, station: ClaimStation, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def unreadable(task_id: str) -> None:
+    async def unreadable(task_id: str, scope: Scope) -> None:
         raise TaskUnreadableError(task_id, "a status of tomorrow")
 
     task = (await store.insert(new_task(now=clock.now()).evolve(schema_version=99))).task
@@ -197,7 +198,7 @@ async def test_what_only_a_newer_release_can_read_is_marked_unread(
         patch.setattr(store, "get", unreadable)
         assert await asked(station, message_of(task)) is Refusal.NOT_OURS
         assert await station.hand_over(message_of(task, dispatch_epoch=2)) is Refusal.NOT_OURS
-    after = await store.get(task.task_id)
+    after = await store.get(task.task_id, EVERYONE)
     assert after is not None
     assert (after.no_handler, after.next_dispatch_at) == (1, clock.now() + timedelta(seconds=30))
 
@@ -207,7 +208,7 @@ async def test_an_old_message_of_a_type_that_nobody_runs_changes_nothing(
 ) -> None:
     task = (await store.insert(new_task(now=clock.now()))).task
     assert await station.postpone(message_of(task, dispatch_epoch=2)) is Refusal.NOT_OURS
-    assert (await store.get(task.task_id), events) == (task, [])
+    assert (await store.get(task.task_id, EVERYONE), events) == (task, [])
 
 
 async def test_a_type_that_nobody_runs_for_too_long_is_told_as_dead(
@@ -218,7 +219,7 @@ async def test_a_type_that_nobody_runs_for_too_long_is_told_as_dead(
         assert events == []
         assert await station.postpone(message_of(task)) is Refusal.NOT_OURS
         clock.advance(30)
-        present = await store.get(task.task_id)
+        present = await store.get(task.task_id, EVERYONE)
         assert present is not None
         task = present
     assert task.status is TaskStatus.DEAD_LETTER
@@ -231,7 +232,7 @@ async def test_what_is_handed_over_is_due_for_the_sweeper(
 ) -> None:
     task = (await store.insert(new_task(now=clock.now(), next_dispatch_at=clock.now() + timedelta(hours=1)))).task
     assert await station.hand_over(message_of(task), timedelta(seconds=seconds)) is Refusal.NOT_OURS
-    after = await store.get(task.task_id)
+    after = await store.get(task.task_id, EVERYONE)
     assert after is not None
     assert after.next_dispatch_at == clock.now() + timedelta(seconds=seconds)
     assert after.status is TaskStatus.QUEUED

@@ -38,8 +38,8 @@ class Renewals:
         self.renewed: list[list[str]] = []
         self.looked: list[list[str]] = []
 
-    async def renew(self, worker_id: str, fences: Sequence[Fence], lease: timedelta) -> dict[str, Renewal]:
-        assert (worker_id, lease) == ("worker", self.lease)
+    async def renew(self, fences: Sequence[Fence], lease: timedelta) -> dict[str, Renewal]:
+        assert lease == self.lease
         self.renewed.append([fence.task_id for fence in fences])
         await self._fail(self.renewal_ends)
         return {
@@ -80,7 +80,7 @@ def store() -> Renewals:
 
 @pytest.fixture
 def heartbeat(store: Renewals, clock: FakeClock) -> Heartbeat:
-    return Heartbeat(cast(TaskStore, store), clock, "worker", LEASE)
+    return Heartbeat(cast(TaskStore, store), clock, LEASE)
 
 
 @asynccontextmanager
@@ -186,7 +186,7 @@ async def test_who_consumes_is_told_of_a_store_that_is_away(
 ) -> None:
     told: list[StoreUnavailableError] = []
     store.lease = timedelta(milliseconds=30)  # a third of it is waited for
-    heartbeat = Heartbeat(cast(TaskStore, store), clock, "worker", store.lease, told.append)
+    heartbeat = Heartbeat(cast(TaskStore, store), clock, store.lease, told.append)
     attempt(heartbeat, clock)
     assert await heartbeat.beat()
     store.renewal_ends = trouble

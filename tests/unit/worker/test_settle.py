@@ -20,6 +20,7 @@ from taskframework.model.events import AttemptFinished, TaskEvent
 from taskframework.model.interventions import Reap
 from taskframework.model.outcome import Failed, Outcome, Released, Succeeded, describe
 from taskframework.model.retry import RetryPolicy
+from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task
 from taskframework.model.transitions import Claim, Fence, Transition
@@ -68,9 +69,9 @@ class Forgetful(SqliteStore):
             raise StoreUnavailableError
         return task
 
-    async def get(self, task_id: str, *, owner: str | None = None) -> Task | None:
+    async def get(self, task_id: str, scope: Scope) -> Task | None:
         self._look()
-        return await super().get(task_id, owner=owner)
+        return await super().get(task_id, scope)
 
     def _look(self) -> None:
         if self.is_away:
@@ -119,7 +120,7 @@ class Bench:
         return delivery
 
     async def present(self, attempt: RunningAttempt) -> Task:
-        task = await self.store.get(attempt.task.task_id)
+        task = await self.store.get(attempt.task.task_id, EVERYONE)
         assert task is not None
         return task
 
@@ -237,7 +238,7 @@ async def test_a_task_that_nobody_holds_is_told_as_such(bench: Bench, caplog: py
 async def test_a_stale_outcome_of_a_task_that_only_a_newer_release_can_read_is_told(
     bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def unreadable(task_id: str) -> None:
+    async def unreadable(task_id: str, scope: Scope) -> None:
         raise TaskUnreadableError(task_id, "a status of tomorrow")
 
     attempt = await bench.taken_away()
@@ -255,7 +256,7 @@ async def test_without_the_store_a_lost_lease_is_counted_all_the_same(
     monkeypatch.setattr("taskframework.worker.settle._TOLD_WITHIN", 0.01)
     bench.store.is_away = trouble == "away"
     if trouble == "hangs":
-        monkeypatch.setattr(bench.store, "get", lambda _: asyncio.Event().wait())
+        monkeypatch.setattr(bench.store, "get", lambda *_: asyncio.Event().wait())
     await bench.station.discard(attempt)
     assert bench.stale == ["test-task"]
     told(caplog, attempt, None, None)

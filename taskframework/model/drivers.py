@@ -1,0 +1,119 @@
+"""The drivers: which field of a task makes some process go on with it, and when.
+
+Each driver is said here once, as data. The due queries of both stores, the columns of SQLite, the indexes of MongoDB,
+the count of undriven tasks and `doctor` derive from it; `docs/adding/driver.md` tells how to add one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import Any, cast
+
+from taskframework.model.status import CLAIMABLE, LIVE, TaskStatus
+from taskframework.model.task import Task
+
+_ANY_STATUS = frozenset(TaskStatus)
+
+
+@dataclass(frozen=True)
+class Driver:
+    """A field with a time. Once that has passed, a repair finds the task by it."""
+
+    #: What it is called in messages.
+    name: str
+    #: Where the time is in a task; a dot leads into a record inside it.
+    field: str
+    #: Its index in MongoDB.
+    index: str
+    #: The statuses in which the time counts.
+    statuses: frozenset[TaskStatus]
+    #: The statuses in which a task without this time is undriven: nothing would ever move it on.
+    needed_in: frozenset[TaskStatus]
+    #: Two fields with numbers: the time is needed only while the first is below the second. None: always.
+    needed_while_below: tuple[str, str] | None = None
+    #: A field that must be null; while it has a value, the time does not count. None: no such field.
+    unless: str | None = None
+    #: A field with another time that must have passed as well. None: no such field.
+    also_passed: str | None = None
+
+    @cached_property
+    def covers_every_status(self) -> bool:
+        """Whether the time counts whatever the status is."""
+        return self.statuses == _ANY_STATUS
+
+    @cached_property
+    def is_always_needed(self) -> bool:
+        """Whether no task in `statuses` may be without this time."""
+        return self.needed_in == self.statuses and self.needed_while_below is None
+
+    def time_of(self, task: Task) -> datetime | None:
+        """When this driver is due for a task; None if it does not drive it."""
+        if task.status not in self.statuses or (self.unless and getattr(task, self.unless) is not None):
+            return None
+        return self._time_in(task)
+
+    def is_due(self, task: Task, now: datetime, grace: timedelta = timedelta(0)) -> bool:
+        """Whether the time passed more than `grace` ago, and the other time as well, if there is one."""
+        due = self.time_of(task)
+        also_passed = self.also_passed is None or getattr(task, self.also_passed) <= now
+        return due is not None and due <= now - grace and also_passed
+
+    def is_missing(self, task: Task) -> bool:
+        """Whether the task needs this time and is without it."""
+        if task.status not in self.needed_in or self._time_in(task) is not None:
+            return False
+        if self.needed_while_below is None:
+            return True
+        number, goal = self.needed_while_below
+        return bool(getattr(task, number) < getattr(task, goal))
+
+    def _time_in(self, task: Task) -> datetime | None:
+        value: Any = task
+        for name in self._path:
+            value = getattr(value, name, None)
+        return cast(datetime | None, value)
+
+    @cached_property
+    def _path(self) -> list[str]:
+        return self.field.split(".")
+
+
+#: The sweeper sends a message for the task.
+DISPATCH = Driver(
+    name="dispatch",
+    field="next_dispatch_at",
+    index="due",
+    statuses=CLAIMABLE,
+    needed_in=CLAIMABLE,
+    also_passed="not_before",
+)
+#: The reaper takes the task from a worker that stopped renewing its lease.
+LEASE = Driver(
+    name="lease",
+    field="lease.expires_at",
+    index="lease",
+    statuses=frozenset({TaskStatus.RUNNING}),
+    needed_in=frozenset({TaskStatus.RUNNING}),
+)
+#: A task past its deadline is ended, or asked to stop.
+DEADLINE = Driver(
+    name="deadline", field="deadline", index="deadline", statuses=LIVE, needed_in=frozenset(), unless="cancel"
+)
+#: The relay publishes the events that nobody surely heard.
+OUTBOX = Driver(
+    name="outbox",
+    field="publish_at",
+    index="publish",
+    statuses=_ANY_STATUS,
+    needed_in=LIVE,
+    needed_while_below=("published_sequence", "sequence"),
+)
+
+DRIVERS = (DISPATCH, LEASE, DEADLINE, OUTBOX)
+
+
+def missing_drivers(task: Task) -> list[Driver]:
+    """The drivers that this task needs and is without; with one of them missing it is undriven."""
+    return [driver for driver in DRIVERS if driver.is_missing(task)]

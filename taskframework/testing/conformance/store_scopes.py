@@ -1,0 +1,50 @@
+"""Store suite: what is outside a scope is not there, whichever way somebody asks for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from taskframework.model.interventions import Cancel, Replay
+from taskframework.model.query import TaskFilter
+from taskframework.model.scope import EVERYONE, Scope
+from taskframework.model.status import TaskStatus
+from taskframework.stores.base import TaskStore
+from taskframework.testing.conformance.store_suite import SECOND, StoreSuite, moved, put, put_final, refused
+
+ALICE = Scope.of("alice")
+#: Also the names that a careless filter takes for "anybody", or for a part of a name.
+STRANGERS = [Scope.of(name) for name in ("bob", "", "ALICE", "alice ", "ali", "$ne", "%", "None")]
+
+
+class ScopeCases(StoreSuite):
+    """What every read and operation makes of its scope."""
+
+    async def test_a_task_is_read_by_its_owner_and_by_who_may_see_everyones(self, store: TaskStore) -> None:
+        task = await put(store, user_id="alice")
+        for scope in (ALICE, EVERYONE):
+            assert await store.get(task.task_id, scope) == task
+
+    @pytest.mark.parametrize("stranger", STRANGERS, ids=str)
+    async def test_a_stranger_reads_lists_and_changes_nothing(self, store: TaskStore, stranger: Scope) -> None:
+        task = await put(store, user_id="alice")
+        dead = await put_final(store, TaskStatus.FAILED, user_id="alice")
+        assert await store.get(task.task_id, stranger) is None
+        for filter in (TaskFilter(), TaskFilter(TaskStatus.QUEUED), TaskFilter(dead=True)):
+            assert (await store.list_tasks(stranger, filter, limit=10)).items == ()
+        await refused(store, Cancel(task.task_id, stranger, "bob", None))
+        await refused(store, Replay(dead.task_id, stranger, "bob", SECOND))
+
+    async def test_everybody_lists_their_own(self, store: TaskStore) -> None:
+        mine, theirs = await put(store, user_id="alice"), await put(store, user_id="bob")
+        my_dead = await put_final(store, TaskStatus.FAILED, user_id="alice")
+        await put_final(store, TaskStatus.DEAD_LETTER, user_id="bob")
+        listed = (await store.list_tasks(ALICE, TaskFilter(), limit=10)).items
+        assert {task.task_id for task in listed} == {mine.task_id, my_dead.task_id}
+        assert (await store.list_tasks(ALICE, TaskFilter(dead=True), limit=10)).items == (my_dead,)
+        assert (await store.list_tasks(Scope.of("bob"), TaskFilter(TaskStatus.QUEUED), limit=10)).items == (theirs,)
+        assert len((await store.list_tasks(EVERYONE, TaskFilter(), limit=10)).items) == 4
+
+    async def test_the_owner_changes_what_is_theirs(self, store: TaskStore) -> None:
+        task = await put(store, user_id="alice")
+        await moved(store, Cancel(task.task_id, ALICE, "alice", None))
+        await moved(store, Replay(task.task_id, ALICE, "alice", SECOND))
