@@ -9,7 +9,6 @@ from datetime import timedelta
 from typing import TypeVar
 
 from taskframework.model.marks import MarkDispatched
-from taskframework.model.scope import EVERYONE
 from taskframework.model.status import CLAIMABLE, FINAL
 from taskframework.model.task import HistoryEntry, Task
 from taskframework.model.transitions import Fence
@@ -122,7 +121,7 @@ class World:
         self.crowd = 1 + self.seed % 2
 
     async def task(self, task_id: str) -> Task:
-        task = await self.store.get(task_id, EVERYONE)
+        task = await self.store.get(task_id)
         assert task is not None
         return task
 
