@@ -46,11 +46,12 @@ from taskframework.submission.producer import DispatchPolicy, TaskMessageProduce
 from taskframework.submission.service import TaskSubmissionService
 from taskframework.submission.types import TaskTypes
 from taskframework.tasks.registry import TaskRegistry
+from taskframework.worker.admission import Admission
 from taskframework.worker.claim import ClaimPolicy, ClaimStation
 from taskframework.worker.consumer import TaskConsumer
+from taskframework.worker.deliveries import PendingDeliveries
 from taskframework.worker.executor import TaskExecutorService
 from taskframework.worker.heartbeat import Heartbeat
-from taskframework.worker.held import InHand
 from taskframework.worker.intake import Intake
 from taskframework.worker.patience import StoreBreaker
 from taskframework.worker.settle import SettleStation
@@ -193,8 +194,9 @@ def build_plant(desk: Desk, broker: Broker, *, executes: bool) -> Plant:
     )
     producer = TaskMessageProducer(store, broker, clock, policy, topology.doubt)
     bridge = ExternalEventBridge(store, TaskEventPublisher(broker, metrics.event_published), settings.app.source)
-    breaker = StoreBreaker(store.ping, clock)
-    heartbeat_and_worker = _build_worker(desk, broker, metrics, breaker) if executes else None
+    deliveries = PendingDeliveries(clock, lambda: broker.consumer_timeout)
+    breaker = StoreBreaker(store.ping, clock, (lambda: deliveries.unanswered) if executes else None)
+    heartbeat_and_worker = _build_worker(desk, broker, metrics, breaker, deliveries) if executes else None
     heartbeat, worker = heartbeat_and_worker or (None, None)
     _register_listeners(desk, producer if dispatches else None, bridge, metrics, heartbeat)
     repairs = _repairs(desk, broker, producer, bridge, metrics, topology, breaker)
@@ -247,11 +249,11 @@ def _register_listeners(
     task_log.listen(bus)
 
 
-def _build_worker(desk: Desk, broker: Broker, metrics: Metrics, breaker: StoreBreaker) -> tuple[Heartbeat, Worker]:
+def _build_worker(
+    desk: Desk, broker: Broker, metrics: Metrics, breaker: StoreBreaker, deliveries: PendingDeliveries
+) -> tuple[Heartbeat, Worker]:
     settings, store, bus, clock = desk.settings, desk.store, desk.bus, desk.clock
     worker_id = new_worker_id()
-    in_hand = InHand(clock, lambda: broker.consumer_timeout)
-    breaker.held = lambda: in_hand.unanswered
     heartbeat = Heartbeat(store, clock, settings.worker.lease, breaker.open)
     executor = TaskExecutorService(
         desk.moves, clock, threads=settings.worker.max_threads, processes=settings.worker.max_processes
@@ -272,8 +274,8 @@ def _build_worker(desk: Desk, broker: Broker, metrics: Metrics, breaker: StoreBr
         settlement,
         heartbeat,
         breaker,
-        in_hand,
-        Suspects(settings.worker.max_crashes, settings.worker.lease),
+        deliveries,
+        Admission([Suspects(settings.worker.max_crashes, settings.worker.lease)]),
         slots=settings.worker.concurrency,
     )
     intake = Intake(broker, consumer, breaker, clock, settings.worker.prefetch)

@@ -82,7 +82,7 @@ class ReserveDispatch:
 
 @dataclass(frozen=True, slots=True)
 class MakeDue:
-    """A message of this epoch is gone and nobody claimed: the sweeper sends another one, after `delay` at most."""
+    """A message of this epoch is gone and nobody claimed: the sweeper sends another one after `delay`."""
 
     task_id: str
     dispatch_epoch: int
@@ -91,8 +91,7 @@ class MakeDue:
     def apply(self, task: Task, now: datetime) -> Task | None:
         if task.status not in CLAIMABLE or task.dispatch_epoch != self.dispatch_epoch:
             return None
-        due = now + self.delay
-        return task.evolve(next_dispatch_at=min(due, task.next_dispatch_at or due), dispatches=0)
+        return task.evolve(next_dispatch_at=now + self.delay, dispatches=0)
 
 
 @dataclass(frozen=True, slots=True)

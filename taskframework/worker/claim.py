@@ -20,6 +20,7 @@ from taskframework.model.task import SCHEMA_VERSION, Task, new_claim_id
 from taskframework.model.transitions import Claim, Fence
 from taskframework.moves import NotMade, TaskMoves
 from taskframework.stores.base import TaskStore
+from taskframework.worker.admission import PutOff
 from taskframework.worker.attempt import RunningAttempt
 
 
@@ -85,6 +86,9 @@ class ClaimStation:
         Raises:
             StoreUnavailableError: if the store cannot be asked; ask again with the same claim.
         """
+        if claim.task_type is not None and not self._knows(claim.task_type):
+            is_there = await self._store.get(claim.task_id, EVERYONE) is not None
+            return await self._postpone(claim) if is_there else Refusal.NO_DOCUMENT
         asked_at = self._clock.monotonic()
         made = await self._moves.make_once(claim, start_of_attempt)
         if isinstance(made, NotMade):
@@ -111,35 +115,32 @@ class ClaimStation:
         early = task.not_before - self._store.now() + _TICK
         return early.total_seconds() if timedelta(0) < early <= _HARDLY_EARLY else None
 
-    async def postpone(self, message: TaskMessage) -> Refusal:
-        """Nobody here knows this type: leave the task to a newer worker."""
-        if await self._store.get(message.task_id, EVERYONE) is None:
-            return Refusal.NO_DOCUMENT
-        await self._moves.make(self._postponement(message.task_id, message.dispatch_epoch))
-        return Refusal.NOT_OURS
-
-    async def hand_over(self, message: TaskMessage, delay: timedelta = timedelta(0)) -> Refusal:
-        """Nobody here comes to claim it: leave the task to the sweeper, which sends another message after `delay`."""
+    async def hand_over(self, message: TaskMessage, put_off: PutOff) -> Refusal:
+        """Nobody here comes to claim it: leave the task to the sweeper, which sends another message when it is due."""
         with contextlib.suppress(TaskUnreadableError):
             if await self._store.get(message.task_id, EVERYONE) is None:
                 return Refusal.NO_DOCUMENT
+        delay = put_off.delay(self._store.now())
         await self._store.mark(MakeDue(message.task_id, message.dispatch_epoch, delay))
+        return Refusal.NOT_OURS
+
+    async def _postpone(self, claim: Claim) -> Refusal:
+        """Nobody here can run it: leave the task to a newer worker."""
+        await self._moves.make(self._postponement(claim))
         return Refusal.NOT_OURS
 
     async def _refuse(self, claim: Claim, refused: NotMade) -> Refusal:
         current = refused.present
         if refused.is_unreadable:
             # Marked instead of moved: a move gives the task back, and this one cannot be read.
-            await self._store.mark(self._postponement(claim.task_id, claim.dispatch_epoch))
+            await self._store.mark(self._postponement(claim))
             return Refusal.NOT_OURS
         if current is None:
             return Refusal.NO_DOCUMENT
         is_waiting = current.status in CLAIMABLE and current.dispatch_epoch == claim.dispatch_epoch
         is_foreign = current.schema_version > SCHEMA_VERSION or not self._knows(current.task_type)
-        if not (is_waiting and is_foreign):
-            return Refusal.NOT_NEEDED
-        await self._moves.make(self._postponement(claim.task_id, claim.dispatch_epoch))
-        return Refusal.NOT_OURS
+        return await self._postpone(claim) if is_waiting and is_foreign else Refusal.NOT_NEEDED
 
-    def _postponement(self, task_id: str, dispatch_epoch: int) -> Postpone:
-        return Postpone(task_id, dispatch_epoch, self._policy.no_handler_delay, self._policy.no_handler_limit)
+    def _postponement(self, claim: Claim) -> Postpone:
+        policy = self._policy
+        return Postpone(claim.task_id, claim.dispatch_epoch, policy.no_handler_delay, policy.no_handler_limit)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from collections.abc import Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
+from contextlib import AsyncExitStack
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from opentelemetry.trace import SpanKind
 
@@ -18,22 +19,24 @@ from taskframework.model.message import read_message
 from taskframework.model.status import Priority
 from taskframework.tasks.registry import Registration, TaskRegistry
 from taskframework.telemetry import log_with, span
+from taskframework.worker.admission import Admission, Candidate, PutOff
 from taskframework.worker.attempt import RunningAttempt
 from taskframework.worker.claim import ClaimStation, Refusal
+from taskframework.worker.deliveries import PendingDeliveries, PendingDelivery, Stage
 from taskframework.worker.executor import LeaseLostError, TaskExecutorService
 from taskframework.worker.heartbeat import Heartbeat
-from taskframework.worker.held import HeldDelivery, InHand, Stage
 from taskframework.worker.lanes import Lanes
 from taskframework.worker.patience import StoreBreaker
 from taskframework.worker.settle import SettleStation
-from taskframework.worker.suspects import Suspects
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 #: Longest wait for the store to take the mark of a delivery that is handed over, in seconds.
 _MARK_SECONDS = 5.0
-#: When a suspect that could not have its turn comes again.
-_PUT_OFF = timedelta(seconds=5)
+#: What becomes of a delivery when the store stays away.
+_AT_ONCE = PutOff(timedelta(0))
 
 
 class TaskConsumer:
@@ -47,8 +50,8 @@ class TaskConsumer:
         settlement: SettleStation,
         heartbeat: Heartbeat,
         breaker: StoreBreaker,
-        in_hand: InHand,
-        suspects: Suspects,
+        deliveries: PendingDeliveries,
+        admission: Admission,
         *,
         slots: int,
     ) -> None:
@@ -58,17 +61,17 @@ class TaskConsumer:
         self._settlement = settlement
         self._heartbeat = heartbeat
         self._breaker = breaker
-        self.in_hand = in_hand
-        self._suspects = suspects
+        self.deliveries = deliveries
+        self._admission = admission
         self.slots = slots
-        self.lanes: Lanes[HeldDelivery] = Lanes(slots, self._start)
+        self.lanes: Lanes[PendingDelivery] = Lanes(slots, self._start)
         self._handling: set[asyncio.Task[None]] = set()
         self._unreadable: list[tuple[Delivery, str]] = []
         self._context = contextvars.copy_context()
         self._is_closing = False
 
-    def take(self, delivery: Delivery) -> None:
-        """The broker's callback: never runs task code, never waits.
+    def take(self, consumed_as: str, delivery: Delivery) -> None:
+        """The broker's callback for the queues of a task type: never runs task code, never waits.
 
         What nobody can read leaves at once: thousands of such messages must not wait in the line of those in between.
         """
@@ -77,21 +80,21 @@ class TaskConsumer:
         except MessageUnreadableError as error:
             self._turn_away(delivery, error.reason)
         else:
-            self.lanes.put(self.in_hand.take(delivery, message), delivery.lane)
+            self.lanes.put(self.deliveries.add(delivery, message, consumed_as), delivery.lane)
 
     async def keep_time(self) -> None:
         """Until cancelled, acknowledge early what runs for long and hand over what waited for long."""
         while True:
             try:
-                self._hand_over_all(self.in_hand.long_waiting())
+                self._hand_over_all(self.deliveries.long_waiting())
                 await self._acknowledge_early()
             except Exception:
                 logger.exception("deliveries in hand could not be looked after; trying again")
-            await self.in_hand.rest()
+            await self.deliveries.rest()
 
-    async def retire(self) -> None:
-        """The consumers of what is in hand were stopped."""
-        self.in_hand.retire()
+    async def retire(self, task_types: Collection[str]) -> None:
+        """The consumers of these types were stopped."""
+        self.deliveries.retire(task_types)
         await self._acknowledge_early()
 
     def hand_over_what_waits(self) -> None:
@@ -102,7 +105,7 @@ class TaskConsumer:
         """Start nothing more, and give what has not started back to the broker."""
         self._is_closing = True
         self._breaker.give_up()
-        await asyncio.gather(*(held.put_back() for held in self.lanes.close()))
+        await asyncio.gather(*(pending.put_back() for pending in self.lanes.close()))
 
     async def finished(self) -> None:
         """Wait until every started delivery is done with."""
@@ -127,9 +130,9 @@ class TaskConsumer:
         for delivery, _ in rejected:
             await delivery.reject()
 
-    def _start(self, held: HeldDelivery, lane: Priority) -> None:
-        held.stage = Stage.CLAIMING
-        self._begin(self._see_through(held, lane))
+    def _start(self, pending: PendingDelivery, lane: Priority) -> None:
+        pending.stage = Stage.CLAIMING
+        self._begin(self._see_through(pending, lane))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         # A copy for each: what is set for one task, for its log lines and spans, is not seen by the next.
@@ -137,81 +140,80 @@ class TaskConsumer:
         self._handling.add(task)
         task.add_done_callback(self._handling.discard)
 
-    async def _see_through(self, held: HeldDelivery, lane: Priority) -> None:
+    async def _see_through(self, pending: PendingDelivery, lane: Priority) -> None:
         try:
-            await self.handle(held)
+            await self.handle(pending)
         except Exception:
-            logger.exception("a delivery of %s could not be handled", held.delivery.queue)
+            logger.exception("a delivery of %s could not be handled", pending.delivery.queue)
             # Its document has its own driver; kept in hand, the message would cost a place of the prefetch for good.
-            await held.ack()
+            await pending.ack()
         finally:
-            self.in_hand.drop(held)
+            self.deliveries.remove(pending)
             self.lanes.release(lane)
 
-    async def handle(self, held: HeldDelivery) -> None:
-        """Claim, execute and settle one delivery."""
-        async with self._suspects.turn(held.delivery.headers) as is_its_turn:
-            await (self._claim_and_run(held) if is_its_turn else self._hand_over(held, _PUT_OFF))
+    async def handle(self, pending: PendingDelivery) -> None:
+        """Admit, claim, execute and settle one delivery."""
+        registration = self._registry.get(pending.message.task_type)
+        claim = self._claims.request(pending.message)
+        async with AsyncExitStack() as holding:
+            candidate = Candidate(pending.message, pending.delivery.headers, registration, claim.claim_id, holding)
+            answer: PutOff | RunningAttempt | Refusal | None
+            answer = await self._answered(pending, lambda: self._admission.admit(candidate))
+            if answer is None:
+                await failpoint.reached("deliver.before_claim")
+                answer = await self._answered(pending, lambda: self._claims.claim(claim))
+            if isinstance(answer, PutOff):
+                await (pending.put_back() if self._is_closing else self._hand_over(pending, answer))
+            elif isinstance(answer, Refusal):
+                await (pending.reject() if answer is Refusal.NO_DOCUMENT else pending.ack())
+            elif registration is not None:
+                pending.stage = Stage.RUNNING
+                await self._run(registration, answer, pending)
 
-    async def _claim_and_run(self, held: HeldDelivery) -> None:
-        registration = self._registry.get(held.message.task_type)
-        await failpoint.reached("deliver.before_claim")
-        attempt = await self._claim(held, registration)
-        if attempt is None:
-            await (held.put_back() if self._is_closing else self._hand_over(held))
-        elif isinstance(attempt, Refusal):
-            await (held.reject() if attempt is Refusal.NO_DOCUMENT else held.ack())
-        elif registration is not None:
-            held.stage = Stage.RUNNING
-            await self._run(registration, attempt, held)
-
-    async def _claim(self, held: HeldDelivery, registration: Registration | None) -> RunningAttempt | Refusal | None:
-        """Claim; while the store is away the delivery is held, neither acknowledged nor sent back.
+    async def _answered(self, pending: PendingDelivery, ask: Callable[[], Awaitable[T]]) -> T | PutOff:
+        """Ask the store; while it is away the delivery is kept, neither acknowledged nor sent back.
 
         Returns:
-            None if the store was away for too long, or is away when the worker stops.
+            The answer; put off if the store was away for too long, or is away when the worker stops.
         """
-        claim = self._claims.request(held.message)
-        while await self._breaker.closed(within=self.in_hand.seconds_to_claim(held)):
+        while await self._breaker.closed(within=self.deliveries.seconds_to_claim(pending)):
             try:
-                if registration is None:
-                    return await self._claims.postpone(held.message)
-                return await self._claims.claim(claim)
+                return await ask()
             except StoreUnavailableError as error:
                 self._breaker.open(error)
-        return None
+        return _AT_ONCE
 
-    def _hand_over_all(self, leaving: Iterable[HeldDelivery]) -> None:
-        for held in leaving:
-            held.stage = Stage.LEAVING
-            self.lanes.remove(held, held.delivery.lane)
-            self._begin(self._leave(held))
+    def _hand_over_all(self, leaving: Iterable[PendingDelivery]) -> None:
+        for pending in leaving:
+            pending.stage = Stage.LEAVING
+            self.lanes.remove(pending, pending.delivery.lane)
+            self._begin(self._leave(pending))
 
-    async def _leave(self, held: HeldDelivery) -> None:
+    async def _leave(self, pending: PendingDelivery) -> None:
         try:
-            await self._hand_over(held)
+            await self._hand_over(pending)
         finally:
-            self.in_hand.drop(held)
+            self.deliveries.remove(pending)
 
-    async def _hand_over(self, held: HeldDelivery, delay: timedelta = timedelta(0)) -> None:
-        """Leave a task that nobody here came to claim to the sweeper.
+    async def _hand_over(self, pending: PendingDelivery, put_off: PutOff = _AT_ONCE) -> None:
+        """Leave a task that nobody here may or can claim now to the sweeper.
 
         If the store does not take the mark, the task is late and not lost: its document says when it is due.
         """
         refusal = Refusal.NOT_OURS
         try:
             async with asyncio.timeout(_MARK_SECONDS):
-                refusal = await self._claims.hand_over(held.message, delay)
+                refusal = await self._claims.hand_over(pending.message, put_off)
         except (StoreError, TimeoutError) as error:
-            logger.info("task %s waits for its due time: %s", held.message.task_id, error)
+            logger.info("task %s waits for its due time: %s", pending.message.task_id, error)
         await failpoint.reached("hand_over.after_write")
-        await (held.reject() if refusal is Refusal.NO_DOCUMENT else held.ack())
+        await (pending.reject() if refusal is Refusal.NO_DOCUMENT else pending.ack())
 
     async def _acknowledge_early(self) -> None:
-        await asyncio.gather(*(held.ack_early() for held in self.in_hand.long_running()))
+        await asyncio.gather(*(pending.ack_early() for pending in self.deliveries.long_running()))
 
-    async def _run(self, registration: Registration, attempt: RunningAttempt, held: HeldDelivery) -> None:
-        task, delivery = attempt.task, held.delivery
+    async def _run(self, registration: Registration, attempt: RunningAttempt, pending: PendingDelivery) -> None:
+        task, delivery = attempt.task, pending.delivery
         traceparent = delivery.headers.get("traceparent") or task.traceparent
         attributes: dict[str, str | int] = {
             "messaging.system": "rabbitmq",
@@ -232,9 +234,9 @@ class TaskConsumer:
                 )
                 await failpoint.reached("execute.before")
                 outcome = await self._executor.execute(registration, attempt)
-                await self._settlement.settle(registration, attempt, outcome, held)
+                await self._settlement.settle(registration, attempt, outcome, pending)
         except LeaseLostError:
             await self._settlement.discard(attempt)
-            await held.ack()
+            await pending.ack()
         finally:
             self._heartbeat.remove(attempt)

@@ -1,15 +1,17 @@
-"""What a worker takes in: how many messages, and when none at all.
+"""What a worker takes in of each task type: how many messages, and when none at all.
 
 Prefetch is credit that the broker renews with every acknowledgement. A message acknowledged early renews it while its
 task still holds a slot, so the credit must shrink with the slots; and RabbitMQ fixes it when a consumer registers. So
-this is the one place that compares what the worker should consume with what it does, and registers anew.
+this is the one place that compares, for each type by itself, what should be consumed with what is, and registers anew.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from taskframework.brokers.base import Broker, ConsumeRequest, Consumption
@@ -51,16 +53,29 @@ def prefetch(free: int, types: int, limit: int | Literal["auto"]) -> int:
     return count if limit == "auto" else min(count, limit)
 
 
-def is_worth_a_registration(present: int, wanted: int, slots: int) -> bool:
-    """Whether consuming for `wanted` slots rather than for `present` ones is worth new consumers."""
+def is_worth_a_registration(present: int, wanted: int, most: int) -> bool:
+    """Whether consuming for `wanted` slots, of `most` that the type may have, is worth new consumers."""
     if present == wanted:
         return False
-    at_the_end = 0 in (present, wanted) or wanted == slots
-    return at_the_end or abs(wanted - present) >= max(1, slots * _STEP)
+    at_the_end = 0 in (present, wanted) or wanted == most
+    return at_the_end or abs(wanted - present) >= max(1, most * _STEP)
+
+
+@dataclass(frozen=True, slots=True)
+class Consumed:
+    """What is consumed of one task type."""
+
+    consumption: Consumption
+    #: How many it is consumed for; the prefetch follows from it.
+    slots: int
+
+
+#: The most slots that a task type may have at present; None leaves it to the worker.
+Ceiling = Callable[[str], int | None]
 
 
 class Intake:
-    """Keeps the consumers of one worker as they should be."""
+    """Keeps the consumers of one worker as they should be, those of each task type by themselves."""
 
     def __init__(
         self,
@@ -69,6 +84,7 @@ class Intake:
         breaker: StoreBreaker,
         clock: Clock,
         limit: int | Literal["auto"],
+        ceilings: Sequence[Ceiling] = (),
     ) -> None:
         """Prepare without consuming.
 
@@ -78,16 +94,16 @@ class Intake:
             breaker: while it is open nothing is consumed.
             clock: for the pauses.
             limit: the setting `worker.prefetch`.
+            ceilings: bound single types; asked at each look, so they answer at once.
         """
         self._broker = broker
         self._consumer = consumer
         self._breaker = breaker
         self._clock = clock
         self._limit = limit
+        self._ceilings = ceilings
         self._types: Sequence[str] = ()
-        self._consumption: Consumption | None = None
-        #: The slots for which it is consumed now.
-        self._present = 0
+        self._consumed: dict[str, Consumed] = {}
         self._is_stopping = False
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -95,22 +111,30 @@ class Intake:
     def start(self, task_types: Sequence[str]) -> None:
         """Consume the queues of these types from now on, whenever that is right."""
         self._types = task_types
-        self._breaker.on_change = self._wake.set
+        self._breaker.on_change = self.wake
         if task_types:
             self._task = asyncio.create_task(self._run())
+
+    def wake(self) -> None:
+        """Look now: what should be consumed has changed."""
+        self._wake.set()
 
     async def stop(self) -> None:
         """Consume no more. Nothing is taken in after this returns."""
         self._is_stopping = True
-        self._wake.set()
+        self.wake()
         if self._task is not None:
             # Not cancelled: it may be just between the old consumers and the new ones.
             await self._task
 
     @property
     def is_live(self) -> bool:
-        """Whether every queue is being consumed."""
-        return not self._types or (self._consumption is not None and self._consumption.is_live)
+        """Whether every queue is being consumed, but those of types that a ceiling shuts out."""
+        return all(
+            name in self._consumed and self._consumed[name].consumption.is_live
+            for name in self._types
+            if self._most(name)
+        )
 
     @property
     def problem(self) -> str | None:
@@ -125,15 +149,21 @@ class Intake:
 
     @property
     def _free(self) -> int:
-        return max(0, self._consumer.slots - self._consumer.in_hand.acked_early)
+        return max(0, self._consumer.slots - self._consumer.deliveries.acked_early)
 
-    @property
-    def _wanted(self) -> int:
+    def _most(self, task_type: str) -> int:
+        bounds = [bound for ceiling in self._ceilings if (bound := ceiling(task_type)) is not None]
+        return min([self._consumer.slots, *bounds])
+
+    def _wanted(self) -> Mapping[str, int]:
+        """For how many slots each type should be consumed."""
         if self._is_stopping or self._breaker.is_open:
-            return 0
+            return dict.fromkeys(self._types, 0)
         # What is left over comes first. Else a store that answers pings and refuses claims would, each time it is given
         # up and tried again, cost one more prefetch that nobody executes.
-        return 0 if not self._present and self._consumer.in_hand.left_over else self._free
+        waits = self._consumer.deliveries.left_over - self._consumed.keys()
+        free = self._free
+        return {name: 0 if name in waits else min(free, self._most(name)) for name in self._types}
 
     async def _run(self) -> None:
         while not self._is_stopping:
@@ -142,29 +172,44 @@ class Intake:
             except Exception:
                 logger.exception("what this worker consumes could not be changed; trying again")
             await self._pause()
-        await self._stop_consuming()
+        await self._stop_consuming(self._types)
 
     async def _adjust(self) -> None:
-        if is_worth_a_registration(self._present, self._wanted, self._consumer.slots):
-            await self._stop_consuming()
+        changing = [name for name, wanted in self._wanted().items() if self._is_worth_a_change(name, wanted)]
+        if changing:
+            await self._stop_consuming(changing)
             # Asked again, and not waited for any more: what happened meanwhile counts.
-            if wanted := self._wanted:
-                self._consume(wanted)
+            wanted = self._wanted()
+            for name in changing:
+                if slots := wanted[name]:
+                    self._consume(name, slots)
         if not self._free and not self._is_stopping:
             # It would wait for as long as the long tasks run, beside an idle worker.
             self._consumer.hand_over_what_waits()
 
-    def _consume(self, slots: int) -> None:
-        count = prefetch(slots, len(self._types), self._limit)
-        logger.debug("consuming for %d slots, %d deliveries of each queue", slots, count)
-        self._consumption = self._broker.consume(ConsumeRequest(self._types, count), self._consumer.take)
-        self._present = slots
+    def _is_worth_a_change(self, task_type: str, wanted: int) -> bool:
+        present = self._consumed[task_type].slots if task_type in self._consumed else 0
+        return is_worth_a_registration(present, wanted, self._most(task_type))
 
-    async def _stop_consuming(self) -> None:
-        if (former := self._consumption) is not None:
-            await former.stop()
-            self._consumption, self._present = None, 0
-            await self._consumer.retire()
+    def _consume(self, task_type: str, slots: int) -> None:
+        count = prefetch(slots, len(self._types), self._limit)
+        logger.debug("consuming %s for %d slots, %d deliveries of each queue", task_type, slots, count)
+        take = partial(self._consumer.take, task_type)
+        self._consumed[task_type] = Consumed(self._broker.consume(ConsumeRequest([task_type], count), take), slots)
+
+    async def _stop_consuming(self, task_types: Sequence[str]) -> None:
+        """Stop the consumers of these types, all at once: each waits for the broker's answer."""
+        former = [name for name in task_types if name in self._consumed]
+        results = await asyncio.gather(*map(self._stop_one, former), return_exceptions=True)
+        if former:
+            await self._consumer.retire([name for name in former if name not in self._consumed])
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    async def _stop_one(self, task_type: str) -> None:
+        await self._consumed[task_type].consumption.stop()
+        del self._consumed[task_type]
 
     async def _pause(self) -> None:
         if self._is_stopping:

@@ -64,17 +64,19 @@ async def until_available(
 class StoreBreaker:
     """Open while the store is away: from the first call that failed until the store answers a ping."""
 
-    def __init__(self, ping: Callable[[], Awaitable[None]], clock: Clock) -> None:
+    def __init__(
+        self, ping: Callable[[], Awaitable[None]], clock: Clock, deliveries: Callable[[], int] | None = None
+    ) -> None:
         """Start closed.
 
         Args:
             ping: asks the store whether it is there; raises while it is not.
             clock: for the pauses between two pings.
+            deliveries: how many wait for the store, for the log of a process that consumes.
         """
         self._ping = ping
         self._clock = clock
-        #: How many deliveries are in hand, for the log of a process that consumes.
-        self.held: Callable[[], int] | None = None
+        self._deliveries = deliveries
         self.is_open = False
         self._waiting_is_over = asyncio.Event()
         self._closed_at = -_SOON
@@ -142,7 +144,7 @@ class StoreBreaker:
             await end(self._probing)
 
     def _consequence(self, what: str, verb: str) -> str:
-        return "" if self.held is None else f", {what}, {self.held()} deliveries {verb} held"
+        return "" if self._deliveries is None else f", {what}, {self._deliveries()} deliveries {verb} held"
 
     async def _probe(self) -> None:
         since = self._clock.monotonic()

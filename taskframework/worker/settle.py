@@ -21,7 +21,7 @@ from taskframework.stores.base import TaskStore
 from taskframework.tasks.options import as_timedelta
 from taskframework.tasks.registry import Registration
 from taskframework.worker.attempt import RunningAttempt
-from taskframework.worker.held import HeldDelivery
+from taskframework.worker.deliveries import PendingDelivery
 from taskframework.worker.patience import until_available
 
 logger = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class SettleStation:
         self._on_store_away = on_store_away
 
     async def settle(
-        self, registration: Registration, attempt: RunningAttempt, outcome: Outcome, delivery: HeldDelivery
+        self, registration: Registration, attempt: RunningAttempt, outcome: Outcome, delivery: PendingDelivery
     ) -> None:
         """Store the outcome, then acknowledge; an attempt that ends dead is rejected to the dead-letter exchange.
 

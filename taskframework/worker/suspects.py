@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Mapping
 from datetime import timedelta
 
 from taskframework.model.message import CRASHES_HEADER
+from taskframework.worker.admission import Candidate, PutOff
 
 #: Suspects that wait for their turn in a slot, and how many seconds; the slots are worth more to others.
 _WAITING = 4
 _PATIENCE = 5.0
+#: When a suspect that could not have its turn comes again.
+_LATER = timedelta(seconds=5)
 
 
 class Suspects:
-    """Keeps the suspects of one worker apart."""
+    """`AdmissionCheck` that keeps the suspects of one worker apart. Who does not tell of crashes is not suspected."""
 
     def __init__(self, max_crashes: int, probation: timedelta) -> None:
         """Start with nobody running.
@@ -35,30 +37,18 @@ class Suspects:
         self._turn = asyncio.Lock()
         self._waiting = 0
 
-    def turn(self, headers: Mapping[str, str]) -> AbstractAsyncContextManager[bool]:
-        """Around everything that is done for a delivery, from the claim on.
-
-        Args:
-            headers: of the message. One that does not tell of crashes is not suspected.
-
-        Returns:
-            A context that gives whether it may be claimed now; if not, the sweeper is to send it again later.
-        """
-        return contextlib.nullcontext(True) if _crashes(headers) < self._last_chance else self._turn_of_suspect()
-
-    @contextlib.asynccontextmanager
-    async def _turn_of_suspect(self) -> AsyncIterator[bool]:
+    async def admit(self, candidate: Candidate) -> PutOff | None:
+        """Give a suspect its turn, which it holds until it is over or its probation is."""
+        if _crashes(candidate.headers) < self._last_chance:
+            return None
         if not await self._comes_up():
-            yield False
-            return
-        with contextlib.ExitStack() as turn:
-            turn.callback(self._turn.release)
-            # Whichever comes first, the end of the probation or of the run, ends the turn; `close` works once.
-            probation = asyncio.get_running_loop().call_later(self._probation, turn.close)
-            try:
-                yield True
-            finally:
-                probation.cancel()
+            return PutOff(_LATER)
+        turn = contextlib.ExitStack()  # whichever ends it first: `close` works once
+        turn.callback(self._turn.release)
+        probation = asyncio.get_running_loop().call_later(self._probation, turn.close)
+        candidate.holding.callback(turn.close)
+        candidate.holding.callback(probation.cancel)
+        return None
 
     async def _comes_up(self) -> bool:
         if self._waiting >= _WAITING:

@@ -53,9 +53,9 @@ class Arrivals:
 def arrivals(monkeypatch: pytest.MonkeyPatch) -> Arrivals:
     noted, take = Arrivals(), TaskConsumer.take
 
-    def noting(self: TaskConsumer, delivery: Delivery) -> None:
+    def noting(self: TaskConsumer, consumed_as: str, delivery: Delivery) -> None:
         noted.note(delivery)
-        take(self, delivery)
+        take(self, consumed_as, delivery)
 
     monkeypatch.setattr(TaskConsumer, "take", noting)
     return noted

@@ -80,9 +80,9 @@ def deliveries(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     counted: Counter[str] = Counter()
     take = TaskConsumer.take
 
-    def counting(self: TaskConsumer, delivery: Delivery) -> None:
+    def counting(self: TaskConsumer, consumed_as: str, delivery: Delivery) -> None:
         counted[read_message(delivery.body).task_id] += 1
-        take(self, delivery)
+        take(self, consumed_as, delivery)
 
     monkeypatch.setattr(TaskConsumer, "take", counting)
     return counted

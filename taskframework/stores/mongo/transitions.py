@@ -280,11 +280,7 @@ def _dispatched(marks: Together[Any]) -> Changes:
 
 @write_alone.register
 def _make_due(mark: MakeDue) -> Write:
-    # `$min` passes over null: also a task that nothing drives gets its due time back.
-    return Write(
-        _claimable(Together([mark])),
-        [change({"next_dispatch_at": {"$min": ["$next_dispatch_at", later(mark.delay)]}, "dispatches": 0})],
-    )
+    return Write(_claimable(Together([mark])), [change({"next_dispatch_at": later(mark.delay), "dispatches": 0})])
 
 
 @write_alone.register

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from datetime import timedelta
 
 from taskframework.model.drivers import DISPATCH, OUTBOX
@@ -115,20 +116,18 @@ class DispatchMarkCases(StoreSuite):
         await refused(store, _reserve(await put(store, next_dispatch_at=None)))
         await refused(store, _reserve(await put(store, next_dispatch_at=due, status=TaskStatus.COMPLETED)))
 
-    async def test_what_was_handed_back_is_due_at_once_and_never_later_than_it_was(self, store: TaskStore) -> None:
-        sent = await marked(store, _dispatched(await put(store)))
-        undriven = await put(store, next_dispatch_at=None)
-        overdue = await put(store, next_dispatch_at=store.now() - MINUTE)
-        for task in (sent, undriven, overdue):
-            after = await marked(store, MakeDue(task.task_id, 1))
+    async def test_what_was_handed_back_is_due_after_its_delay(self, store: TaskStore) -> None:
+        """Exactly then, whenever it was due before: a task that is put off must not be sent again meanwhile."""
+        now = store.now()
+        before = (now - MINUTE, now + MINUTE, now + 24 * HOUR, None)
+        for due, delay in itertools.product(before, (timedelta(0), HOUR)):
+            task = await put(store, next_dispatch_at=due, dispatches=3)
+            after = await marked(store, MakeDue(task.task_id, 1, delay))
             assert after.next_dispatch_at is not None
-            assert after.next_dispatch_at <= store.now()
-            assert (after.dispatches, after.dispatch_epoch) == (0, 1)
-        assert (await stored(store, overdue.task_id)).next_dispatch_at == overdue.next_dispatch_at
-        later = await marked(store, MakeDue((await put(store, next_dispatch_at=None)).task_id, 1, HOUR))
-        assert later.next_dispatch_at is not None
-        assert later.next_dispatch_at > store.now() + MINUTE
-        assert {due.task_id for due in await store.due(DISPATCH, 10)} >= {sent.task_id, undriven.task_id}
+            assert now <= after.next_dispatch_at - delay <= store.now()
+            assert after == task.evolve(next_dispatch_at=after.next_dispatch_at, dispatches=0)
+            is_due = task.task_id in {found.task_id for found in await store.due(DISPATCH, 10)}
+            assert is_due == (not delay)
 
     async def test_only_what_still_waits_for_this_message_is_made_due(self, store: TaskStore) -> None:
         newer = await put(store, dispatch_epoch=2)

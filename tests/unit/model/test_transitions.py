@@ -360,11 +360,11 @@ def test_a_reservation_is_for_what_is_due() -> None:
     assert reserve.apply(queued(next_dispatch_at=NOW, dispatch_epoch=2), NOW) is None
 
 
-def test_what_was_handed_back_is_due_now_unless_it_was_before() -> None:
+def test_what_was_handed_back_is_due_after_its_delay_whenever_it_was_due_before() -> None:
     make_due = MakeDue(TASK_ID, 1)
-    assert applied(make_due, queued(next_dispatch_at=NOW + MINUTE)).next_dispatch_at == NOW
-    assert applied(make_due, queued(next_dispatch_at=None)).next_dispatch_at == NOW
-    assert applied(make_due, queued(next_dispatch_at=NOW - MINUTE)).next_dispatch_at == NOW - MINUTE
+    for due in (NOW - MINUTE, NOW + MINUTE, None):
+        assert applied(make_due, queued(next_dispatch_at=due)).next_dispatch_at == NOW
+        assert applied(MakeDue(TASK_ID, 1, SECOND), queued(next_dispatch_at=due)).next_dispatch_at == NOW + SECOND
     assert make_due.apply(queued(dispatch_epoch=2), NOW) is None
     assert make_due.apply(running(), NOW) is None
 

@@ -24,6 +24,7 @@ from taskframework.stores.sqlite import SqliteStore
 from taskframework.testing.clock import FakeClock
 from taskframework.testing.eventually import eventually
 from taskframework.testing.factories import new_task
+from taskframework.worker.admission import PutOff
 from taskframework.worker.attempt import RunningAttempt
 from taskframework.worker.claim import ClaimPolicy, ClaimStation, Refusal
 
@@ -112,8 +113,8 @@ async def asked(station: ClaimStation, message: TaskMessage) -> RunningAttempt |
 async def test_a_message_without_a_task_says_so(store: Forgetful, station: ClaimStation, clock: FakeClock) -> None:
     message = TaskMessage.for_task(new_task(now=clock.now()))
     assert await asked(station, message) is Refusal.NO_DOCUMENT
-    assert await station.hand_over(message) is Refusal.NO_DOCUMENT
-    assert await station.postpone(message) is Refusal.NO_DOCUMENT
+    assert await station.hand_over(message, PutOff(timedelta(0))) is Refusal.NO_DOCUMENT
+    assert await asked(station, replace(message, task_type="of-tomorrow")) is Refusal.NO_DOCUMENT
 
 
 @pytest.mark.parametrize(
@@ -197,7 +198,7 @@ async def test_what_only_a_newer_release_can_read_is_marked_unread(
     with monkeypatch.context() as patch:
         patch.setattr(store, "get", unreadable)
         assert await asked(station, message_of(task)) is Refusal.NOT_OURS
-        assert await station.hand_over(message_of(task, dispatch_epoch=2)) is Refusal.NOT_OURS
+        assert await station.hand_over(message_of(task, dispatch_epoch=2), PutOff(timedelta(0))) is Refusal.NOT_OURS
     after = await store.get(task.task_id, EVERYONE)
     assert after is not None
     assert (after.no_handler, after.next_dispatch_at) == (1, clock.now() + timedelta(seconds=30))
@@ -207,7 +208,7 @@ async def test_an_old_message_of_a_type_that_nobody_runs_changes_nothing(
     store: Forgetful, station: ClaimStation, clock: FakeClock, events: list[str]
 ) -> None:
     task = (await store.insert(new_task(now=clock.now()))).task
-    assert await station.postpone(message_of(task, dispatch_epoch=2)) is Refusal.NOT_OURS
+    assert await asked(station, message_of(task, task_type="of-tomorrow", dispatch_epoch=2)) is Refusal.NOT_OURS
     assert (await store.get(task.task_id, EVERYONE), events) == (task, [])
 
 
@@ -217,7 +218,7 @@ async def test_a_type_that_nobody_runs_for_too_long_is_told_as_dead(
     task = (await store.insert(new_task(now=clock.now()))).task
     for _ in range(3):
         assert events == []
-        assert await station.postpone(message_of(task)) is Refusal.NOT_OURS
+        assert await asked(station, message_of(task, task_type="of-tomorrow")) is Refusal.NOT_OURS
         clock.advance(30)
         present = await store.get(task.task_id, EVERYONE)
         assert present is not None
@@ -226,12 +227,14 @@ async def test_a_type_that_nobody_runs_for_too_long_is_told_as_dead(
     assert events == ["TaskFailedEvent"]
 
 
-@pytest.mark.parametrize("seconds", [0, 5])
+@pytest.mark.parametrize(("until", "seconds"), [(0, 0), (5, 5), ("in an hour", 3600), ("an hour ago", 0)])
 async def test_what_is_handed_over_is_due_for_the_sweeper(
-    store: Forgetful, station: ClaimStation, clock: FakeClock, seconds: int
+    store: Forgetful, station: ClaimStation, clock: FakeClock, until: int | str, seconds: int
 ) -> None:
     task = (await store.insert(new_task(now=clock.now(), next_dispatch_at=clock.now() + timedelta(hours=1)))).task
-    assert await station.hand_over(message_of(task), timedelta(seconds=seconds)) is Refusal.NOT_OURS
+    hour = timedelta(hours=1 if until == "in an hour" else -1)
+    put_off = PutOff(timedelta(seconds=until) if isinstance(until, int) else clock.now() + hour)
+    assert await station.hand_over(message_of(task), put_off) is Refusal.NOT_OURS
     after = await store.get(task.task_id, EVERYONE)
     assert after is not None
     assert after.next_dispatch_at == clock.now() + timedelta(seconds=seconds)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Literal, cast
 
 import pytest
@@ -72,8 +72,9 @@ def test_a_few_slots_are_not_worth_new_consumers(present: int, wanted: int, slot
 class FakeConsumption:
     """Stops when it is let."""
 
-    def __init__(self, broker: FakeBroker) -> None:
+    def __init__(self, broker: FakeBroker, task_type: str) -> None:
         self._broker = broker
+        self.task_type = task_type
 
     async def stop(self) -> None:
         self._broker.stopping += 1
@@ -89,23 +90,25 @@ class FakeBroker:
     """Remembers what was consumed."""
 
     def __init__(self) -> None:
-        self.prefetches: list[int] = []
+        self.prefetches: list[tuple[str, int]] = []
         self.running: list[FakeConsumption] = []
         self.stopping = 0
         self.may_stop = asyncio.Event()
         self.may_stop.set()
 
     def consume(self, request: ConsumeRequest, on_delivery: OnDelivery) -> FakeConsumption:
-        assert list(request.task_types) == ["reports"]
-        assert not self.running, "two consumptions at the same time"
-        self.prefetches.append(request.prefetch)
-        self.running.append(FakeConsumption(self))
+        [task_type] = request.task_types
+        assert task_type not in {running.task_type for running in self.running}, "two consumptions at the same time"
+        self.prefetches.append((task_type, request.prefetch))
+        self.running.append(FakeConsumption(self, task_type))
         return self.running[-1]
 
 
-class FakeHand:
+class FakeDeliveries:
     acked_early = 0
-    left_over = 0
+
+    def __init__(self) -> None:
+        self.left_over: set[str] = set()
 
 
 class FakeConsumer:
@@ -114,14 +117,14 @@ class FakeConsumer:
     slots = SLOTS
 
     def __init__(self) -> None:
-        self.in_hand = FakeHand()
-        self.retired = 0
+        self.deliveries = FakeDeliveries()
+        self.retired: list[str] = []
         self.handed_over = 0
 
-    def take(self, _: object) -> None: ...
+    def take(self, consumed_as: str, _: object) -> None: ...
 
-    async def retire(self) -> None:
-        self.retired += 1
+    async def retire(self, task_types: Sequence[str]) -> None:
+        self.retired += task_types
 
     def hand_over_what_waits(self) -> None:
         self.handed_over += 1
@@ -136,10 +139,15 @@ class Bench:
         self.consumer = FakeConsumer()
         self.pings = 0
         self.is_away = False
-        self.breaker = StoreBreaker(self._ping, self.clock)
-        self.breaker.held = lambda: 5
+        self.breaker = StoreBreaker(self._ping, self.clock, lambda: 5)
+        self.ceilings: dict[str, int] = {}
         self.intake = Intake(
-            cast(Broker, self.broker), cast(TaskConsumer, self.consumer), self.breaker, self.clock, "auto"
+            cast(Broker, self.broker),
+            cast(TaskConsumer, self.consumer),
+            self.breaker,
+            self.clock,
+            "auto",
+            [self.ceilings.get],
         )
 
     async def _ping(self) -> None:
@@ -155,7 +163,7 @@ class Bench:
         await self.settled()
         self.clock.advance(seconds)
         await self.settled()
-        assert self.broker.prefetches == [prefetch(slots, 1, "auto") for slots in expected]
+        assert self.broker.prefetches == [("reports", prefetch(slots, 1, "auto")) for slots in expected]
 
     async def settled(self) -> None:
         """Wait until everyone sleeps."""
@@ -189,26 +197,26 @@ async def test_many_early_acknowledgements_are_one_registration(bench: Bench) ->
     bench.start()
     await bench.after(0.5, 16)
     for _ in range(10):
-        bench.consumer.in_hand.acked_early += 1
+        bench.consumer.deliveries.acked_early += 1
         await bench.after(0, 16)
     await bench.after(0.5, 16, 6)
-    assert (bench.consumer.retired, bench.consumer.handed_over) == (1, 0)
-    bench.consumer.in_hand.acked_early = 11
+    assert (bench.consumer.retired, bench.consumer.handed_over) == (["reports"], 0)
+    bench.consumer.deliveries.acked_early = 11
     await bench.after(5, 16, 6)
-    bench.consumer.in_hand.acked_early = 0
+    bench.consumer.deliveries.acked_early = 0
     await bench.after(1, 16, 6, 16)
 
 
 async def test_with_every_slot_held_it_takes_nothing_and_hands_over_what_waits(bench: Bench) -> None:
     bench.start()
-    bench.consumer.in_hand.acked_early = SLOTS - 1
+    bench.consumer.deliveries.acked_early = SLOTS - 1
     await bench.after(1, 1)
-    bench.consumer.in_hand.acked_early = SLOTS
+    bench.consumer.deliveries.acked_early = SLOTS
     await bench.after(1, 1)
     assert not bench.broker.running
     assert bench.consumer.handed_over == 1
     assert bench.intake.problem == "paused: every slot is held by a task that runs for long"
-    bench.consumer.in_hand.acked_early = SLOTS - 1
+    bench.consumer.deliveries.acked_early = SLOTS - 1
     await bench.after(1, 1, 1)
     assert bench.intake.problem is None
 
@@ -231,10 +239,10 @@ async def test_what_is_left_over_is_claimed_before_more_is_taken_in(bench: Bench
     bench.start()
     await bench.after(0, 16)
     bench.store_fails()
-    bench.consumer.in_hand.left_over = 3
+    bench.consumer.deliveries.left_over = {"reports"}
     bench.is_away = False
     await bench.after(30, 16)
-    bench.consumer.in_hand.left_over = 0
+    bench.consumer.deliveries.left_over = set()
     await bench.after(1, 16, 16)
 
 
@@ -246,11 +254,44 @@ async def test_a_worker_that_starts_without_a_store_waits_for_it(bench: Bench) -
     await bench.after(3, 16)
 
 
+async def test_what_bounds_one_type_changes_its_consumers_alone(bench: Bench) -> None:
+    types = ["mails", "pages", "reports"]
+
+    async def consumed(seconds: float) -> list[tuple[str, int]]:
+        before = len(bench.broker.prefetches)
+        await bench.settled()
+        bench.clock.advance(seconds)
+        await bench.settled()
+        return bench.broker.prefetches[before:]
+
+    bench.intake.start(types)
+    all_slots = prefetch(SLOTS, 3, "auto")
+    assert await consumed(0) == [(name, all_slots) for name in types]
+    bench.ceilings["pages"] = 2
+    assert await consumed(1) == [("pages", 2)]
+    assert bench.consumer.retired == ["pages"]
+    bench.ceilings["pages"] = 0
+    assert await consumed(1) == []
+    assert sorted(running.task_type for running in bench.broker.running) == ["mails", "reports"]
+    assert (bench.intake.is_live, bench.intake.problem) == (True, None), "it is as it should be"
+    del bench.ceilings["pages"]
+    bench.consumer.deliveries.left_over = {"pages", "mails"}
+    assert await consumed(1) == [], "what was left over of it is still to be claimed"
+    bench.consumer.deliveries.left_over = {"mails"}
+    bench.intake.wake()
+    assert await consumed(0) == [("pages", all_slots)], "at once"
+    assert sorted(running.task_type for running in bench.broker.running) == types
+    bench.consumer.deliveries.acked_early = SLOTS // 2
+    half = prefetch(SLOTS // 2, 3, "auto")
+    bench.consumer.deliveries.left_over = set()
+    assert await consumed(1) == [(name, half) for name in types]
+
+
 async def test_a_stop_while_it_registers_anew_leaves_nothing_running(bench: Bench) -> None:
     bench.start()
     await bench.after(0, 16)
     bench.broker.may_stop.clear()
-    bench.consumer.in_hand.acked_early = 8
+    bench.consumer.deliveries.acked_early = 8
     await bench.after(1, 16)
     assert bench.broker.stopping == 1
     stopping = asyncio.create_task(bench.intake.stop())
@@ -276,7 +317,7 @@ async def test_trouble_with_the_broker_ends_no_supervision(
         patched.setattr(
             FakeConsumption if what == "stops" else FakeBroker, "stop" if what == "stops" else "consume", fail
         )
-        bench.consumer.in_hand.acked_early = 8
+        bench.consumer.deliveries.acked_early = 8
         await bench.after(1, 16)
     await bench.after(1, 16, 8)
 

@@ -1,4 +1,4 @@
-"""Deliveries in our hands, and how long the broker is patient with each: three shares of its consumer timeout.
+"""Pending deliveries, and how long the broker is patient with each: three shares of its consumer timeout.
 
 The broker takes back what is not acknowledged in time, closes the channel under all its neighbours and delivers them
 again. An attempt does not need its message, the lease carries on, so what runs for long is acknowledged early. What
@@ -8,7 +8,7 @@ waits for long is of no use to anybody here, so it is handed over to whoever has
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import timedelta
 
 from taskframework import failpoint
@@ -29,7 +29,7 @@ _LONGEST_PAUSE = 1.0
 
 
 class Stage(enum.Enum):
-    """How far we are with a delivery."""
+    """How far the work for a delivery is."""
 
     WAITING = "waiting"  # for a slot
     CLAIMING = "claiming"
@@ -37,14 +37,16 @@ class Stage(enum.Enum):
     LEAVING = "leaving"  # being handed over
 
 
-class HeldDelivery:
+class PendingDelivery:
     """A delivery from its arrival to the end of its work, answered once."""
 
-    __slots__ = ("_is_answered", "arrived_at", "delivery", "is_former", "message", "stage")
+    __slots__ = ("_is_answered", "arrived_at", "consumed_as", "delivery", "is_former", "message", "stage")
 
-    def __init__(self, delivery: Delivery, message: TaskMessage, arrived_at: float) -> None:
+    def __init__(self, delivery: Delivery, message: TaskMessage, consumed_as: str, arrived_at: float) -> None:
         self.delivery = delivery
         self.message = message
+        #: The task type whose queues it came from.
+        self.consumed_as = consumed_as
         self.arrived_at = arrived_at
         self.stage = Stage.WAITING
         #: Whether its consumer was stopped since.
@@ -80,11 +82,11 @@ class HeldDelivery:
         return first
 
 
-class InHand:
-    """All deliveries of a worker, in the order of their arrival."""
+class PendingDeliveries:
+    """All pending deliveries of a worker, in the order of their arrival."""
 
     def __init__(self, clock: Clock, consumer_timeout: Callable[[], timedelta | None]) -> None:
-        """Start with empty hands.
+        """Start with none.
 
         Args:
             clock: tells how long a delivery is here.
@@ -92,69 +94,73 @@ class InHand:
         """
         self._clock = clock
         self._consumer_timeout = consumer_timeout
-        self._held: dict[HeldDelivery, None] = {}
+        self._pending: dict[PendingDelivery, None] = {}
 
-    def take(self, delivery: Delivery, message: TaskMessage) -> HeldDelivery:
-        held = HeldDelivery(delivery, message, self._clock.monotonic())
-        self._held[held] = None
-        return held
+    def add(self, delivery: Delivery, message: TaskMessage, consumed_as: str) -> PendingDelivery:
+        pending = PendingDelivery(delivery, message, consumed_as, self._clock.monotonic())
+        self._pending[pending] = None
+        return pending
 
-    def drop(self, held: HeldDelivery) -> None:
+    def remove(self, pending: PendingDelivery) -> None:
         """Forget one whose work is done."""
-        self._held.pop(held, None)
+        self._pending.pop(pending, None)
 
-    def retire(self) -> None:
-        """Their consumer was stopped: what comes from now on is another one's."""
-        for held in self._held:
-            held.is_former = True
+    def retire(self, task_types: Collection[str]) -> None:
+        """The consumers of these types were stopped: what comes from now on is another one's."""
+        for pending in self._pending:
+            pending.is_former = pending.is_former or pending.consumed_as in task_types
 
     @property
     def unanswered(self) -> int:
-        return sum(not held.is_answered for held in self._held)
+        return sum(not pending.is_answered for pending in self._pending)
 
     @property
     def acked_early(self) -> int:
         """Slots held by attempts whose delivery is acknowledged."""
-        return sum(held.is_answered and held.stage is Stage.RUNNING for held in self._held)
+        return sum(pending.is_answered and pending.stage is Stage.RUNNING for pending in self._pending)
 
     @property
-    def left_over(self) -> int:
-        """Deliveries whose consumer was stopped and that are still to be claimed."""
+    def left_over(self) -> set[str]:
+        """The task types whose former consumers left deliveries that are still to be claimed."""
         unclaimed = (Stage.WAITING, Stage.CLAIMING)
-        return sum(held.is_former and not held.is_answered and held.stage in unclaimed for held in self._held)
+        return {
+            pending.consumed_as
+            for pending in self._pending
+            if pending.is_former and not pending.is_answered and pending.stage in unclaimed
+        }
 
     async def rest(self) -> None:
         """Wait until it is worth while to look again for what takes long."""
         timeout = self._seconds
         await self._clock.sleep(_LONGEST_PAUSE if timeout is None else min(_LONGEST_PAUSE, timeout * _LOOK))
 
-    def long_waiting(self) -> list[HeldDelivery]:
+    def long_waiting(self) -> list[PendingDelivery]:
         """What nobody claimed for too long and nobody is about to claim."""
-        return [held for held in self._older_than(_UNCLAIMED) if held.stage is Stage.WAITING]
+        return [pending for pending in self._older_than(_UNCLAIMED) if pending.stage is Stage.WAITING]
 
-    def long_running(self) -> list[HeldDelivery]:
+    def long_running(self) -> list[PendingDelivery]:
         """What runs for so long that its delivery must be acknowledged now."""
         late = set(self._older_than(_RUNNING))
         return [
-            held
-            for held in self._older_than(_RUNNING_OF_FORMER)
-            if held.stage is Stage.RUNNING and not held.is_answered and (held.is_former or held in late)
+            pending
+            for pending in self._older_than(_RUNNING_OF_FORMER)
+            if pending.stage is Stage.RUNNING and not pending.is_answered and (pending.is_former or pending in late)
         ]
 
-    def seconds_to_claim(self, held: HeldDelivery) -> float | None:
+    def seconds_to_claim(self, pending: PendingDelivery) -> float | None:
         """How much longer a delivery may wait for its claim; None is for ever."""
         timeout = self._seconds
-        return None if timeout is None else held.arrived_at + timeout * _UNCLAIMED - self._clock.monotonic()
+        return None if timeout is None else pending.arrived_at + timeout * _UNCLAIMED - self._clock.monotonic()
 
-    def _older_than(self, share: float) -> Iterator[HeldDelivery]:
+    def _older_than(self, share: float) -> Iterator[PendingDelivery]:
         timeout = self._seconds
         if timeout is None:
             return
         latest = self._clock.monotonic() - timeout * share
-        for held in self._held:
-            if held.arrived_at > latest:
+        for pending in self._pending:
+            if pending.arrived_at > latest:
                 return
-            yield held
+            yield pending
 
     @property
     def _seconds(self) -> float | None:

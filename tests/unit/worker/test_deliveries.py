@@ -13,16 +13,17 @@ from taskframework.errors import StoreUnavailableError
 from taskframework.model.message import TaskMessage
 from taskframework.model.outcome import Outcome, Succeeded
 from taskframework.model.status import Priority
+from taskframework.model.transitions import Claim
 from taskframework.tasks.registry import Registration, TaskRegistry
 from taskframework.testing.clock import FakeClock
 from taskframework.testing.factories import new_task
+from taskframework.worker.admission import Admission, AdmissionCheck, PutOff
 from taskframework.worker.attempt import RunningAttempt
 from taskframework.worker.claim import Refusal
 from taskframework.worker.consumer import TaskConsumer
+from taskframework.worker.deliveries import PendingDeliveries, PendingDelivery
 from taskframework.worker.executor import LeaseLostError
-from taskframework.worker.held import HeldDelivery, InHand
 from taskframework.worker.patience import StoreBreaker
-from taskframework.worker.suspects import Suspects
 
 #: A quarter of it is 15 s, half is 30 s, an eighth 7.5 s; it is looked for what is due once a second.
 TIMEOUT = timedelta(seconds=60)
@@ -56,21 +57,23 @@ class FakeClaims:
         self.is_away = False
         self.known = True
         self.due: list[str] = []
+        self.put_off: list[PutOff] = []
         self.asked = 0
 
-    def request(self, message: TaskMessage) -> TaskMessage:
-        return message
+    def request(self, message: TaskMessage) -> Claim:
+        return Claim(message.task_id, message.dispatch_epoch, "a claim", "worker", TIMEOUT)
 
-    async def claim(self, message: TaskMessage) -> RunningAttempt | Refusal:
+    async def claim(self, claim: Claim) -> RunningAttempt | Refusal:
         self.asked += 1
         self._look()
-        return cast(RunningAttempt, FakeAttempt(message.task_id)) if self.known else Refusal.NO_DOCUMENT
+        return cast(RunningAttempt, FakeAttempt(claim.task_id)) if self.known else Refusal.NO_DOCUMENT
 
-    async def hand_over(self, message: TaskMessage, delay: timedelta) -> Refusal:
+    async def hand_over(self, message: TaskMessage, put_off: PutOff) -> Refusal:
         self._look()
         if not self.known:
             return Refusal.NO_DOCUMENT
         self.due.append(message.task_id)
+        self.put_off.append(put_off)
         return Refusal.NOT_OURS
 
     def _look(self) -> None:
@@ -117,8 +120,8 @@ class Work:
         del self.running[attempt.task.task_id]
         return Succeeded(None)
 
-    async def settle(self, _: Registration, __: RunningAttempt, ___: Outcome, held: HeldDelivery) -> None:
-        await held.ack()
+    async def settle(self, _: Registration, __: RunningAttempt, ___: Outcome, pending: PendingDelivery) -> None:
+        await pending.ack()
 
     async def discard(self, attempt: RunningAttempt) -> None:
         self.discarded.append(attempt.task.task_id)
@@ -127,13 +130,12 @@ class Work:
 class Bench:
     """A consumer with one slot, among fakes."""
 
-    def __init__(self) -> None:
+    def __init__(self, *checks: AdmissionCheck) -> None:
         self.clock = FakeClock()
         self.timeout: timedelta | None = TIMEOUT
         self.claims, self.work, self.heartbeat = FakeClaims(), Work(), FakeHeartbeat()
-        self.in_hand = InHand(self.clock, lambda: self.timeout)
-        self.breaker = StoreBreaker(self._ping, self.clock)
-        self.breaker.held = lambda: self.in_hand.unanswered
+        self.deliveries = PendingDeliveries(self.clock, lambda: self.timeout)
+        self.breaker = StoreBreaker(self._ping, self.clock, lambda: self.deliveries.unanswered)
         self.consumer = TaskConsumer(
             cast(TaskRegistry, FakeRegistry()),
             cast(Any, self.claims),
@@ -141,8 +143,8 @@ class Bench:
             cast(Any, self.work),
             cast(Any, self.heartbeat),
             self.breaker,
-            self.in_hand,
-            Suspects(3, timedelta(hours=1)),
+            self.deliveries,
+            Admission(checks),
             slots=1,
         )
 
@@ -152,7 +154,7 @@ class Bench:
 
     def take(self, task_id: str = "t1", body: bytes | None = None) -> FakeDelivery:
         delivery = FakeDelivery(task_id, body)
-        self.consumer.take(delivery)
+        self.consumer.take("reports", delivery)
         return delivery
 
     async def after(self, seconds: float) -> None:
@@ -186,7 +188,7 @@ async def test_what_waits_for_a_slot_is_handed_over_after_a_quarter(bench: Bench
     bench.work.running["t1"].set()
     await bench.after(0)
     assert (running.answers, bench.claims.asked) == (["ack"], 1)
-    assert not bench.in_hand._held, "what is done with costs no memory"
+    assert not bench.deliveries._pending, "what is done with costs no memory"
 
 
 async def test_each_waits_from_its_own_arrival(bench: Bench) -> None:
@@ -201,26 +203,26 @@ async def test_each_waits_from_its_own_arrival(bench: Bench) -> None:
 async def test_what_runs_is_acknowledged_after_half_and_keeps_its_slot(bench: Bench) -> None:
     running = bench.take("t1")
     await bench.after(29)
-    assert (running.answers, bench.in_hand.acked_early) == ([], 0)
+    assert (running.answers, bench.deliveries.acked_early) == ([], 0)
     await bench.after(2)
-    assert (running.answers, bench.in_hand.acked_early) == (["ack"], 1)
+    assert (running.answers, bench.deliveries.acked_early) == (["ack"], 1)
     waiting = bench.take("t2")
     await bench.after(1)
     assert (bench.consumer.lanes.running, waiting.answers) == (1, [])
     bench.work.running["t1"].set()
     await bench.after(0)
     assert running.answers == ["ack"], "acknowledged twice"
-    assert bench.in_hand.acked_early == 0
+    assert bench.deliveries.acked_early == 0
     assert list(bench.work.running) == ["t2"]
 
 
 async def test_a_long_task_of_a_stopped_consumer_counts_at_once(bench: Bench) -> None:
     running = bench.take("t1")
     await bench.after(5)
-    await bench.consumer.retire()
+    await bench.consumer.retire(["reports"])
     assert running.answers == [], "it may end in a moment"
     await bench.after(4)
-    assert (running.answers, bench.in_hand.acked_early) == (["ack"], 1)
+    assert (running.answers, bench.deliveries.acked_early) == (["ack"], 1)
 
 
 async def test_a_shorter_timeout_counts_for_what_is_in_hand(bench: Bench) -> None:
@@ -236,7 +238,7 @@ async def test_a_broker_with_patience_for_ever_gets_nothing_early(bench: Bench) 
     bench.timeout = None
     running, waiting = bench.take("t1"), bench.take("t2")
     await bench.after(100)
-    await bench.consumer.retire()
+    await bench.consumer.retire(["reports"])
     assert (running.answers, waiting.answers) == ([], [])
 
 
@@ -289,7 +291,7 @@ async def test_what_nobody_can_read_waits_for_no_slot_and_is_told_in_one_line(
     unreadable = [bench.take(body=b"{") for _ in range(3)]
     await bench.after(0)
     assert [delivery.answers for delivery in unreadable] == [["reject"]] * 3
-    assert (bench.consumer.lanes.running, bench.in_hand.unanswered) == (1, 1)
+    assert (bench.consumer.lanes.running, bench.deliveries.unanswered) == (1, 1)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     late = bench.take(body=b"")
     await bench.after(0)
@@ -300,7 +302,7 @@ async def test_a_delivery_whose_handling_fails_costs_no_place_for_good(bench: Be
     bench.work.error = RuntimeError("a bug")
     failed = bench.take()
     await bench.after(0)
-    assert (failed.answers, bench.in_hand.unanswered, bench.consumer.lanes.running) == (["ack"], 0, 0)
+    assert (failed.answers, bench.deliveries.unanswered, bench.consumer.lanes.running) == (["ack"], 0, 0)
 
 
 async def test_an_attempt_that_lost_its_lease_is_given_up_and_forgotten(bench: Bench) -> None:
@@ -308,7 +310,7 @@ async def test_an_attempt_that_lost_its_lease_is_given_up_and_forgotten(bench: B
     lost = bench.take("t1")
     await bench.after(0)
     assert (lost.answers, bench.work.discarded, bench.heartbeat.kept) == (["ack"], ["t1"], [])
-    assert (bench.in_hand.unanswered, bench.consumer.lanes.running) == (0, 0)
+    assert (bench.deliveries.unanswered, bench.consumer.lanes.running) == (0, 0)
 
 
 async def test_the_heartbeat_keeps_what_runs_and_nothing_else(bench: Bench) -> None:
@@ -327,7 +329,7 @@ async def test_what_waits_for_the_store_goes_back_when_the_worker_stops(bench: B
     await bench.after(1)
     await bench.consumer.close()
     await bench.after(0)
-    assert (held.answers, bench.claims.due, bench.in_hand.unanswered) == (["put back"], [], 0)
+    assert (held.answers, bench.claims.due, bench.deliveries.unanswered) == (["put back"], [], 0)
     await asyncio.wait_for(bench.consumer.finished(), 1)
 
 
