@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from contextvars import Context
 from typing import Any
 
 _CANCEL_AGAIN = 0.5
@@ -13,17 +14,18 @@ class Background:
     """Tasks nobody waits for now, held so that they live, and awaited at the end."""
 
     def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[None]] = set()
+        self.tasks: set[asyncio.Task[None]] = set()
 
-    def start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def start(self, work: Coroutine[Any, Any, None], context: Context | None = None) -> None:
+        """Begin it, in a copy of the caller's context if none is given."""
+        task = asyncio.create_task(work, context=context)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
 
     async def finished(self) -> None:
         """Wait for all of them. Each must bound its own time."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        while self.tasks:
+            await asyncio.wait(self.tasks)
 
 
 async def end(*tasks: asyncio.Task[None]) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 from taskframework import failpoint
-from taskframework.background import end
+from taskframework.background import Background, end
 from taskframework.brokers.base import Broker, Consumption, Delivery
 from taskframework.errors import MessageUnreadableError, TaskUnreadableError
 from taskframework.model.marks import MakeDue
@@ -30,7 +30,7 @@ class DeadLetterCollector:
         self._store = store
         self._broker = broker
         self._consumption: Consumption | None = None
-        self._collecting: set[asyncio.Task[None]] = set()
+        self._collecting = Background()
         #: Queue and reason of what was kept in this moment.
         self._kept: list[tuple[str, str]] = []
 
@@ -40,12 +40,10 @@ class DeadLetterCollector:
     async def stop(self) -> None:
         if self._consumption is not None:
             await self._consumption.stop()
-        await end(*self._collecting)
+        await end(*self._collecting.tasks)
 
     def _take(self, delivery: Delivery) -> None:
-        task = asyncio.create_task(self._collect(delivery))
-        self._collecting.add(task)
-        task.add_done_callback(self._collecting.discard)
+        self._collecting.start(self._collect(delivery))
 
     async def _collect(self, delivery: Delivery) -> None:
         try:

@@ -6,18 +6,17 @@ sweeper by the task's own `next_dispatch_at`.
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
 
 from opentelemetry.trace import SpanKind
 
 from taskframework import failpoint
+from taskframework.background import Background, end
 from taskframework.brokers.base import Broker
 from taskframework.clock import Clock
 from taskframework.errors import BrokerError, PublishRefusedError, StoreError
@@ -71,8 +70,8 @@ class TaskMessageProducer:
         self._on_refused = on_refused
         #: What is to be published now, and those who do it; each takes one after the other.
         self._outgoing: deque[tuple[Task, timedelta | None]] = deque()
-        self._senders: set[asyncio.Task[None]] = set()
-        self._timers: set[asyncio.Task[None]] = set()
+        self._senders = Background()
+        self._timers = Background()
         self._marking = Marking(MarkDispatched, self._write_marks, policy.mark_after)
 
     def hear(self, event: TaskEvent) -> None:
@@ -89,7 +88,7 @@ class TaskMessageProducer:
         elif self._broker.holds_delays:
             self._publish(task, wait)
         else:
-            self._spawn(self._timers, self._publish_later(task, wait))
+            self._timers.start(self._publish_later(task, wait), contextvars.Context())
 
     async def dispatch(self, task: Task) -> bool:
         """Publish a reserved task for the sweeper.
@@ -105,28 +104,19 @@ class TaskMessageProducer:
 
     async def sent(self) -> None:
         """Wait until everything heard so far is confirmed, or left to the sweeper."""
-        while self._senders:
-            await asyncio.wait(self._senders)
+        await self._senders.finished()
 
     async def close(self) -> None:
         """Finish what is being published; forget the timers, the store has their times."""
-        for timer in self._timers:
-            timer.cancel()
-        while self._timers:
-            await asyncio.wait(self._timers)
+        await end(*self._timers.tasks)
         await self.sent()
         await self._marking.drain()
 
-    def _spawn(self, group: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
-        # In a context of its own: a sender outlives what its first task was heard in, whose spans and log context end.
-        task = asyncio.create_task(work, context=contextvars.Context())
-        group.add(task)
-        task.add_done_callback(group.discard)
-
     def _publish(self, task: Task, delay: timedelta | None) -> None:
         self._outgoing.append((task, delay))
-        if len(self._senders) < _SENDERS:
-            self._spawn(self._senders, self._send_outgoing())
+        if len(self._senders.tasks) < _SENDERS:
+            # In a context of its own: a sender outlives what its first task was heard in, whose spans end.
+            self._senders.start(self._send_outgoing(), contextvars.Context())
 
     async def _send_outgoing(self) -> None:
         while self._outgoing:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from opentelemetry.trace import SpanKind
 
 from taskframework import failpoint
+from taskframework.background import Background
 from taskframework.brokers.base import Delivery
 from taskframework.errors import MessageUnreadableError, StoreError, StoreUnavailableError
 from taskframework.model.message import read_message
@@ -65,7 +66,7 @@ class TaskConsumer:
         self._admission = admission
         self.slots = slots
         self.lanes: Lanes[PendingDelivery] = Lanes(slots, self._start)
-        self._handling: set[asyncio.Task[None]] = set()
+        self._handling = Background()
         self._unreadable: list[tuple[Delivery, str]] = []
         self._context = contextvars.copy_context()
         self._is_closing = False
@@ -109,12 +110,11 @@ class TaskConsumer:
 
     async def finished(self) -> None:
         """Wait until every started delivery is done with."""
-        while self._handling:
-            await asyncio.wait(self._handling)
+        await self._handling.finished()
 
     def abandon(self) -> None:
         """Stop what is still held up, such as a claim that waits for the store."""
-        for task in self._handling:
+        for task in self._handling.tasks:
             task.cancel()
 
     def _turn_away(self, delivery: Delivery, reason: str) -> None:
@@ -136,9 +136,7 @@ class TaskConsumer:
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         # A copy for each: what is set for one task, for its log lines and spans, is not seen by the next.
-        task = asyncio.create_task(work, context=self._context.copy())
-        self._handling.add(task)
-        task.add_done_callback(self._handling.discard)
+        self._handling.start(work, self._context.copy())
 
     async def _see_through(self, pending: PendingDelivery, lane: Priority) -> None:
         try:

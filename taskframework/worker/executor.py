@@ -20,13 +20,12 @@ from taskframework.moves import TaskMoves
 from taskframework.tasks.context import AttemptControl, TaskContext
 from taskframework.tasks.options import as_timedelta
 from taskframework.tasks.registry import Registration
-from taskframework.tasks.steps import Steps
 from taskframework.tasks.values import refuse_non_finite
 from taskframework.telemetry import AttemptMark, code_of
-from taskframework.worker.attempt import STOP_PATIENCE, ProgressReporter, RunningAttempt, StopReason
+from taskframework.worker.attempt import STOP_PATIENCE, RunningAttempt, StopReason
 from taskframework.worker.containment import cancel_own
 from taskframework.worker.processes import ExecutionFailedError, ProcessPool
-from taskframework.worker.steps import StepRecorder
+from taskframework.worker.reports import AttemptReports
 from taskframework.worker.threads import ThreadPool
 
 logger = logging.getLogger(__name__)
@@ -69,15 +68,13 @@ class TaskExecutorService:
         Raises:
             LeaseLostError: if the lease was lost meanwhile; the result is discarded.
         """
-        recorder = StepRecorder(attempt, self._moves, self._clock)
-        progress = ProgressReporter(attempt, self._moves, Steps(attempt.task.steps, recorder))
+        reports = AttemptReports(attempt, self._moves, self._clock)
         mark = AttemptMark(attempt.task.task_type, attempt.task.task_id)
         try:
-            outcome = await self._run(registration, attempt, progress, mark)
+            outcome = await self._run(registration, attempt, reports, mark)
         finally:
             mark.is_over = True
-            await progress.flush()
-            await recorder.close()
+            await reports.close()
         if attempt.stop_reason is StopReason.LEASE_LOST:
             raise LeaseLostError
         return outcome
@@ -87,7 +84,7 @@ class TaskExecutorService:
         await self._processes.close()
 
     async def _run(
-        self, registration: Registration, attempt: RunningAttempt, progress: ProgressReporter, mark: AttemptMark
+        self, registration: Registration, attempt: RunningAttempt, reports: AttemptReports, mark: AttemptMark
     ) -> Outcome:
         loop = asyncio.get_running_loop()
         something: asyncio.Future[None] = loop.create_future()
@@ -104,7 +101,7 @@ class TaskExecutorService:
         limit = _TimeLimit(as_timedelta(registration.executable.options.timeout).total_seconds(), is_over)
         with code_of(mark):
             try:
-                context = _context(registration, attempt, progress)
+                context = _context(registration, attempt, reports)
             except InvalidParametersError as error:
                 return Failed(describe(error, False, error.code), False)
             except Exception as error:  # a validator of the author's broke

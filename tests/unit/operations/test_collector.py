@@ -79,10 +79,10 @@ async def test_what_is_kept_in_one_moment_is_acknowledged_after_it_and_told_in_o
     collector = DeadLetterCollector(cast(TaskStore, store), cast(Broker, None))
     for delivery in deliveries:
         collector._take(cast(Delivery, delivery))
-    await eventually(lambda: len(collector._collecting) == 5)
+    await eventually(lambda: len(collector._collecting.tasks) == 5)
     assert not any(delivery.is_acked for delivery in deliveries)
     store.may_keep.set()
-    await eventually(lambda: not collector._collecting)
+    await eventually(lambda: not collector._collecting.tasks)
     assert all(delivery.is_acked for delivery in deliveries)
     assert len({message.id for message in store.kept}) == 5
     assert [record.message.partition(",")[0] for record in caplog.records] == ["dead letters kept: 5"]

@@ -133,7 +133,7 @@ async def test_while_the_broker_is_away_a_timer_reserves_nothing() -> None:
     producer.hear(TaskRetryingEvent(task))
     await eventually(lambda: clock.sleeping == 1)
     clock.advance(1)
-    await eventually(lambda: not producer._timers)
+    await eventually(lambda: not producer._timers.tasks)
     assert (store.refused, broker.messages) == (0, [])
     await producer.close()
 

@@ -30,7 +30,7 @@ from taskframework.testing.factories import new_task
 from taskframework.worker import attempt as attempts
 from taskframework.worker.attempt import RunningAttempt, StopReason
 from taskframework.worker.executor import LeaseLostError, TaskExecutorService
-from taskframework.worker.steps import StepRecorder
+from taskframework.worker.reports import AttemptReports
 
 Code = Callable[[TaskContext[Any]], Any]
 CLOCK = SystemClock()
@@ -296,10 +296,10 @@ async def test_a_record_that_nobody_waits_for_any_more_is_written(run: Running, 
 def test_code_that_was_left_behind_hears_so_without_an_event_loop() -> None:
     """The process ends: a thread that records now would wait for a loop that does not run again."""
 
-    async def closed() -> StepRecorder:
+    async def closed() -> AttemptReports:
         store = Store()
         fence = Fence(store.task.task_id, 1, "claim")
-        recorder = StepRecorder(RunningAttempt(store.task, fence, 1), moves_of(store), CLOCK)
+        recorder = AttemptReports(RunningAttempt(store.task, fence, 1), moves_of(store), CLOCK)
         await recorder.close()
         return recorder
 
@@ -310,7 +310,7 @@ def test_code_that_was_left_behind_hears_so_without_an_event_loop() -> None:
 
 
 async def test_what_was_handed_over_before_the_end_is_written(run: Running, store: Store) -> None:
-    recorder = StepRecorder(run.attempt, moves_of(store), CLOCK)
+    recorder = AttemptReports(run.attempt, moves_of(store), CLOCK)
     recorded = recorder.record(StepOutcome("a", 1))
     await recorder.close()
     assert recorded.result(timeout=0) == StepOutcome("a", 1)

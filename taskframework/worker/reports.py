@@ -1,0 +1,135 @@
+"""What the code of an attempt reports while it runs, progress and steps, and the way of it into the task."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import threading
+from concurrent.futures import Future
+from typing import Any
+
+from taskframework import failpoint
+from taskframework.background import Background
+from taskframework.clock import Clock
+from taskframework.errors import StoreError, StoreUnavailableError
+from taskframework.model.task import StepOutcome
+from taskframework.model.transitions import RecordStep, ReportProgress
+from taskframework.model.values import MAX_PROGRESS_BYTES
+from taskframework.moves import TaskMoves
+from taskframework.tasks.steps import Steps
+from taskframework.tasks.values import storable
+from taskframework.worker.attempt import RunningAttempt, StopReason
+from taskframework.worker.patience import until_available
+
+logger = logging.getLogger(__name__)
+
+
+class AttemptReports:
+    """`AttemptControl` of an attempt, and the `Recorder` of its steps.
+
+    Of progress the newest value is written, one write at a time. What a step gave is written for as long as the lease
+    may last: its effect has been made, so neither a cancel nor a store that is away is a reason to give up.
+    """
+
+    def __init__(self, attempt: RunningAttempt, moves: TaskMoves, clock: Clock) -> None:
+        self.steps = Steps(attempt.task.steps, self)
+        self._attempt = attempt
+        self._moves = moves
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        #: Of the worker: what writes is no part of the task code that gave the value.
+        self._context = contextvars.copy_context()
+        self._newest: Any = None
+        self._has_newest = False
+        self._writing_progress: asyncio.Task[None] | None = None
+        self._recording = Background()
+        self._was_handed_over = False
+        self._is_over = False
+        self._closing = threading.Lock()
+
+    @property
+    def cancel_requested(self) -> bool:
+        return self._attempt.stop_reason is not None
+
+    @property
+    def is_open(self) -> bool:
+        return not self._is_over and self._attempt.stop_reason is not StopReason.LEASE_LOST
+
+    async def report_progress(self, value: object) -> None:
+        self._take(storable(value, "progress", MAX_PROGRESS_BYTES))
+        if self._writing_progress is not None:
+            # Shielded: a cancelled task must not tear a write that other values may ride on.
+            await asyncio.shield(self._writing_progress)
+
+    def report_progress_soon(self, value: object) -> None:
+        self._was_handed_over = True
+        self._loop.call_soon_threadsafe(self._take, storable(value, "progress", MAX_PROGRESS_BYTES))
+
+    def record(self, outcome: StepOutcome) -> Future[StepOutcome | None]:
+        recorded: Future[StepOutcome | None] = Future()
+        with self._closing:
+            if not self._is_over:
+                self._was_handed_over = True
+                self._loop.call_soon_threadsafe(self._begin_record, outcome, recorded)
+                return recorded
+        recorded.set_result(None)  # here, because the event loop may not run again, and a thread would wait for ever
+        return recorded
+
+    async def close(self) -> None:
+        """Wait until what the code reported is written. Code that was left behind records no step from now on."""
+        with self._closing:
+            self._is_over = True
+        if self._was_handed_over:
+            await asyncio.sleep(0)  # lets in what a thread handed over just before it ended
+        while self._writing_progress is not None:
+            await asyncio.wait([self._writing_progress])
+        await self._recording.finished()
+
+    def _take(self, value: Any) -> None:
+        self._newest, self._has_newest = value, True
+        if self._writing_progress is None:
+            self._writing_progress = self._loop.create_task(self._write_progress(), context=self._context)
+
+    async def _write_progress(self) -> None:
+        try:
+            while self._has_newest:
+                self._has_newest = False
+                if await self._moves.make(ReportProgress(self._attempt.fence, self._newest)) is None:
+                    self._attempt.stop(StopReason.LEASE_LOST)
+                    return
+        except StoreError as error:  # progress is a courtesy; the attempt goes on without it
+            logger.info("progress of task %s not written: %s", self._attempt.task.task_id, error.message)
+        finally:
+            self._writing_progress = None
+
+    def _begin_record(self, outcome: StepOutcome, recorded: Future[StepOutcome | None]) -> None:
+        self._recording.start(self._record(outcome, recorded), self._context)
+
+    async def _record(self, outcome: StepOutcome, recorded: Future[StepOutcome | None]) -> None:
+        try:
+            await failpoint.reached("step.before_write")
+            recorded.set_result(await self._recorded(outcome))
+        except Exception as error:
+            recorded.set_exception(error)
+        finally:  # a thread that waits must hear it even if the event loop ends
+            if not recorded.done():
+                recorded.set_result(None)
+
+    async def _recorded(self, outcome: StepOutcome) -> StepOutcome | None:
+        record = RecordStep(self._attempt.fence, outcome.step, outcome.outcome)
+        try:
+            task = await until_available(
+                lambda: self._moves.make(record), lambda: self._clock.monotonic() > self._attempt.lease_ends
+            )
+        except StoreUnavailableError:
+            task = None
+        if task is not None:
+            return task.outcome_of(record.step)
+        logger.warning(
+            "task %s: step %r is done and not recorded, the lease was lost; another attempt does it again",
+            record.task_id,
+            record.step,
+        )
+        self._attempt.stop(StopReason.LEASE_LOST)
+        return None
