@@ -43,3 +43,15 @@ class SystemClock:
 def whole_milliseconds(moment: datetime) -> datetime:
     """Cut a time to the precision every store keeps, so that what is written equals what is read."""
     return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
+
+
+async def happens_within(event: asyncio.Event, seconds: float | None, clock: Clock) -> None:
+    """Wait for an event, for so many seconds of the clock at most; None waits for ever."""
+    waits: list[asyncio.Task[object]] = [asyncio.create_task(event.wait())]
+    if seconds is not None:
+        waits.append(asyncio.create_task(clock.sleep(seconds)))
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -88,15 +88,14 @@ class TaskConsumer:
         while True:
             try:
                 self._hand_over_all(self.deliveries.long_waiting())
-                await self._acknowledge_early()
+                await self.acknowledge_early()
             except Exception:
                 logger.exception("deliveries in hand could not be looked after; trying again")
             await self.deliveries.rest()
 
-    async def retire(self, task_types: Collection[str]) -> None:
-        """The consumers of these types were stopped."""
-        self.deliveries.retire(task_types)
-        await self._acknowledge_early()
+    async def acknowledge_early(self) -> None:
+        """Acknowledge what has run for so long that the broker's patience may end before it does."""
+        await asyncio.gather(*(pending.ack_early() for pending in self.deliveries.long_running()))
 
     def hand_over_what_waits(self) -> None:
         """Leave everything that has no slot to whoever has one."""
@@ -206,9 +205,6 @@ class TaskConsumer:
             logger.info("task %s waits for its due time: %s", pending.message.task_id, error)
         await failpoint.reached("hand_over.after_write")
         await (pending.reject() if refusal is Refusal.NO_DOCUMENT else pending.ack())
-
-    async def _acknowledge_early(self) -> None:
-        await asyncio.gather(*(pending.ack_early() for pending in self.deliveries.long_running()))
 
     async def _run(self, registration: Registration, attempt: RunningAttempt, pending: PendingDelivery) -> None:
         task, delivery = attempt.task, pending.delivery

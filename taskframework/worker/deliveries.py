@@ -8,7 +8,7 @@ waits for long is of no use to anybody here, so it is handed over to whoever has
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 from taskframework import failpoint
@@ -40,7 +40,7 @@ class Stage(enum.Enum):
 class PendingDelivery:
     """A delivery from its arrival to the end of its work, answered once."""
 
-    __slots__ = ("_is_answered", "arrived_at", "consumed_as", "delivery", "is_former", "message", "stage")
+    __slots__ = ("arrived_at", "consumed_as", "delivery", "is_answered", "is_former", "message", "stage")
 
     def __init__(self, delivery: Delivery, message: TaskMessage, consumed_as: str, arrived_at: float) -> None:
         self.delivery = delivery
@@ -51,11 +51,7 @@ class PendingDelivery:
         self.stage = Stage.WAITING
         #: Whether its consumer was stopped since.
         self.is_former = False
-        self._is_answered = False
-
-    @property
-    def is_answered(self) -> bool:
-        return self._is_answered
+        self.is_answered = False
 
     async def ack(self) -> None:
         if self._answer():
@@ -77,8 +73,7 @@ class PendingDelivery:
             await self.delivery.reject()
 
     def _answer(self) -> bool:
-        first = not self._is_answered
-        self._is_answered = True
+        first, self.is_answered = not self.is_answered, True
         return first
 
 
@@ -105,10 +100,10 @@ class PendingDeliveries:
         """Forget one whose work is done."""
         self._pending.pop(pending, None)
 
-    def retire(self, task_types: Collection[str]) -> None:
-        """The consumers of these types were stopped: what comes from now on is another one's."""
+    def retire(self, task_type: str) -> None:
+        """The consumers of this type were stopped: what comes from now on is another one's."""
         for pending in self._pending:
-            pending.is_former = pending.is_former or pending.consumed_as in task_types
+            pending.is_former = pending.is_former or pending.consumed_as == task_type
 
     @property
     def unanswered(self) -> int:

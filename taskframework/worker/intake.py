@@ -15,7 +15,7 @@ from functools import partial
 from typing import Literal
 
 from taskframework.brokers.base import Broker, ConsumeRequest, Consumption
-from taskframework.clock import Clock
+from taskframework.clock import Clock, happens_within
 from taskframework.model.status import LANES
 from taskframework.worker.consumer import TaskConsumer
 from taskframework.worker.patience import StoreBreaker
@@ -181,8 +181,7 @@ class Intake:
             # Asked again, and not waited for any more: what happened meanwhile counts.
             wanted = self._wanted()
             for name in changing:
-                if slots := wanted[name]:
-                    self._consume(name, slots)
+                self._consume(name, wanted[name])
         if not self._free and not self._is_stopping:
             # It would wait for as long as the long tasks run, beside an idle worker.
             self._consumer.hand_over_what_waits()
@@ -192,33 +191,23 @@ class Intake:
         return is_worth_a_registration(present, wanted, self._most(task_type))
 
     def _consume(self, task_type: str, slots: int) -> None:
-        count = prefetch(slots, len(self._types), self._limit)
-        logger.debug("consuming %s for %d slots, %d deliveries of each queue", task_type, slots, count)
-        take = partial(self._consumer.take, task_type)
-        self._consumed[task_type] = Consumed(self._broker.consume(ConsumeRequest([task_type], count), take), slots)
+        if slots:
+            count = prefetch(slots, len(self._types), self._limit)
+            logger.debug("consuming %s for %d slots, %d deliveries of each queue", task_type, slots, count)
+            request, take = ConsumeRequest([task_type], count), partial(self._consumer.take, task_type)
+            self._consumed[task_type] = Consumed(self._broker.consume(request, take), slots)
 
     async def _stop_consuming(self, task_types: Sequence[str]) -> None:
-        """Stop the consumers of these types, all at once: each waits for the broker's answer."""
-        former = [name for name in task_types if name in self._consumed]
-        results = await asyncio.gather(*map(self._stop_one, former), return_exceptions=True)
-        if former:
-            await self._consumer.retire([name for name in former if name not in self._consumed])
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
+        # All at once: each waits for the broker's answer.
+        await asyncio.gather(*(self._stop_one(name) for name in task_types if name in self._consumed))
+        await self._consumer.acknowledge_early()
 
     async def _stop_one(self, task_type: str) -> None:
         await self._consumed[task_type].consumption.stop()
         del self._consumed[task_type]
+        self._consumer.deliveries.retire(task_type)
 
     async def _pause(self) -> None:
-        if self._is_stopping:
-            return
-        pauses = [asyncio.create_task(self._clock.sleep(_PAUSE)), asyncio.create_task(self._woken())]
-        await asyncio.wait(pauses, return_when=asyncio.FIRST_COMPLETED)
-        for pause in pauses:
-            pause.cancel()
-
-    async def _woken(self) -> None:
-        await self._wake.wait()
-        self._wake.clear()
+        if not self._is_stopping:
+            await happens_within(self._wake, _PAUSE, self._clock)
+            self._wake.clear()

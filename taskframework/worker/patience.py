@@ -11,7 +11,7 @@ from typing import TypeVar
 from tenacity import AsyncRetrying, retry_if_exception, retry_if_exception_type, wait_random_exponential
 
 from taskframework.background import end, is_failure
-from taskframework.clock import Clock
+from taskframework.clock import Clock, happens_within
 from taskframework.errors import StoreError, StoreUnavailableError
 
 logger = logging.getLogger(__name__)
@@ -120,17 +120,8 @@ class StoreBreaker:
         Returns:
             Whether it is.
         """
-        if not self.is_open:
-            return True
-        closing = asyncio.create_task(self._waiting_is_over.wait())
-        tasks: set[asyncio.Task[object]] = {closing}
-        if within is not None:
-            tasks.add(asyncio.create_task(self._clock.sleep(within)))
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
+        if self.is_open:
+            await happens_within(self._waiting_is_over, within, self._clock)
         return not self.is_open
 
     def give_up(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Literal, cast
 
 import pytest
@@ -109,6 +109,10 @@ class FakeDeliveries:
 
     def __init__(self) -> None:
         self.left_over: set[str] = set()
+        self.retired: list[str] = []
+
+    def retire(self, task_type: str) -> None:
+        self.retired.append(task_type)
 
 
 class FakeConsumer:
@@ -118,13 +122,11 @@ class FakeConsumer:
 
     def __init__(self) -> None:
         self.deliveries = FakeDeliveries()
-        self.retired: list[str] = []
         self.handed_over = 0
 
     def take(self, consumed_as: str, _: object) -> None: ...
 
-    async def retire(self, task_types: Sequence[str]) -> None:
-        self.retired += task_types
+    async def acknowledge_early(self) -> None: ...
 
     def hand_over_what_waits(self) -> None:
         self.handed_over += 1
@@ -200,7 +202,7 @@ async def test_many_early_acknowledgements_are_one_registration(bench: Bench) ->
         bench.consumer.deliveries.acked_early += 1
         await bench.after(0, 16)
     await bench.after(0.5, 16, 6)
-    assert (bench.consumer.retired, bench.consumer.handed_over) == (["reports"], 0)
+    assert (bench.consumer.deliveries.retired, bench.consumer.handed_over) == (["reports"], 0)
     bench.consumer.deliveries.acked_early = 11
     await bench.after(5, 16, 6)
     bench.consumer.deliveries.acked_early = 0
@@ -269,7 +271,7 @@ async def test_what_bounds_one_type_changes_its_consumers_alone(bench: Bench) ->
     assert await consumed(0) == [(name, all_slots) for name in types]
     bench.ceilings["pages"] = 2
     assert await consumed(1) == [("pages", 2)]
-    assert bench.consumer.retired == ["pages"]
+    assert bench.consumer.deliveries.retired == ["pages"]
     bench.ceilings["pages"] = 0
     assert await consumed(1) == []
     assert sorted(running.task_type for running in bench.broker.running) == ["mails", "reports"]
