@@ -7,107 +7,64 @@ first asked for, since all of them together take several tenths of a second.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from taskframework.errors import (
-        BrokerUnavailableError,
-        ConfigurationError,
-        IdempotencyConflictError,
-        InvalidParametersError,
-        NonRetryableError,
-        RegistrationError,
-        ResultTimeoutError,
-        RetryableError,
-        StoreUnavailableError,
-        SubmissionError,
-        TaskFailedError,
-        TaskframeworkError,
-        TaskNotFoundError,
-        TransitionRefusedError,
-        UnknownTaskTypeError,
-        ValueNotStorableError,
-    )
-    from taskframework.events.external import ExternalEvent
-    from taskframework.events.subscriber import EventSubscriber
-    from taskframework.model.status import Priority, TaskStatus
-    from taskframework.model.task import Task
-    from taskframework.runtime import NotRunningError, TaskFramework, event_subscriber
-    from taskframework.settings import Settings, load_settings
-    from taskframework.submission.handle import TaskHandle
-    from taskframework.submission.service import InvalidRequestError, SubmitRequest
-    from taskframework.tasks.context import TaskContext
-    from taskframework.tasks.executable import BackgroundTaskExecutable
-    from taskframework.tasks.options import TaskOptions
+if TYPE_CHECKING:  # for type checkers and editors; `_PUBLIC` is the same for Python, and a test compares them
+    from taskframework.errors import BrokerUnavailableError as BrokerUnavailableError
+    from taskframework.errors import ConfigurationError as ConfigurationError
+    from taskframework.errors import IdempotencyConflictError as IdempotencyConflictError
+    from taskframework.errors import InvalidParametersError as InvalidParametersError
+    from taskframework.errors import NonRetryableError as NonRetryableError
+    from taskframework.errors import NotRunningError as NotRunningError
+    from taskframework.errors import RegistrationError as RegistrationError
+    from taskframework.errors import ResultTimeoutError as ResultTimeoutError
+    from taskframework.errors import RetryableError as RetryableError
+    from taskframework.errors import StoreUnavailableError as StoreUnavailableError
+    from taskframework.errors import SubmissionError as SubmissionError
+    from taskframework.errors import TaskFailedError as TaskFailedError
+    from taskframework.errors import TaskframeworkError as TaskframeworkError
+    from taskframework.errors import TaskNotFoundError as TaskNotFoundError
+    from taskframework.errors import TransitionRefusedError as TransitionRefusedError
+    from taskframework.errors import UnknownTaskTypeError as UnknownTaskTypeError
+    from taskframework.errors import ValueNotStorableError as ValueNotStorableError
+    from taskframework.events.external import ExternalEvent as ExternalEvent
+    from taskframework.events.subscriber import EventSubscriber as EventSubscriber
+    from taskframework.model.status import Priority as Priority
+    from taskframework.model.status import TaskStatus as TaskStatus
+    from taskframework.model.task import Task as Task
+    from taskframework.runtime import TaskFramework as TaskFramework
+    from taskframework.settings import Settings as Settings
+    from taskframework.settings import load_settings as load_settings
+    from taskframework.submission.handle import TaskHandle as TaskHandle
+    from taskframework.submission.service import InvalidRequestError as InvalidRequestError
+    from taskframework.submission.service import SubmitRequest as SubmitRequest
+    from taskframework.tasks.context import TaskContext as TaskContext
+    from taskframework.tasks.executable import BackgroundTaskExecutable as BackgroundTaskExecutable
+    from taskframework.tasks.options import TaskOptions as TaskOptions
+    from taskframework.wiring.subscriber import event_subscriber as event_subscriber
 
-#: The module of each name below this package.
-_HOMES = {
-    "BackgroundTaskExecutable": "tasks.executable",
-    "BrokerUnavailableError": "errors",
-    "ConfigurationError": "errors",
-    "EventSubscriber": "events.subscriber",
-    "ExternalEvent": "events.external",
-    "IdempotencyConflictError": "errors",
-    "InvalidParametersError": "errors",
-    "InvalidRequestError": "submission.service",
-    "NonRetryableError": "errors",
-    "NotRunningError": "runtime",
-    "Priority": "model.status",
-    "RegistrationError": "errors",
-    "ResultTimeoutError": "errors",
-    "RetryableError": "errors",
-    "Settings": "settings",
-    "StoreUnavailableError": "errors",
-    "SubmissionError": "errors",
-    "SubmitRequest": "submission.service",
-    "Task": "model.task",
-    "TaskContext": "tasks.context",
-    "TaskFailedError": "errors",
-    "TaskFramework": "runtime",
-    "TaskHandle": "submission.handle",
-    "TaskNotFoundError": "errors",
-    "TaskOptions": "tasks.options",
-    "TaskStatus": "model.status",
-    "TaskframeworkError": "errors",
-    "TransitionRefusedError": "errors",
-    "UnknownTaskTypeError": "errors",
-    "ValueNotStorableError": "errors",
-    "event_subscriber": "runtime",
-    "load_settings": "settings",
+#: The public names by the module below this package where each is.
+_PUBLIC = {
+    "errors": (
+        "BrokerUnavailableError ConfigurationError IdempotencyConflictError InvalidParametersError "
+        "NonRetryableError NotRunningError RegistrationError ResultTimeoutError RetryableError "
+        "StoreUnavailableError SubmissionError TaskFailedError TaskNotFoundError TaskframeworkError "
+        "TransitionRefusedError UnknownTaskTypeError ValueNotStorableError"
+    ),
+    "events.external": "ExternalEvent",
+    "events.subscriber": "EventSubscriber",
+    "model.status": "Priority TaskStatus",
+    "model.task": "Task",
+    "runtime": "TaskFramework",
+    "settings": "Settings load_settings",
+    "submission.handle": "TaskHandle",
+    "submission.service": "InvalidRequestError SubmitRequest",
+    "tasks.context": "TaskContext",
+    "tasks.executable": "BackgroundTaskExecutable",
+    "tasks.options": "TaskOptions",
+    "wiring.subscriber": "event_subscriber",
 }
+_HOMES = {name: module for module, names in _PUBLIC.items() for name in names.split()}
 
-__all__ = [
-    "BackgroundTaskExecutable",
-    "BrokerUnavailableError",
-    "ConfigurationError",
-    "EventSubscriber",
-    "ExternalEvent",
-    "IdempotencyConflictError",
-    "InvalidParametersError",
-    "InvalidRequestError",
-    "NonRetryableError",
-    "NotRunningError",
-    "Priority",
-    "RegistrationError",
-    "ResultTimeoutError",
-    "RetryableError",
-    "Settings",
-    "StoreUnavailableError",
-    "SubmissionError",
-    "SubmitRequest",
-    "Task",
-    "TaskContext",
-    "TaskFailedError",
-    "TaskFramework",
-    "TaskHandle",
-    "TaskNotFoundError",
-    "TaskOptions",
-    "TaskStatus",
-    "TaskframeworkError",
-    "TransitionRefusedError",
-    "UnknownTaskTypeError",
-    "ValueNotStorableError",
-    "event_subscriber",
-    "load_settings",
-]
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

@@ -10,6 +10,7 @@ A class docstring is the message an instance has when none is given; `hint` says
     │   └── IdempotencyConflictError
     ├── TaskNotFoundError, TransitionRefusedError  the request does not fit the task
     ├── TaskFailedError, ResultTimeoutError        raised to who waits for a result
+    ├── NotRunningError ── StoreOnlyError          asked for what is not open in this process
     ├── MessageUnreadableError
     ├── StoreError ── StoreUnavailableError, StoreMisconfiguredError, TaskUnreadableError
     └── BrokerError ── BrokerUnavailableError, PublishRefusedError, TopologyMismatchError
@@ -86,6 +87,18 @@ class ConfigurationError(TaskframeworkError):
 
 class RegistrationError(TaskframeworkError):
     """An executable cannot be registered."""
+
+
+class NotRunningError(TaskframeworkError):
+    """The framework is not running."""
+
+    hint = "Use it inside `async with framework.running():`."
+
+
+class StoreOnlyError(NotRunningError):
+    """This process opened the store alone, to submit tasks and to look at them."""
+
+    hint = "Ask the process that executes."
 
 
 class SubmissionError(TaskframeworkError):

@@ -4,37 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from taskframework import wiring
 from taskframework.clock import Clock, SystemClock
-from taskframework.errors import ConfigurationError, TaskframeworkError
-from taskframework.events.http import HttpEvents
-from taskframework.events.subscriber import EventSubscriber
+from taskframework.errors import ConfigurationError, NotRunningError, StoreOnlyError
 from taskframework.model.scope import EVERYONE
 from taskframework.model.task import Task
-from taskframework.recovery.sweeper import forget_dispatches
 from taskframework.settings import LoadedSettings, Settings, load_settings
 from taskframework.submission.handle import TaskHandle
 from taskframework.submission.service import Submission, SubmitRequest
 from taskframework.tasks.executable import BackgroundTaskExecutable
 from taskframework.tasks.registry import Registration, TaskRegistry
-from taskframework.wiring import Desk, Plant
-from taskframework.worker.containment import contained_tasks
+from taskframework.wiring.adapters import build_broker, build_store, execution_lock, is_shared
+from taskframework.wiring.store_services import StoreServices, build_store_services
 
-logger = logging.getLogger(__name__)
-
-_ONLY_THE_STORE = "This process opened the store alone, to submit; ask the one that executes."
-
-
-class NotRunningError(TaskframeworkError):
-    """The framework is not running."""
-
-    hint = "Use it inside `async with framework.running():`."
+if TYPE_CHECKING:  # what a process that only opens the store has no need of
+    from taskframework.wiring.process_services import ProcessServices
 
 
 class TaskFramework:
@@ -70,8 +58,8 @@ class TaskFramework:
             )
         self.registry = TaskRegistry()
         self._clock = clock or SystemClock()
-        self._desk: Desk | None = None
-        self._plant: Plant | None = None
+        self._services: StoreServices | None = None
+        self._process: ProcessServices | None = None
 
     def register(
         self, executable: BackgroundTaskExecutable[Any, Any] | type[BackgroundTaskExecutable[Any, Any]]
@@ -104,61 +92,59 @@ class TaskFramework:
             TopologyMismatchError: if a queue or exchange exists with other arguments.
             ConfigurationError: if another process executes on the same SQLite file.
         """
-        if not (worker or api or wiring.is_shared(self.settings)):
-            async with self.desk_only():
+        if not (worker or api or is_shared(self.settings)):
+            async with self.store_only():
                 yield self
             return
-        server = None
-        if api or self.settings.worker.http_port is not None:
-            # The only reference upwards, by name and on demand: the HTTP interface is built on this class. It takes a
-            # while, and so is done before there is anything that it would hold up.
-            server = importlib.import_module("taskframework.api.server")
+        serving = _http_server(self, api=api)  # imported before there is anything that the import would hold up
+        from taskframework.worker.containment import contained_tasks
+
         async with contextlib.AsyncExitStack() as stack:
-            stack.enter_context(wiring.execution_lock(self.settings))
+            stack.enter_context(execution_lock(self.settings))
             stack.enter_context(contained_tasks())
-            await self._open(stack, worker=worker)
-            if server is not None:
-                await stack.enter_async_context(server.serving(self) if api else server.serving_health(self))
-            self.plant.loop_watch.start()  # now: what opening takes is nobody's fault
-            stack.callback(self.plant.loop_watch.stop)
+            process = await self._open(stack, worker=worker)
+            await stack.enter_async_context(serving)
+            process.loop_watch.start()  # now: what opening takes is nobody's fault
+            stack.callback(process.loop_watch.stop)
             try:
                 yield self
             finally:
-                self.plant.health.stopping = True
+                process.health.stopping = True
 
     @contextlib.asynccontextmanager
-    async def desk_only(self) -> AsyncIterator[TaskFramework]:
+    async def store_only(self) -> AsyncIterator[TaskFramework]:
         """Open only the store: submit, look, cancel and replay. Tasks are run by other processes."""
         async with contextlib.AsyncExitStack() as stack:
-            await self._open_desk(stack, dispatches=False)
+            await self._open_store(stack, dispatches=False)
             yield self
 
     @property
     def is_running(self) -> bool:
         """Whether it is inside `running`, and not on its way out."""
-        return self._plant is not None and not self._plant.health.stopping
+        return self._process is not None and not self._process.health.stopping
 
     @property
-    def desk(self) -> Desk:
-        """The parts around the store.
+    def services(self) -> StoreServices:
+        """The services around the store.
 
         Raises:
-            NotRunningError: outside of `running` and `desk_only`.
+            NotRunningError: outside of `running` and `store_only`.
         """
-        if self._desk is None:
+        if self._services is None:
             raise NotRunningError
-        return self._desk
+        return self._services
 
     @property
-    def plant(self) -> Plant:
-        """All parts of a running process.
+    def process(self) -> ProcessServices:
+        """All services of a running process.
 
         Raises:
-            NotRunningError: outside of `running`, and in a process that only opened the store.
+            NotRunningError: outside of `running`.
+            StoreOnlyError: in a process that only opened the store.
         """
-        if self._plant is None:
-            raise NotRunningError(None if self._desk is None else _ONLY_THE_STORE)
-        return self._plant
+        if self._process is None:
+            raise NotRunningError if self._services is None else StoreOnlyError
+        return self._process
 
     async def submit(
         self,
@@ -205,16 +191,16 @@ class TaskFramework:
             parameters=parameters,
             **{name: value for name, value in given.items() if value is not None},  # type: ignore[arg-type]  # typed above
         )
-        return self._handle(await self.desk.submission.submit(request))
+        return self._handle(await self.services.submission.submit(request))
 
     async def submit_many(self, requests: Sequence[SubmitRequest]) -> list[TaskHandle | Exception]:
         """Submit many tasks at once; each has its own outcome, in the order given."""
-        outcomes = await self.desk.submission.submit_many(requests)
+        outcomes = await self.services.submission.submit_many(requests)
         return [self._handle(outcome) if isinstance(outcome, Submission) else outcome for outcome in outcomes]
 
     def handle(self, task_id: str) -> TaskHandle:
         """A handle on a task that was submitted earlier."""
-        return TaskHandle(task_id, False, self.desk.store)
+        return TaskHandle(task_id, False, self.services.store)
 
     async def get(self, task_id: str) -> Task:
         """Read a task.
@@ -222,76 +208,60 @@ class TaskFramework:
         Raises:
             TaskNotFoundError: if there is none.
         """
-        return await self.desk.tasks.get(task_id, EVERYONE)
+        return await self.services.tasks.get(task_id, EVERYONE)
 
     def _handle(self, submission: Submission) -> TaskHandle:
-        return TaskHandle(submission.task.task_id, submission.is_new, self.desk.store)
+        return TaskHandle(submission.task.task_id, submission.is_new, self.services.store)
 
-    async def _open_desk(self, stack: contextlib.AsyncExitStack, *, dispatches: bool) -> Desk:
-        if self._desk is not None:
+    async def _open_store(self, stack: contextlib.AsyncExitStack, *, dispatches: bool) -> StoreServices:
+        if self._services is not None:
             raise ConfigurationError("This framework is running already.", hint="Make a second TaskFramework.")
-        store = wiring.build_store(self.settings, self._clock)
+        store = build_store(self.settings, self._clock)
         await store.open()
         stack.push_async_callback(store.close)
-        desk = wiring.build_desk(self.settings, self.registry, self._clock, store, dispatches=dispatches)
-        self._desk = desk
+        self._services = build_store_services(self.settings, self.registry, self._clock, store, dispatches=dispatches)
         stack.callback(self._forget)
-        return desk
+        return self._services
 
-    async def _open(self, stack: contextlib.AsyncExitStack, *, worker: bool) -> None:
+    async def _open(self, stack: contextlib.AsyncExitStack, *, worker: bool) -> ProcessServices:
         """Open store, broker and repairs, then begin to consume; an exit runs it all in reverse."""
-        broker = wiring.build_broker(self.settings, self._clock)
-        desk = await self._open_desk(stack, dispatches=worker or broker.outlives_process)
+        from taskframework.recovery.sweeper import forget_dispatches
+        from taskframework.wiring.process import build_process_services
+        from taskframework.wiring.repairs import take_over
+
+        broker = build_broker(self.settings, self._clock)
+        services = await self._open_store(stack, dispatches=worker or broker.outlives_process)
         if not broker.outlives_process:
-            await forget_dispatches(desk.store)
+            await forget_dispatches(services.store)
         await broker.open()
         stack.push_async_callback(broker.close)
-        plant = wiring.build_plant(desk, broker, executes=worker)
-        self._plant = plant
-        await plant.topology.repair()
-        stack.push_async_callback(plant.bridge.drain)
-        stack.push_async_callback(plant.producer.close)
-        stack.push_async_callback(desk.bus.drain)
-        stack.push_async_callback(plant.breaker.stop)  # after everybody who may open it
-        await wiring.take_over(desk)
-        for repair in plant.repairs:
+        process = self._process = build_process_services(services, broker, executes=worker)
+        await process.topology.repair()
+        stack.push_async_callback(process.bridge.drain)
+        stack.push_async_callback(process.producer.close)
+        stack.push_async_callback(services.bus.drain)
+        stack.push_async_callback(process.breaker.stop)  # after everybody who may open it
+        await take_over(process)
+        for repair in process.repairs:
             repair.start()
             stack.push_async_callback(repair.stop)
         if self.settings.broker.dead_letter_collector:
-            plant.collector.start()
-            stack.push_async_callback(plant.collector.stop)
-        if plant.worker is not None:
-            await desk.types.declare()
-            plant.worker.start(self.registry.task_types)
-            stack.push_async_callback(plant.worker.stop)
+            process.collector.start()
+            stack.push_async_callback(process.collector.stop)
+        if process.worker is not None:
+            await services.types.declare()
+            process.worker.start(self.registry.task_types)
+            stack.push_async_callback(process.worker.stop)
+        return process
 
     def _forget(self) -> None:
-        self._desk = self._plant = None
+        self._services = self._process = None
 
 
-def event_subscriber(
-    url: str, *, queue: str | None = None, prefix: str = "tasks", settings: Mapping[str, Any] | None = None
-) -> EventSubscriber:
-    """A subscriber for a program that is not part of the installation; all it needs is a URL.
+def _http_server(framework: TaskFramework, *, api: bool) -> contextlib.AbstractAsyncContextManager[object]:
+    """What serves HTTP while the framework runs: everything, health and metrics alone, or nothing."""
+    if not api and framework.settings.worker.http_port is None:
+        return contextlib.nullcontext()
+    from taskframework.api.server import serving, serving_health
 
-    Args:
-        url: of RabbitMQ, `amqp://user:password@host:5672/vhost`; or of an `api` or `dev`, `http://localhost:8000`,
-            which is the way to hear the embedded broker. Over HTTP nothing is kept: what happens while the connection
-            is away is not heard.
-        queue: RabbitMQ only: name of a durable queue; without it only what happens while listening is heard.
-        prefix: RabbitMQ only: the installation's `broker.prefix`.
-        settings: RabbitMQ only: further settings of the `broker` section.
-
-    Raises:
-        ConfigurationError: if the URL is neither, or a queue is wanted over HTTP.
-    """
-    if url.startswith(("http://", "https://")):
-        if queue is not None:
-            raise ConfigurationError(
-                f"Over HTTP no queue {queue!r} keeps events while nobody listens.",
-                key="queue",
-                hint="Leave queue out, or give the amqp:// URL of RabbitMQ, which has durable queues.",
-            )
-        return EventSubscriber(HttpEvents(url), owns_broker=True)
-    broker = {"url": url, "prefix": prefix, **(settings or {})}
-    return wiring.build_subscriber(Settings.model_validate({"broker": broker}), SystemClock(), queue)
+    return serving(framework) if api else serving_health(framework)

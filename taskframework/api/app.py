@@ -1,4 +1,4 @@
-"""The application: routes, guard, problems and documents put together."""
+"""The application: routes, middleware, problems and documents put together."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from fastapi import APIRouter
 from fastapi.routing import APIRoute
 
 from taskframework.api import dead_letters, docs, health, stream, task_types, tasks
+from taskframework.api.context import Framework
 from taskframework.api.feed import Feed, server_is_stopping
-from taskframework.api.guard import Guard
+from taskframework.api.middleware import AnswerAlways
 from taskframework.api.openapi import DocumentedApi
 from taskframework.api.problems import handle_problems
-from taskframework.runtime import TaskFramework
 
 _DESCRIPTION = (
     "Submit background tasks, follow them, and operate on what failed. Accepted means stored: a task that was answered "
@@ -24,7 +24,7 @@ except PackageNotFoundError:  # run from a folder, not installed
     _VERSION = "unknown"
 
 
-def create_app(framework: TaskFramework) -> DocumentedApi:
+def create_app(framework: Framework) -> DocumentedApi:
     """The whole HTTP interface of a framework; it answers while the framework is running.
 
     Another ASGI application may mount it. Callers are not identified: who mounts it decides who may reach it.
@@ -34,16 +34,16 @@ def create_app(framework: TaskFramework) -> DocumentedApi:
     """
     routers = (module.router for module in (tasks, task_types, stream, dead_letters, health, docs))
     app = _application(framework, *routers)
-    app.state.feed = Feed(lambda: framework.plant.broker, lambda: not framework.is_running or server_is_stopping())
+    app.state.feed = Feed(lambda: framework.process.broker, lambda: not framework.is_running or server_is_stopping())
     return app
 
 
-def create_health_app(framework: TaskFramework) -> DocumentedApi:
+def create_health_app(framework: Framework) -> DocumentedApi:
     """Only `/healthz`, `/readyz` and `/metrics`, for a worker."""
     return _application(framework, health.router)
 
 
-def _application(framework: TaskFramework, *routers: APIRouter) -> DocumentedApi:
+def _application(framework: Framework, *routers: APIRouter) -> DocumentedApi:
     app = DocumentedApi(
         title="taskframework",
         version=_VERSION,
@@ -59,7 +59,7 @@ def _application(framework: TaskFramework, *routers: APIRouter) -> DocumentedApi
     for router in routers:
         app.include_router(router)
     handle_problems(app)
-    app.add_middleware(Guard)
+    app.add_middleware(AnswerAlways)
     return app
 
 

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Protocol, cast
 
 import orjson
 from fastapi import Path
@@ -18,9 +18,11 @@ from starlette.responses import Response
 from taskframework.api.problems import RequestRefusedError
 from taskframework.errors import TaskNotFoundError
 from taskframework.model.scope import EVERYONE, Scope
-from taskframework.runtime import TaskFramework
+from taskframework.settings import Settings
 from taskframework.submission.service import ANONYMOUS
 from taskframework.telemetry import is_tracing, span
+from taskframework.wiring.process_services import ProcessServices
+from taskframework.wiring.store_services import StoreServices
 
 #: Callers are not identified: they share one user, and `scope_of` gives each of them every task. That is why the
 #: server keeps to loopback.
@@ -36,8 +38,23 @@ def scope_of(request: Request) -> Scope:
     return EVERYONE
 
 
-def framework_of(request: Request) -> TaskFramework:
-    return cast(TaskFramework, request.app.state.framework)
+class Framework(Protocol):
+    """What the HTTP interface needs of a `TaskFramework`, which is made before it runs and may run more than once."""
+
+    settings: Settings
+
+    @property
+    def is_running(self) -> bool: ...
+
+    @property
+    def services(self) -> StoreServices: ...
+
+    @property
+    def process(self) -> ProcessServices: ...
+
+
+def framework_of(request: Request) -> Framework:
+    return cast(Framework, request.app.state.framework)
 
 
 def checked_id(text: str) -> str:

@@ -51,7 +51,7 @@ class PageQuery(BaseModel):
 )
 async def list_dead_letters(request: Request, query: Annotated[PageQuery, Query()]) -> Response:
     """List the tasks that ended FAILED or DEAD_LETTER and the messages nobody could read, as one list."""
-    page = await framework_of(request).desk.dead_letters.list_letters(
+    page = await framework_of(request).services.dead_letters.list_letters(
         scope_of(request), limit=query.limit, cursor=query.cursor
     )
     return json_response({"items": [letter.view() for letter in page.items], "next_cursor": page.next_cursor})
@@ -72,7 +72,7 @@ async def refuse_to_show() -> None:
 )
 async def get_dead_letter(request: Request, letter_id: IdInPath) -> Response:
     """Show one dead letter."""
-    letter = await framework_of(request).desk.dead_letters.get(checked_id(letter_id), scope_of(request))
+    letter = await framework_of(request).services.dead_letters.get(checked_id(letter_id), scope_of(request))
     return json_response(letter.view(whole=True))
 
 
@@ -88,7 +88,7 @@ async def get_dead_letter(request: Request, letter_id: IdInPath) -> Response:
 async def replay_dead_letters(request: Request) -> Response:
     """Queue tasks anew, each with its own outcome. A message without a task cannot be replayed."""
     body = await read(request, ReplayDeadLetters)
-    operations = framework_of(request).desk.dead_letters
+    operations = framework_of(request).services.dead_letters
     ids = [letter_id for letter_id in body.ids if is_id(letter_id)]
     replayed = await operations.replay(ids, scope_of(request), by=CALLER, dry_run=body.dry_run)
     outcomes = {outcome.id: outcome for outcome in replayed}

@@ -34,8 +34,10 @@ _FIELD = re.compile(r"[!-~]{1,300}")
 def server_is_stopping() -> bool:
     """Whether the uvicorn server that handles this process's signals was told to stop.
 
-    An application is not told before its last stream has ended, which it would never do by itself. uvicorn's handler of
-    SIGTERM is a method of the server; other servers are not recognized and end streams after their time of grace.
+    uvicorn tells an application of a stop only after its last response has ended, and an event stream never ends by
+    itself. Nothing that uvicorn hands to an application leads to the server; but its handler of SIGTERM is a method of
+    it. Reading that changes nothing in the process. Other servers are not recognized: they end streams after their time
+    of grace.
     """
     server = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
     return getattr(server, "should_exit", False) is True
@@ -123,6 +125,7 @@ class Feed:
 
         Raises:
             RequestRefusedError: if too many watch, or the process is stopping.
+            NotRunningError: if the process has no broker.
         """
         watcher = Watcher(scope, task_id)
         async with self._changing:
@@ -164,6 +167,7 @@ class Feed:
         self._end_streams()
 
     async def _subscribe(self) -> EventSubscriber:
+        broker = self._broker()  # first: whoever never runs must not be told that it stops
         if self._is_closed or self._is_stopping():
             raise RequestRefusedError("The process is stopping.", hint="Connect again in a moment.", code="stopping")
         if self.watchers >= MAX_WATCHERS:
@@ -173,7 +177,7 @@ class Feed:
                 code="too_many_streams",
             )
         if self._subscriber is None:
-            subscriber = EventSubscriber(self._broker())
+            subscriber = EventSubscriber(broker)
             subscriber.on()(self._hear)
             self._subscriber = await subscriber.__aenter__()
             self._look = asyncio.create_task(self._end_when_stopping())

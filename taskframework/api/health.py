@@ -16,7 +16,7 @@ from taskframework.api.openapi import PROBLEM_CONTENT, refuses
 from taskframework.api.views import HealthView, ReadinessView
 from taskframework.errors import BrokerError, StoreError
 from taskframework.model.status import LANES
-from taskframework.wiring import Plant
+from taskframework.wiring.process_services import ProcessServices
 
 router = APIRouter(tags=["health"])
 
@@ -46,7 +46,7 @@ async def get_health(request: Request) -> Response:
 )
 async def get_readiness(request: Request) -> Response:
     """Ready means: the store answers and the queues are declared. A broker that is away does not make it unready."""
-    readiness = await framework_of(request).plant.health.readiness()
+    readiness = await framework_of(request).process.health.readiness()
     return json_response(readiness.view(), 200 if readiness.ready else 503)
 
 
@@ -58,23 +58,23 @@ async def get_readiness(request: Request) -> Response:
 )
 async def get_metrics(request: Request) -> Response:
     """The metrics of this process, and what store and broker hold at this moment."""
-    plant = framework_of(request).plant
+    process = framework_of(request).process
     if time.monotonic() - getattr(request.app.state, "metrics_refreshed", -_FRESH_SECONDS) >= _FRESH_SECONDS:
         request.app.state.metrics_refreshed = time.monotonic()
-        await _refresh(plant)
-    if plant.worker is not None:
-        plant.metrics.in_flight.set(plant.worker.in_flight)
-        plant.metrics.consuming.set(plant.worker.is_live)
-    return Response(plant.metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
+        await _refresh(process)
+    if process.worker is not None:
+        process.metrics.in_flight.set(process.worker.in_flight)
+        process.metrics.consuming.set(process.worker.is_live)
+    return Response(process.metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
 
 
-async def _refresh(plant: Plant) -> None:
+async def _refresh(process: ProcessServices) -> None:
     """What cannot be asked now keeps its last value: a scrape must not fail because the store is away."""
     with contextlib.suppress(StoreError, BrokerError, TimeoutError):
         async with asyncio.timeout(_PATIENCE_SECONDS):
-            for status, count in (await plant.desk.store.count_by_status()).items():
-                plant.metrics.by_status.labels(status.value).set(count)
-            for task_type in plant.desk.registry.task_types:
+            for status, count in (await process.services.store.count_by_status()).items():
+                process.metrics.by_status.labels(status.value).set(count)
+            for task_type in process.services.registry.task_types:
                 for lane in LANES:
-                    depth = await plant.broker.queue_depth(task_type, lane)
-                    plant.metrics.queue_depth.labels(task_type, lane.value).set(depth or 0)
+                    depth = await process.broker.queue_depth(task_type, lane)
+                    process.metrics.queue_depth.labels(task_type, lane.value).set(depth or 0)

@@ -19,6 +19,8 @@ from starlette.responses import Response
 from taskframework.errors import (
     IdempotencyConflictError,
     InvalidParametersError,
+    NotRunningError,
+    StoreOnlyError,
     StoreUnavailableError,
     SubmissionError,
     TaskframeworkError,
@@ -30,7 +32,6 @@ from taskframework.errors import (
 )
 from taskframework.model.query import CursorInvalidError
 from taskframework.model.values import MOST_PROBLEMS, problem, problems_of
-from taskframework.runtime import NotRunningError
 from taskframework.submission.service import InvalidRequestError
 
 logger = logging.getLogger(__name__)
@@ -140,6 +141,8 @@ def describe(error: Exception) -> Problem:
         return Problem("task_unreadable", error.message, error.hint)
     if isinstance(error, TransitionRefusedError):
         return Problem("transition_refused", error.message, error.hint)
+    if isinstance(error, StoreOnlyError):
+        return Problem("not_running", error.message, error.hint)
     if isinstance(error, NotRunningError):
         return Problem("not_running", error.message, "Repeat it in a moment; the process starts or stops.", (), _LATER)
     if isinstance(error, StoreUnavailableError):
@@ -227,7 +230,7 @@ def problem_response(problem: Problem, request: Request | None = None) -> Respon
 
 
 def handle_problems(app: FastAPI) -> None:
-    """Answer every error of the routes with a problem document. What is not ours, the guard answers."""
+    """Answer every error of the routes with a problem document. What is not ours, the middleware answers."""
     app.add_exception_handler(TaskframeworkError, _answer)
     app.add_exception_handler(RequestValidationError, _answer_invalid)
     app.add_exception_handler(HTTPException, _answer_http)

@@ -13,8 +13,8 @@ from starlette.types import ASGIApp
 
 from taskframework.api.app import create_app, create_health_app
 from taskframework.api.connections import BoundedProtocol, most_connections
+from taskframework.api.context import Framework
 from taskframework.api.listening import listen, require_loopback, resolve
-from taskframework.runtime import TaskFramework
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ class ApiServer(uvicorn.Server):
 
 
 @contextlib.asynccontextmanager
-async def serving(framework: TaskFramework) -> AsyncIterator[ApiServer]:
+async def serving(framework: Framework) -> AsyncIterator[ApiServer]:
     """Serve the HTTP interface of a running framework.
 
     Yields:
@@ -130,7 +130,7 @@ async def serving(framework: TaskFramework) -> AsyncIterator[ApiServer]:
 
 
 @contextlib.asynccontextmanager
-async def serving_health(framework: TaskFramework) -> AsyncIterator[ApiServer]:
+async def serving_health(framework: Framework) -> AsyncIterator[ApiServer]:
     """Serve only health and metrics of a running framework, at `worker.http_host` and `worker.http_port`.
 
     Yields:

@@ -91,15 +91,15 @@ async def follow_task(request: Request, task_id: IdInPath) -> Response:
     Ends after the event that makes the task final.
     """
     framework, feed, scope = framework_of(request), _feed_of(request), scope_of(request)
-    task = await framework.desk.tasks.get(checked_id(task_id), scope)
+    task = await framework.services.tasks.get(checked_id(task_id), scope)
     after = _last_sequence(request, task.task_id)
     watcher = await feed.join(scope, task.task_id)
     try:
-        task = await framework.desk.tasks.get(task.task_id, scope)
+        task = await framework.services.tasks.get(task.task_id, scope)
     except BaseException:
         await feed.leave(watcher)
         raise
-    follower = Follower(task, watcher, framework.desk.store, scope, framework.settings.app.source, after)
+    follower = Follower(task, watcher, framework.services.store, scope, framework.settings.app.source, after)
     if follower.has_nothing:
         await feed.leave(watcher)
         return Response(status_code=204)  # a browser does not connect again

@@ -81,7 +81,7 @@ async def submit_task(request: Request) -> Response:
     if (key := _key_in_header(request)) is not None:
         wanted = _with_key(body, key)
     with trace_of(request, "submit"), log_context(user_id=CALLER, correlation_id=wanted.correlation_id):
-        submission = await framework_of(request).desk.submission.submit(wanted)
+        submission = await framework_of(request).services.submission.submit(wanted)
     return json_response(
         public_view(submission.task),
         202 if submission.is_new else 200,
@@ -103,7 +103,7 @@ async def submit_tasks(request: Request) -> Response:
     body = await read(request, SubmitTasks)
     readable = [item.to_request(CALLER) for item in body.items if isinstance(item, SubmitTask)]
     with trace_of(request, "submit many"), log_context(user_id=CALLER):
-        stored = await framework_of(request).desk.submission.submit_many(readable)
+        stored = await framework_of(request).services.submission.submit_many(readable)
     if stored and all(isinstance(outcome, StoreUnavailableError) for outcome in stored):
         raise StoreUnavailableError(str(stored[0]))
     outcomes, root = iter(stored), root_of(request)
@@ -128,7 +128,7 @@ async def submit_tasks(request: Request) -> Response:
 )
 async def list_tasks(request: Request, query: Annotated[TaskQuery, Query()]) -> Response:
     """List tasks from the newest to the oldest. All filters given must hold."""
-    page = await framework_of(request).desk.tasks.list_tasks(
+    page = await framework_of(request).services.tasks.list_tasks(
         scope_of(request),
         TaskFilter(status=query.status, task_type=query.task_type),
         limit=query.limit,
@@ -153,7 +153,7 @@ async def refuse_to_show() -> None:
 async def get_task(request: Request, task_id: IdInPath) -> Response:
     """Show a task as it is now, with its result or error and its history."""
     return json_response(
-        public_view(await framework_of(request).desk.tasks.get(checked_id(task_id), scope_of(request)))
+        public_view(await framework_of(request).services.tasks.get(checked_id(task_id), scope_of(request)))
     )
 
 
@@ -170,7 +170,7 @@ async def get_task(request: Request, task_id: IdInPath) -> Response:
 async def cancel_task(request: Request, task_id: IdInPath) -> Response:
     """Cancel a task. One that waits is CANCELLED at once; a running one is asked to stop and may still complete."""
     body = await read(request, CancelTask, is_optional=True)
-    cancel = framework_of(request).desk.tasks.cancel
+    cancel = framework_of(request).services.tasks.cancel
     task = await cancel(checked_id(task_id), scope_of(request), by=CALLER, reason=body.reason)
     return json_response(public_view(task), 202)
 
@@ -188,7 +188,7 @@ async def cancel_task(request: Request, task_id: IdInPath) -> Response:
 async def retry_task(request: Request, task_id: IdInPath) -> Response:
     """Queue a task anew that is FAILED, DEAD_LETTER or CANCELLED."""
     await read(request, RetryTask, is_optional=True)
-    task = await framework_of(request).desk.tasks.retry(checked_id(task_id), scope_of(request), by=CALLER)
+    task = await framework_of(request).services.tasks.retry(checked_id(task_id), scope_of(request), by=CALLER)
     return json_response(public_view(task), 202)
 
 

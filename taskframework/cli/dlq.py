@@ -7,11 +7,11 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from taskframework.cli.desk import desk_framework, operator
 from taskframework.cli.invocation import Invocation
 from taskframework.cli.options import Config, Cursor, Json, Limit
 from taskframework.cli.output import as_json_text, facts, note, out, print_json, run, say
 from taskframework.cli.render import print_letters, print_next_step, print_timeline, task_facts
+from taskframework.cli.store import operator, store_framework
 from taskframework.model.message import rfc3339
 from taskframework.model.query import DeadMessage
 from taskframework.model.scope import EVERYONE
@@ -29,19 +29,19 @@ def list_letters(
     context: typer.Context, limit: Limit = 20, cursor: Cursor = None, config: Config = None, as_json: Json = False
 ) -> None:
     """List dead letters, the newest first."""
-    run(_list(desk_framework(Invocation.of(context, config)), limit, cursor, as_json))
+    run(_list(store_framework(Invocation.of(context, config)), limit, cursor, as_json))
 
 
 @app.command()
 def show(context: typer.Context, letter_id: LetterId, config: Config = None, as_json: Json = False) -> None:
     """Show one dead letter: a task with its history, a message with its bytes."""
-    run(_show(desk_framework(Invocation.of(context, config)), letter_id, as_json))
+    run(_show(store_framework(Invocation.of(context, config)), letter_id, as_json))
 
 
 @app.command()
 def replay(context: typer.Context, letter_ids: LetterIds, config: Config = None, as_json: Json = False) -> None:
     """Queue dead tasks anew; exit code 0 if all were."""
-    outcomes = run(_replay(desk_framework(Invocation.of(context, config)), letter_ids))
+    outcomes = run(_replay(store_framework(Invocation.of(context, config)), letter_ids))
     if as_json:
         print_json([_outcome_view(outcome) for outcome in outcomes])
     else:
@@ -52,9 +52,9 @@ def replay(context: typer.Context, letter_ids: LetterIds, config: Config = None,
 
 
 async def _list(framework: TaskFramework, limit: int, cursor: str | None, as_json: bool) -> None:
-    async with framework.desk_only():
-        page = await framework.desk.dead_letters.list_letters(EVERYONE, limit=limit, cursor=cursor)
-        now = framework.desk.store.now()
+    async with framework.store_only():
+        page = await framework.services.dead_letters.list_letters(EVERYONE, limit=limit, cursor=cursor)
+        now = framework.services.store.now()
     if as_json:
         print_json({"items": [letter.view() for letter in page.items], "next_cursor": page.next_cursor})
         return
@@ -68,8 +68,8 @@ async def _list(framework: TaskFramework, limit: int, cursor: str | None, as_jso
 
 
 async def _show(framework: TaskFramework, letter_id: str, as_json: bool) -> None:
-    async with framework.desk_only():
-        letter = await framework.desk.dead_letters.get(letter_id, EVERYONE)
+    async with framework.store_only():
+        letter = await framework.services.dead_letters.get(letter_id, EVERYONE)
     if as_json:
         print_json(letter.view(whole=True))
         return
@@ -84,8 +84,8 @@ async def _show(framework: TaskFramework, letter_id: str, as_json: bool) -> None
 
 
 async def _replay(framework: TaskFramework, ids: list[str]) -> list[ReplayOutcome]:
-    async with framework.desk_only():
-        return await framework.desk.dead_letters.replay(ids, EVERYONE, by=operator())
+    async with framework.store_only():
+        return await framework.services.dead_letters.replay(ids, EVERYONE, by=operator())
 
 
 def _message_facts(letter: DeadLetter, message: DeadMessage) -> list[tuple[str, str | Text]]:

@@ -11,7 +11,6 @@ from importlib.metadata import PackageNotFoundError, version
 import typer
 from rich.text import Text
 
-from taskframework import wiring
 from taskframework.cli.invocation import Invocation
 from taskframework.cli.options import Apps, Config, Json
 from taskframework.cli.output import counted, facts, out, print_json, printable, run
@@ -22,6 +21,7 @@ from taskframework.model.scope import EVERYONE
 from taskframework.settings import LoadedSettings, Settings, redacted
 from taskframework.settings.load import FILE_NAME, PROFILE_VARIABLE
 from taskframework.stores.base import TaskStore
+from taskframework.wiring.adapters import build_broker, build_store
 
 #: Undriven tasks that are named; there should be none at all.
 _MOST_NAMED = 20
@@ -100,7 +100,7 @@ def _program(invocation: Invocation, settings: Settings) -> tuple[Finding, Setti
 
 
 async def _servers(settings: Settings) -> list[Finding]:
-    store = wiring.build_store(settings, SystemClock())
+    store = build_store(settings, SystemClock())
     found = await _store(store, settings)
     findings = [found, await _broker(settings)]
     if not found.problems and "state" not in found.facts:
@@ -119,7 +119,7 @@ async def _store(store: TaskStore, settings: Settings) -> Finding:
 
 async def _broker(settings: Settings) -> Finding:
     where = {"url": redacted(settings.broker.url), "delay strategy": settings.broker.delay}
-    broker = wiring.build_broker(settings, SystemClock())
+    broker = build_broker(settings, SystemClock())
     try:
         report = await broker.inspect()
     except TaskframeworkError as error:

@@ -6,15 +6,14 @@ from typing import Annotated
 
 import typer
 
-from taskframework import wiring
 from taskframework.cli.invocation import Invocation
 from taskframework.cli.options import Config, Json
 from taskframework.cli.output import note, out, print_json_line, run
 from taskframework.cli.render import event_line
-from taskframework.clock import SystemClock
 from taskframework.events.http import EventsUnavailableError, HttpEvents
 from taskframework.events.subscriber import EventSubscriber
 from taskframework.settings import Settings
+from taskframework.wiring.subscriber import build_subscriber
 
 app = typer.Typer(no_args_is_help=True, help="What happens, as other programs hear it.")
 
@@ -55,7 +54,7 @@ async def _tail(settings: Settings, url: str | None, as_json: bool) -> None:
 
 def _subscriber(settings: Settings, url: str | None) -> EventSubscriber:
     if url is None:
-        return wiring.build_subscriber(settings, SystemClock(), None)
+        return build_subscriber(settings)
     return EventSubscriber(HttpEvents(url, tell=note), owns_broker=True)
 
 

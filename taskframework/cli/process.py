@@ -79,7 +79,7 @@ async def _serve(framework: TaskFramework, *, worker: bool, api: bool, tether: T
                 spare_the_collector()
                 if api:
                     _welcome(framework.settings.api)
-                running = framework.plant.worker
+                running = framework.process.worker
                 if running is not None and not api:  # with the HTTP interface it is that which says so
                     await _until_live(running, stop.asked, tether)
                 await stop.asked.wait()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from typing import Annotated
 
@@ -101,7 +100,9 @@ def _work(framework: TaskFramework, tether: Tether | None) -> None:
         raise ConfigurationError("This worker would have nothing to execute.", key="app.modules", hint=_NAME_AN_APP)
     settings = framework.settings.worker
     if tether is not None and settings.http_port is not None:  # the parent serves it, and asks
-        tether.answer = importlib.import_module("taskframework.cli.overview").answers_of(framework)
+        from taskframework.cli.overview import answers_of
+
+        tether.answer = answers_of(framework)
         update = {"worker": settings.model_copy(update={"http_port": None})}
         framework.settings = framework.settings.model_copy(update=update)
     serve(framework, worker=True, api=False, tether=tether)

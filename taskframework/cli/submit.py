@@ -10,12 +10,11 @@ from typing import Annotated, Any
 import orjson
 import typer
 
-from taskframework import wiring
-from taskframework.cli.desk import lacks_store
 from taskframework.cli.invocation import Invocation
 from taskframework.cli.options import Apps, Config, Json, or_bad_parameter, seconds_or_duration, whole_number
 from taskframework.cli.output import print_json, run, say
 from taskframework.cli.render import print_next_step, print_outcome
+from taskframework.cli.store import lacks_store
 from taskframework.cli.watching import follow
 from taskframework.clock import SystemClock
 from taskframework.errors import UnknownTaskTypeError
@@ -25,6 +24,8 @@ from taskframework.runtime import TaskFramework
 from taskframework.settings.durations import parse_duration
 from taskframework.submission.service import ANONYMOUS, SubmitRequest
 from taskframework.tasks.options import MAX_ATTEMPTS
+from taskframework.wiring.adapters import build_store
+from taskframework.wiring.store_services import build_store_services
 
 _EXAMPLE = """'{"name": "value"}'"""
 
@@ -145,15 +146,15 @@ def submit(
 
 def _check(framework: TaskFramework, request: SubmitRequest) -> None:
     settings, clock = framework.settings, SystemClock()
-    store = wiring.build_store(settings, clock)
-    wiring.build_desk(settings, framework.registry, clock, store, dispatches=False).submission.check(request)
+    store = build_store(settings, clock)
+    build_store_services(settings, framework.registry, clock, store, dispatches=False).submission.check(request)
 
 
 async def _submit(
     framework: TaskFramework, request: SubmitRequest, waits: bool, timeout: timedelta | None, as_json: bool
 ) -> TaskStatus:
-    async with framework.desk_only():
-        submission = await framework.desk.submission.submit(request)
+    async with framework.store_only():
+        submission = await framework.services.submission.submit(request)
         task = submission.task
         if not as_json:
             say(f"{'Submitted' if submission.is_new else 'Submitted before:'} {task.task_type} {task.task_id}")

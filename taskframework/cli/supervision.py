@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
 import logging
 import os
 import random
@@ -198,9 +197,9 @@ class Supervisor:
         self._stop.is_opening = False
         async with contextlib.AsyncExitStack() as stack:
             if self._settings.worker.http_port is not None:
-                # On demand: nobody else here needs an HTTP server.
-                overview = importlib.import_module("taskframework.cli.overview")
-                await stack.enter_async_context(overview.serving_overview(self._settings.worker, self.processes))
+                from taskframework.cli.overview import serving_overview  # here: nothing else needs an HTTP server
+
+                await stack.enter_async_context(serving_overview(self._settings.worker, self.processes))
             logger.info("starting", extra={"role": "worker", "processes": len(self.processes)})
             await self._keep_all()
         if self._failure is not None:

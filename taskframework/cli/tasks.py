@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from taskframework.cli.desk import desk_framework, operator
 from taskframework.cli.invocation import Invocation
 from taskframework.cli.options import Config, Cursor, Json, Limit, TaskId, or_bad_parameter
 from taskframework.cli.output import note, out, print_json, print_json_line, run, say
 from taskframework.cli.render import print_next_step, print_outcome, print_tasks, print_timeline, task_facts
+from taskframework.cli.store import operator, store_framework
 from taskframework.cli.watching import follow
 from taskframework.model.query import TaskFilter
 from taskframework.model.scope import EVERYONE
@@ -58,13 +58,13 @@ def list_tasks(
 ) -> None:
     """List tasks, the newest first."""
     wanted = TaskFilter(status=status, task_type=task_type)
-    run(_list(desk_framework(Invocation.of(context, config)), wanted, limit, cursor, as_json))
+    run(_list(store_framework(Invocation.of(context, config)), wanted, limit, cursor, as_json))
 
 
 @app.command()
 def show(context: typer.Context, task_id: TaskId, config: Config = None, as_json: Json = False) -> None:
     """Show everything about one task, with its history."""
-    run(_show(desk_framework(Invocation.of(context, config)), task_id, as_json))
+    run(_show(store_framework(Invocation.of(context, config)), task_id, as_json))
 
 
 @app.command()
@@ -72,27 +72,27 @@ def cancel(
     context: typer.Context, task_id: TaskId, reason: Reason = None, config: Config = None, as_json: Json = False
 ) -> None:
     """Cancel a task: at once if it waits; a running one is asked to stop."""
-    run(_cancel(desk_framework(Invocation.of(context, config)), task_id, reason, as_json))
+    run(_cancel(store_framework(Invocation.of(context, config)), task_id, reason, as_json))
 
 
 @app.command()
 def retry(context: typer.Context, task_id: TaskId, config: Config = None, as_json: Json = False) -> None:
     """Queue a failed, dead or cancelled task anew."""
-    run(_retry(desk_framework(Invocation.of(context, config)), task_id, as_json))
+    run(_retry(store_framework(Invocation.of(context, config)), task_id, as_json))
 
 
 @app.command()
 def watch(context: typer.Context, task_id: TaskId, config: Config = None, as_json: Json = False) -> None:
     """Follow a task until it is final; exit code 0 if it is COMPLETED."""
-    task = run(_watch(desk_framework(Invocation.of(context, config)), task_id, as_json))
+    task = run(_watch(store_framework(Invocation.of(context, config)), task_id, as_json))
     if task.status is not TaskStatus.COMPLETED:
         raise typer.Exit(1)
 
 
 async def _list(framework: TaskFramework, wanted: TaskFilter, limit: int, cursor: str | None, as_json: bool) -> None:
-    async with framework.desk_only():
-        page = await framework.desk.tasks.list_tasks(EVERYONE, wanted, limit=limit, cursor=cursor)
-        now = framework.desk.store.now()
+    async with framework.store_only():
+        page = await framework.services.tasks.list_tasks(EVERYONE, wanted, limit=limit, cursor=cursor)
+        now = framework.services.store.now()
     if as_json:
         print_json({"items": [public_view(task) for task in page.items], "next_cursor": page.next_cursor})
         return
@@ -105,7 +105,7 @@ async def _list(framework: TaskFramework, wanted: TaskFilter, limit: int, cursor
 
 
 async def _show(framework: TaskFramework, task_id: str, as_json: bool) -> None:
-    async with framework.desk_only():
+    async with framework.store_only():
         task = await framework.get(task_id)
     if as_json:
         print_json(public_view(task))
@@ -118,8 +118,8 @@ async def _show(framework: TaskFramework, task_id: str, as_json: bool) -> None:
 
 
 async def _cancel(framework: TaskFramework, task_id: str, reason: str | None, as_json: bool) -> None:
-    async with framework.desk_only():
-        task = await framework.desk.tasks.cancel(task_id, EVERYONE, by=operator(), reason=reason)
+    async with framework.store_only():
+        task = await framework.services.tasks.cancel(task_id, EVERYONE, by=operator(), reason=reason)
     if as_json:
         print_json(public_view(task))
     elif task.status is TaskStatus.CANCELLED:
@@ -130,8 +130,8 @@ async def _cancel(framework: TaskFramework, task_id: str, reason: str | None, as
 
 
 async def _retry(framework: TaskFramework, task_id: str, as_json: bool) -> None:
-    async with framework.desk_only():
-        task = await framework.desk.tasks.retry(task_id, EVERYONE, by=operator())
+    async with framework.store_only():
+        task = await framework.services.tasks.retry(task_id, EVERYONE, by=operator())
     if as_json:
         print_json(public_view(task))
     else:
@@ -149,7 +149,7 @@ async def _watch(framework: TaskFramework, task_id: str, as_json: bool) -> Task:
         else:
             printed = print_timeline(task, printed)
 
-    async with framework.desk_only():
+    async with framework.store_only():
         task = await follow(framework.handle(task_id), None, tell)
     if not as_json:
         print_outcome(task)

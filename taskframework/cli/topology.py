@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import typer
 
-from taskframework import wiring
 from taskframework.cli.invocation import Invocation
 from taskframework.cli.options import Apps, Config, Json
 from taskframework.cli.output import note, print_json, run, say
 from taskframework.clock import SystemClock
 from taskframework.runtime import TaskFramework
+from taskframework.wiring.adapters import build_broker, topology_lines
 
 app = typer.Typer(no_args_is_help=True, help="Exchanges and queues on the broker.")
 
@@ -20,7 +20,7 @@ _EMBEDDED = "The embedded broker keeps its queues in memory; there is nothing to
 def show(context: typer.Context, config: Config = None, app: Apps = None, as_json: Json = False) -> None:
     """Print what `apply`, `api` and `worker` declare."""
     framework = Invocation.of(context, config, app).framework()
-    lines = wiring.topology_lines(framework.settings, framework.registry.task_types)
+    lines = topology_lines(framework.settings, framework.registry.task_types)
     if as_json:
         print_json(lines)
         return
@@ -45,7 +45,7 @@ def apply(context: typer.Context, config: Config = None, app: Apps = None) -> No
 
 
 async def _apply(framework: TaskFramework) -> None:
-    broker = wiring.build_broker(framework.settings, SystemClock())
+    broker = build_broker(framework.settings, SystemClock())
     try:
         await broker.declare(framework.registry.task_types)
     finally:

@@ -46,13 +46,13 @@ class Worker:
         self._intake = intake
         self._consumer = consumer
         self._executor = executor
-        self._heartbeat = heartbeat
+        self.heartbeat = heartbeat
         self._grace = grace
         self._background: list[asyncio.Task[None]] = []
 
     def start(self, task_types: Sequence[str]) -> None:
         """Begin to execute tasks of these types."""
-        self._background = [asyncio.create_task(self._heartbeat.run()), asyncio.create_task(self._consumer.keep_time())]
+        self._background = [asyncio.create_task(self.heartbeat.run()), asyncio.create_task(self._consumer.keep_time())]
         self._intake.start(task_types)
 
     @property
@@ -74,8 +74,8 @@ class Worker:
         await self._intake.stop()
         await self._consumer.close()
         if not await self._finished_within(self._grace.total_seconds()):
-            logger.info("handing back %d unfinished tasks", len(self._heartbeat.attempts))
-            self._heartbeat.release_all()
+            logger.info("handing back %d unfinished tasks", len(self.heartbeat.attempts))
+            self.heartbeat.release_all()
             if not await self._finished_within(_RELEASE_SECONDS):
                 self._consumer.abandon()
         await end(*self._background)

@@ -94,7 +94,7 @@ async def tell_much(api: Api) -> None:
     """Publish an event that fills the buffers of a connection soon."""
     task = new_task(result="x" * 500_000)
     message = to_message([lifecycle_event(task, task.history[0], "here")])
-    await api.framework.plant.broker.publish_event(message)
+    await api.framework.process.broker.publish_event(message)
     await asyncio.sleep(0)
 
 

@@ -56,14 +56,14 @@ async def test_a_request_under_way_is_answered_before_the_stop(tmp_path: Path, m
     arrived, go_on = asyncio.Event(), asyncio.Event()
     async with AsyncExitStack() as running:
         api = await running.enter_async_context(serve(tmp_path, worker=False))
-        insert = api.framework.desk.store.insert
+        insert = api.framework.services.store.insert
 
         async def slowly(task: Task) -> Inserted:
             arrived.set()
             await go_on.wait()
             return await insert(task)
 
-        monkeypatch.setattr(api.framework.desk.store, "insert", slowly)
+        monkeypatch.setattr(api.framework.services.store, "insert", slowly)
         async with independent_client(api) as client:
             answer = asyncio.create_task(client.post(TASKS, json=COUNT_WORDS))
             await arrived.wait()
@@ -86,7 +86,7 @@ async def test_a_request_that_does_not_end_is_answered_all_the_same(
 
     async with AsyncExitStack() as running:
         api = await running.enter_async_context(serve(tmp_path, worker=False))
-        monkeypatch.setattr(api.framework.desk.store, "insert", never)
+        monkeypatch.setattr(api.framework.services.store, "insert", never)
         async with independent_client(api) as client:
             answer = asyncio.create_task(client.post(TASKS, json=COUNT_WORDS))
             await arrived.wait()

@@ -10,12 +10,20 @@ import pytest
 
 import taskframework
 from taskframework.cli.main import LaterCommand, command_line
-from tests.architecture.sources import ROOT, modules
+from tests.architecture.sources import PACKAGE, ROOT, modules
 
 
 def test_every_public_name_exists() -> None:
     assert taskframework.__all__
     assert [name for name in taskframework.__all__ if not hasattr(taskframework, name)] == []
+
+
+def test_type_checkers_see_the_public_names_where_python_finds_them() -> None:
+    tree = ast.parse((PACKAGE / "__init__.py").read_text())
+    [block] = [node for node in tree.body if isinstance(node, ast.If)]
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    seen = {(alias.asname, f"{node.module}.{alias.name}") for node in imports for alias in node.names}
+    assert seen == {(name, f"taskframework.{home}.{name}") for name, home in taskframework._HOMES.items()}
 
 
 def test_every_public_class_and_function_has_a_docstring() -> None:
@@ -35,14 +43,25 @@ HEAVY = {
 }
 
 
+#: What a command that only opens the store has no need of.
+OF_A_PROCESS = {
+    *("aio_pika", "fastapi", "httpx", "prometheus_client", "starlette", "uvicorn", "motor", "sqlite3"),
+    *(
+        f"taskframework.{name}"
+        for name in ("worker", "recovery", "aggregation", "events.bridge", "observability.metrics")
+    ),
+}
+
+
 @pytest.mark.parametrize(
     ("program", "not_needed"),
     [
         ("import taskframework", {*HEAVY, "asyncio", "pydantic", "rich", "typer", "taskframework.errors"}),
         ("from taskframework import BackgroundTaskExecutable, TaskOptions, RetryableError", {*HEAVY, "rich", "typer"}),
         ("import sys; sys.argv[1:] = ['--help']; from taskframework.cli.main import main; main()", HEAVY),
+        ("import taskframework.cli.submit, taskframework.cli.tasks, taskframework.cli.dlq", OF_A_PROCESS),
     ],
-    ids=["package", "names", "help"],
+    ids=["package", "names", "help", "store only"],
 )
 def test_what_is_not_needed_is_not_imported(program: str, not_needed: set[str]) -> None:
     script = f"import atexit, sys; atexit.register(lambda: print('\\n', *sys.modules)); {program}"

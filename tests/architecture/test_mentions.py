@@ -19,7 +19,7 @@ from tests.support.pages import pages
 
 TEXT = "\n".join(page.read_text() for page in pages())
 #: Held by a program that builds on the parts, not by one that uses the framework.
-_FOR_BUILDERS = {"control", "store", "settings", "registry", "desk", "desk_only", "plant"}
+_FOR_BUILDERS = {"control", "store", "settings", "registry", "services", "store_only", "process"}
 
 
 def _commands(command: Any, name: str = "") -> Iterator[tuple[str, Any]]:

@@ -45,7 +45,7 @@ async def _do(framework: TaskFramework, tasks: int) -> None:
         if left == 0:
             done.set()
 
-    framework.desk.bus.listen(TaskCompletedEvent, count, name=f"benchmark of {tasks}")
+    framework.services.bus.listen(TaskCompletedEvent, count, name=f"benchmark of {tasks}")
     for at in range(0, tasks, _CHUNK):
         requests = [SubmitRequest(task_type=TASK_TYPE, parameters={"i": i}) for i in range(at, min(tasks, at + _CHUNK))]
         for outcome in await framework.submit_many(requests):

@@ -89,7 +89,7 @@ def _sqlite(sizes: Sequence[Size], effort: Effort) -> dict[Size, Times]:
 async def _measured(name: str, url: str, filler: Filler, sizes: Sequence[Size], effort: Effort) -> dict[Size, Times]:
     framework = TaskFramework(Settings.model_validate({"store": {"url": url}}))
     times: dict[Size, Times] = {}
-    async with framework.desk_only():
+    async with framework.store_only():
         for (before, waited), (done, waits) in _steps(sizes):
             _tell(f"{name}: filling up to {done:,} finished and {waits:,} waiting tasks")
             await asyncio.to_thread(filler.insert, finished(done - before, first=before))

@@ -43,7 +43,7 @@ class Effort:
 
 async def measure(framework: TaskFramework, filler: Filler, effort: Effort) -> Times:
     """Ask everything of an open framework's store."""
-    store, times = framework.desk.store, Times()
+    store, times = framework.services.store, Times()
     for name, question in (await _reading(store)).items():
         times[name] = await _timed(question, effort.often)
     for name, path in _PATHS.items():

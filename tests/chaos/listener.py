@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 
-from taskframework.runtime import event_subscriber
+from taskframework.wiring.subscriber import event_subscriber
 from tests.chaos.history import Recorder
 
 QUEUE = "listener"

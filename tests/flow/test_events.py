@@ -28,7 +28,7 @@ async def make_every_event_happen(framework: TaskFramework) -> dict[str, list[st
     failed = await framework.submit("broken")
     dead = await framework.submit("flaky", {"succeed_at": 9}, max_attempts=1)
     cancelled = await framework.submit("counts", not_before=datetime.now(UTC) + timedelta(hours=1))
-    await framework.desk.tasks.cancel(cancelled.task_id, EVERYONE, by="ada")
+    await framework.services.tasks.cancel(cancelled.task_id, EVERYONE, by="ada")
     for handle in (completed, retried, failed, dead):
         await handle.finished(timeout=20)
     return {
@@ -52,7 +52,7 @@ async def test_event_subscriber_hears_all_in_sequence(run: Run) -> None:
     heard: Heard = defaultdict(list)
     last: dict[str, int] = {}
     progress: list[ExternalEvent] = []
-    async with run() as framework, EventSubscriber(framework.plant.broker) as subscriber:
+    async with run() as framework, EventSubscriber(framework.process.broker) as subscriber:
 
         @subscriber.on()
         def hear(event: ExternalEvent) -> None:
@@ -118,4 +118,4 @@ async def test_a_durable_subscriber_hears_what_happened_while_it_was_away(run: R
 
 
 async def _all_marked(framework: TaskFramework) -> bool:
-    return not await framework.desk.store.due(OUTBOX, 10)
+    return not await framework.services.store.due(OUTBOX, 10)

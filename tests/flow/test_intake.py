@@ -110,11 +110,11 @@ async def test_while_the_store_is_away_messages_are_held_and_none_comes_twice(
     }
     async with working(settings, **sections) as framework:
         handles = [await framework.submit("steady") for _ in range(TASKS)]
-        await framework.desk.bus.drain()
+        await framework.services.bus.drain()
         try:
             await asyncio.to_thread(leave)
             await eventually(lambda: _worker(framework).problem == "paused: the store is away", timeout=20)
-            checks = (await framework.plant.health.readiness()).checks
+            checks = (await framework.process.health.readiness()).checks
             assert checks["consumers"] == "paused: the store is away"
             held = len(arrivals.times)
             assert held < TASKS, "everything was taken in; the test shows nothing"
@@ -149,10 +149,10 @@ async def test_a_stop_in_the_middle_of_a_registration_starts_nothing_more(
         handles = [await framework.submit("steady") for _ in range(TASKS)]
         await eventually(lambda: sum(Steady.executions[handle.task_id] for handle in handles) > SLOTS)
         worker = _worker(framework)
-        framework.plant.breaker.open(StoreUnavailableError("only for a moment"))
+        framework.process.breaker.open(StoreUnavailableError("only for a moment"))
         await asyncio.sleep(0)  # the intake begins to stop its consumers
         if is_back:
-            await eventually(lambda: not framework.plant.breaker.is_open)
+            await eventually(lambda: not framework.process.breaker.is_open)
         await worker.stop()
         started = sum(Steady.executions[handle.task_id] for handle in handles)
         assert started < TASKS, "everything was executed; the test shows nothing"
@@ -177,7 +177,7 @@ async def test_a_memory_alarm_stops_publishing_and_nothing_else(
             await _watermark(rabbit_server, "absolute", "1MB")
             async with asyncio.timeout(5):
                 meanwhile = [await framework.submit("counts") for _ in range(3)]
-            await eventually(lambda: not framework.plant.broker.is_connected, what="the publisher knows of the alarm")
+            await eventually(lambda: not framework.process.broker.is_connected, what="the publisher knows of the alarm")
             async with asyncio.timeout(0.9):  # known by now, so that nobody waits for a confirm
                 meanwhile.append(await framework.submit("counts"))
             Waits.gate.set()
@@ -216,5 +216,5 @@ async def _unacknowledged(server: RabbitServer, vhost: str, queue: str, expected
 
 
 def _worker(framework: TaskFramework) -> Worker:
-    assert framework.plant.worker is not None
-    return framework.plant.worker
+    assert framework.process.worker is not None
+    return framework.process.worker

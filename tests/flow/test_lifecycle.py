@@ -89,7 +89,7 @@ async def test_failures_end_where_they_should(
         with pytest.raises(TaskFailedError) as failure:
             await handle.result(timeout=20)
         task = await handle.task()
-        letters = await framework.desk.dead_letters.list_letters(EVERYONE, limit=10)
+        letters = await framework.services.dead_letters.list_letters(EVERYONE, limit=10)
     assert failure.value.status == status
     assert task.error is not None
     assert task.error.code == code
@@ -102,20 +102,20 @@ async def test_a_dead_letter_is_replayed_with_a_new_budget_and_a_growing_token(r
         handle = await framework.submit("flaky", {"succeed_at": 2}, max_attempts=1)
         dead = await handle.finished(timeout=20)
         assert dead.status is TaskStatus.DEAD_LETTER
-        outcome = await framework.desk.dead_letters.replay([dead.task_id, "missing"], EVERYONE, by="operator")
+        outcome = await framework.services.dead_letters.replay([dead.task_id, "missing"], EVERYONE, by="operator")
         assert outcome[0].problem is None
         assert outcome[1].problem is not None
         again = await handle.finished(timeout=20)
         assert (again.generation, again.attempts, again.fencing_token) == (1, 1, 2)
         with pytest.raises(TransitionRefusedError):
-            await framework.desk.tasks.retry(
+            await framework.services.tasks.retry(
                 (await framework.submit("count-words", {"text": ""})).task_id, EVERYONE, by="x"
             )
 
 
 async def test_a_dead_letter_replayed_twice_is_queued_once_and_says_so(run: Run) -> None:
     async with run(worker=False) as framework:
-        letters = framework.desk.dead_letters
+        letters = framework.services.dead_letters
         handle = await framework.submit("count-words", {"text": "a"}, deadline=datetime.now(UTC) + timedelta(seconds=1))
         dead = await handle.finished(timeout=20)
         assert dead.status is TaskStatus.FAILED
@@ -161,16 +161,16 @@ async def test_cancelling(run: Run) -> None:
         later = await framework.submit("counts", None, not_before=datetime.now(UTC) + timedelta(hours=1))
         now = await framework.submit("waits")
         await running(framework, now.task_id)
-        cancelled = await framework.desk.tasks.cancel(later.task_id, EVERYONE, by="ada", reason="changed my mind")
+        cancelled = await framework.services.tasks.cancel(later.task_id, EVERYONE, by="ada", reason="changed my mind")
         assert cancelled.status is TaskStatus.CANCELLED
-        asked = await framework.desk.tasks.cancel(now.task_id, EVERYONE, by="ada")
+        asked = await framework.services.tasks.cancel(now.task_id, EVERYONE, by="ada")
         assert asked.status is TaskStatus.RUNNING
         assert asked.cancel is not None
         ended = await now.finished(timeout=20)
         assert ended.status is TaskStatus.CANCELLED
         assert story(ended)[-2:] == [("cancel_requested", 1), ("cancelled", 1)]
         with pytest.raises(TransitionRefusedError, match="Only a task that is QUEUED or RUNNING or RETRYING can be"):
-            await framework.desk.tasks.cancel(now.task_id, EVERYONE, by="ada")
+            await framework.services.tasks.cancel(now.task_id, EVERYONE, by="ada")
     assert later.task_id not in Counts.executions
 
 
@@ -179,7 +179,7 @@ async def test_cancelling_a_plain_function(run: Run) -> None:
         WaitsInThread.started.clear()
         handle = await framework.submit("waits-in-thread")
         await asyncio.to_thread(WaitsInThread.started.wait, 20)
-        await framework.desk.tasks.cancel(handle.task_id, EVERYONE, by="ada")
+        await framework.services.tasks.cancel(handle.task_id, EVERYONE, by="ada")
         assert (await handle.finished(timeout=20)).status is TaskStatus.CANCELLED
 
 
@@ -221,5 +221,5 @@ async def test_many_tasks_each_run_once(run: Run) -> None:
     async with run() as framework:
         handles = await asyncio.gather(*(framework.submit("counts") for _ in range(300)))
         assert [await handle.result(timeout=30) for handle in handles] == [1] * 300
-        assert await framework.desk.store.undriven(10) == []
+        assert await framework.services.store.undriven(10) == []
     assert sorted(Counts.executions) == sorted(handle.task_id for handle in handles)

@@ -119,7 +119,7 @@ async def test_a_timeout_that_is_not_set_right_is_learned(
         await _run_long_tasks(framework)
         if set(deliveries.values()) == {1}:
             return  # RabbitMQ 4.3 keeps to what each consumer asks for, so there is nothing to learn
-        assert framework.plant.broker.consumer_timeout == TIMEOUT
+        assert framework.process.broker.consumer_timeout == TIMEOUT
         [advice] = [message for message in caplog.messages if "broker.consumer_timeout" in message]
         assert "took a delivery back after 3 s" in advice
         assert max(deliveries.values()) == 2, "what was learned does not count for what is in hand"
@@ -155,4 +155,4 @@ async def _run_long_tasks(framework: TaskFramework) -> None:
 
 
 def _worker(framework: TaskFramework) -> Any:
-    return framework.plant.worker
+    return framework.process.worker

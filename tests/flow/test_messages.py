@@ -42,7 +42,7 @@ async def send(channel: AbstractChannel, body: bytes, *, key: str = "counts.norm
 
 
 async def letters(framework: TaskFramework) -> list[dict[str, Any]]:
-    page = await framework.desk.dead_letters.list_letters(EVERYONE, limit=500)
+    page = await framework.services.dead_letters.list_letters(EVERYONE, limit=500)
     return [letter.view(whole=True) for letter in page.items]
 
 
@@ -125,7 +125,7 @@ async def test_a_task_of_a_shape_nobody_knows_hides_and_stops_nothing(run: Run, 
     async with run() as framework:
         with pytest.raises(TaskUnreadableError, match="newer release"):
             await framework.get("stored-elsewhere")
-        listed = await framework.desk.tasks.list_tasks(EVERYONE, TaskFilter(), limit=10)
+        listed = await framework.services.tasks.list_tasks(EVERYONE, TaskFilter(), limit=10)
         assert [task.status for task in listed.items] == [TaskStatus.COMPLETED] * 2
 
 
@@ -206,4 +206,4 @@ async def _document(urls: dict[str, str], task_id: str) -> dict[str, Any]:
 
 
 async def _is_empty(framework: TaskFramework, task_type: str) -> bool:
-    return await framework.plant.broker.queue_depth(task_type, Priority.NORMAL) == 0
+    return await framework.process.broker.queue_depth(task_type, Priority.NORMAL) == 0

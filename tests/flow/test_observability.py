@@ -67,7 +67,7 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
 
 async def test_one_trace_from_submission_to_external_event(run: Run, spans: InMemorySpanExporter) -> None:
     heard: list[ExternalEvent] = []
-    async with run() as framework, EventSubscriber(framework.plant.broker) as subscriber:
+    async with run() as framework, EventSubscriber(framework.process.broker) as subscriber:
         subscriber.on("completed")(heard.append)
         await subscriber.listening()
         with trace.get_tracer("test").start_as_current_span("request") as request:
@@ -143,7 +143,7 @@ async def test_a_task_that_blocks_the_loop_is_named_in_the_log(run: Run, caplog:
         handle = await framework.submit("blocks-the-loop")
         await handle.finished(timeout=30)
         await eventually(lambda: told("INFO"))
-        metrics = framework.plant.metrics.exposition().decode()
+        metrics = framework.process.metrics.exposition().decode()
     (warning,), (over,) = told("WARNING"), told("INFO")
     assert warning["task_id"] == over["task_id"] == handle.task_id
     assert f"{__file__}:" in warning["blocked_at"]
@@ -175,10 +175,10 @@ async def test_the_loop_watch_does_not_look_at_what_opening_takes(
 
 async def test_an_undriven_task_shows_in_the_metrics(run: Run) -> None:
     async with run(worker=False) as framework:
-        store = framework.desk.store
+        store = framework.services.store
         await store.insert(new_task(now=store.now(), next_dispatch_at=None))
-        await framework.plant.metrics.refresh(store)
-        assert "tasks_undriven 1.0" in framework.plant.metrics.exposition().decode().splitlines()
+        await framework.process.metrics.refresh(store)
+        assert "tasks_undriven 1.0" in framework.process.metrics.exposition().decode().splitlines()
 
 
 async def test_the_contract_metrics_are_there_and_count(run: Run) -> None:
@@ -189,9 +189,9 @@ async def test_the_contract_metrics_are_there_and_count(run: Run) -> None:
             ("broken", None),
         ):
             await (await framework.submit(task_type, parameters)).finished(timeout=20)
-        await framework.plant.bridge.drain()
-        await framework.plant.metrics.refresh(framework.desk.store)
-        lines = set(framework.plant.metrics.exposition().decode().splitlines())
+        await framework.process.bridge.drain()
+        await framework.process.metrics.refresh(framework.services.store)
+        lines = set(framework.process.metrics.exposition().decode().splitlines())
     for line in (
         'tasks_submitted_total{task_type="count-words"} 1.0',
         'tasks_execution_seconds_count{status="COMPLETED",task_type="count-words"} 1.0',

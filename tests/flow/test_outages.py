@@ -26,9 +26,9 @@ async def test_submissions_are_accepted_without_a_broker_and_run_when_it_is_back
         await (await framework.submit("counts")).result(timeout=20)
         await asyncio.to_thread(rabbit_server.ctl, "stop_app")
         try:
-            await eventually(lambda: not framework.plant.broker.is_connected)
+            await eventually(lambda: not framework.process.broker.is_connected)
             handles = await asyncio.gather(*(framework.submit("counts") for _ in range(50)))
-            ready = await framework.plant.health.readiness()
+            ready = await framework.process.health.readiness()
             assert ready.ready, "a broker outage alone does not make a process unready"
             assert ready.checks["broker"] != "ok"
             dispatches = [(await handle.task()).dispatches for handle in handles]
@@ -47,17 +47,17 @@ async def test_an_idle_process_says_once_that_the_store_is_away_and_once_that_it
     caplog.set_level("INFO", "taskframework")
     recovery = {"sweep_interval": "200ms", "relay_interval": "200ms"}
     async with run(worker=worker, store={"timeout": "1s"}, recovery=recovery) as framework:
-        plant = framework.plant
+        process = framework.process
         caplog.clear()
         await asyncio.to_thread(mongo_server.stop)
         try:
             await eventually(lambda: _failed_looks(framework) >= 12, timeout=40)
-            assert plant.breaker.is_open
-            assert plant.worker is None or plant.worker.problem == "paused: the store is away"
+            assert process.breaker.is_open
+            assert process.worker is None or process.worker.problem == "paused: the store is away"
         finally:
             await asyncio.to_thread(mongo_server.start)
-        await eventually(lambda: not plant.breaker.is_open, timeout=40)
-        (relay,) = [repair for repair in plant.repairs if repair.name == "relay"]
+        await eventually(lambda: not process.breaker.is_open, timeout=40)
+        (relay,) = [repair for repair in process.repairs if repair.name == "relay"]
         looks = relay.looks
         await eventually(lambda: relay.looks > looks, timeout=20)
     ours = [record for record in caplog.records if not record.name.startswith("taskframework.brokers")]
@@ -87,14 +87,14 @@ async def test_a_task_whose_worker_died_is_executed_by_another_one(run: Run) -> 
     async with run(worker=False) as framework:
         handle = await framework.submit("counts")
         claim = Claim(handle.task_id, 1, "claim-of-the-dead", "dead-worker", timedelta(seconds=0.4))
-        assert await framework.desk.store.apply(claim) is not None
+        assert await framework.services.store.apply(claim) is not None
     async with run(lease="400ms") as framework:
         assert await framework.handle(handle.task_id).result(timeout=20) == 1
         task = await framework.get(handle.task_id)
         assert (task.crashes, task.attempts, task.fencing_token) == (1, 2, 2)
         assert task.errors[0].code == "lease_expired"
         zombie = Complete(Fence(task.task_id, 1, "claim-of-the-dead"), "dead-worker", "too late")
-        assert await framework.desk.store.apply(zombie) is None
+        assert await framework.services.store.apply(zombie) is None
         assert (await framework.get(task.task_id)).result == 1
 
 
@@ -102,7 +102,7 @@ async def test_a_worker_that_lost_its_lease_discards_its_result_and_counts_it(ru
     async with run(lease="600ms") as framework:
         handle = await framework.submit("waits")
         await eventually(lambda: Waits.started == 1)
-        store = framework.desk.store
+        store = framework.services.store
         task = await handle.task()
         assert task.lease is not None
         thief = Complete(Fence(task.task_id, task.fencing_token, task.lease.claim_id), "thief", "stolen")
@@ -117,14 +117,14 @@ async def test_a_poison_task_is_a_dead_letter_after_its_crashes(run: Run) -> Non
         for crash in range(3):
             epoch = await eventually(lambda: _claimable(framework, handle.task_id))
             claim = Claim(handle.task_id, epoch, f"claim-{crash}", "dead-worker", timedelta(seconds=0.1))
-            await eventually(partial(framework.desk.store.apply, claim))
+            await eventually(partial(framework.services.store.apply, claim))
         ended = await handle.finished(timeout=20)
     assert (ended.status, ended.crashes) == (TaskStatus.DEAD_LETTER, 3)
     assert ended.task_id not in Counts.executions
 
 
 def _metrics(framework: TaskFramework) -> str:
-    return framework.plant.metrics.exposition().decode()
+    return framework.process.metrics.exposition().decode()
 
 
 def _failed_looks(framework: TaskFramework) -> float:
@@ -138,4 +138,4 @@ async def _claimable(framework: TaskFramework, task_id: str) -> int:
 
 
 async def _depth_is(framework: TaskFramework, depth: int) -> bool:
-    return await framework.plant.broker.queue_depth("counts", Priority.NORMAL) == depth
+    return await framework.process.broker.queue_depth("counts", Priority.NORMAL) == depth

@@ -43,7 +43,7 @@ async def test_settlements_whose_replies_were_lost_are_recognised(
     run: Run, monkeypatch: pytest.MonkeyPatch, together: int
 ) -> None:
     async with run() as framework:
-        store, lost = framework.desk.store, set[str]()
+        store, lost = framework.services.store, set[str]()
         apply = store.apply
 
         async def forgetful(transition: Transition) -> Task | None:
@@ -58,8 +58,8 @@ async def test_settlements_whose_replies_were_lost_are_recognised(
         failing = [await framework.submit("broken") for _ in range(together)]
         retrying = [await framework.submit("flaky", {"succeed_at": 2, "delay": 0}) for _ in range(together)]
         ended = [await handle.finished(timeout=30) for handle in [*counting, *failing, *retrying]]
-        await framework.desk.bus.drain()
-        metrics = framework.plant.metrics.exposition().decode()
+        await framework.services.bus.drain()
+        metrics = framework.process.metrics.exposition().decode()
     assert [task.status for task in ended] == (
         [TaskStatus.COMPLETED] * together + [TaskStatus.FAILED] * together + [TaskStatus.COMPLETED] * together
     )
@@ -76,7 +76,7 @@ async def test_an_attempt_that_lost_its_lease_is_counted_once_and_told_with_both
     async with run(lease="600ms") as framework:
         handle = await framework.submit("waits")
         await eventually(lambda: Waits.started == 1)
-        store = framework.desk.store
+        store = framework.services.store
         hasty = Reap(handle.task_id, 1, timedelta(seconds=-60), 3, timedelta(hours=1))
         assert await store.apply(hasty) is not None
         await eventually(lambda: _stale_writes(framework, "waits") > 0)
@@ -113,13 +113,13 @@ async def test_a_cancel_reaches_code_deep_in_a_process_that_does_not_react(run: 
 
 async def _cancelled_elsewhere(framework: TaskFramework, task_id: str) -> None:
     """Write a cancel without telling this process."""
-    asked = await framework.desk.store.apply(Cancel(task_id, EVERYONE, "ada", None))
+    asked = await framework.services.store.apply(Cancel(task_id, EVERYONE, "ada", None))
     assert asked is not None
     assert asked.status is TaskStatus.RUNNING
 
 
 def _stale_writes(framework: TaskFramework, task_type: str) -> float:
-    lines = framework.plant.metrics.exposition().decode().splitlines()
+    lines = framework.process.metrics.exposition().decode().splitlines()
     counts = [
         line.split()[1] for line in lines if line.startswith(f'tasks_stale_writes_total{{task_type="{task_type}"}}')
     ]

@@ -63,7 +63,7 @@ async def test_a_step_is_done_again_only_if_it_was_not_recorded(
 async def test_a_replay_keeps_what_was_done(framework: TaskFramework) -> None:
     handle = await framework.submit("charges", "breaks")
     assert (await handle.finished(timeout=20)).status is TaskStatus.FAILED
-    await framework.desk.tasks.retry(handle.task_id, EVERYONE, by="operator")
+    await framework.services.tasks.retry(handle.task_id, EVERYONE, by="operator")
     assert await handle.result(timeout=20) == 1
     assert (await handle.task()).generation == 1
 

@@ -21,7 +21,7 @@ IMPATIENT = {"redispatch": "50ms", "redispatch_max": "50ms", "sweep_interval": "
 
 
 async def depth(framework: TaskFramework) -> int:
-    return await framework.plant.broker.queue_depth("counts", Priority.NORMAL) or 0
+    return await framework.process.broker.queue_depth("counts", Priority.NORMAL) or 0
 
 
 @pytest.mark.parametrize("urls", ["servers"], indirect=True)
@@ -48,11 +48,11 @@ async def test_messages_that_are_lost_are_sent_again(run: Run) -> None:
 
 async def test_what_was_only_stored_is_swept(run: Run, settings: Callable[..., Settings]) -> None:
     """A command line that submits opens the store and nothing else."""
-    desk = TaskFramework(settings())
+    submitter = TaskFramework(settings())
     for executable in ALL:
-        desk.register(executable)
-    async with desk.desk_only():
-        handle = await desk.submit("counts")
+        submitter.register(executable)
+    async with submitter.store_only():
+        handle = await submitter.submit("counts")
     async with run() as framework:
         assert await framework.handle(handle.task_id).result(timeout=20) == 1
 
@@ -60,7 +60,7 @@ async def test_what_was_only_stored_is_swept(run: Run, settings: Callable[..., S
 async def test_a_message_that_comes_a_little_early_waits_for_its_time(run: Run) -> None:
     async with run(broker={"delay_limit": "0s"}, recovery={"sweep_interval": "1h"}) as framework:
         handle = await framework.submit("counts", not_before=datetime.now(UTC) + timedelta(milliseconds=500))
-        await framework.plant.broker.publish(TaskMessage.for_task(await handle.task()))
+        await framework.process.broker.publish(TaskMessage.for_task(await handle.task()))
         assert await handle.result(timeout=20) == 1
         task = await handle.task()
     assert task.started_at is not None
@@ -69,5 +69,5 @@ async def test_a_message_that_comes_a_little_early_waits_for_its_time(run: Run) 
 
 async def each_left_alone(framework: TaskFramework, number: int, *, times: int) -> bool:
     """Whether the sweeper looked so often at every task whose message waits."""
-    tasks = (await framework.desk.store.list_tasks(EVERYONE, TaskFilter(), limit=100)).items
+    tasks = (await framework.services.store.list_tasks(EVERYONE, TaskFilter(), limit=100)).items
     return len(tasks) == number and min(task.dispatches for task in tasks) > times

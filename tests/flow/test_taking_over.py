@@ -20,8 +20,8 @@ FOR_LONG = timedelta(hours=1)
 async def left_running(settings: Settings, *, crashes: int = 0) -> str:
     """The id of a task whose worker died right after the claim."""
     framework = TaskFramework(settings)
-    async with framework.desk_only():
-        store = framework.desk.store
+    async with framework.store_only():
+        store = framework.services.store
         task = new_task(
             now=store.now(), task_type=CountWords.task_type, parameters={"text": "one two"}, crashes=crashes
         )
@@ -53,7 +53,7 @@ async def test_what_killed_its_worker_too_often_is_not_begun_again(run: Run, set
 async def test_a_program_that_only_submits_takes_nothing(run: Run, settings: Callable[..., Settings]) -> None:
     task_id = await left_running(settings())
     framework = TaskFramework(settings())
-    async with framework.desk_only():
+    async with framework.store_only():
         assert (await framework.get(task_id)).status is TaskStatus.RUNNING
 
 

@@ -34,7 +34,7 @@ def told(caplog: pytest.LogCaptureFixture) -> Told:
 async def ended(framework: TaskFramework, task_type: str, parameters: Any = None, **options: Any) -> str:
     handle = await framework.submit(task_type, parameters, **options)
     await handle.finished(timeout=20)
-    await framework.desk.bus.drain()
+    await framework.services.bus.drain()
     return handle.task_id
 
 
@@ -80,7 +80,7 @@ async def test_a_cancelled_task_is_no_error(run: Run, told: Told) -> None:
         await eventually(lambda: Waits.started == 1)
         waiting = await framework.submit("waits", not_before=datetime.now(UTC) + timedelta(hours=1))
         for handle in (running, waiting):
-            await framework.desk.tasks.cancel(handle.task_id, EVERYONE, by="ada", reason="enough")
+            await framework.services.tasks.cancel(handle.task_id, EVERYONE, by="ada", reason="enough")
             await handle.finished(timeout=20)
     (line,), (unstarted,) = told(running.task_id), told(waiting.task_id)
     assert short(line) == ("INFO", "CANCELLED", 1)
@@ -95,7 +95,7 @@ async def test_the_repairs_tell_of_the_ends_they_write(run: Run, told: Told) -> 
         await late.finished(timeout=20)
         orphan = await framework.submit("counts")
         claim = Claim(orphan.task_id, 1, "claim-of-the-dead", "dead-worker", timedelta(seconds=0.4))
-        assert await framework.desk.store.apply(claim) is not None
+        assert await framework.services.store.apply(claim) is not None
     async with run(lease="400ms") as framework:
         await framework.handle(orphan.task_id).finished(timeout=20)
     (line,) = told(late.task_id)

@@ -74,7 +74,7 @@ async def _digest_all(store: Path, files: Sequence[str], display: DemoDisplay) -
     framework.register(DigestDocument)
     requests = [SubmitRequest(task_type=DigestDocument.task_type, parameters=file) for file in files]
     async with framework.running(worker=True):
-        framework.desk.bus.listen(TaskEvent, display.hear, name="demo")
+        framework.services.bus.listen(TaskEvent, display.hear, name="demo")
         with display.shown():
             for file, outcome in zip(files, await framework.submit_many(requests), strict=True):
                 if isinstance(outcome, ValueNotStorableError):
@@ -84,4 +84,4 @@ async def _digest_all(store: Path, files: Sequence[str], display: DemoDisplay) -
             while not display.finished.is_set():
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(display.finished.wait(), _PATIENCE)
-                await framework.desk.store.ping()
+                await framework.services.store.ping()

@@ -73,8 +73,8 @@ class Taskframework(Contender):
                 raise refused
 
     async def flush(self) -> None:
-        await self._framework.desk.bus.drain()
-        await self._framework.plant.producer.sent()
+        await self._framework.services.bus.drain()
+        await self._framework.process.producer.sent()
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ async def dead_task(api: Api) -> dict[str, Any]:
 
 async def dead_message(api: Api, body: bytes) -> dict[str, Any]:
     """The entry of a message that nobody can read."""
-    broker = api.framework.plant.broker
+    broker = api.framework.process.broker
     assert isinstance(broker, EmbeddedBroker)
     broker.publish_raw("count-words", body, {"from": "elsewhere"})
 

@@ -38,7 +38,7 @@ async def test_a_process_that_can_work_is_ready(api: Api) -> None:
 
 
 async def test_without_the_store_it_lives_but_is_not_ready(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api.framework.desk.store, "ping", away)
+    monkeypatch.setattr(api.framework.services.store, "ping", away)
     answer = await api.get("/readyz")
     assert (answer.status_code, answer.json()["status"]) == (503, "not ready")
     assert answer.json()["checks"]["store"] != "ok"
@@ -46,7 +46,7 @@ async def test_without_the_store_it_lives_but_is_not_ready(api: Api, monkeypatch
 
 
 async def test_without_the_broker_it_is_ready_and_accepts(api: Api) -> None:
-    broker = api.framework.plant.broker
+    broker = api.framework.process.broker
     assert isinstance(broker, EmbeddedBroker)
     broker.interrupt()
     answer = await api.get("/readyz")
@@ -71,10 +71,10 @@ async def test_readiness_tells_when_each_repair_looked(api: Api) -> None:
 
 async def test_without_the_broker_the_repairs_that_need_it_looked_too(open_api: OpenApi) -> None:
     async with open_api(worker=True) as api:
-        broker = api.framework.plant.broker
+        broker = api.framework.process.broker
         assert isinstance(broker, EmbeddedBroker)
         broker.interrupt()
-        waiting = [loop for loop in api.framework.plant.repairs if loop.name in ("sweep", "relay")]
+        waiting = [loop for loop in api.framework.process.repairs if loop.name in ("sweep", "relay")]
         assert len(waiting) == 2
         before = {loop.name: loop.looks for loop in waiting}
         await eventually(lambda: all(loop.looks > before[loop.name] for loop in waiting))
@@ -82,8 +82,8 @@ async def test_without_the_broker_the_repairs_that_need_it_looked_too(open_api: 
 
 
 async def test_a_repair_that_fails_goes_on_and_is_counted(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    (loop,) = [loop for loop in api.framework.plant.repairs if loop.name == "expire"]
-    due, failed = api.framework.desk.store.due, asyncio.Event()
+    (loop,) = [loop for loop in api.framework.process.repairs if loop.name == "expire"]
+    due, failed = api.framework.services.store.due, asyncio.Event()
 
     async def fail_once(driver: Driver, *limits: Any) -> Sequence[DueTask]:
         if driver is not DEADLINE or failed.is_set():
@@ -91,7 +91,7 @@ async def test_a_repair_that_fails_goes_on_and_is_counted(api: Api, monkeypatch:
         failed.set()
         raise KeyError("a bug")
 
-    monkeypatch.setattr(api.framework.desk.store, "due", fail_once)
+    monkeypatch.setattr(api.framework.services.store, "due", fail_once)
     await failed.wait()
     looks = loop.looks
     await eventually(lambda: loop.looks > looks)
@@ -102,7 +102,7 @@ async def test_a_repair_that_fails_goes_on_and_is_counted(api: Api, monkeypatch:
 @pytest.mark.parametrize("name", ["sweep", "expire", "reap", "relay", "retention", "topology", "metrics"])
 async def test_a_repair_that_ended_makes_a_process_unready_if_promises_need_it(open_api: OpenApi, name: str) -> None:
     async with open_api(worker=True) as api:
-        (loop,) = [loop for loop in api.framework.plant.repairs if loop.name == name]
+        (loop,) = [loop for loop in api.framework.process.repairs if loop.name == name]
         await loop.stop()
         answer = await api.get("/readyz")
     if name in ("sweep", "expire", "reap", "relay"):
@@ -113,14 +113,14 @@ async def test_a_repair_that_ended_makes_a_process_unready_if_promises_need_it(o
 
 
 async def test_an_undriven_task_is_shown(api: Api) -> None:
-    store = api.framework.desk.store
+    store = api.framework.services.store
     await store.insert(new_task(now=store.now(), next_dispatch_at=None))
-    await api.framework.plant.metrics.refresh(store)
+    await api.framework.process.metrics.refresh(store)
     assert values((await api.get("/metrics")).text)["tasks_undriven"] == 1
 
 
 async def test_a_stopping_process_is_not_ready(api: Api) -> None:
-    api.framework.plant.health.stopping = True
+    api.framework.process.health.stopping = True
     assert (await api.get("/readyz")).status_code == 503
 
 
@@ -143,7 +143,7 @@ async def test_a_scrape_does_not_ask_the_store_each_time(api: Api, monkeypatch: 
     assert (before[queued], before[depth]) == (0, 0)
 
     await api.submit()
-    broker = api.framework.plant.broker
+    broker = api.framework.process.broker
     assert isinstance(broker, EmbeddedBroker)
     broker.publish_raw("counts", b"{}")
     again = values((await api.get("/metrics")).text)
@@ -157,7 +157,7 @@ async def test_a_scrape_does_not_ask_the_store_each_time(api: Api, monkeypatch: 
 @pytest.mark.parametrize("answer", [away, asyncio.Event().wait], ids=["away", "hangs"])
 async def test_metrics_do_without_the_store(api: Api, monkeypatch: pytest.MonkeyPatch, answer: object) -> None:
     monkeypatch.setattr(health, "_PATIENCE_SECONDS", 0.01)
-    monkeypatch.setattr(api.framework.desk.store, "count_by_status", answer)
+    monkeypatch.setattr(api.framework.services.store, "count_by_status", answer)
     await api.submit()
     found = await api.get("/metrics")
     assert found.status_code == 200

@@ -176,7 +176,7 @@ async def test_ids_in_paths(api: Api, task_id: str, monkeypatch: pytest.MonkeyPa
         raise AssertionError("the database was asked")
 
     for name in ("get", "apply"):
-        monkeypatch.setattr(api.framework.desk.store, name, asked)
+        monkeypatch.setattr(api.framework.services.store, name, asked)
     for method, path in [
         ("GET", f"{TASKS}/{task_id}"),
         ("GET", f"{TASKS}/{task_id}/events"),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
 
+from taskframework import Settings, TaskFramework
 from taskframework.api.problems import CODES
 from taskframework.errors import StoreMisconfiguredError, StoreUnavailableError, SubmissionError
 from tests.unit.api.conftest import COUNT_WORDS, DEAD_LETTERS, TASKS, Api, problem_of
@@ -53,7 +55,7 @@ async def test_the_store_away_is_503_with_a_time_to_come_back(api: Api, monkeypa
         raise StoreUnavailableError(SECRET)
 
     for name in ("insert", "get", "list_tasks", "apply"):
-        monkeypatch.setattr(api.framework.desk.store, name, away)
+        monkeypatch.setattr(api.framework.services.store, name, away)
     for answer in [
         await api.post(TASKS, json=COUNT_WORDS),
         await api.get(f"{TASKS}/x"),
@@ -79,7 +81,7 @@ async def test_an_error_of_ours_gives_nothing_away(
     async def broken(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(api.framework.desk.tasks, "get", broken)
+    monkeypatch.setattr(api.framework.services.tasks, "get", broken)
     answer: httpx.Response = await api.get(f"{TASKS}/x")
     problem_of(answer, 500, "internal_error")
     assert SECRET not in answer.text
@@ -102,3 +104,16 @@ def _all_of(kind: type[SubmissionError]) -> Iterator[type[SubmissionError]]:
 async def test_the_root_leads_to_the_docs(api: Api) -> None:
     answer = await api.get("/")
     assert (answer.status_code, answer.headers["location"]) == (307, "/docs")
+
+
+async def test_a_process_that_opened_only_the_store_sends_to_the_one_that_executes(tmp_path: Path) -> None:
+    framework = TaskFramework(Settings.model_validate({"store": {"url": f"sqlite:///{tmp_path / 'tasks.db'}"}}))
+    async with framework.running(worker=False), Api(framework) as api:
+        assert (await api.get(TASKS)).status_code == 200
+        for path in ("/readyz", "/metrics", "/api/v1/events"):
+            answer = await api.get(path)
+            assert problem_of(answer, 503, "not_running")["hint"] == "Ask the process that executes."
+            assert "retry-after" not in answer.headers, "here it will never be answered"
+    starting = await Api(framework).get("/readyz")
+    assert "in a moment" in problem_of(starting, 503, "not_running")["hint"]
+    assert starting.headers["retry-after"]

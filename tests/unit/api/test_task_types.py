@@ -80,7 +80,7 @@ async def test_a_name_that_no_type_can_have_is_unknown(bare: Api, name: str) -> 
 
 
 async def test_in_bulk_each_has_its_own_outcome(bare: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, asked = bare.framework.desk.store, []
+    store, asked = bare.framework.services.store, []
     look_up = store.task_types
 
     async def heard(names: Any = None) -> Any:

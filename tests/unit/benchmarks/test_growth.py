@@ -24,8 +24,8 @@ async def test_a_filled_store_is_measured(tmp_path: Path) -> None:
         TaskFramework(Settings.model_validate({"store": {"url": f"sqlite:///{path}"}})),
         SqliteFiller(path),
     )
-    async with framework.desk_only():
-        store = framework.desk.store
+    async with framework.store_only():
+        store = framework.services.store
         filler.insert(finished(600, first=0))
         filler.insert(waiting(50))
         filler.settle()

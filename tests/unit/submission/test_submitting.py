@@ -50,7 +50,7 @@ async def framework(tmp_path: Path) -> AsyncIterator[TaskFramework]:
     framework = TaskFramework(Settings.model_validate({"store": {"url": f"sqlite:///{tmp_path}/tasks.db"}}))
     framework.register(Counts)
     framework.register(LogsIn)
-    async with framework.desk_only():
+    async with framework.store_only():
         yield framework
 
 

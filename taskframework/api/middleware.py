@@ -18,8 +18,8 @@ _STOPPED = RequestRefusedError(
 )
 
 
-class Guard:
-    """ASGI middleware. Pure, because a wrapped request object would cost every call and buffer every stream."""
+class AnswerAlways:
+    """Plain ASGI middleware, because a wrapped request object would cost every call and buffer every stream."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -30,7 +30,7 @@ class Guard:
             return
         is_started = False
 
-        async def send_guarded(message: Message) -> None:
+        async def send_safely(message: Message) -> None:
             nonlocal is_started
             if message["type"] == "http.response.start":
                 is_started = True
@@ -38,15 +38,15 @@ class Guard:
             await send(message)
 
         try:
-            await self._app(scope, receive, send_guarded)
+            await self._app(scope, receive, send_safely)
         except ClientDisconnect:
             return  # nobody is left to be answered
         except asyncio.CancelledError:
             # The server stops and the time it gives requests is over; a cut-off stream needs no word about it.
             if not is_started:
-                await problem_response(describe(_STOPPED), Request(scope))(scope, receive, send_guarded)
+                await problem_response(describe(_STOPPED), Request(scope))(scope, receive, send_safely)
         except Exception as error:
             problem = describe(error)
             if is_started:
                 raise  # the answer is cut off; the server closes the connection
-            await problem_response(problem, Request(scope))(scope, receive, send_guarded)
+            await problem_response(problem, Request(scope))(scope, receive, send_safely)

@@ -11,8 +11,8 @@ from taskframework.runtime import TaskFramework
 from taskframework.settings import Settings, sqlite_file
 
 
-def desk_framework(invocation: Invocation) -> TaskFramework:
-    """A framework without task types, to look at tasks and operate on them with `desk_only`.
+def store_framework(invocation: Invocation) -> TaskFramework:
+    """A framework without task types, to look at tasks and operate on them with `store_only`.
 
     Raises:
         ConfigurationError: if the settings cannot be used, or if there is no store yet: looking makes none.

@@ -1,0 +1,73 @@
+"""The store and the broker that the settings name. Each adapter is imported when it is built."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+from taskframework.brokers.base import Broker
+from taskframework.clock import Clock
+from taskframework.settings import Settings, sqlite_file
+from taskframework.stores.base import TaskStore
+
+
+def build_store(settings: Settings, clock: Clock) -> TaskStore:
+    """The store that `store.url` names."""
+    if settings.store.scheme == "sqlite":
+        from taskframework.stores.sqlite import SqliteStore
+
+        return SqliteStore(sqlite_file(settings.store.url), clock=clock)
+    from taskframework.stores.mongo.store import MongoStore
+
+    return MongoStore(
+        settings.store.url,
+        driver=settings.store.driver,
+        timeout=settings.store.timeout,
+        pool_size=settings.store.pool_size,
+    )
+
+
+def build_broker(settings: Settings, clock: Clock) -> Broker:
+    """The broker that `broker.url` names."""
+    if settings.broker.scheme == "embedded":
+        from taskframework.brokers.embedded import EmbeddedBroker
+
+        return EmbeddedBroker(clock=clock, prefix=settings.broker.prefix)
+    from taskframework.brokers.rabbitmq.broker import RabbitBroker
+
+    return RabbitBroker.from_settings(settings.broker)
+
+
+def topology_lines(settings: Settings, task_types: Sequence[str]) -> list[str]:
+    """One line for each exchange, queue and binding that is declared; none for the embedded broker."""
+    if settings.broker.scheme == "embedded":
+        return []
+    from taskframework.brokers.rabbitmq.topology import whole_topology
+
+    def lines(with_plugin: bool) -> list[str]:
+        limit = settings.broker.delivery_limit
+        topology = whole_topology(settings.broker.prefix, task_types, delivery_limit=limit, with_plugin=with_plugin)
+        return list(topology.lines())
+
+    if settings.broker.delay != "auto":
+        return lines(settings.broker.delay == "plugin")
+    always = lines(False)
+    return always + [f"{line} (if the broker has the plugin)" for line in lines(True) if line not in always]
+
+
+def is_shared(settings: Settings) -> bool:
+    """Whether any number of processes may dispatch and repair: store and broker are servers."""
+    return settings.store.scheme != "sqlite" and settings.broker.scheme != "embedded"
+
+
+def execution_lock(settings: Settings) -> AbstractContextManager[object]:
+    """Held by the one executing process of a SQLite file; nothing to hold where a server keeps order.
+
+    Raises:
+        ConfigurationError: on entering, if another process executes there.
+    """
+    if settings.store.scheme != "sqlite":
+        return nullcontext()
+    from taskframework.stores.sqlite import ExecutionLock
+
+    return ExecutionLock(sqlite_file(settings.store.url))

@@ -1,0 +1,31 @@
+"""Who listens to what."""
+
+from __future__ import annotations
+
+from taskframework.aggregation.state_aggregator import StateAggregatorService
+from taskframework.model.events import (
+    AttemptFinished,
+    TaskCancelRequestedEvent,
+    TaskEvent,
+    TaskReleasedEvent,
+    TaskReplayedEvent,
+    TaskRetryingEvent,
+    TaskSubmittedEvent,
+)
+from taskframework.observability import task_log
+from taskframework.wiring.process_services import ProcessServices
+
+
+def register_listeners(process: ProcessServices) -> None:
+    """Who hears what, in order. The aggregator must succeed; the others observe what is already stored."""
+    bus = process.services.bus
+    aggregator = StateAggregatorService(process.services.moves)
+    bus.listen(AttemptFinished, aggregator.hear, name="state_aggregator", must_succeed=True)
+    if process.dispatches:
+        for claimable in (TaskSubmittedEvent, TaskRetryingEvent, TaskReleasedEvent, TaskReplayedEvent):
+            bus.listen(claimable, process.producer.hear, name="producer")
+    if process.worker is not None:
+        bus.listen(TaskCancelRequestedEvent, process.worker.heartbeat.hear, name="heartbeat")
+    bus.listen(TaskEvent, process.bridge.hear, name="bridge")
+    process.metrics.listen(bus)
+    task_log.listen(bus)

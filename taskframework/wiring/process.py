@@ -1,0 +1,74 @@
+"""Builds everything of a process that is more than its store services."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from taskframework.brokers.base import Broker
+from taskframework.events.bridge import ExternalEventBridge
+from taskframework.events.publisher import TaskEventPublisher
+from taskframework.observability.loop_watch import LoopWatch
+from taskframework.observability.metrics import Metrics
+from taskframework.operations.collector import DeadLetterCollector
+from taskframework.operations.health import Health
+from taskframework.recovery.topology import TopologyRepair
+from taskframework.stores.marking import MOMENT
+from taskframework.submission.producer import DispatchPolicy, TaskMessageProducer
+from taskframework.wiring.listeners import register_listeners
+from taskframework.wiring.process_services import ProcessServices
+from taskframework.wiring.repairs import build_repairs, require_repairs
+from taskframework.wiring.store_services import StoreServices
+from taskframework.wiring.worker import build_worker
+from taskframework.worker.deliveries import PendingDeliveries
+from taskframework.worker.patience import StoreBreaker
+
+
+def build_process_services(services: StoreServices, broker: Broker, *, executes: bool) -> ProcessServices:
+    """The services of a process, with its listeners registered; nothing is started."""
+    process = _without_worker_and_repairs(services, broker, executes=executes)
+    process = replace(process, worker=build_worker(process) if executes else None)
+    register_listeners(process)
+    process = replace(process, repairs=build_repairs(process))
+    _tell_health(process)
+    return process
+
+
+def _without_worker_and_repairs(services: StoreServices, broker: Broker, *, executes: bool) -> ProcessServices:
+    settings, store, clock = services.settings, services.store, services.clock
+    metrics = Metrics()
+    deliveries = PendingDeliveries(clock, lambda: broker.consumer_timeout)
+    topology = TopologyRepair(broker, services.registry.task_types)
+    return ProcessServices(
+        services=services,
+        broker=broker,
+        producer=TaskMessageProducer(store, broker, clock, _dispatch_policy(services), topology.doubt),
+        bridge=ExternalEventBridge(store, TaskEventPublisher(broker, metrics.event_published), settings.app.source),
+        collector=DeadLetterCollector(store, broker),
+        topology=topology,
+        metrics=metrics,
+        loop_watch=LoopWatch(settings.observability.loop_lag_warning, metrics.loop_lag.set, metrics.blocked),
+        health=Health(store),
+        breaker=StoreBreaker(store.ping, clock, (lambda: deliveries.unanswered) if executes else None),
+        deliveries=deliveries,
+        dispatches=executes or broker.outlives_process,
+    )
+
+
+def _dispatch_policy(services: StoreServices) -> DispatchPolicy:
+    recovery = services.settings.recovery
+    return DispatchPolicy(
+        recovery.redispatch,
+        recovery.redispatch_max,
+        services.settings.broker.delay_limit,
+        mark_after=min(MOMENT, recovery.dispatch_grace * 2 / 5),
+    )
+
+
+def _tell_health(process: ProcessServices) -> None:
+    """What readiness requires, and what it only reports."""
+    health, broker, topology, worker = process.health, process.broker, process.topology, process.worker
+    health.required.append(("topology", lambda: topology.problem if broker.is_connected else None))
+    require_repairs(health, process.repairs)
+    health.reported.append(("broker", lambda: None if broker.is_connected else "not connected; tasks are stored"))
+    if worker is not None:
+        health.reported.append(("consumers", lambda: worker.problem))

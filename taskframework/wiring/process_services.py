@@ -1,0 +1,49 @@
+"""What a process has that dispatches, repairs and tells other programs, whether or not it executes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from taskframework.brokers.base import Broker
+from taskframework.events.bridge import ExternalEventBridge
+from taskframework.model.retry import RetryPolicy
+from taskframework.observability.loop_watch import LoopWatch
+from taskframework.observability.metrics import Metrics
+from taskframework.operations.collector import DeadLetterCollector
+from taskframework.operations.health import Health
+from taskframework.recovery.loop import RepairLoop
+from taskframework.recovery.topology import TopologyRepair
+from taskframework.submission.producer import TaskMessageProducer
+from taskframework.wiring.store_services import StoreServices
+from taskframework.worker.deliveries import PendingDeliveries
+from taskframework.worker.patience import StoreBreaker
+from taskframework.worker.worker import Worker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessServices:
+    """The services of a process with a broker; worker and repairs are built on the others."""
+
+    services: StoreServices
+    broker: Broker
+    producer: TaskMessageProducer
+    bridge: ExternalEventBridge
+    collector: DeadLetterCollector
+    topology: TopologyRepair
+    metrics: Metrics
+    loop_watch: LoopWatch
+    health: Health
+    breaker: StoreBreaker
+    deliveries: PendingDeliveries
+    #: Whether this process sends messages; without a broker that outlives it, only the one that executes does.
+    dispatches: bool
+    worker: Worker | None = None
+    repairs: tuple[RepairLoop, ...] = ()
+
+    @property
+    def retry_policy(self) -> RetryPolicy:
+        """The settings' retry policy as the model's rule."""
+        retry = self.services.settings.retry
+        return RetryPolicy(
+            retry.max_attempts, retry.initial_delay, retry.max_delay, retry.backoff_factor, retry.jitter_factor
+        )

@@ -1,0 +1,81 @@
+"""The repairs of a process: each is looked at again and again, and finds what is due."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import timedelta
+
+from taskframework.operations.health import Health
+from taskframework.recovery.loop import RepairLoop
+from taskframework.recovery.reaper import Reaper
+from taskframework.recovery.relay import Relay
+from taskframework.recovery.retention import Retention
+from taskframework.recovery.sweeper import Sweeper
+from taskframework.wiring.process_services import ProcessServices
+
+#: Pauses between two looks. Metrics are old by so much at most, as long as counting is quick.
+_METRICS_INTERVAL = timedelta(seconds=30)
+_RETENTION_INTERVAL = timedelta(minutes=1)
+_TOPOLOGY_INTERVAL = timedelta(seconds=2)
+#: A lease that ends within this time is one of those that are held now, whatever `worker.lease` was: that is, all.
+_ANY_LEASE = timedelta(days=36_500)
+#: Running tasks of one process: far more than it can have.
+_EVERYTHING = 1_000_000
+#: Without these a process does not keep what it promises.
+_ESSENTIAL = frozenset({"sweep", "expire", "reap", "relay"})
+
+_Look = Callable[[], Awaitable[bool]]
+
+
+def build_repairs(process: ProcessServices) -> tuple[RepairLoop, ...]:
+    """The repairs, not started."""
+    clock, failed, is_away = process.services.clock, process.metrics.repair_failed, process.breaker.is_away
+    return tuple(RepairLoop(name, look, pause, clock, failed, is_away) for name, look, pause in _looks(process))
+
+
+def require_repairs(health: Health, repairs: tuple[RepairLoop, ...]) -> None:
+    """Let readiness tell when each looked last, and require those without which a promise is not kept."""
+    health.repairs = repairs
+    health.required.extend((loop.name, _problem_of(loop)) for loop in repairs if loop.name in _ESSENTIAL)
+
+
+def _looks(process: ProcessServices) -> Iterator[tuple[str, _Look, timedelta]]:
+    """Each repair: its name, one look, and the pause between two."""
+    services, producer = process.services, process.producer
+    settings, store, broker = services.settings, services.store, process.broker
+    recovery, batch = settings.recovery, settings.recovery.batch_size
+    sweeper = Sweeper(store, broker, services.moves, producer, batch)
+    grace = settings.worker.lease_grace
+    retention = Retention(
+        store, finished=settings.retention.finished, dead_letters=settings.retention.dead_letters, batch=batch
+    )
+    yield "topology", process.topology.repair, _TOPOLOGY_INTERVAL
+    if process.dispatches:
+        yield "sweep", sweeper.sweep, recovery.sweep_interval
+    yield "expire", sweeper.expire, recovery.sweep_interval
+    # Twice as often as the grace is long: lease, grace and a look together must not take longer than lease + 10 s.
+    yield "reap", _reaper(process, grace, batch).reap, grace / 2
+    yield "relay", Relay(store, broker, process.bridge, batch).relay, recovery.relay_interval
+    yield "retention", retention.purge, _RETENTION_INTERVAL
+    yield "metrics", lambda: process.metrics.keep_fresh(store), _METRICS_INTERVAL
+
+
+def _reaper(process: ProcessServices, grace: timedelta, batch: int) -> Reaper:
+    services = process.services
+    max_crashes = services.settings.worker.max_crashes
+    return Reaper(
+        services.store, services.moves, process.retry_policy, grace=grace, max_crashes=max_crashes, batch=batch
+    )
+
+
+async def take_over(process: ProcessServices) -> None:
+    """Reap every lease on a SQLite file, whose execution lock we hold: who held the leases is dead.
+
+    On a server nothing proves that, and the reaper waits for the end of each lease.
+    """
+    if process.services.settings.store.scheme == "sqlite":
+        await _reaper(process, -_ANY_LEASE, _EVERYTHING).reap()
+
+
+def _problem_of(loop: RepairLoop) -> Callable[[], str | None]:
+    return lambda: loop.problem

@@ -1,0 +1,57 @@
+"""What needs nothing but the store: submitting, looking, cancelling, replaying."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from taskframework.bus import EventBus
+from taskframework.clock import Clock
+from taskframework.moves import TaskMoves
+from taskframework.operations.dead_letters import DeadLetterOperations
+from taskframework.operations.tasks import TaskOperations
+from taskframework.settings import Settings
+from taskframework.stores.base import TaskStore
+from taskframework.submission.service import TaskSubmissionService
+from taskframework.submission.types import TaskTypes
+from taskframework.tasks.registry import TaskRegistry
+
+
+@dataclass(frozen=True, slots=True)
+class StoreServices:
+    """The services around an open store. Commands that only submit or look have no others."""
+
+    settings: Settings
+    registry: TaskRegistry
+    clock: Clock
+    bus: EventBus
+    store: TaskStore
+    moves: TaskMoves
+    types: TaskTypes
+    submission: TaskSubmissionService
+    tasks: TaskOperations
+    dead_letters: DeadLetterOperations
+
+
+def build_store_services(
+    settings: Settings, registry: TaskRegistry, clock: Clock, store: TaskStore, *, dispatches: bool
+) -> StoreServices:
+    """The services around a store.
+
+    Args:
+        settings: the installation's.
+        registry: the task types of this process.
+        clock: time of this process; due times are decided by the store's.
+        store: open, or opened before a service is used.
+        dispatches: whether this process sends messages. If not, a new task is due at once for another one's sweeper.
+    """
+    bus = EventBus()
+    moves = TaskMoves(store, bus)
+    dispatch_after = settings.recovery.dispatch_grace if dispatches else timedelta(0)
+    types = TaskTypes(registry, store)
+    submission = TaskSubmissionService(
+        store, bus, types, max_attempts=settings.retry.max_attempts, dispatch_after=dispatch_after
+    )
+    tasks = TaskOperations(store, moves, dispatch_after)
+    dead_letters = DeadLetterOperations(store, tasks)
+    return StoreServices(settings, registry, clock, bus, store, moves, types, submission, tasks, dead_letters)

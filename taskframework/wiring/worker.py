@@ -1,0 +1,47 @@
+"""The worker of a process that executes."""
+
+from __future__ import annotations
+
+from taskframework.wiring.process_services import ProcessServices
+from taskframework.worker.admission import Admission
+from taskframework.worker.claim import ClaimPolicy, ClaimStation
+from taskframework.worker.consumer import TaskConsumer
+from taskframework.worker.executor import TaskExecutorService
+from taskframework.worker.heartbeat import Heartbeat
+from taskframework.worker.intake import Intake
+from taskframework.worker.settle import SettleStation
+from taskframework.worker.suspects import Suspects
+from taskframework.worker.worker import Worker, new_worker_id
+
+
+def build_worker(process: ProcessServices) -> Worker:
+    """A worker with its stations; it consumes nothing before it is started."""
+    services, breaker, metrics = process.services, process.breaker, process.metrics
+    settings, store, bus, clock = services.settings, services.store, services.bus, services.clock
+    worker_id = new_worker_id()
+    heartbeat = Heartbeat(store, clock, settings.worker.lease, breaker.open)
+    executor = TaskExecutorService(
+        services.moves, clock, threads=settings.worker.max_threads, processes=settings.worker.max_processes
+    )
+    claims = ClaimStation(
+        store,
+        services.moves,
+        clock,
+        worker_id,
+        ClaimPolicy(settings.worker.lease, settings.recovery.no_handler_delay, settings.recovery.no_handler_limit),
+        lambda task_type: services.registry.get(task_type) is not None,
+    )
+    consumer = TaskConsumer(
+        services.registry,
+        claims,
+        executor,
+        SettleStation(store, bus, clock, worker_id, process.retry_policy, metrics.stale, breaker.open),
+        heartbeat,
+        breaker,
+        process.deliveries,
+        Admission([Suspects(settings.worker.max_crashes, settings.worker.lease)]),
+        slots=settings.worker.concurrency,
+    )
+    intake = Intake(process.broker, consumer, breaker, clock, settings.worker.prefetch)
+    grace = settings.shutdown.await_termination_timeout
+    return Worker(worker_id, intake, consumer, executor, heartbeat, grace=grace)
