@@ -32,6 +32,7 @@ Action = Callable[[], Awaitable[None]]
 #: Every point, and what is done and not done when the code is there.
 POINTS: Mapping[str, str] = {
     "submit.before_insert": "the request is checked, nothing is stored",
+    "submit.after_key": "an idempotency key names a task that is not stored yet",
     "submit.after_insert": "the task is stored, nobody was told and the caller has no answer",
     "dispatch.before_publish": "a task is about to be sent to the broker",
     "dispatch.after_publish": "the broker confirmed the message",
@@ -77,6 +78,7 @@ POINTS: Mapping[str, str] = {
     "replay.reply": "the store queued a finished task anew",
     "expire.reply": "the store enforced a deadline",
     "postpone.reply": "the store put a task off that nobody here can run",
+    "record.reply": "the store wrote or deleted records",
     "keep.reply": "the store kept a dead letter's message",
     "dispatch.reply": "RabbitMQ took a task's message",
     "relay.reply": "RabbitMQ took a message with events",

@@ -21,6 +21,7 @@ from taskframework.model.scope import EVERYONE
 from taskframework.settings import LoadedSettings, Settings, redacted
 from taskframework.settings.load import FILE_NAME, PROFILE_VARIABLE
 from taskframework.stores.base import TaskStore
+from taskframework.submission.types import declared_types
 from taskframework.wiring.adapters import build_broker, build_store
 
 #: Undriven tasks that are named; there should be none at all.
@@ -135,7 +136,7 @@ async def _tasks(store: TaskStore) -> Finding:
         try:
             counts = await store.count_by_status()
             undriven = [await _lack(store, task_id) for task_id in await store.undriven(_MOST_NAMED)]
-            declared = await store.task_types()
+            declared = await declared_types(store)
         finally:
             await store.close()
     except TaskframeworkError as error:

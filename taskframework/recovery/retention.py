@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import Sequence
 
+from taskframework.model.idempotency import IDEMPOTENCY, kept_until
+from taskframework.model.records import Record
+from taskframework.settings.schema import RetentionSettings
 from taskframework.stores.base import TaskStore
 
 
 class Retention:
-    """Deletes finished tasks and dead letters after their time."""
+    """Deletes finished tasks, dead letters and records after their time."""
 
-    def __init__(
-        self, store: TaskStore, *, finished: timedelta | None, dead_letters: timedelta | None, batch: int
-    ) -> None:
-        """Prepare to delete; None keeps that kind for ever."""
+    def __init__(self, store: TaskStore, kept: RetentionSettings, batch: int) -> None:
+        """Prepare to delete, at most `batch` of a sort at once."""
         self._store = store
-        self._finished = finished
-        self._dead_letters = dead_letters
+        self._kept = kept
         self._batch = batch
 
     async def purge(self) -> bool:
@@ -25,5 +25,32 @@ class Retention:
         Returns:
             Whether there may be more.
         """
-        removed = await self._store.purge(finished=self._finished, dead_letters=self._dead_letters, limit=self._batch)
-        return removed == self._batch
+        expired = await self._store.expired_records(self._batch)
+        keys = [record for record in expired if record.kind == IDEMPOTENCY.name]
+        await self._store.delete_records([record for record in expired if record.kind != IDEMPOTENCY.name])
+        if keys:
+            await self._look_at_keys(keys)
+        removed = await self._store.purge(
+            finished=self._kept.finished, dead_letters=self._kept.dead_letters, limit=self._batch
+        )
+        return self._batch in (len(expired), removed)
+
+    async def _look_at_keys(self, records: Sequence[Record]) -> None:
+        """A key whose task is live, or ended not long enough ago, is looked at later; any other one is deleted.
+
+        No write at the end of a task has to reckon with its key that way. Of two processes that look at one record
+        the second one loses: it has another revision then.
+        """
+        contents = {record.id: IDEMPOTENCY.content(record) for record in records}
+        ends = await self._store.finished_at([content.task_id for content in contents.values()])
+        now, kept = self._store.now(), self._kept.idempotency_keys
+        later, over = [], []
+        for record in records:
+            content = contents[record.id]
+            until = kept_until(ends[content.task_id], now, kept) if content.task_id in ends else None
+            if until is None:
+                over.append(record)
+            else:
+                later.append(IDEMPOTENCY.changed(record, content, expires_at=until))
+        await self._store.write_records(later)
+        await self._store.delete_records(over)

@@ -46,6 +46,11 @@ class RetentionSettings(Section):
     dead_letters: Duration | None = Field(
         default=timedelta(days=90), gt=ZERO, description="Failed tasks and parked messages; empty keeps them for ever"
     )
+    idempotency_keys: Duration = Field(
+        default=timedelta(hours=24),
+        gt=ZERO,
+        description="Idempotency keys after the end of their task, but no longer than the task itself",
+    )
 
 
 class ObservabilitySettings(Section):

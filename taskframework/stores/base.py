@@ -6,7 +6,7 @@ write. Its own clock decides every lease and due time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -14,11 +14,11 @@ from typing import Protocol
 from taskframework.model.drivers import Driver
 from taskframework.model.marks import Mark
 from taskframework.model.query import DeadMessage, Page, TaskFilter
+from taskframework.model.records import Record
 from taskframework.model.scope import Scope
 from taskframework.model.status import Priority, TaskStatus
 from taskframework.model.task import CancelRequest, Task
 from taskframework.model.transitions import Fence, Transition
-from taskframework.tasks.declared import TaskDeclaration
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +72,8 @@ class TaskWrites(Protocol):
     async def insert(self, task: Task) -> Inserted:
         """Store a new task durably (majority).
 
-        A task with the same id, or of the same user with the same idempotency key, is returned instead. Concurrent
-        calls are written together.
+        A task with the same id is returned instead; a store that an earlier release still writes to may also return
+        one with another id and the same idempotency key. Concurrent calls are written together.
         """
         ...
 
@@ -168,11 +168,16 @@ class Repairs(Protocol):
 
     async def purge(self, *, finished: timedelta | None, dead_letters: timedelta | None, limit: int) -> int:
         """Delete what ended longer ago than it is kept: completed and cancelled tasks after `finished`, failed ones
-        and kept messages after `dead_letters`; None keeps for ever. A task with unpublished events stays.
+        and kept messages after `dead_letters`; None keeps for ever. A task with unpublished events stays. The
+        idempotency key of a task goes before it, so that no key ever stands for a task that was deleted.
 
         Returns:
             How many were deleted, at most `limit`.
         """
+        ...
+
+    async def finished_at(self, task_ids: Collection[str]) -> dict[str, datetime | None]:
+        """When these tasks ended, None for those that are live; a task that is not there is missing."""
         ...
 
 
@@ -190,19 +195,39 @@ class DeadMessages(Protocol):
     async def get_dead_message(self, message_id: str) -> DeadMessage | None: ...
 
 
-class TaskTypes(Protocol):
-    """What is declared of task types."""
+class Records(Protocol):
+    """What the framework keeps beside the tasks; see `taskframework.model.records`."""
 
-    async def declare_task_types(self, declarations: Sequence[TaskDeclaration]) -> None:
-        """Keep what is declared of these task types, instead of what was before."""
+    async def read_records(self, ids: Collection[str]) -> dict[str, Record]:
+        """Those of these records that are there, by id."""
         ...
 
-    async def task_types(self, names: Sequence[str] | None = None) -> Sequence[TaskDeclaration]:
-        """What is declared of the types of these names, in any order; None asks for all."""
+    async def write_records(self, records: Sequence[Record]) -> Sequence[Record | None]:
+        """Put each of these there if nobody was faster: a new one where there is none, a changed one where the revision
+        is still the one that was read. Each is won or lost by itself; concurrent calls are written together.
+
+        Returns:
+            Each record as it is stored now, with its new revision, or None where it was lost.
+
+        Raises:
+            ValueNotStorableError: if one of them can never be written; then none is.
+        """
+        ...
+
+    async def delete_records(self, records: Sequence[Record]) -> int:
+        """Delete those that nobody has written since they were read; how many those were."""
+        ...
+
+    async def list_records(self, kind: str, *, limit: int, after: str = "") -> Sequence[Record]:
+        """Records of a kind by their ids, which follow `after`."""
+        ...
+
+    async def expired_records(self, limit: int) -> Sequence[Record]:
+        """Records whose `expires_at` has come, the longest due first."""
         ...
 
 
-class TaskStore(TaskWrites, Leases, TaskReads, Repairs, DeadMessages, TaskTypes, Protocol):
+class TaskStore(TaskWrites, Leases, TaskReads, Repairs, DeadMessages, Records, Protocol):
     """A database that holds tasks: what the parts above say, and its own life.
 
     Every method raises `StoreUnavailableError` when the database cannot be reached in time.

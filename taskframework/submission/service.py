@@ -11,12 +11,13 @@ from typing import Any
 from taskframework import failpoint
 from taskframework.bus import EventBus
 from taskframework.clock import whole_milliseconds
-from taskframework.errors import IdempotencyConflictError, SubmissionError
+from taskframework.errors import SubmissionError
 from taskframework.model.events import TaskSubmittedEvent
 from taskframework.model.status import Priority
 from taskframework.model.task import Task, first_state, new_task_id
 from taskframework.model.values import fingerprint
 from taskframework.stores.base import Inserted, TaskStore
+from taskframework.submission.idempotency import IdempotentInserts
 from taskframework.submission.types import Submittable, TaskTypes
 from taskframework.tasks.executable import BackgroundTaskExecutable
 from taskframework.tasks.options import MAX_ATTEMPTS
@@ -69,7 +70,14 @@ class TaskSubmissionService:
     """The only way in."""
 
     def __init__(
-        self, store: TaskStore, bus: EventBus, types: TaskTypes, *, max_attempts: int, dispatch_after: timedelta
+        self,
+        store: TaskStore,
+        bus: EventBus,
+        types: TaskTypes,
+        *,
+        max_attempts: int,
+        dispatch_after: timedelta,
+        keys_kept: timedelta,
     ) -> None:
         """Prepare the way in.
 
@@ -80,8 +88,10 @@ class TaskSubmissionService:
             max_attempts: attempts for task types that do not say.
             dispatch_after: when the sweeper takes the task up if nobody dispatched it; zero in a process that does
                 not dispatch.
+            keys_kept: how long an idempotency key is kept after the end of its task.
         """
         self._store = store
+        self._inserts = IdempotentInserts(store, keys_kept)
         self._bus = bus
         self._types = types
         self._max_attempts = max_attempts
@@ -100,7 +110,7 @@ class TaskSubmissionService:
         name = type_name(request.task_type)
         task = self._new_task(request, (await self._types.find([name]))[name])
         await failpoint.reached("submit.before_insert")
-        return await self._accept(task, await self._store.insert(task))
+        return await self._accept(await self._inserts.insert(task))
 
     async def submit_many(self, requests: Sequence[SubmitRequest]) -> list[Submission | Exception]:
         """Store many tasks together; each request has its own outcome, in the order given."""
@@ -110,8 +120,8 @@ class TaskSubmissionService:
             kinds = await self._types.find(_names_in(together))
             made = [self._made(request, kinds) for request in together]
             await failpoint.reached("submit.before_insert")
-            stored = iter(await self._store.insert_many([task for task in made if isinstance(task, Task)]))
-            outcomes += [await self._outcome(task, next(stored)) if isinstance(task, Task) else task for task in made]
+            stored = iter(await self._inserts.insert_many([task for task in made if isinstance(task, Task)]))
+            outcomes += [await self._outcome(next(stored)) if isinstance(task, Task) else task for task in made]
         return outcomes
 
     def check(self, request: SubmitRequest) -> None:
@@ -128,19 +138,19 @@ class TaskSubmissionService:
         except Exception as error:
             return error
 
-    async def _outcome(self, task: Task, stored: Inserted | Exception) -> Submission | Exception:
+    async def _outcome(self, stored: Inserted | Exception) -> Submission | Exception:
         if isinstance(stored, Exception):
             return stored
         try:
-            return await self._accept(task, stored)
+            return await self._accept(stored)
         except Exception as error:
             return error
 
-    async def _accept(self, task: Task, inserted: Inserted) -> Submission:
+    async def _accept(self, inserted: Inserted) -> Submission:
         """Tell of a task that is stored; of one that was there before, nothing."""
         await failpoint.reached("submit.after_insert")
         if not inserted.is_new:
-            return Submission(self._same(inserted.task, task), is_new=False)
+            return Submission(inserted.task, is_new=False)
         await self._bus.publish(TaskSubmittedEvent(inserted.task))
         return Submission(inserted.task, is_new=True)
 
@@ -168,12 +178,6 @@ class TaskSubmissionService:
             updated_at=now,
             **first_state(not_before, now, self._dispatch_after),
         )
-
-    @staticmethod
-    def _same(stored: Task, wanted: Task) -> Task:
-        if stored.parameters_hash != wanted.parameters_hash:
-            raise IdempotencyConflictError(wanted.idempotency_key or "", stored.task_id)
-        return stored
 
 
 def _names_in(requests: Iterable[SubmitRequest]) -> set[str]:

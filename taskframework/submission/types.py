@@ -8,9 +8,11 @@ from typing import Any, Protocol
 
 from taskframework.errors import UnknownTaskTypeError
 from taskframework.model.values import Json
-from taskframework.stores.base import TaskStore
-from taskframework.tasks.declared import TaskDeclaration
+from taskframework.stores.base import Records, TaskStore
+from taskframework.tasks.declared import DECLARATION, TaskDeclaration
 from taskframework.tasks.registry import TASK_TYPE, Registration, TaskRegistry
+
+_TOGETHER = 500
 
 
 class Submittable(Protocol):
@@ -56,8 +58,10 @@ class TaskTypes:
                 missing.append(name)
         if not missing:
             return found
-        declared = await self._store.task_types([name for name in missing if TASK_TYPE.fullmatch(name)])
-        found |= {declaration.task_type: declaration for declaration in declared}
+        declared = await self._store.read_records(
+            [DECLARATION.id_of(name) for name in missing if TASK_TYPE.fullmatch(name)]
+        )
+        found |= {known.task_type: known for known in map(DECLARATION.content, declared.values())}
         if unknown := [name for name in missing if name not in found]:
             known = [declaration.task_type for declaration in await self.known()]
             found |= {name: UnknownTaskTypeError(name, known) for name in unknown}
@@ -65,19 +69,42 @@ class TaskTypes:
 
     async def known(self) -> list[TaskDeclaration]:
         """Every type that can be submitted, by name."""
-        known = {declaration.task_type: declaration for declaration in await self._store.task_types()}
+        known = {declaration.task_type: declaration for declaration in await declared_types(self._store)}
         for own in self._declarations():
             there = known.get(own.task_type)
             known[own.task_type] = own if there is None else replace(own, declared_at=there.declared_at)
         return [known[name] for name in sorted(known)]
 
     async def declare(self) -> None:
-        """Tell other processes of the types that this one executes."""
+        """Tell other processes of the types that this one executes.
+
+        Of processes that start at the same moment any may be the one whose declaration stays.
+        """
         now = self._store.now()
-        await self._store.declare_task_types([replace(own, declared_at=now) for own in self._declarations()])
+        own = {DECLARATION.id_of(each.task_type): replace(each, declared_at=now) for each in self._declarations()}
+        there = await self._store.read_records(own)
+        await self._store.write_records(
+            [
+                DECLARATION.changed(there[place], each)
+                if place in there
+                else DECLARATION.new(each.task_type, content=each)
+                for place, each in own.items()
+            ]
+        )
 
     def _declarations(self) -> list[TaskDeclaration]:
         for registration in self._registry:
             if registration.task_type not in self._own:
                 self._own[registration.task_type] = TaskDeclaration.of(registration)
         return list(self._own.values())
+
+
+async def declared_types(records: Records) -> list[TaskDeclaration]:
+    """What workers have declared of all task types."""
+    declared: list[TaskDeclaration] = []
+    while True:
+        after = DECLARATION.id_of(declared[-1].task_type) if declared else ""
+        found = await records.list_records(DECLARATION.name, limit=_TOGETHER, after=after)
+        declared += map(DECLARATION.content, found)
+        if len(found) < _TOGETHER:
+            return declared

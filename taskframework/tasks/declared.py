@@ -14,6 +14,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
 from pydantic_core import from_json, to_json
 
 from taskframework.errors import InvalidParametersError
+from taskframework.model.records import RecordKind
 from taskframework.model.values import MOST_PROBLEMS, Json, problem
 from taskframework.tasks.registry import Registration
 from taskframework.tasks.values import storable_parameters
@@ -65,17 +66,9 @@ class TaskDeclaration:
             raise InvalidParametersError(self.task_type, problems)
         return plain, canonical
 
-    def to_json(self) -> str:
-        """The form in which stores keep it."""
-        return _ADAPTER.dump_json(self).decode()
 
-    @classmethod
-    def from_json(cls, text: str) -> TaskDeclaration:
-        """Read what `to_json` wrote, in this release or another one."""
-        return _ADAPTER.validate_json(text)
-
-
-_ADAPTER = TypeAdapter(TaskDeclaration)
+#: The record of a task type, by its name.
+DECLARATION = RecordKind("task-type", TaskDeclaration)
 
 
 class _Schemas(GenerateJsonSchema):

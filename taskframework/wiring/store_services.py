@@ -50,7 +50,12 @@ def build_store_services(
     dispatch_after = settings.recovery.dispatch_grace if dispatches else timedelta(0)
     types = TaskTypes(registry, store)
     submission = TaskSubmissionService(
-        store, bus, types, max_attempts=settings.retry.max_attempts, dispatch_after=dispatch_after
+        store,
+        bus,
+        types,
+        max_attempts=settings.retry.max_attempts,
+        dispatch_after=dispatch_after,
+        keys_kept=settings.retention.idempotency_keys,
     )
     tasks = TaskOperations(store, moves, dispatch_after)
     dead_letters = DeadLetterOperations(store, tasks)

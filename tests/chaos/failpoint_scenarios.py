@@ -181,6 +181,8 @@ SCENARIOS = (
     Scenario("relay.after_mark", submits, "back"),
     Scenario("relay.reply", submits, "back", where="servers"),
     Scenario("submit.before_insert", submits, "front"),
+    Scenario("submit.after_key", submits, "front"),
+    Scenario("record.reply", submits, "front", where="servers"),
     Scenario("submit.after_insert", submits, "front"),
     Scenario("submit.reply", submits, "front"),
     Scenario("dispatch.before_publish", submits, "front"),

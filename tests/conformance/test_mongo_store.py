@@ -41,7 +41,7 @@ class OnMongo(StoreConformance):
         self.url = urlsplit(mongo_url)._replace(path=f"/{_DATABASE}").geturl()
         if self.url not in clients:
             clients[self.url] = MongoClient(self.url)
-        for collection in ("tasks", "dead_letters", "task_types"):
+        for collection in ("tasks", "dead_letters", "records"):
             clients[self.url][_DATABASE][collection].delete_many({})
 
     async def make_store(self) -> TaskStore:

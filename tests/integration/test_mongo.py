@@ -24,10 +24,10 @@ from taskframework.model.marks import MarkPublished
 from taskframework.model.query import TaskFilter
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
-from taskframework.model.task import Task, new_claim_id
+from taskframework.model.task import Task, new_claim_id, new_task_id
 from taskframework.model.transitions import Claim, Complete, Fence
 from taskframework.stores.base import Inserted
-from taskframework.stores.mongo.client import MongoDriver
+from taskframework.stores.mongo.client import APP_NAME, MongoDriver
 from taskframework.stores.mongo.store import MongoStore
 from taskframework.stores.mongo.transitions import write_of
 from taskframework.testing.factories import new_task
@@ -75,7 +75,7 @@ async def opened(url: str, driver: MongoDriver = "motor", **options: Any) -> Asy
 def failing(server: MongoServer, *commands: str, times: int = 1, **fault: Any) -> Iterator[None]:
     """The store's next `times` calls of these commands fail like that; each of them must come."""
     with server.client() as client:
-        data = {"failCommands": commands, "appName": "taskframework", **fault}
+        data = {"failCommands": commands, "appName": APP_NAME, **fault}
         on = {"configureFailPoint": "failCommand", "mode": {"times": times}, "data": data}
         before = client.admin.command(on)["count"]
         try:
@@ -172,10 +172,10 @@ async def test_a_lone_insert_without_a_reply_is_new(
     driver: MongoDriver, fault: dict[str, Any], mongo_server: MongoServer, mongo_url: str
 ) -> None:
     async with opened(mongo_url, driver) as store:
-        task = new_task(now=store.now(), idempotency_key="key")
+        task = new_task(now=store.now())
         with failing(mongo_server, "insert", **fault):
             assert (await store.insert(task)).is_new
-        again = await store.insert(new_task(now=store.now(), idempotency_key="key"))
+        again = await store.insert(task)
         assert (again.is_new, again.task.task_id) == (False, task.task_id)
 
 
@@ -202,20 +202,18 @@ async def test_of_many_writes_one_that_the_server_refuses_fails_alone(driver: Mo
 @pytest.mark.parametrize("is_one_call", [True, False])
 async def test_the_twin_of_a_task_that_nobody_can_read_fails_alone(mongo_url: str, is_one_call: bool) -> None:
     async with opened(mongo_url) as store:
-        there = await store.insert(new_task(now=store.now(), idempotency_key="key"))
+        there = await store.insert(new_task(now=store.now()))
         with MongoClient[dict[str, Any]](mongo_url) as client:
             newer = {"$set": {"status": "PAUSED"}}
             client.get_default_database()["tasks"].update_one({"_id": there.task.task_id}, newer)
-        tasks = [new_task(now=store.now(), idempotency_key="key" if n == 1 else None) for n in range(4)]
+        tasks = [new_task(now=store.now(), task_id=there.task.task_id if n == 1 else new_task_id()) for n in range(4)]
         replies: Sequence[object] = (
             await store.insert_many(tasks)
             if is_one_call
             else await asyncio.gather(*map(store.insert, tasks), return_exceptions=True)
         )
         assert [type(reply) for reply in replies] == [Inserted, TaskUnreadableError, Inserted, Inserted]
-        assert [task.task_id for task in tasks if await store.get(task.task_id, EVERYONE)] == [
-            task.task_id for task in tasks if task is not tasks[1]
-        ]
+        assert all([await store.get(task.task_id, EVERYONE) for task in tasks if task is not tasks[1]])
 
 
 @both_drivers
@@ -224,12 +222,12 @@ async def test_an_insert_without_a_reply_is_new(
     driver: MongoDriver, fault: dict[str, Any], mongo_server: MongoServer, mongo_url: str
 ) -> None:
     async with opened(mongo_url, driver) as store:
-        tasks = [new_task(now=store.now(), idempotency_key=f"key-{n}") for n in range(3)]
-        old = await store.insert(new_task(now=store.now(), idempotency_key="old"))
+        tasks = [new_task(now=store.now()) for _ in range(3)]
+        old = await store.insert(new_task(now=store.now()))
         with failing(mongo_server, "insert", **fault):
             answers = await asyncio.gather(
                 *(store.insert(task) for task in tasks),
-                store.insert(new_task(now=store.now(), idempotency_key="old")),
+                store.insert(new_task(task_id=old.task.task_id, now=store.now() + SECOND)),
             )
         assert [answer.is_new for answer in answers] == [True, True, True, False]
         assert [answer.task.task_id for answer in answers] == [*(task.task_id for task in tasks), old.task.task_id]

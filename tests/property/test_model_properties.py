@@ -57,7 +57,7 @@ def test_a_task_comes_back_from_its_row(parameters: Any, progress: Any, at: date
     task = new_task(now=at, parameters=parameters, progress=progress, result=[progress])
     written = new_row(task)
     columns = written.moving()
-    row = TaskRow(task.task_id, task.user_id, None, 0, 0, str(columns[-1]), written.parameters)
+    row = TaskRow(task.task_id, 0, 0, str(columns[-1]), written.parameters)
     assert differences(read_row(row).task, task, timedelta(0)) == []
     # A field changed by a transition is all that changes in the document.
     read = read_row(row)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -33,8 +33,11 @@ _SERVER_SELECTION = timedelta(seconds=5)
 _MAX_DOCUMENT_BYTES = 16 * 1024 * 1024
 #: Updates name their document; without the hint the planner tries the indexes of the guard's fields as well.
 BY_ID = "_id_"
+#: How a process calls itself to the server. The number is that of what it writes: a release that writes otherwise, so
+#: that the two must know of each other, takes the next one. Releases before the number kept no records.
+APP_NAME = "taskframework/2"
 TASKS = "tasks"
-_COLLECTIONS = (TASKS, "dead_letters", "task_types")
+_COLLECTIONS = (TASKS, "dead_letters", "records")
 _MAJORITY = {"w": "majority", "j": True}
 
 
@@ -62,11 +65,14 @@ class RawCollection(Protocol):
     def aggregate(self, pipeline: Any) -> Any: ...
     def find_one_and_update(self, filter: Document, update: Any, **options: Any) -> Awaitable[Document | None]: ...
     def insert_many(self, documents: Any, ordered: bool = True) -> Awaitable[Any]: ...
+    def replace_one(self, filter: Document, replacement: Any, **options: Any) -> Awaitable[Any]: ...
     def bulk_write(self, requests: Any, ordered: bool = True) -> Awaitable[Any]: ...
     def update_many(self, filter: Document, update: Any, **options: Any) -> Awaitable[Any]: ...
     def delete_one(self, filter: Document) -> Awaitable[Any]: ...
     def delete_many(self, filter: Document, **options: Any) -> Awaitable[Any]: ...
     def count_documents(self, filter: Document) -> Awaitable[int]: ...
+    def drop_index(self, name: str) -> Awaitable[Any]: ...
+    def drop(self) -> Awaitable[Any]: ...
     def create_indexes(self, indexes: Any) -> Awaitable[list[str]]: ...
     def index_information(self) -> Awaitable[Mapping[str, Any]]: ...
 
@@ -112,6 +118,18 @@ class Collection:
             order = list(sort.items()) if sort else None
             cursor = self._raw.find(filter, fields, sort=order, limit=limit, hint=index)
             return cast("list[Document]", await cursor.to_list(None))
+
+    async def batches(
+        self, filter: Document, fields: Sequence[str], index: str, size: int = 1_000
+    ) -> AsyncIterator[list[Document]]:
+        """All matching documents, `size` at a time."""
+        cursor = self._raw.find(filter, fields, hint=index, batch_size=size)
+        while True:
+            with driver_errors():
+                found = await cursor.to_list(size)
+            if not found:
+                return
+            yield found
 
     async def count(self, filter: Document) -> int:
         with driver_errors():
@@ -167,10 +185,12 @@ class Collection:
         """Insert independent documents at once; what the server refused, by position."""
         return await _each(lambda: self._raw.insert_many(documents, ordered=False), points)
 
-    async def put_each(self, documents: Sequence[Document]) -> dict[int, StoreError]:
-        """Write whole documents, in place of those that have their ids; what the server refused, by position."""
-        operations = [pymongo.ReplaceOne({"_id": document["_id"]}, document, upsert=True) for document in documents]
-        return await _each(lambda: self._raw.bulk_write(operations, ordered=False), ())
+    async def replace_one(self, filter: Document, document: Any, points: Points) -> bool:
+        """Put a whole document in the place of the one that matches, if one does."""
+        with driver_errors():
+            result = await self._raw.replace_one(filter, document, hint=BY_ID)
+            await failpoint.replied(points, _broken)
+            return bool(result.matched_count)
 
     async def insert_once(self, document: Any, points: Points) -> dict[int, StoreError]:
         """`insert_each` of one document, but sent only once: see `_write_once`."""
@@ -197,19 +217,27 @@ class Collection:
         with driver_errors():
             return bool((await self._raw.delete_one(filter)).deleted_count)
 
-    async def delete_some(self, filter: Document, sort: str, limit: int, index: str) -> int:
-        """Delete the first matches by `sort` that still match; how many those were."""
-        found = await self.find(filter, sort={sort: 1}, limit=limit, fields=("_id",), index=index)
-        if not found:
-            return 0
-        chosen = {"$and": [{"_id": {"$in": [document["_id"] for document in found]}}, filter]}
+    async def delete_these(self, ids: Sequence[str], filter: Document, points: Points = ()) -> int:
+        """Delete the documents of these ids that match; how many those were."""
+        chosen = {"$and": [{"_id": {"$in": list(ids)}}, filter]}
         with driver_errors():
-            return int((await self._raw.delete_many(chosen, hint=BY_ID)).deleted_count)
+            result = await self._raw.delete_many(chosen, hint=BY_ID)
+            await failpoint.replied(points, _broken)
+            return int(result.deleted_count)
 
     async def indexes(self) -> Mapping[str, Any]:
         """Options of every index, by name."""
         with driver_errors():
             return await self._raw.index_information()
+
+    async def drop_index(self, name: str) -> None:
+        with driver_errors():
+            await self._raw.drop_index(name)
+
+    async def drop(self) -> None:
+        """Delete the whole collection, if there is one."""
+        with driver_errors():
+            await self._raw.drop()
 
     async def create_indexes(self, definitions: Sequence[Mapping[str, Any]]) -> None:
         with driver_errors():
@@ -222,7 +250,7 @@ class Connection:
 
     tasks: Collection
     dead_messages: Collection
-    task_types: Collection
+    records: Collection
     _database: Any
     _client: Any
     _to_any_set: Callable[[], Connection]
@@ -234,6 +262,18 @@ class Connection:
     async def hello(self) -> Document:
         """What the primary says of itself; there is no answer without one."""
         return await self.command({"hello": 1})
+
+    def collection(self, name: str) -> Collection:
+        """Another collection than those of this release."""
+        return Collection(cast("RawCollection", self._database[name]), self.command)
+
+    async def count_clients(self, app_name: str) -> int:
+        """How many connections to this server, idle ones too, were made under this name."""
+        listed = {"$currentOp": {"allUsers": True, "idleConnections": True}}
+        pipeline = [listed, {"$match": {"appName": app_name}}, {"$count": "clients"}]
+        with driver_errors():
+            reply = await self._client.admin.command({"aggregate": 1, "pipeline": pipeline, "cursor": {}})
+        return sum(counted["clients"] for counted in reply["cursor"]["firstBatch"])
 
     @property
     def name(self) -> str:
@@ -276,7 +316,7 @@ def connect(url: str, driver: MongoDriver, timeout: timedelta, pool_size: int, *
         # majority alone is not among them, the drivers drop it for the one of the whole operation.
         client = make(
             url,
-            appname="taskframework",
+            appname=APP_NAME,
             w="majority",
             journal=True,
             readConcernLevel="majority",
@@ -292,9 +332,9 @@ def connect(url: str, driver: MongoDriver, timeout: timedelta, pool_size: int, *
         message = f"The address of the MongoDB store cannot be used: {redacted(str(error))}."
         raise StoreMisconfiguredError(message, hint="Correct store.url.") from error
     run = partial(database.command, codec_options=_CODEC)
-    tasks, dead_messages, task_types = (Collection(cast("RawCollection", database[name]), run) for name in _COLLECTIONS)
+    tasks, dead_messages, records = (Collection(cast("RawCollection", database[name]), run) for name in _COLLECTIONS)
     to_any_set = partial(connect, url, driver, timeout, pool_size=1, replicaSet=None)
-    return Connection(tasks, dead_messages, task_types, database, client, to_any_set)
+    return Connection(tasks, dead_messages, records, database, client, to_any_set)
 
 
 def driver_version(driver: MongoDriver) -> str:

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from taskframework.errors import StoreError, StoreMisconfiguredError, StoreUnavailableError
 from taskframework.stores.base import StoreReport
+from taskframework.stores.mongo import earlier
 from taskframework.stores.mongo.client import Connection, MongoDriver, driver_version, time_limit
 from taskframework.stores.mongo.documents import Document
-from taskframework.stores.mongo.indexes import DEAD_MESSAGE_INDEXES, INDEX_BUILD, TASK_INDEXES, drift, ensure
+from taskframework.stores.mongo.indexes import (
+    DEAD_MESSAGE_INDEXES,
+    INDEX_BUILD,
+    RECORD_INDEXES,
+    TASK_INDEXES,
+    drift,
+    ensure,
+)
 
 #: Partial indexes with `$in` came with MongoDB 6.0.
 _OLDEST_WIRE_VERSION = 17
@@ -22,6 +30,7 @@ async def prepare(connection: Connection) -> None:
     with time_limit(INDEX_BUILD):
         await ensure(connection.tasks, TASK_INDEXES)
         await ensure(connection.dead_messages, DEAD_MESSAGE_INDEXES)
+        await ensure(connection.records, RECORD_INDEXES)
 
 
 async def _fitting(connection: Connection) -> Document:
@@ -76,8 +85,11 @@ async def inspect(connection: Connection, driver: MongoDriver) -> StoreReport:
         hello = await _fitting(connection)
         facts["server"] = f"MongoDB {(await connection.command({'buildInfo': 1}))['version']}"
         facts["replica set"] = f"{hello.get('setName')} ({len(hello.get('hosts', ()))} members)"
+        if (left := await earlier.state(connection)) is not None:
+            facts["earlier release"] = left
         problems += await drift(connection.tasks, TASK_INDEXES)
         problems += await drift(connection.dead_messages, DEAD_MESSAGE_INDEXES)
+        problems += await drift(connection.records, RECORD_INDEXES)
     except StoreError as error:
         problems.append(str(error))
     return StoreReport(facts, tuple(problems))

@@ -9,7 +9,7 @@ takes MongoDB about 20 µs a task of 290, one that an ordinary task is never in 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -27,16 +27,15 @@ _NEWEST_FIRST = {"created_at": -1, "_id": -1}
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """One index: its keys, which documents are in it (`only`), and its options."""
+    """One index: its keys, and which documents are in it (`only`). None is unique: the ids are."""
 
     name: str
     keys: Mapping[str, int]
     only: Document | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
 
     def differences(self, found: Mapping[str, Any]) -> list[str]:
         """What distinguishes an existing index of this name from this one."""
-        wanted = {"key": list(self.keys.items()), "partialFilterExpression": self.only, **self.options}
+        wanted = {"key": list(self.keys.items()), "partialFilterExpression": self.only}
         names = ("key", "partialFilterExpression", "unique", "expireAfterSeconds")
         return [
             f"{name} is {found.get(name)!r} instead of {wanted.get(name)!r}"
@@ -47,7 +46,7 @@ class Index:
     def definition(self) -> dict[str, Any]:
         """The index as `Collection.create_indexes` wants it."""
         partial = {} if self.only is None else {"partialFilterExpression": self.only}
-        return {"keys": list(self.keys.items()), "name": self.name, **partial, **self.options}
+        return {"keys": list(self.keys.items()), "name": self.name, **partial}
 
 
 def _status(statuses: Iterable[TaskStatus]) -> Document:
@@ -65,13 +64,6 @@ def _index_of(driver: Driver) -> Index:
 TASK_INDEXES = (
     # Each holds only the tasks that wait for just that.
     *map(_index_of, DRIVERS),
-    # One task a key and user.
-    Index(
-        "idempotency",
-        {"user_id": 1, "idempotency_key": 1},
-        {"idempotency_key": {"$type": "string"}},
-        {"unique": True},
-    ),
     # The lists. Those with the status inside also serve every status at once, as a merge of ten short scans.
     Index("list_by_status", {"status": 1, **_NEWEST_FIRST}),
     Index("list_by_owner", {"user_id": 1, "status": 1, **_NEWEST_FIRST}),
@@ -85,6 +77,7 @@ TASK_INDEXES = (
     Index("ended", {"status": 1, "finished_at": -1, "_id": -1}, {"finished_at": {"$type": "date"}}),
 )
 DEAD_MESSAGE_INDEXES = (Index("list", {"at": -1, "_id": -1}),)
+RECORD_INDEXES = (Index("expiring", {"expires_at": 1}, {"expires_at": {"$type": "date"}}),)
 
 
 async def drift(collection: Collection, indexes: Iterable[Index]) -> list[str]:

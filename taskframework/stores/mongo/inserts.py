@@ -1,9 +1,9 @@
-"""The inserts: grouped under load, one statement for many, and settled by reading back when a reply was lost."""
+"""Inserts, alone or many together: each caller learns whether its document is new, or which one is there already."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -12,126 +12,150 @@ from taskframework.errors import StoreError, StoreUnavailableError, TaskUnreadab
 from taskframework.grouping import Grouping
 from taskframework.model.task import Task
 from taskframework.stores.base import Inserted
-from taskframework.stores.mongo.client import Collection, encoded, time_limit
+from taskframework.stores.mongo.client import BY_ID, Collection, encoded, time_limit
 from taskframework.stores.mongo.documents import Document, document_of, task_of
 from taskframework.stores.mongo.faults import DuplicateDocumentError
 from taskframework.stores.mongo.retrying import patiently
 
 _IN_A_GROUP = 500
 
+#: Finds who is in the way of documents that the server refused and that are not there by their ids, by place.
+Elsewhere = Callable[[Sequence[Any]], Awaitable[dict[int, Document]]]
+
 
 @dataclass(frozen=True, slots=True)
-class _New:
-    task: Task
-    document: Any
+class Twin:
+    """The document that is there instead of the one to insert."""
+
+    document: Document
+    #: An earlier attempt had no reply: it may be this very one.
+    may_be_ours: bool
 
 
-class TaskInserter:
-    """Inserts into the collection of tasks."""
+#: None: the document is new.
+Reply = Twin | None
 
-    def __init__(self, tasks: Collection, patience: timedelta, **limits: Any) -> None:
+
+async def _nowhere(_: Sequence[Any]) -> dict[int, Document]:
+    return {}
+
+
+class Inserter:
+    """Inserts documents, as they travel, into one collection."""
+
+    def __init__(
+        self,
+        collection: Collection,
+        point: str,
+        patience: timedelta,
+        *,
+        elsewhere: Elsewhere = _nowhere,
+        **limits: Any,
+    ) -> None:
         """Prepare without writing.
 
         Args:
-            tasks: the collection.
+            collection: where to.
+            point: the failpoint behind the reply.
             patience: how long a group is tried again while MongoDB is away.
+            elsewhere: asked where another index than that of the ids refuses a document.
             limits: time limits of `Grouping`, for each caller.
         """
-        self._tasks = tasks
+        self._collection = collection
+        self._points = (point,)
         self._patience = patience
+        self._elsewhere = elsewhere
         self._group = Grouping(self._insert_group, limit=_IN_A_GROUP, **limits)
 
     async def drain(self) -> None:
         """Wait until everything asked for is written."""
         await self._group.drain()
 
-    async def insert(self, task: Task) -> Inserted:
-        return await self._group(_new(task))
-
-    async def insert_many(self, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
-        groups = [tasks[at : at + _IN_A_GROUP] for at in range(0, len(tasks), _IN_A_GROUP)]
-        keys = [key for task in tasks if (key := _key(task)) is not None]
-        if len(keys) > len(set(keys)):  # of two tasks with one key the first is to win
-            replies = [await self._insert_some(group) for group in groups]
-        else:  # while MongoDB takes one group, the next is encoded
-            replies = await asyncio.gather(*map(self._insert_some, groups))
+    async def insert(self, documents: Sequence[Any]) -> Sequence[Reply | StoreError]:
+        """Insert independent documents; one that comes alone is written together with others that do."""
+        if len(documents) == 1:
+            try:
+                return [await self._group(documents[0])]
+            except StoreError as error:
+                return [error]
+        groups = [documents[at : at + _IN_A_GROUP] for at in range(0, len(documents), _IN_A_GROUP)]
+        replies = await asyncio.gather(*map(self._insert_some, groups))
         return [reply for group in replies for reply in group]
 
-    async def _insert_some(self, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
-        replies: dict[int, Inserted | Exception] = {}
-        news: dict[int, _New] = {}
-        for at, task in enumerate(tasks):
-            try:
-                news[at] = _new(task)
-            except ValueNotStorableError as error:
-                replies[at] = error
+    async def _insert_some(self, documents: Sequence[Any]) -> Sequence[Reply | StoreError]:
         try:
-            inserted = await self._insert_group(list(news.values())) if news else []
+            return await self._insert_group(documents)
         except StoreError as error:
-            inserted = [error] * len(news)
-        replies |= zip(news, inserted, strict=True)
-        return [replies[at] for at in range(len(tasks))]
+            return [error] * len(documents)
 
-    async def _insert_group(self, news: Sequence[_New]) -> Sequence[Inserted | Exception]:
+    async def _insert_group(self, documents: Sequence[Any]) -> Sequence[Reply | StoreError]:
         unsure = False
 
-        async def insert_together() -> Sequence[Inserted | Exception]:
+        async def insert_together() -> Sequence[Reply | StoreError]:
             nonlocal unsure
             try:
-                refused = await self._refused([new.document for new in news])
+                refused = await self._refused(documents)
             except StoreUnavailableError:
                 unsure = True
                 raise
-            return await self._inserted(news, refused, unsure)
+            return await self._replies(documents, refused, unsure)
 
         with time_limit(self._patience):
             return await patiently(insert_together, self._patience)
 
     async def _refused(self, documents: Sequence[Any]) -> dict[int, StoreError]:
-        points = ("submit.reply",)
         if len(documents) == 1:
-            return await self._tasks.insert_once(documents[0], points)
-        return await self._tasks.insert_each(documents, points)
+            return await self._collection.insert_once(documents[0], self._points)
+        return await self._collection.insert_each(documents, self._points)
 
-    async def _inserted(
-        self, news: Sequence[_New], refused: dict[int, StoreError], unsure: bool
-    ) -> Sequence[Inserted | Exception]:
-        """The replies to a group of inserts. `unsure`: an earlier attempt of this group may have stored tasks."""
+    async def _replies(
+        self, documents: Sequence[Any], refused: dict[int, StoreError], unsure: bool
+    ) -> Sequence[Reply | StoreError]:
+        replies: list[Reply | StoreError] = [refused.get(at) for at in range(len(documents))]
         duplicates = [at for at, error in refused.items() if isinstance(error, DuplicateDocumentError)]
-        there = await self._there_already([news[at].task for at in duplicates])
-        replies: list[Inserted | Exception] = [
-            refused.get(at) or Inserted(new.task, True) for at, new in enumerate(news)
-        ]
-        for at, twin in zip(duplicates, there, strict=True):
-            is_ours = unsure and isinstance(twin, Task) and twin.task_id == news[at].task.task_id
-            replies[at] = Inserted(twin, is_ours) if isinstance(twin, Task) else twin
+        twins = await self._twins([documents[at] for at in duplicates])
+        for at, twin in zip(duplicates, twins, strict=True):
+            replies[at] = Twin(twin, unsure and twin["_id"] == documents[at]["_id"])
         return replies
 
-    async def _there_already(self, tasks: Sequence[Task]) -> Sequence[Task | TaskUnreadableError]:
-        """The stored task of the same id, or of the same user and idempotency key, for each of these."""
-        if not tasks:
+    async def _twins(self, documents: Sequence[Any]) -> Sequence[Document]:
+        """What is there instead of each of these."""
+        if not documents:
             return []
-        keys = [{"user_id": task.user_id, "idempotency_key": task.idempotency_key} for task in tasks if _key(task)]
-        found = await self._tasks.find({"$or": [{"_id": {"$in": [task.task_id for task in tasks]}}, *keys]})
-        by_key: dict[object, str] = {(twin.get("user_id"), twin.get("idempotency_key")): twin["_id"] for twin in found}
-        stored = {twin["_id"]: _read(twin) for twin in found}
-        there = [stored.get(task.task_id) or stored.get(by_key.get(_key(task), "")) for task in tasks]
-        if missing := [task.task_id for task, other in zip(tasks, there, strict=True) if other is None]:
-            raise StoreUnavailableError(f"A majority of MongoDB does not know the twin of {missing[0]} yet.")
-        return [twin for twin in there if twin is not None]
+        found = await self._collection.find({"_id": {"$in": [document["_id"] for document in documents]}}, index=BY_ID)
+        by_id = {document["_id"]: document for document in found}
+        twins = {at: by_id[document["_id"]] for at, document in enumerate(documents) if document["_id"] in by_id}
+        if missing := [at for at in range(len(documents)) if at not in twins]:
+            others = await self._elsewhere([documents[at] for at in missing])
+            twins |= {missing[place]: other for place, other in others.items()}
+        if unknown := [document["_id"] for at, document in enumerate(documents) if at not in twins]:
+            raise StoreUnavailableError(f"A majority of MongoDB does not know the twin of {unknown[0]} yet.")
+        return [twins[at] for at in range(len(documents))]
 
 
-def _read(document: Document) -> Task | TaskUnreadableError:
-    """One that a newer release wrote is the trouble of those who ask for it, not of all that are inserted with them."""
+async def insert_tasks(inserter: Inserter, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
+    """Insert tasks; what cannot be stored is its caller's trouble alone, and so is a twin that nobody here can read."""
+    replies: dict[int, Inserted | Exception] = {}
+    documents: dict[int, Any] = {}
+    for at, task in enumerate(tasks):
+        try:
+            documents[at] = encoded(document_of(task), "the task")
+        except ValueNotStorableError as error:
+            replies[at] = error
+    if documents:
+        answers = await inserter.insert(list(documents.values()))
+        replies |= {at: _inserted(tasks[at], reply) for at, reply in zip(documents, answers, strict=True)}
+    return [replies[at] for at in range(len(tasks))]
+
+
+def _inserted(task: Task, reply: Reply | StoreError) -> Inserted | Exception:
+    if reply is None:
+        return Inserted(task, is_new=True)
+    if isinstance(reply, StoreError):
+        return reply
     try:
-        return task_of(document)
+        there = task_of(reply.document)
+        # The creation tells them apart: whoever else makes a task under this id does it at another moment.
+        return Inserted(there, is_new=reply.may_be_ours and there.created_at == task.created_at)
     except TaskUnreadableError as error:
         return error
-
-
-def _new(task: Task) -> _New:
-    return _New(task, encoded(document_of(task), "the task"))
-
-
-def _key(task: Task) -> tuple[str, str] | None:
-    return None if task.idempotency_key is None else (task.user_id, task.idempotency_key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from collections.abc import Collection as Several
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -37,13 +38,14 @@ from taskframework.stores.mongo.documents import (
     readable,
     task_of,
 )
+from taskframework.stores.mongo.earlier import EarlierRelease
 from taskframework.stores.mongo.expressions import passed
 from taskframework.stores.mongo.faults import DuplicateDocumentError
-from taskframework.stores.mongo.inserts import TaskInserter
+from taskframework.stores.mongo.inserts import Inserter, insert_tasks
+from taskframework.stores.mongo.records import POINT, RecordCalls, forget_keys
 from taskframework.stores.mongo.server_clock import ServerClock
 from taskframework.stores.mongo.transitions import write_of
 from taskframework.stores.mongo.writer import TaskWriter
-from taskframework.tasks.declared import TaskDeclaration
 
 Entry = TypeVar("Entry", Task, DeadMessage)
 
@@ -59,13 +61,15 @@ class _Opened:
 
     connection: Connection
     heartbeats: Connection
-    inserter: TaskInserter
+    earlier: EarlierRelease
+    tasks: Inserter
+    records: Inserter
     writer: TaskWriter
     #: Writes messages, as documents, to the dead ones.
     keep: Grouping[Any, None]
 
 
-class MongoStore:
+class MongoStore(RecordCalls):
     """Tasks in a MongoDB database; implements `TaskStore`."""
 
     def __init__(
@@ -96,16 +100,20 @@ class MongoStore:
         heartbeats = connect(self._url, "pymongo", self._timeout, _HEARTBEAT_CONNECTIONS)
         limits: Any = {"timeout": self._timeout.total_seconds(), "on_timeout": self._too_late}
         patience = self._timeout * 0.9  # so that callers hear the reason before their own time is over
+        earlier = EarlierRelease(connection, self, self._clock.now)
         self._opened = _Opened(
             connection,
             heartbeats,
-            TaskInserter(connection.tasks, patience, **limits),
+            earlier,
+            Inserter(connection.tasks, "submit.reply", patience, elsewhere=earlier.others, **limits),
+            Inserter(connection.records, POINT, patience, **limits),
             TaskWriter(connection.tasks, patience, **limits),
             Grouping(partial(_keep_all, connection.dead_messages), **limits),
         )
         try:
             await deployment.prepare(connection)
             await self._clock.start()
+            await earlier.start()
         except BaseException:
             await self.close()
             raise
@@ -114,8 +122,10 @@ class MongoStore:
         if self._opened is None:
             return
         opened, self._opened = self._opened, None
+        await opened.earlier.stop()
         await self._clock.stop()
-        await opened.inserter.drain()
+        await opened.tasks.drain()
+        await opened.records.drain()
         await opened.writer.drain()
         await opened.keep.drain()
         await opened.connection.close()
@@ -137,10 +147,13 @@ class MongoStore:
         return self._clock.now()
 
     async def insert(self, task: Task) -> Inserted:
-        return await self._parts.inserter.insert(task)
+        [reply] = await insert_tasks(self._parts.tasks, [task])
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
 
     async def insert_many(self, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
-        return await self._parts.inserter.insert_many(tasks)
+        return await insert_tasks(self._parts.tasks, tasks)
 
     async def apply(self, transition: Transition) -> Task | None:
         return await self._parts.writer.apply(transition)
@@ -214,23 +227,25 @@ class MongoStore:
         removed = 0
         for statuses, kept in ((FINAL - DEAD, finished), (DEAD, dead_letters)):
             if kept is not None and removed < limit:
-                over = queries.ended(statuses, kept)
-                removed += await self._tasks.delete_some(over, "finished_at", limit - removed, "ended")
+                removed += await self._purge_tasks(queries.ended(statuses, kept), limit - removed)
         if dead_letters is not None and removed < limit:
             over = passed("at", by=dead_letters)
-            removed += await self._dead_messages.delete_some(over, "at", limit - removed, "list")
+            found = await self._dead_messages.find(
+                over, sort={"at": 1}, limit=limit - removed, fields=("_id",), index="list"
+            )
+            removed += await self._dead_messages.delete_these([message["_id"] for message in found], over)
         return removed
 
-    async def declare_task_types(self, declarations: Sequence[TaskDeclaration]) -> None:
-        documents = [{"_id": declared.task_type, "declaration": declared.to_json()} for declared in declarations]
-        refusals = await self._task_types.put_each(documents) if documents else {}
-        for refused in refusals.values():
-            if not isinstance(refused, DuplicateDocumentError):  # of two that came first, the other one is there
-                raise refused
+    async def _purge_tasks(self, over: Document, limit: int) -> int:
+        fields = ("user_id", "idempotency_key")
+        found = await self._tasks.find(over, sort={"finished_at": 1}, limit=limit, fields=fields, index="ended")
+        await forget_keys(self._records, found)
+        return await self._tasks.delete_these([task["_id"] for task in found], over)
 
-    async def task_types(self, names: Sequence[str] | None = None) -> Sequence[TaskDeclaration]:
-        found = await self._task_types.find({} if names is None else queries.these(names))
-        return [TaskDeclaration.from_json(document["declaration"]) for document in found]
+    async def finished_at(self, task_ids: Several[str]) -> dict[str, datetime | None]:
+        found = await self._tasks.find(queries.these(list(task_ids)), fields=("finished_at",), index=BY_ID)
+        ends = {task["_id"]: task["finished_at"] for task in found}
+        return {task_id: None if end is None else moment(end) for task_id, end in ends.items()}
 
     async def keep_dead_message(self, message: DeadMessage) -> None:
         await self._parts.keep(encoded(dead_message_document(message), "the message"))
@@ -267,8 +282,12 @@ class MongoStore:
         return self._parts.connection.dead_messages
 
     @property
-    def _task_types(self) -> Collection:
-        return self._parts.connection.task_types
+    def _records(self) -> Collection:
+        return self._parts.connection.records
+
+    @property
+    def _record_inserter(self) -> Inserter:
+        return self._parts.records
 
     @property
     def _heartbeats(self) -> Connection:

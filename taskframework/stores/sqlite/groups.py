@@ -16,13 +16,15 @@ from typing import TypeVar, cast
 from taskframework.clock import Clock
 from taskframework.errors import StoreError
 from taskframework.model.marks import Mark
+from taskframework.model.records import Record
 from taskframework.model.task import Task
 from taskframework.stores.base import Inserted
 from taskframework.stores.replies import reply_point
 from taskframework.stores.sqlite import queries
 from taskframework.stores.sqlite.connection import Database
 from taskframework.stores.sqlite.known import FileState, KnownTasks
-from taskframework.stores.sqlite.rows import Key, Stored, TaskRow, Value, key_of, new_row, read_row, to_json
+from taskframework.stores.sqlite.records import WriteRecords, write
+from taskframework.stores.sqlite.rows import Stored, TaskRow, Value, new_row, read_row, to_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +72,8 @@ class Marks:
         return cls(tuple([Change(mark, wants_reply=False) for mark in marks]))
 
 
-Request = Insert | Inserts | Change | Marks
-Reply = Inserted | list[Inserted | Exception] | Task | None
+Request = Insert | Inserts | Change | Marks | WriteRecords
+Reply = Inserted | list[Inserted | Exception] | Task | list[Record | None] | None
 Found = Stored | Exception
 T = TypeVar("T")
 
@@ -100,6 +102,7 @@ class GroupWriter:
             self._known.clear()
         group = _Group(self._clock.now())
         self._load(connection, requests, group)
+        group.revisions = write(connection, [request for request in requests if isinstance(request, WriteRecords)])
         replies = [group.answer(request) for request in requests]
         _save(connection, group)
         group.remember(self._known)
@@ -110,20 +113,12 @@ class GroupWriter:
         changes = [change for request in requests for change in _changes(request)]
         told = {task.task_id for task in tasks} | {change.rule.task_id for change in changes if change.wants_reply}
         ids = told | {change.rule.task_id for change in changes}
-        if keys := {key for task in tasks if (key := key_of(task)) is not None}:
-            for row in map(TaskRow._make, connection.execute(*queries.tasks_by_key(keys))):
-                group.found(row.task_id, _key_of_row(row), _read(row, whole=True))
-        for task_id in ids - group.by_id.keys():
+        for task_id in ids:
             if task_id in self._known:
-                known = self._known.read(task_id, whole=task_id in told)
-                group.found(task_id, key_of(known.task), known)
+                group.by_id[task_id] = self._known.read(task_id, whole=task_id in told)
         if unknown := ids - group.by_id.keys():
             for row in map(TaskRow._make, connection.execute(queries.TASKS_BY_ID, [to_json(sorted(unknown))])):
-                group.found(row.task_id, _key_of_row(row), _read(row, whole=row.task_id in told))
-
-
-def _key_of_row(row: TaskRow) -> Key | None:
-    return None if row.idempotency_key is None else (row.user_id, row.idempotency_key)
+                group.by_id[row.task_id] = _read(row, whole=row.task_id in told)
 
 
 def _read(row: TaskRow, *, whole: bool) -> Found:
@@ -150,6 +145,8 @@ def _reply_point(request: Request) -> str:
         return "submit.reply"
     if isinstance(request, Marks):
         return "mark.reply"
+    if isinstance(request, WriteRecords):
+        return "record.reply"
     return reply_point(request.rule)
 
 
@@ -158,18 +155,13 @@ class _Group:
 
     def __init__(self, now: datetime) -> None:
         self.by_id: dict[str, Found] = {}
-        self.by_key: dict[Key, Found] = {}
+        #: Of the records that the group wrote, or lost.
+        self.revisions: set[str] = set()
         self.inserted: list[Insert] = []
         self.updated: dict[str, tuple[Stored, tuple[Value, ...]]] = {}
         #: Which of the updated have another status than in the file, or ended at another time.
         self.moved: set[str] = set()
         self._now = now
-
-    def found(self, task_id: str, key: Key | None, found: Found) -> None:
-        """Take in what the file holds."""
-        self.by_id[task_id] = found
-        if key is not None:
-            self.by_key[key] = found
 
     def answer(self, request: Request) -> Reply | Exception:
         """Answer one request; what goes wrong with it is the answer to its own caller alone."""
@@ -178,6 +170,8 @@ class _Group:
                 return [cast(Inserted | Exception, self.answer(insert)) for insert in request.inserts]
             if isinstance(request, Marks):
                 return self._mark(request)
+            if isinstance(request, WriteRecords):
+                return request.won(self.revisions)
             return self._insert(request) if isinstance(request, Insert) else self._change(request)
         except Exception as error:
             return error
@@ -197,13 +191,10 @@ class _Group:
 
     def _insert(self, request: Insert) -> Inserted:
         task = request.row.task
-        there = self.by_id.get(task.task_id)
-        if there is None and (key := key_of(task)) is not None:
-            there = self.by_key.get(key)
-        if there is not None:
+        if (there := self.by_id.get(task.task_id)) is not None:
             return Inserted(_readable(there).task, is_new=False)
         self.inserted.append(request)
-        self._keep(request.row)
+        self.by_id[task.task_id] = request.row
         return Inserted(task, is_new=True)
 
     def _change(self, request: Change) -> Task | None:
@@ -217,13 +208,8 @@ class _Group:
         self.updated[task_id] = row, row.moving()
         if row.task.status is not before.status or row.task.finished_at != before.finished_at:
             self.moved.add(task_id)
-        self._keep(row)
+        self.by_id[task_id] = row
         return row.task if request.wants_reply else None
-
-    def _keep(self, row: Stored) -> None:
-        self.by_id[row.task.task_id] = row
-        if (key := key_of(row.task)) is not None:
-            self.by_key[key] = row
 
 
 def _readable(found: Found) -> Stored:

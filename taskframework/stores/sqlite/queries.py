@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from functools import cache
 
 from taskframework.model.drivers import DRIVERS, Driver
 from taskframework.model.query import Cursor, TaskFilter
 from taskframework.model.scope import Scope
-from taskframework.stores.sqlite.rows import DRIVER_COLUMNS, FIXED, MOVING, Key, TaskRow, Value, milliseconds
+from taskframework.stores.sqlite.rows import DRIVER_COLUMNS, FIXED, MOVING, TaskRow, Value, milliseconds
 
 _WHOLE_TASK = f"SELECT {', '.join(TaskRow._fields)} FROM"
 _TASKS = f"{_WHOLE_TASK} tasks t JOIN task_parameters p USING (number)"
@@ -17,11 +17,6 @@ _TASKS = f"{_WHOLE_TASK} tasks t JOIN task_parameters p USING (number)"
 def _indexed(index: str) -> str:
     """Whole tasks by this index. It is named wherever there is a choice: no statistics ever change the plan."""
     return f"{_WHOLE_TASK} tasks t INDEXED BY {index} JOIN task_parameters p USING (number)"
-
-
-def _purge(table: str, index: str, condition: str) -> str:
-    wanted = f"SELECT rowid FROM {table} INDEXED BY {index} WHERE {condition} LIMIT ?"
-    return f"DELETE FROM {table} WHERE rowid IN ({wanted})"
 
 
 #: Ids travel as one JSON array: the text of the statement stays the same, and no limit on their number.
@@ -48,8 +43,7 @@ INSERT_PARAMETERS = (
 
 def _update(columns: Sequence[str]) -> str:
     # As an insert that always conflicts: `UPDATE ... FROM` asks for SQLite 3.33, which not every system in service has.
-    # Without its idempotency key, so that it conflicts by its id alone.
-    there = ", ".join("NULL" if name == "idempotency_key" else f"t.{name}" for name in FIXED)
+    there = ", ".join(f"t.{name}" for name in FIXED)
     new = ", ".join(f"v.column{number}" for number in range(2, len(MOVING) + 2))
     return (
         f"INSERT INTO tasks ({', '.join((*FIXED, *MOVING))}) SELECT {there}, {new} "
@@ -89,9 +83,16 @@ DUE = {driver.name: _found_by(driver, "<= :before") for driver in DRIVERS}
 UPCOMING = {driver.name: _found_by(driver, "> :now") for driver in DRIVERS}
 
 # Ended before a time, with nothing left to publish.
-PURGE_DONE = _purge("tasks", "tasks_done", f"{_DONE} AND finished_at <= ? AND publish_at IS NULL")
-PURGE_DEAD = _purge("tasks", "tasks_dead", f"{_DEAD} AND finished_at <= ? AND publish_at IS NULL")
-PURGE_MESSAGES = _purge("dead_messages", "dead_messages_newest", "at <= ?")
+_OVER = "finished_at <= ? AND publish_at IS NULL LIMIT ?"
+_ENDED = "SELECT number, task_id, user_id, idempotency_key FROM tasks INDEXED BY"
+DONE_BEFORE = f"{_ENDED} tasks_done WHERE {_DONE} AND {_OVER}"
+DEAD_BEFORE = f"{_ENDED} tasks_dead WHERE {_DEAD} AND {_OVER}"
+DELETE_TASKS = "DELETE FROM tasks WHERE number IN (SELECT value FROM json_each(?))"
+PURGE_MESSAGES = (
+    "DELETE FROM dead_messages WHERE id IN "
+    "(SELECT id FROM dead_messages INDEXED BY dead_messages_newest WHERE at <= ? LIMIT ?)"
+)
+FINISHED_AT = "SELECT task_id, finished_at FROM tasks WHERE task_id IN (SELECT value FROM json_each(?))"
 
 _MESSAGES = "SELECT id, body, headers, queue, reason, at, task_id, task_type FROM dead_messages"
 KEEP_MESSAGE = (
@@ -100,12 +101,21 @@ KEEP_MESSAGE = (
 )
 MESSAGE = f"{_MESSAGES} WHERE id = ?"
 
-DECLARE_TASK_TYPE = (
-    "INSERT INTO task_types (task_type, declaration) VALUES (?, ?) "
-    "ON CONFLICT (task_type) DO UPDATE SET declaration = excluded.declaration"
+_RECORDS = "SELECT id, kind, data, revision, expires_at FROM records"
+RECORDS_BY_ID = f"{_RECORDS} WHERE id IN (SELECT value FROM json_each(?))"
+LIST_RECORDS = f"{_RECORDS} WHERE id > ? AND id < ? ORDER BY id LIMIT ?"
+EXPIRED_RECORDS = f"{_RECORDS} INDEXED BY records_expiring WHERE expires_at <= ? ORDER BY expires_at LIMIT ?"
+#: Each behind the revision that was read: null for a new one, and that is what the join finds where there is none.
+WRITE_RECORDS = (
+    "INSERT INTO records (id, kind, data, revision, expires_at) "
+    "SELECT v.column1, v.column2, v.column3, v.column4, v.column5 "
+    f"FROM {_ROWS} LEFT JOIN records r ON r.id = v.column1 WHERE v.column1 IS NOT NULL AND r.revision IS v.column6 "
+    "ON CONFLICT (id) DO UPDATE "
+    "SET data = excluded.data, revision = excluded.revision, expires_at = excluded.expires_at"
 )
-TASK_TYPES = "SELECT declaration FROM task_types"
-TASK_TYPES_BY_NAME = f"{TASK_TYPES} WHERE task_type IN (SELECT value FROM json_each(?))"
+_THESE_RECORDS = "DELETE FROM records WHERE id IN (SELECT value FROM json_each(?))"
+DELETE_RECORDS = f"{_THESE_RECORDS} AND revision IN (SELECT value FROM json_each(?))"
+FORGET_KEYS = f"{_THESE_RECORDS} AND json_extract(data, '$.task_id') IN (SELECT value FROM json_each(?))"
 
 Query = tuple[str, list[Value]]
 
@@ -130,6 +140,11 @@ def update_tasks(rows: Sequence[Sequence[Value]], *, in_status: bool) -> Query:
     return _of_rows(UPDATE_IN_STATUS if in_status else UPDATE_TASKS, rows)
 
 
+def write_records(rows: Sequence[Sequence[Value]]) -> Query:
+    """Write records, each with its columns and then the revision it must have in the file."""
+    return _of_rows(WRITE_RECORDS, rows)
+
+
 def _of_rows(text: str, rows: Sequence[Sequence[Value]]) -> Query:
     width = len(rows[0])
     size = next(size for size in _SIZES if size >= len(rows))
@@ -142,19 +157,6 @@ def _of_rows(text: str, rows: Sequence[Sequence[Value]]) -> Query:
 def _text(text: str, size: int, width: int) -> str:
     row = f"({', '.join('?' * width)})"
     return text.format(rows=", ".join([row] * size))
-
-
-def tasks_by_key(keys: Iterable[Key]) -> Query:
-    """The tasks of some idempotency keys, each one with its user."""
-    values = [value for key in keys for value in key]
-    pairs = ", ".join(["(?, ?)"] * (len(values) // 2))
-    # Joined, since SQLite would answer `(user_id, idempotency_key) IN (VALUES ...)` by a scan of the whole index.
-    wanted = "t.user_id = k.column1 AND t.idempotency_key = k.column2"
-    return (
-        f"{_WHOLE_TASK} (VALUES {pairs}) k CROSS JOIN tasks t INDEXED BY tasks_idempotency ON {wanted} "
-        "JOIN task_parameters p USING (number)",
-        list(values),
-    )
 
 
 def list_tasks(scope: Scope, filter: TaskFilter, limit: int, cursor: str | None) -> Query:

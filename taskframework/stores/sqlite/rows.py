@@ -50,16 +50,12 @@ _MILLISECOND = timedelta(milliseconds=1)
 _OPTIONS = orjson.OPT_UTC_Z
 
 Value = str | int | None
-#: A user and the idempotency key they chose.
-Key = tuple[str, str]
 
 
 class TaskRow(NamedTuple):
     """What every query for tasks selects."""
 
     task_id: str
-    user_id: str
-    idempotency_key: str | None
     created_at: int
     finished_at: int
     document: str
@@ -100,8 +96,8 @@ class Stored(NamedTuple):
     def fixed(self) -> tuple[Value, ...]:
         task = self.task
         parent = task.parent.task_id if task.parent else None
-        key = task.idempotency_key
-        return (task.task_id, task.task_type, task.user_id, task.lane.value, parent, key, milliseconds(task.created_at))
+        names = (task.task_id, task.task_type, task.user_id, task.lane.value, parent, task.idempotency_key)
+        return (*names, milliseconds(task.created_at))
 
     def moving(self) -> tuple[Value, ...]:
         """The columns of `MOVING`.
@@ -163,10 +159,6 @@ def read_cancel(text: str) -> CancelRequest:
     content = orjson.loads(text)
     _parse(content, RECORD_TIMES["cancel"])
     return cast(CancelRequest, record_from(CancelRequest, content))
-
-
-def key_of(task: Task) -> Key | None:
-    return None if task.idempotency_key is None else (task.user_id, task.idempotency_key)
 
 
 def to_json(value: Json) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import sqlite3
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -13,6 +15,7 @@ from taskframework.grouping import Grouping
 from taskframework.model.drivers import Driver
 from taskframework.model.marks import Mark, RenewLease
 from taskframework.model.query import DeadMessage, Page, TaskFilter
+from taskframework.model.records import Record
 from taskframework.model.scope import Scope
 from taskframework.model.status import Priority, TaskStatus
 from taskframework.model.task import CancelRequest, Task
@@ -23,8 +26,8 @@ from taskframework.stores.sqlite.connection import Database, Row
 from taskframework.stores.sqlite.groups import Change, GroupWriter, Insert, Inserts, Marks, Reply, Request
 from taskframework.stores.sqlite.inspection import inspect
 from taskframework.stores.sqlite.pages import message_of, message_page, message_row, task_page
+from taskframework.stores.sqlite.records import WriteRecords, forget_keys, record_of
 from taskframework.stores.sqlite.rows import TaskRow, Value, milliseconds, moment, read_cancel, read_row, to_json
-from taskframework.tasks.declared import TaskDeclaration
 
 #: Requests of a group: it takes some ten milliseconds then, which is what another one waits for.
 _GROUP = 200
@@ -133,25 +136,41 @@ class SqliteStore:
         return {status: counts.get(status.value, 0) for status in TaskStatus}
 
     async def purge(self, *, finished: timedelta | None, dead_letters: timedelta | None, limit: int) -> int:
-        kinds = (
-            (queries.PURGE_DONE, finished),
-            (queries.PURGE_DEAD, dead_letters),
-            (queries.PURGE_MESSAGES, dead_letters),
-        )
-        purged = 0
-        for query, kept in kinds:
+        now, purged = self._clock.now(), 0
+        for query, kept in ((queries.DONE_BEFORE, finished), (queries.DEAD_BEFORE, dead_letters)):
             if kept is not None:
-                before = milliseconds(self._clock.now() - kept)
-                purged += await self._database.execute(query, (before, limit - purged))
+                values = (milliseconds(now - kept), limit - purged)
+                purged += await self._database.write(partial(_purge_tasks, query, values))
+        if dead_letters is not None:
+            values = (milliseconds(now - dead_letters), limit - purged)
+            purged += await self._database.execute(queries.PURGE_MESSAGES, values)
         return purged
 
-    async def declare_task_types(self, declarations: Sequence[TaskDeclaration]) -> None:
-        rows = [(declaration.task_type, declaration.to_json()) for declaration in declarations]
-        await self._database.write(lambda raw: raw.executemany(queries.DECLARE_TASK_TYPE, rows))
+    async def finished_at(self, task_ids: Collection[str]) -> dict[str, datetime | None]:
+        rows = await self._database.fetch(queries.FINISHED_AT, [to_json(list(task_ids))])
+        return {task_id: None if end is None else moment(end) for task_id, end in rows}
 
-    async def task_types(self, names: Sequence[str] | None = None) -> Sequence[TaskDeclaration]:
-        wanted = (queries.TASK_TYPES, ()) if names is None else (queries.TASK_TYPES_BY_NAME, [to_json(names)])
-        return [TaskDeclaration.from_json(text) for (text,) in await self._database.fetch(*wanted)]
+    async def read_records(self, ids: Collection[str]) -> dict[str, Record]:
+        rows = await self._database.fetch(queries.RECORDS_BY_ID, [to_json(list(ids))])
+        return {record.id: record for record in map(record_of, rows)}
+
+    async def write_records(self, records: Sequence[Record]) -> Sequence[Record | None]:
+        request = WriteRecords.of(records)
+        return cast("list[Record | None]", await self._group(request)) if records else []
+
+    async def delete_records(self, records: Sequence[Record]) -> int:
+        ids, revisions = [record.id for record in records], [record.revision for record in records]
+        return await self._database.execute(
+            queries.DELETE_RECORDS, [to_json(ids), to_json(revisions)], ("record.reply",)
+        )
+
+    async def list_records(self, kind: str, *, limit: int, after: str = "") -> Sequence[Record]:
+        place = (max(after, f"{kind}/"), f"{kind}0", limit)  # 0 is the character behind the slash
+        return [record_of(row) for row in await self._database.fetch(queries.LIST_RECORDS, place)]
+
+    async def expired_records(self, limit: int) -> Sequence[Record]:
+        until = (milliseconds(self._clock.now()), limit)
+        return [record_of(row) for row in await self._database.fetch(queries.EXPIRED_RECORDS, until)]
 
     async def keep_dead_message(self, message: DeadMessage) -> None:
         await self._keep(message_row(message))
@@ -173,6 +192,12 @@ def _due_of(row: Row) -> DueTask:
     return DueTask(
         task_id, task_type, Priority(lane), epoch, dispatches, token, crashes, moment(not_before), moment(due)
     )
+
+
+def _purge_tasks(query: str, values: Sequence[Value], raw: sqlite3.Connection) -> int:
+    found = raw.execute(query, values).fetchall()
+    forget_keys(raw, [keyed for _, *keyed in found])
+    return raw.execute(queries.DELETE_TASKS, [to_json([number for number, *_ in found])]).rowcount
 
 
 def _encoded(task: Task) -> Insert | Exception:

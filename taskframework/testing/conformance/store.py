@@ -17,11 +17,12 @@ from taskframework.testing.conformance.store_drivers import CountCases, PurgeCas
 from taskframework.testing.conformance.store_groups import GroupCases
 from taskframework.testing.conformance.store_inserts import InsertCases
 from taskframework.testing.conformance.store_interventions import CancelCases, PostponeCases, ReapCases, ReplayCases
+from taskframework.testing.conformance.store_keys import IdempotencyCases
 from taskframework.testing.conformance.store_lists import DeadLetterCases, ListCases
 from taskframework.testing.conformance.store_marks import DispatchMarkCases, HistoryCases, RelayCases
+from taskframework.testing.conformance.store_records import RecordCases
 from taskframework.testing.conformance.store_scopes import ScopeCases
 from taskframework.testing.conformance.store_settlements import SettlementCases
-from taskframework.testing.conformance.store_types import TaskTypeCases
 from taskframework.testing.conformance.store_values import ValueCases
 from taskframework.testing.conformance.store_walk import WalkCases
 
@@ -44,7 +45,8 @@ class StoreConformance(
     ListCases,
     DeadLetterCases,
     ScopeCases,
-    TaskTypeCases,
+    RecordCases,
+    IdempotencyCases,
     ValueCases,
     GroupCases,
     WalkCases,

@@ -247,15 +247,6 @@ class PurgeCases(StoreSuite):
         assert counts == removed
         assert await store.get_dead_message("young") is not None
 
-    async def test_a_key_is_free_again_after_its_task_is_gone(self, store: TaskStore) -> None:
-        ended = {"finished_at": store.now() - HOUR, "publish_at": None, "published_sequence": 1}
-        old = await put_final(store, TaskStatus.COMPLETED, idempotency_key="key", parameters={"old": 1}, **ended)
-        assert await store.purge(finished=MINUTE, dead_letters=None, limit=1) == 1
-        new = await put(store, idempotency_key="key", parameters={"new": 1})
-        assert new.task_id != old.task_id
-        again = await put(store, task_id=old.task_id)
-        assert again.parameters == {"n": 1}
-
     async def _tasks_of_every_status(self, store: TaskStore, *, age: timedelta) -> list[str]:
         published = {"publish_at": None, "published_sequence": 1}
         ended = {"finished_at": store.now() - age}

@@ -121,13 +121,13 @@ class GroupCases(StoreSuite):
         assert (after.sequence, after.published_sequence) == (2, 1)
         assert (await stored(store, other.task_id)).fencing_token == 1
 
-    async def test_a_known_key_and_a_mark_at_once(self, store: TaskStore) -> None:
-        task = await put(store, idempotency_key="key", parameters={"n": 1})
+    async def test_a_known_task_and_a_mark_at_once(self, store: TaskStore) -> None:
+        task = await put(store, parameters={"n": 1})
         *_, inserted = await asyncio.gather(
             *(store.mark(MarkPublished(task.task_id, 1)) for _ in range(3)),
             store.insert(new_task(now=store.now())),
             store.mark(MarkDispatched(task.task_id, 1, SECOND, MINUTE)),
-            store.insert(new_task(now=store.now(), idempotency_key="key", parameters={"n": 2})),
+            store.insert(new_task(now=store.now(), task_id=task.task_id, parameters={"n": 2})),
         )
         assert isinstance(inserted, Inserted)
         assert (inserted.is_new, inserted.task.task_id, inserted.task.parameters) == (False, task.task_id, {"n": 1})

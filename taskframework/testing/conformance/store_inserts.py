@@ -47,33 +47,22 @@ class InsertCases(StoreSuite):
         assert (await stored(store, task.task_id)).priority == "of-a-newer-release"
 
     async def test_each_of_many_has_its_own_outcome(self, store: TaskStore) -> None:
-        there = await put(store, idempotency_key="there", parameters={"n": 0})
+        there = await put(store, parameters={"n": 0})
         now = store.now()
         tasks = [new_task(now=now, parameters={"n": n}) for n in range(1200)]
         tasks[3] = new_task(now=now).evolve(parameters=object())
-        tasks[5] = new_task(now=now, idempotency_key="there", parameters={"n": 5})
-        tasks[7], tasks[9] = (new_task(now=now, idempotency_key="twice", parameters={"n": n}) for n in (7, 9))
+        tasks[5] = there.evolve(parameters={"n": 5})
 
         replies = await store.insert_many(tasks)
 
         assert isinstance(replies[3], ValueNotStorableError)
         inserted = {at: reply for at, reply in enumerate(replies) if isinstance(reply, Inserted)}
         assert len(inserted) == 1199
-        assert {at for at, reply in inserted.items() if not reply.is_new} == {5, 9}
-        assert inserted[5].task.task_id == there.task_id
-        assert inserted[9].task.task_id == inserted[7].task.task_id == tasks[7].task_id
+        assert {at for at, reply in inserted.items() if not reply.is_new} == {5}
+        assert inserted[5].task == there
         assert all(reply.task.parameters == {"n": at} for at, reply in inserted.items() if reply.is_new)
         assert (await stored(store, tasks[1199].task_id)).parameters == {"n": 1199}
         assert await store.insert_many([]) == []
-
-    async def test_of_two_with_one_key_among_many_the_first_is_new(self, store: TaskStore) -> None:
-        tasks = [new_task(now=store.now()) for _ in range(1_200)]
-        for number in (3, 700, 1_199):
-            tasks[number] = tasks[number].evolve(user_id="alice", idempotency_key="key")
-        replies = await store.insert_many(tasks)
-        inserted = [reply for reply in replies if isinstance(reply, Inserted)]
-        assert [at for at, reply in enumerate(inserted) if not reply.is_new] == [700, 1_199]
-        assert {inserted[at].task.task_id for at in (3, 700, 1_199)} == {tasks[3].task_id}
 
     async def test_a_second_insert_of_an_id_gives_back_the_first_task(self, store: TaskStore) -> None:
         first = await put(store, parameters={"n": 1})
@@ -85,43 +74,19 @@ class InsertCases(StoreSuite):
         assert (await stored(store, first.task_id)).parameters == {"n": 1}
 
     async def test_the_task_that_is_there_is_returned_as_it_is_now(self, store: TaskStore) -> None:
-        task, _ = await put_running(store, idempotency_key="key")
-        second = await store.insert(new_task(idempotency_key="key", now=store.now()))
+        task, _ = await put_running(store)
+        second = await store.insert(new_task(task_id=task.task_id, now=store.now()))
         assert second.task.status is TaskStatus.RUNNING
         assert differences(second.task, task, timedelta(0)) == []
-
-    async def test_the_same_key_of_the_same_user_is_the_same_task(self, store: TaskStore) -> None:
-        first = await put(store, idempotency_key="key", parameters={"n": 1})
-
-        second = await store.insert(new_task(idempotency_key="key", parameters={"n": 2}, now=store.now()))
-
-        assert not second.is_new
-        assert second.task.task_id == first.task_id
-        assert second.task.parameters == {"n": 1}
-
-    async def test_the_same_key_of_another_user_is_another_task(self, store: TaskStore) -> None:
-        first = await put(store, idempotency_key="key", user_id="alice")
-        second = await put(store, idempotency_key="key", user_id="bob")
-        assert first.task_id != second.task_id
-
-    async def test_tasks_without_a_key_never_meet(self, store: TaskStore) -> None:
-        await put(store)
-        await put(store)
-        await put(store, idempotency_key="")
-
-    async def test_of_many_inserts_with_one_key_one_is_new(self, store: TaskStore) -> None:
-        tasks = [new_task(idempotency_key="key", now=store.now()) for _ in range(50)]
-
-        inserted = await asyncio.gather(*(store.insert(task) for task in tasks))
-
-        assert sum(each.is_new for each in inserted) == 1
-        [task_id] = {each.task.task_id for each in inserted}
-        assert await store.get(task_id, EVERYONE) is not None
 
     async def test_of_many_inserts_of_one_task_one_is_new(self, store: TaskStore) -> None:
         task = new_task(now=store.now())
         inserted = await asyncio.gather(*(store.insert(task) for _ in range(50)))
         assert sum(each.is_new for each in inserted) == 1
+
+    async def test_nothing_but_the_id_has_to_be_unique(self, store: TaskStore) -> None:
+        await put(store, idempotency_key="key")
+        await put(store, idempotency_key="key")
 
     async def test_an_unknown_task_is_not_there(self, store: TaskStore) -> None:
         assert await store.get(new_task_id(), EVERYONE) is None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest_asyncio
 
+from taskframework import failpoint
 from taskframework.model.marks import Mark
 from taskframework.model.outcome import describe
 from taskframework.model.scope import EVERYONE
@@ -43,6 +45,16 @@ class StoreSuite:
         store = await self.make_store()
         yield store
         await store.close()
+
+
+@contextmanager
+def reply_lost(point: str) -> Iterator[None]:
+    """The next reply behind this failpoint is lost."""
+    failpoint.arm_from({"TASKFRAMEWORK_FAILPOINTS": f"{point}@1=drop"})
+    try:
+        yield
+    finally:
+        failpoint.disarm(point)
 
 
 async def put(store: TaskStore, **overrides: Any) -> Task:

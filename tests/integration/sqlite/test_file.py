@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from contextlib import closing
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,11 @@ from taskframework.errors import (
 )
 from taskframework.model.query import TaskFilter
 from taskframework.model.scope import EVERYONE
-from taskframework.stores.sqlite import SqliteStore, connection, migrate
-from taskframework.testing.conformance.store_suite import put, stored
+from taskframework.model.task import new_task_id
+from taskframework.stores.sqlite import SqliteStore, connection, groups, migrate
+from taskframework.submission.idempotency import IdempotentInserts
+from taskframework.submission.types import declared_types
+from taskframework.testing.conformance.store_suite import HOUR, put, stored
 from taskframework.testing.factories import new_task
 
 #: Read here, where no event loop waits for the disk.
@@ -138,8 +142,46 @@ async def test_a_file_of_the_first_release_learns_of_task_types(path: Path, monk
     store = await _make(path, tasks=1)
     monkeypatch.undo()
     await store.open()
-    assert await store.task_types() == []
+    assert await declared_types(store) == []
     assert len((await store.list_tasks(EVERYONE, TaskFilter(), limit=5)).items) == 1
+    await store.close()
+
+
+async def test_keys_and_declarations_of_the_release_before_records_are_known(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await _made_before_records(path, monkeypatch)
+    pairs = [("alice", "a"), ("bob", "a"), ("a/b%", "%2F/$ '\"x")]
+    tasks = [new_task(user_id=user, idempotency_key=key) for user, key in pairs]
+    await store.insert_many([*tasks, new_task()])
+    declared = '{"task_type":"a.b","parameters_schema":{"maximum":1e30},"result_schema":{},"priority":"high"}'
+    await store._database.execute("INSERT INTO task_types VALUES ('a.b', ?)", [declared])
+    await store.close()
+    monkeypatch.undo()
+
+    async with opened(path) as store:
+        for task in tasks:
+            again = await IdempotentInserts(store, HOUR).insert(task.evolve(task_id=new_task_id()))
+            assert (again.is_new, again.task.task_id) == (False, task.task_id)
+        assert len(await store.list_records("idempotency", limit=9)) == len(tasks)
+        assert {record.expires_at is None for record in await store.list_records("idempotency", limit=9)} == {False}
+        assert [each.task_type for each in await declared_types(store)] == ["a.b"]
+
+
+async def _made_before_records(path: Path, monkeypatch: pytest.MonkeyPatch) -> SqliteStore:
+    """An open store of the schema before records; groups of it write none."""
+    monkeypatch.setattr(connection, "migrations", lambda: SCRIPTS[:2])
+    monkeypatch.setattr(groups, "write", lambda *_: set())
+    store = SqliteStore(path)
+    await store.open()
+    return store
+
+
+@asynccontextmanager
+async def opened(path: Path) -> AsyncIterator[SqliteStore]:
+    store = SqliteStore(path)
+    await store.open()
+    yield store
     await store.close()
 
 

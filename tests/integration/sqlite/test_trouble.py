@@ -87,7 +87,7 @@ async def test_an_id_that_is_no_text_is_a_clear_error(store: SqliteStore) -> Non
         store.apply(Cancel("\ud800", EVERYONE, "alice", None)),
         store.mark(MarkPublished("\ud800", 1)),
         store.list_tasks(Scope.of("\ud800"), TaskFilter(), limit=1),
-        store.insert(new_task().evolve(user_id="\ud800", idempotency_key="key")),
+        store.insert(new_task().evolve(user_id="\ud800")),
     ]
     replies = await asyncio.gather(*calls, store.apply(claim_of(task)), return_exceptions=True)
     assert [type(reply) for reply in replies] == [ValueNotStorableError] * 5 + [Task]

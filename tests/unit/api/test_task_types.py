@@ -81,19 +81,19 @@ async def test_a_name_that_no_type_can_have_is_unknown(bare: Api, name: str) -> 
 
 async def test_in_bulk_each_has_its_own_outcome(bare: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     store, asked = bare.framework.services.store, []
-    look_up = store.task_types
+    look_up = store.read_records
 
-    async def heard(names: Any = None) -> Any:
-        asked.append(names)
-        return await look_up(names)
+    async def heard(ids: Any) -> Any:
+        asked.append(sorted(ids))
+        return await look_up(ids)
 
-    monkeypatch.setattr(store, "task_types", heard)
+    monkeypatch.setattr(store, "read_records", heard)
     wrong = {"task_type": "count-words", "parameters": {"text": 5}}
     tasks = [COUNT_WORDS, wrong, {"task_type": "nobody-knows"}, COUNT_WORDS] * 5
     items = (await bare.post(f"{TASKS}/bulk", json={"tasks": tasks})).json()["items"]
     codes = [item["error"]["code"] if item["error"] else item["status"] for item in items]
     assert codes == [202, "invalid_parameters", "unknown_task_type", 202] * 5
-    assert [sorted(names) if names else names for names in asked] == [["count-words", "nobody-knows"], None]
+    assert asked == [["task-type/count-words", "task-type/nobody-knows"]]
 
 
 async def test_an_idempotency_key_means_the_same_on_both_sides(bare: Api, open_api: OpenApi) -> None:

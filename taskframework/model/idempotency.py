@@ -1,0 +1,60 @@
+"""Idempotency keys: a record for each key of a user, which names the one task that the key stands for.
+
+The record is written before its task, with the id that the task is going to have. So whoever comes second, or finishes
+what another process began, inserts the task under the same id, and of two inserts one finds the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from taskframework.model.records import Record, RecordKind
+from taskframework.model.task import Task
+
+#: How much later than it could be over a key is looked at. Most tasks have ended by then, so that one look is enough;
+#: and it is how long a process may take, at the least, between writing the record and inserting the task.
+GRACE = timedelta(minutes=10)
+
+
+@dataclass(frozen=True, slots=True)
+class IdempotencyKey:
+    """What a key stands for: a task, and the hash of the type and the parameters that were submitted."""
+
+    task_id: str
+    request_hash: str
+
+
+IDEMPOTENCY = RecordKind("idempotency", IdempotencyKey)
+
+
+def key_id(user_id: str, key: str) -> str:
+    """The id of the record of a user's key."""
+    return IDEMPOTENCY.id_of(user_id, key)
+
+
+def key_of(task: Task, kept: timedelta) -> Record:
+    """The record of a task's key, for a task that is about to be inserted.
+
+    Args:
+        task: one that has a key.
+        kept: how long a key is kept after the end of its task.
+    """
+    content = IdempotencyKey(task.task_id, task.parameters_hash)
+    earliest_end = max(task.not_before, task.created_at)
+    return IDEMPOTENCY.new(
+        task.user_id, task.idempotency_key or "", content=content, expires_at=earliest_end + kept + GRACE
+    )
+
+
+def kept_until(finished_at: datetime | None, now: datetime, kept: timedelta) -> datetime | None:
+    """When to look again at a key whose task is there; None: its time is over.
+
+    Args:
+        finished_at: when its task ended; None while it is live, and a key is kept at least until then.
+        now: the store's time.
+        kept: how long a key is kept after the end of its task.
+    """
+    if finished_at is None:
+        return now + max(kept, GRACE)
+    return finished_at + kept if finished_at + kept > now else None

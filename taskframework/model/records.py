@@ -1,0 +1,111 @@
+"""Records: small documents beside the tasks, for what must be unique or belongs to many tasks at once.
+
+The id of a record says what it stands for (`idempotency/alice/order-7`), so nothing but the id has to be unique. There
+are two ways to change one:
+
+- Compare and set: read the record, let a pure rule make its new content, and write that where the revision is still
+  the one that was read; where it is not, begin again. Every kind of today does this.
+- A guarded write, where so many compete for one record that most would have to begin again. It is made as the
+  transitions of tasks are: the rule as data with a pure `apply` beside its kind, its translation in the `records.py` of
+  each store. No kind needs one yet.
+
+`docs/adding/record-kind.md` tells how to add a kind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Generic, TypeVar
+from urllib.parse import quote
+
+import uuid_utils
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import to_json
+
+from taskframework.clock import whole_milliseconds
+from taskframework.errors import StoreError, ValueNotStorableError
+from taskframework.model.values import Json
+
+Content = TypeVar("Content")
+
+#: Printable ASCII stays as it is, but for the two characters that have a meaning in an id.
+_PLAIN = "".join(map(chr, range(0x20, 0x7F))).replace("%", "").replace("/", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record as a store keeps it; its kind knows what the data mean."""
+
+    id: str
+    kind: str
+    data: Json
+    #: Another one after each write, never used twice: only for comparing. None: not stored yet.
+    revision: str | None = None
+    #: When the retention looks at it, which deletes it unless its kind has another rule. None: never.
+    expires_at: datetime | None = None
+
+    def data_as_json(self) -> bytes:
+        """The data, for a store that has no better form for them. Numbers of any size, which orjson refuses.
+
+        Raises:
+            ValueNotStorableError: for what is not JSON.
+        """
+        try:
+            return to_json(self.data)
+        except ValueError as error:
+            raise ValueNotStorableError("the record", str(error)[:200]) from error
+
+
+def new_revision() -> str:
+    """A revision for one write of one record."""
+    return uuid_utils.uuid4().hex
+
+
+class RecordKind(Generic[Content]):
+    """One kind of records: its name, how an id is made, and the type of the content."""
+
+    def __init__(self, name: str, content: type[Content]) -> None:
+        """Name a kind.
+
+        Args:
+            name: what the ids begin with.
+            content: a frozen dataclass of anything that pydantic can write as JSON and read again.
+        """
+        self.name = name
+        self._content = TypeAdapter(content)
+
+    def id_of(self, *parts: str) -> str:
+        """The id that stands for these parts; other parts never have the same one, whatever is in them."""
+        return "/".join([self.name, *(quote(part, safe=_PLAIN, errors="surrogatepass") for part in parts)])
+
+    def new(self, *parts: str, content: Content, expires_at: datetime | None = None) -> Record:
+        """A record that is not stored yet; writing it succeeds only where there is none with its id."""
+        return Record(self.id_of(*parts), self.name, self._json(content), None, _storable(expires_at))
+
+    def changed(self, record: Record, content: Content, *, expires_at: datetime | None = None) -> Record:
+        """A record that was read, with new content; writing it succeeds only where nobody has written it since.
+
+        Fields that a newer release added to the content stay.
+        """
+        data = {**record.data, **self._json(content)}
+        return replace(record, data=data, expires_at=_storable(expires_at))
+
+    def content(self, record: Record) -> Content:
+        """What a record says.
+
+        Raises:
+            StoreError: if this release cannot read it.
+        """
+        try:
+            return self._content.validate_python(record.data)
+        except ValidationError as error:
+            raise StoreError(f"The record {record.id} cannot be read.", hint="A newer release wrote it.") from error
+
+    def _json(self, content: Content) -> dict[str, Json]:
+        data: dict[str, Json] = self._content.dump_python(content, mode="json")
+        return data
+
+
+def _storable(moment: datetime | None) -> datetime | None:
+    return None if moment is None else whole_milliseconds(moment)

@@ -1,0 +1,217 @@
+"""Beside an earlier release: releases before records kept idempotency keys unique by an index, and know no records.
+
+Both may write to one database for a while, and no key may be accepted twice meanwhile. So
+
+- a task still carries its key, and the index refuses the second task of a key whoever inserts it; `others` finds the
+  first one then, and the submission lets the key's record name that;
+- once no process of an earlier release can write any more, each stored key gets a record, and the index is dropped;
+- a process of an earlier release that starts later makes the index again, and all begins anew.
+
+A database that was never used by an earlier release has none of this. The whole file can go when no installation
+upgrades from such a release any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from pydantic_core import from_json
+
+from taskframework.background import end
+from taskframework.errors import StoreError, StoreUnavailableError
+from taskframework.model.idempotency import GRACE, IDEMPOTENCY, IdempotencyKey, key_id
+from taskframework.model.records import Record, RecordKind
+from taskframework.model.status import TaskStatus
+from taskframework.stores.base import Records
+from taskframework.stores.mongo.client import BY_ID, Connection, time_limit
+from taskframework.stores.mongo.documents import Document
+from taskframework.stores.mongo.expressions import in_status
+from taskframework.stores.mongo.indexes import INDEX_BUILD
+from taskframework.tasks.declared import DECLARATION
+
+logger = logging.getLogger(__name__)
+
+INDEX = "idempotency"
+#: What earlier releases called themselves when they connected; this one adds a number.
+_APP_NAME = "taskframework"
+_DECLARATIONS = "task_types"
+_LOOK = timedelta(minutes=1)
+#: So long no task of an earlier release has to come before it counts as gone where nobody can say who is connected.
+_QUIET = timedelta(days=1)
+#: A task is visible to a look so much later than it was made, at the most; less than `GRACE`, in which no key expires.
+_LATE = timedelta(minutes=2)
+#: How long a submission may take between its two writes; each may take `store.timeout`, by default 10 s.
+_UNDER_WAY = timedelta(seconds=50)
+_FIELDS = ("user_id", "idempotency_key", "parameters_hash")
+_KEYED: Document = {"idempotency_key": {"$type": "string"}}
+
+
+@dataclass(frozen=True, slots=True)
+class Quiet:
+    """Since when no earlier release has inserted a task with a key, and until when that was looked at."""
+
+    since: datetime
+    looked_until: datetime
+
+
+QUIET = RecordKind("migration", Quiet)
+_RECORD = QUIET.id_of("idempotency-index")
+
+
+class EarlierRelease:
+    """Gets on with processes of an earlier release, and clears away what they need once they are gone."""
+
+    def __init__(self, connection: Connection, records: Records, now: Callable[[], datetime]) -> None:
+        """Prepare; `now` is the store's clock."""
+        self._connection = connection
+        self._tasks = connection.tasks
+        self._records = records
+        self._now = now
+        #: Since when a record names a task that is not there, by its id and revision: its submission may be under way.
+        self._doubts: dict[tuple[str, str | None], datetime] = {}
+        self._looking: asyncio.Task[None] | None = None
+
+    async def others(self, documents: Sequence[Any]) -> dict[int, Document]:
+        """The tasks that have the idempotency keys of these, which the index refused; by place."""
+        keyed = {(document["user_id"], document["idempotency_key"]): at for at, document in enumerate(documents)}
+        pairs = [{"user_id": user, "idempotency_key": key} for user, key in keyed if key is not None]
+        found = await self._tasks.find({"$or": pairs}) if pairs else []
+        return {keyed[task["user_id"], task["idempotency_key"]]: task for task in found}
+
+    async def start(self) -> None:
+        """Look now, and every minute until `stop`."""
+        await self.look()
+        self._looking = asyncio.create_task(self._keep_looking())
+
+    async def stop(self) -> None:
+        if self._looking is not None:
+            await end(self._looking)
+
+    async def _keep_looking(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK.total_seconds())
+            await self.look()
+
+    async def look(self) -> None:
+        """Clear away what an earlier release needs, if none is there any more."""
+        try:
+            with time_limit(INDEX_BUILD):
+                await self._copy_declarations()
+                if INDEX in await self._tasks.indexes():
+                    await self._replace_index()
+        except StoreError as error:
+            logger.warning("the index %r of an earlier release stays for now: %s", INDEX, error.message)
+
+    async def _replace_index(self) -> None:
+        began = self._now()
+        connected = await connections(self._connection)
+        if connected != 0 and not await self._is_quiet():
+            return
+        _, is_in_doubt = await self._record_keys(None)
+        if is_in_doubt:
+            return  # until a later look: by then the submission under way has ended, or its process
+        await self._tasks.drop_index(INDEX)
+        await self._record_keys(began - _LATE)  # of a process that came and went meanwhile
+        await self._connection.collection(_DECLARATIONS).drop()
+        logger.info("the index %r of an earlier release is dropped: each idempotency key has a record now", INDEX)
+
+    async def _is_quiet(self) -> bool:
+        """Whether no earlier release has inserted a task with a key for a day."""
+        now = self._now()
+        record = (await self._records.read_records([_RECORD])).get(_RECORD)
+        if record is None:
+            await self._records.write_records([QUIET.new("idempotency-index", content=Quiet(now, now))])
+            return False
+        quiet = QUIET.content(record)
+        found, _ = await self._record_keys(quiet.looked_until - _LATE)
+        since = now if found else quiet.since
+        [written] = await self._records.write_records([QUIET.changed(record, Quiet(since, now))])
+        return written is not None and now - since >= _QUIET
+
+    async def _record_keys(self, created_since: datetime | None) -> tuple[int, bool]:
+        """Let each key of a stored task have a record; the time limits which tasks.
+
+        Returns:
+            How many had none, and whether there are some of which nobody can say yet what they stand for.
+        """
+        found, is_in_doubt, index, wanted = 0, False, INDEX, _KEYED
+        if created_since is not None:
+            index = "list_by_status"
+            wanted = {**_KEYED, "status": in_status(*TaskStatus), "created_at": {"$gte": created_since}}
+        async for tasks in self._tasks.batches(wanted, _FIELDS, index):
+            by_key = {key_id(task["user_id"], task["idempotency_key"]): task for task in tasks}
+            there = await self._records.read_records(by_key)
+            new = [_record_of(task, self._now() + GRACE) for place, task in by_key.items() if place not in there]
+            await self._records.write_records(new)
+            found += len(new)
+            is_in_doubt |= await self._correct([(record, by_key[place]) for place, record in there.items()])
+        return found, is_in_doubt
+
+    async def _correct(self, pairs: Sequence[tuple[Record, Document]]) -> bool:
+        """Let records that name a task which is not there name the one that has the key; whether some are in doubt."""
+        named = {record.id: IDEMPOTENCY.content(record).task_id for record, _ in pairs}
+        others = [(record, task) for record, task in pairs if named[record.id] != task["_id"]]
+        if not others:
+            return False
+        ids = {"_id": {"$in": [named[record.id] for record, _ in others]}}
+        there = {task["_id"] for task in await self._tasks.find(ids, fields=("_id",), index=BY_ID)}
+        wrong = [(record, task) for record, task in others if named[record.id] not in there]
+        now = self._now()
+        for record, _ in wrong:
+            self._doubts.setdefault((record.id, record.revision), now)
+        sure = [
+            (record, task) for record, task in wrong if now - self._doubts[record.id, record.revision] >= _UNDER_WAY
+        ]
+        await self._records.write_records(
+            [IDEMPOTENCY.changed(record, _content(task), expires_at=record.expires_at) for record, task in sure]
+        )
+        return len(sure) < len(wrong)
+
+    async def _copy_declarations(self) -> None:
+        """What workers of an earlier release have declared of their task types, as long as nothing newer is there."""
+        found = await self._connection.collection(_DECLARATIONS).find({})
+        await self._records.write_records(
+            [
+                Record(DECLARATION.id_of(declared["_id"]), DECLARATION.name, from_json(declared["declaration"]))
+                for declared in found
+            ]
+        )
+
+
+async def connections(connection: Connection) -> int | None:
+    """How many connections of an earlier release there are; None where the server does not say."""
+    if (await connection.hello()).get("msg") == "isdbgrid":
+        return None  # a router knows its own clients only
+    try:
+        return await connection.count_clients(_APP_NAME)
+    except StoreUnavailableError:
+        raise
+    except StoreError:
+        return None
+
+
+async def state(connection: Connection) -> str | None:
+    """What `doctor` says of the index; nothing where there is none."""
+    if INDEX not in await connection.tasks.indexes():
+        return None
+    connected = await connections(connection)
+    if connected:
+        return f"its index {INDEX!r} stays while {connected} connections of it are open, or it inserts keys"
+    if connected == 0:
+        return f"nothing of it is connected; its index {INDEX!r} goes within a minute, or with the next start"
+    return (
+        f"its index {INDEX!r} stays for a day without a new key of it, since it cannot be seen here (privilege inprog)"
+    )
+
+
+def _record_of(task: Document, expires_at: datetime) -> Record:
+    return IDEMPOTENCY.new(task["user_id"], task["idempotency_key"], content=_content(task), expires_at=expires_at)
+
+
+def _content(task: Document) -> IdempotencyKey:
+    return IdempotencyKey(task["_id"], task["parameters_hash"])

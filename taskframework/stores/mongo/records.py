@@ -1,0 +1,112 @@
+"""Records in MongoDB: their data as fields, so that a guarded write could compute with them."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Collection as Several
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from pydantic_core import from_json
+
+from taskframework.errors import StoreError, ValueNotStorableError
+from taskframework.model.idempotency import key_id
+from taskframework.model.records import Record, new_revision
+from taskframework.stores.mongo.client import BY_ID, Collection, encoded
+from taskframework.stores.mongo.documents import Document, moment, stored
+from taskframework.stores.mongo.expressions import passed
+from taskframework.stores.mongo.inserts import Inserter, Reply
+
+POINT = "record.reply"
+
+
+class RecordCalls(ABC):
+    """`Records`, for the store that knows the collection."""
+
+    @property
+    @abstractmethod
+    def _records(self) -> Collection: ...
+
+    @property
+    @abstractmethod
+    def _record_inserter(self) -> Inserter: ...
+
+    async def read_records(self, ids: Several[str]) -> dict[str, Record]:
+        found = await self._records.find({"_id": {"$in": list(ids)}}, index=BY_ID) if ids else []
+        return {document["_id"]: _record_of(document) for document in found}
+
+    async def write_records(self, records: Sequence[Record]) -> Sequence[Record | None]:
+        # What is new, by one insert for many; the rest one by one, since each needs a reply of its own.
+        written = [replace(record, revision=new_revision()) for record in records]
+        documents = [_document_of(record) for record in written]
+        new = [at for at, record in enumerate(records) if record.revision is None]
+        others = [at for at, record in enumerate(records) if record.revision is not None]
+        replaced = await asyncio.gather(
+            *(self._records.replace_one(_same(records[at]), documents[at], (POINT,)) for at in others),
+            return_exceptions=True,  # none is under way any more when the caller hears of an error
+        )
+        inserted = await self._record_inserter.insert([documents[at] for at in new])
+        won = {at for at, reply in zip(new, inserted, strict=True) if _is_ours(reply, written[at])}
+        won |= {at for at, reply in zip(others, replaced, strict=True) if _is_made(reply)}
+        return [record if at in won else None for at, record in enumerate(written)]
+
+    async def delete_records(self, records: Sequence[Record]) -> int:
+        if not records:
+            return 0
+        # A revision belongs to one record, so the two lists cannot mix.
+        revisions = {"revision": {"$in": [record.revision for record in records]}}
+        return await self._records.delete_these([record.id for record in records], revisions, (POINT,))
+
+    async def list_records(self, kind: str, *, limit: int, after: str = "") -> Sequence[Record]:
+        ids = {"$gt": max(after, f"{kind}/"), "$lt": f"{kind}0"}  # 0 is the character behind the slash
+        found = await self._records.find({"_id": ids}, sort={"_id": 1}, limit=limit, index=BY_ID)
+        return [_record_of(document) for document in found]
+
+    async def expired_records(self, limit: int) -> Sequence[Record]:
+        found = await self._records.find(passed("expires_at"), sort={"expires_at": 1}, limit=limit, index="expiring")
+        return [_record_of(document) for document in found]
+
+
+async def forget_keys(records: Collection, tasks: Sequence[Document]) -> None:
+    """Delete the idempotency keys that stand for tasks which are about to be deleted."""
+    keyed = [task for task in tasks if task["idempotency_key"] is not None]
+    ids = [key_id(task["user_id"], task["idempotency_key"]) for task in keyed]
+    if ids:
+        await records.delete_these(ids, {"data.task_id": {"$in": [task["_id"] for task in keyed]}}, (POINT,))
+
+
+def _same(record: Record) -> Document:
+    return {"_id": record.id, "revision": record.revision}
+
+
+def _is_ours(reply: Reply | StoreError, record: Record) -> bool:
+    if isinstance(reply, StoreError):
+        raise reply
+    return reply is None or reply.document["revision"] == record.revision
+
+
+def _is_made(reply: bool | BaseException) -> bool:
+    if isinstance(reply, BaseException):
+        raise reply
+    return reply
+
+
+def _document_of(record: Record) -> Any:
+    fields = {"_id": record.id, "kind": record.kind, "revision": record.revision, "expires_at": record.expires_at}
+    try:
+        return encoded({**fields, "data": stored(record.data)}, "the record")
+    except ValueNotStorableError:  # perhaps for a number of more than 64 bits, which JSON has and BSON has not
+        return encoded({**fields, "data": record.data_as_json()}, "the record")
+
+
+def _record_of(document: Document) -> Record:
+    data, expires_at = document["data"], document["expires_at"]
+    return Record(
+        document["_id"],
+        document["kind"],
+        from_json(data) if isinstance(data, bytes) else data,
+        document["revision"],
+        None if expires_at is None else moment(expires_at),
+    )

@@ -1,0 +1,60 @@
+"""Records in SQLite: a row each, with the data as JSON."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from pydantic_core import from_json
+
+from taskframework.model.idempotency import key_id
+from taskframework.model.records import Record, new_revision
+from taskframework.stores.sqlite import queries
+from taskframework.stores.sqlite.connection import Row
+from taskframework.stores.sqlite.rows import Value, milliseconds, moment, to_json
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRecords:
+    """Put records there, each where its revision is still the one that was read."""
+
+    written: tuple[Record, ...]
+    rows: tuple[tuple[Value, ...], ...]
+
+    @classmethod
+    def of(cls, records: Sequence[Record]) -> WriteRecords:
+        written = tuple([replace(record, revision=new_revision()) for record in records])
+        pairs = zip(written, records, strict=True)
+        return cls(written, tuple([(*_columns(after), before.revision) for after, before in pairs]))
+
+    def won(self, revisions: Collection[str]) -> list[Record | None]:
+        """The reply, given the revisions that are in the file now."""
+        return [record if record.revision in revisions else None for record in self.written]
+
+
+def write(connection: sqlite3.Connection, requests: Sequence[WriteRecords]) -> set[str]:
+    """Write the records of all these requests; the revisions that are in the file then."""
+    rows = [row for request in requests for row in request.rows]
+    for at in range(0, len(rows), queries.MOST_ROWS):
+        connection.execute(*queries.write_records(rows[at : at + queries.MOST_ROWS]))
+    ids = [record.id for request in requests for record in request.written]
+    return {row[3] for row in connection.execute(queries.RECORDS_BY_ID, [to_json(ids)])} if ids else set()
+
+
+def forget_keys(connection: sqlite3.Connection, tasks: Iterable[tuple[str, str, str | None]]) -> None:
+    """Delete the idempotency keys that stand for these tasks: id, user and key of each."""
+    keyed = [(task_id, key_id(user_id, key)) for task_id, user_id, key in tasks if key is not None]
+    if keyed:
+        task_ids, ids = zip(*keyed, strict=True)
+        connection.execute(queries.FORGET_KEYS, [to_json(ids), to_json(task_ids)])
+
+
+def record_of(row: Row) -> Record:
+    identifier, kind, data, revision, expires_at = row
+    return Record(identifier, kind, from_json(data), revision, None if expires_at is None else moment(expires_at))
+
+
+def _columns(record: Record) -> tuple[Value, ...]:
+    expires_at = None if record.expires_at is None else milliseconds(record.expires_at)
+    return record.id, record.kind, record.data_as_json().decode(), record.revision, expires_at

@@ -1,0 +1,161 @@
+"""Inserts of tasks with idempotency keys: for each key of a user there is one task.
+
+Two steps, one write each: the record of the key, which names a task id, and then the task under that id. Whoever finds
+the record goes on with the id in it. So a process that died between the two is finished by the next request with the
+key, and of two that insert the task one finds it there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from taskframework import failpoint
+from taskframework.errors import IdempotencyConflictError, StoreError, StoreUnavailableError, ValueNotStorableError
+from taskframework.model.idempotency import IDEMPOTENCY, IdempotencyKey, key_id, key_of
+from taskframework.model.records import Record
+from taskframework.model.task import Task
+from taskframework.stores.base import Inserted, TaskStore
+
+#: Rounds of writing and reading: a record can be gone when it is read that was there when it was to be written.
+_ROUNDS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """The record of a key, and whether this call has put it there."""
+
+    record: Record
+    is_ours: bool
+
+    @property
+    def content(self) -> IdempotencyKey:
+        return IDEMPOTENCY.content(self.record)
+
+
+class IdempotentInserts:
+    """Stores tasks; of those with the same key of the same user only the first."""
+
+    def __init__(self, store: TaskStore, kept: timedelta) -> None:
+        """Prepare to store; a key is kept so long after the end of its task."""
+        self._store = store
+        self._kept = kept
+
+    async def insert(self, task: Task) -> Inserted:
+        """Store a task, or find the one that its key stands for.
+
+        Raises:
+            IdempotencyConflictError: if the key stands for another type or other parameters.
+            StoreUnavailableError: if it could not be stored; it may be stored all the same.
+        """
+        if task.idempotency_key is None:
+            return await self._store.insert(task)
+        [reply] = await self.insert_many([task])
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    async def insert_many(self, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
+        """`insert` for many at once: for each, in the order given, its result or what `insert` would have raised."""
+        keys = await self._keys(tasks)
+        named = [_named(task, keys) for task in tasks]
+        wanted: dict[str, Task] = {}
+        for task in named:
+            if isinstance(task, Task):
+                wanted.setdefault(task.task_id, task)
+        stored = dict(zip(wanted, await self._insert(list(wanted.values())), strict=True))
+        await self._correct([key for key in keys.values() if isinstance(key, _Key)], stored)
+        replies = [_reply(task, stored[task.task_id]) if isinstance(task, Task) else task for task in named]
+        return _new_once(replies)
+
+    async def _insert(self, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
+        if len(tasks) != 1:
+            return await self._store.insert_many(tasks)
+        try:
+            return [await self._store.insert(tasks[0])]  # together with those of other callers
+        except Exception as error:
+            return [error]
+
+    async def _keys(self, tasks: Iterable[Task]) -> Mapping[str, _Key | StoreError]:
+        """The records of the keys of these tasks, by id; a new one names the first task with its key."""
+        new: dict[str, Record] = {}
+        for task in tasks:
+            if task.idempotency_key is not None:
+                record = key_of(task, self._kept)
+                new.setdefault(record.id, record)
+        if not new:
+            return {}
+        try:
+            keys = await self._found_or_written(new)
+        except StoreError as error:
+            return dict.fromkeys(new, error)
+        await failpoint.reached("submit.after_key")
+        return keys
+
+    async def _found_or_written(self, new: Mapping[str, Record]) -> Mapping[str, _Key]:
+        keys: dict[str, _Key] = {}
+        for _ in range(_ROUNDS):
+            missing = [record for record in new.values() if record.id not in keys]
+            written = await self._store.write_records(missing)
+            keys |= {record.id: _Key(record, is_ours=True) for record in written if record is not None}
+            if len(keys) < len(new):
+                there = await self._store.read_records(new.keys() - keys.keys())
+                keys |= {record.id: _Key(record, is_ours=False) for record in there.values()}
+            if len(keys) == len(new):
+                return keys
+        raise StoreUnavailableError("An idempotency key is deleted again and again.")
+
+    async def _correct(self, keys: Iterable[_Key], stored: Mapping[str, Inserted | Exception]) -> None:
+        """Let no record name a task that is not going to be there.
+
+        That is one that cannot be stored, or a store knew another task of the key: one that an earlier release, which
+        has no records, has inserted. What is not written here the next request with the key finds as this one did.
+        """
+        other, unused = [], []
+        for key in keys:
+            reply = stored.get(key.content.task_id)
+            if isinstance(reply, Inserted) and reply.task.task_id != key.content.task_id:
+                content = IdempotencyKey(reply.task.task_id, reply.task.parameters_hash)
+                other.append(IDEMPOTENCY.changed(key.record, content, expires_at=key.record.expires_at))
+            elif isinstance(reply, ValueNotStorableError) and key.is_ours:
+                unused.append(key.record)
+        with contextlib.suppress(StoreError):
+            if other:
+                await self._store.write_records(other)
+            if unused:
+                await self._store.delete_records(unused)
+
+
+def _named(task: Task, keys: Mapping[str, _Key | StoreError]) -> Task | Exception:
+    """The task under the id that its key names."""
+    if task.idempotency_key is None:
+        return task
+    key = keys[key_id(task.user_id, task.idempotency_key)]
+    if isinstance(key, StoreError):
+        return key
+    task_id = key.content.task_id
+    if key.content.request_hash != task.parameters_hash:
+        return IdempotencyConflictError(task.idempotency_key, task_id)
+    correlation_id = task_id if task.correlation_id == task.task_id else task.correlation_id
+    return task.evolve(task_id=task_id, correlation_id=correlation_id)
+
+
+def _reply(task: Task, stored: Inserted | Exception) -> Inserted | Exception:
+    if isinstance(stored, Exception) or stored.task.parameters_hash == task.parameters_hash:
+        return stored
+    return IdempotencyConflictError(task.idempotency_key or "", stored.task.task_id)
+
+
+def _new_once(replies: Sequence[Inserted | Exception]) -> Sequence[Inserted | Exception]:
+    """Of several requests for one task only the first made it."""
+    told: set[str] = set()
+    each: list[Inserted | Exception] = []
+    for reply in replies:
+        if isinstance(reply, Inserted):
+            each.append(replace(reply, is_new=reply.is_new and reply.task.task_id not in told))
+            told.add(reply.task.task_id)
+        else:
+            each.append(reply)
+    return each

@@ -1,0 +1,102 @@
+"""Idempotency keys and other records go when their time is over."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taskframework.model.idempotency import GRACE, key_id, key_of
+from taskframework.model.interventions import Cancel
+from taskframework.model.marks import MarkPublished
+from taskframework.model.records import Record
+from taskframework.model.scope import EVERYONE
+from taskframework.model.task import Task
+from taskframework.recovery.retention import Retention
+from taskframework.settings.schema import RetentionSettings
+from taskframework.stores.sqlite import SqliteStore
+from taskframework.submission.idempotency import IdempotentInserts
+from taskframework.testing.clock import FakeClock
+from taskframework.testing.factories import new_task
+
+DAY = timedelta(days=1)
+BATCH = 2
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+async def store(tmp_path: Path, clock: FakeClock) -> AsyncIterator[SqliteStore]:
+    store = SqliteStore(tmp_path / "tasks.db", clock=clock)
+    await store.open()
+    yield store
+    await store.close()
+
+
+async def keyed(store: SqliteStore, clock: FakeClock, kept: timedelta, **values: Any) -> Task:
+    """Submit a task with a key."""
+    task = new_task(now=clock.now(), idempotency_key="key", parameters_hash="hash", **values)
+    return (await IdempotentInserts(store, kept).insert(task)).task
+
+
+async def knows_the_key(store: SqliteStore) -> bool:
+    return bool(await store.read_records([key_id("alice", "key")]))
+
+
+@pytest.mark.parametrize("days", [0, 3], ids=["ends at once", "ends late"])
+async def test_a_key_is_kept_for_a_day_after_the_end_of_its_task(
+    store: SqliteStore, clock: FakeClock, days: int
+) -> None:
+    retention = Retention(store, RetentionSettings(), BATCH)
+    task = await keyed(store, clock, DAY)
+    for _ in range(days * 24):
+        clock.advance(timedelta(hours=1))
+        await retention.purge()
+        assert (await keyed(store, clock, DAY)).task_id == task.task_id
+    await store.apply(Cancel(task.task_id, EVERYONE, "alice", None))
+    clock.advance(DAY - timedelta(seconds=1))
+    await retention.purge()
+    assert await knows_the_key(store)
+    clock.advance(GRACE + timedelta(seconds=1))
+    await retention.purge()
+    assert not await knows_the_key(store)
+    assert await store.get(task.task_id, EVERYONE) is not None
+    assert (await keyed(store, clock, DAY)).task_id != task.task_id
+
+
+async def test_the_key_of_a_submission_that_died_goes_by_itself(store: SqliteStore, clock: FakeClock) -> None:
+    record = key_of(new_task(now=clock.now(), idempotency_key="key"), DAY)
+    await store.write_records([record])
+    retention = Retention(store, RetentionSettings(), BATCH)
+    clock.advance(DAY)
+    await retention.purge()
+    assert await knows_the_key(store)
+    clock.advance(GRACE)
+    await retention.purge()
+    assert not await knows_the_key(store)
+
+
+async def test_no_key_outlives_a_task_that_is_kept_for_less_time(store: SqliteStore, clock: FakeClock) -> None:
+    kept = RetentionSettings(finished=timedelta(hours=1), idempotency_keys=timedelta(days=9))
+    task = await keyed(store, clock, kept.idempotency_keys)
+    await store.apply(Cancel(task.task_id, EVERYONE, "alice", None))
+    await store.mark(MarkPublished(task.task_id, 2))
+    clock.advance(timedelta(hours=2))
+    await Retention(store, kept, BATCH).purge()
+    assert await store.get(task.task_id, EVERYONE) is None
+    assert not await knows_the_key(store)
+
+
+async def test_a_backlog_of_records_is_removed_batch_by_batch(store: SqliteStore, clock: FakeClock) -> None:
+    names = [f"note/{n}" for n in range(2 * BATCH + 1)]
+    await store.write_records([Record(name, "note", {}, expires_at=clock.now()) for name in names])
+    retention = Retention(store, RetentionSettings(), BATCH)
+    looks = [await retention.purge() for _ in range(3)]
+    assert looks == [True, True, False]
+    assert await store.list_records("note", limit=1) == []

@@ -1,0 +1,71 @@
+"""What workers declare of their task types, and what others read of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from taskframework import BackgroundTaskExecutable, TaskContext, TaskOptions
+from taskframework.stores.sqlite import SqliteStore
+from taskframework.submission.types import TaskTypes
+from taskframework.tasks.declared import TaskDeclaration
+from taskframework.tasks.registry import TaskRegistry
+from taskframework.testing.clock import FakeClock
+
+
+def declares(store: SqliteStore, *names: str, max_attempts: int = 1) -> TaskTypes:
+    """The types of a process that executes types of these names."""
+    registry = TaskRegistry()
+    for name in names:
+
+        class Counts(BackgroundTaskExecutable[str, int]):
+            task_type = name
+            options = TaskOptions(max_attempts=max_attempts)
+
+            async def execute(self, context: TaskContext[str]) -> int:
+                return 1
+
+        registry.register(Counts)
+    return TaskTypes(registry, store)
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+async def store(tmp_path: Path, clock: FakeClock) -> AsyncIterator[SqliteStore]:
+    store = SqliteStore(tmp_path / "tasks.db", clock=clock)
+    await store.open()
+    yield store
+    await store.close()
+
+
+async def known(store: SqliteStore) -> dict[str, int | None]:
+    """What a process without any type knows of them: their attempts."""
+    return {each.task_type: each.max_attempts for each in await TaskTypes(TaskRegistry(), store).known()}
+
+
+async def test_the_last_one_to_start_counts(store: SqliteStore, clock: FakeClock) -> None:
+    await declares(store, "one", "other").declare()
+    clock.advance(60)
+    await declares(store, "one", max_attempts=9).declare()
+    assert await known(store) == {"one": 9, "other": 1}
+    found = await TaskTypes(TaskRegistry(), store).find(["one"])
+    assert isinstance(found["one"], TaskDeclaration)
+    assert found["one"].declared_at == clock.now()
+
+
+async def test_workers_that_start_at_once_declare_the_same(store: SqliteStore) -> None:
+    workers = [declares(store, *(f"type-{n:03}" for n in range(600))) for _ in range(4)]
+    await asyncio.gather(*(worker.declare() for worker in workers))
+    assert await known(store) == {f"type-{n:03}": 1 for n in range(600)}
+
+
+async def test_a_process_without_types_declares_nothing(store: SqliteStore) -> None:
+    await declares(store).declare()
+    assert await known(store) == {}
