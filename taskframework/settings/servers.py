@@ -58,6 +58,10 @@ class BrokerSettings(Section):
     max_unconfirmed: int = Field(
         default=512, ge=1, description="Messages one process may have under way without confirmation"
     )
+    fast_path: Literal["auto", "off"] = Field(
+        default="auto",
+        description="Read and write messages beside the AMQP driver where both fit together (auto), or never (off)",
+    )
     dead_letter_collector: bool = Field(
         default=True,
         description="Whether api and worker collect <prefix>.dlq into the store; if not, messages wait there",

@@ -35,7 +35,7 @@ def build_broker(settings: Settings, clock: Clock) -> Broker:
         return EmbeddedBroker(clock=clock, prefix=settings.broker.prefix)
     from taskframework.brokers.rabbitmq.broker import RabbitBroker
 
-    return RabbitBroker.from_settings(settings.broker)
+    return RabbitBroker(settings.broker)
 
 
 def topology_lines(settings: Settings, task_types: Sequence[str]) -> list[str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
-from datetime import timedelta
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import aio_pika
 from aio_pika.abc import AbstractChannel
@@ -14,7 +14,12 @@ from taskframework.brokers.base import Delivery
 from taskframework.brokers.rabbitmq import RabbitBroker
 from taskframework.model.message import TaskMessage
 from taskframework.model.status import Priority
+from taskframework.settings.servers import BrokerSettings
 from tests.support.eventually import eventually
+
+MakeBroker = Callable[..., RabbitBroker]
+#: Short time limits, for tests that wait for them.
+QUICK = {"connect_timeout": "5s", "publish_timeout": "1s"}
 
 
 @contextlib.asynccontextmanager
@@ -34,13 +39,9 @@ async def connected(broker: RabbitBroker) -> None:
     await eventually(lambda: broker.is_connected, timeout=30, what="the publisher is connected")
 
 
-def quick_broker(url: str, **changes: float) -> RabbitBroker:
-    """A broker with short time limits, for tests that wait for them."""
-    return RabbitBroker(
-        url,
-        connect_timeout=timedelta(seconds=5),
-        publish_timeout=timedelta(seconds=changes.get("publish_timeout", 1.0)),
-    )
+def rabbit_broker(url: str, **settings: Any) -> RabbitBroker:
+    """A broker with these settings, by their names in the section `broker`."""
+    return RabbitBroker(BrokerSettings(url=url, **settings))
 
 
 def message(task_id: str, task_type: str = "reports", lane: Priority = Priority.NORMAL) -> TaskMessage:

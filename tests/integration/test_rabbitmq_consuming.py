@@ -9,19 +9,27 @@ from collections import Counter
 import pytest
 
 from taskframework.brokers.base import ConsumeRequest, Delivery
-from taskframework.brokers.rabbitmq import RabbitBroker
 from taskframework.errors import BrokerError
 from taskframework.model.status import LANES, Priority
-from tests.integration.rabbitmq_helpers import Recorder, connected, message, opened, plain_channel, quick_broker
+from tests.integration.rabbitmq_helpers import (
+    QUICK,
+    MakeBroker,
+    Recorder,
+    connected,
+    message,
+    opened,
+    plain_channel,
+    rabbit_broker,
+)
 from tests.support.eventually import eventually
 from tests.support.servers import RabbitServer
 
 _REPORTS = ConsumeRequest(["reports"], 10)
 
 
-async def test_twenty_types_in_three_lanes(amqp_url: str) -> None:
+async def test_twenty_types_in_three_lanes(make_broker: MakeBroker) -> None:
     types = [f"type-{number}" for number in range(20)]
-    async with opened(RabbitBroker(amqp_url), *types) as broker:
+    async with opened(make_broker(), *types) as broker:
         received = Recorder()
         consumption = broker.consume(ConsumeRequest(types, 10), received)
         wanted = {f"{name}.{lane}": (name, lane) for name in types for lane in LANES}
@@ -34,8 +42,8 @@ async def test_twenty_types_in_three_lanes(amqp_url: str) -> None:
         await eventually(lambda: consumption.is_live)
 
 
-async def test_prefetch_counts_for_each_queue(amqp_url: str) -> None:
-    async with opened(RabbitBroker(amqp_url), "reports") as broker:
+async def test_prefetch_counts_for_each_queue(make_broker: MakeBroker) -> None:
+    async with opened(make_broker(), "reports") as broker:
         for number in range(6):
             await broker.publish(message(f"n{number}"))
             await broker.publish(message(f"h{number}", lane=Priority.HIGH))
@@ -50,8 +58,8 @@ async def test_prefetch_counts_for_each_queue(amqp_url: str) -> None:
         assert Counter(delivery.lane for delivery in received.deliveries) == {Priority.NORMAL: 2, Priority.HIGH: 2}
 
 
-async def test_after_stop_nothing_new_comes_and_what_is_in_hand_is_answered(amqp_url: str) -> None:
-    async with opened(RabbitBroker(amqp_url), "reports") as broker:
+async def test_after_stop_nothing_new_comes_and_what_is_in_hand_is_answered(make_broker: MakeBroker) -> None:
+    async with opened(make_broker(), "reports") as broker:
         await broker.publish(message("t1"))
         first = Recorder(holds=True)
         consumption = broker.consume(_REPORTS, first)
@@ -67,9 +75,9 @@ async def test_after_stop_nothing_new_comes_and_what_is_in_hand_is_answered(amqp
         assert second.task_ids == ["t2"]
 
 
-async def test_stopping_under_load_loses_nothing(amqp_url: str) -> None:
+async def test_stopping_under_load_loses_nothing(make_broker: MakeBroker) -> None:
     names = {f"t{number}" for number in range(500)}
-    async with opened(RabbitBroker(amqp_url), "reports") as broker:
+    async with opened(make_broker(), "reports") as broker:
         await asyncio.gather(*(broker.publish(message(name)) for name in names))
         received = Recorder()
         while len(set(received.task_ids)) < len(names):
@@ -84,8 +92,8 @@ async def test_stopping_under_load_loses_nothing(amqp_url: str) -> None:
         assert max(Counter(received.task_ids).values()) == 1, "a delivery handed over was delivered again"
 
 
-async def test_rejected_messages_reach_the_dead_letters_with_their_history(amqp_url: str) -> None:
-    async with opened(RabbitBroker(amqp_url), "reports") as broker:
+async def test_rejected_messages_reach_the_dead_letters_with_their_history(make_broker: MakeBroker) -> None:
+    async with opened(make_broker(), "reports") as broker:
         work, dead = Recorder(holds=True), Recorder()
         broker.consume(_REPORTS, work)
         broker.consume_dead_letters(dead)
@@ -100,10 +108,10 @@ async def test_rejected_messages_reach_the_dead_letters_with_their_history(amqp_
         assert (death["queue"], death["reason"]) == ("tasks.reports.normal", "rejected")
 
 
-async def test_acknowledgements_and_rejects_of_one_moment_each_reach_their_own_message(amqp_url: str) -> None:
+async def test_acknowledgements_and_rejects_of_one_moment_each_reach_their_own_message(make_broker: MakeBroker) -> None:
     names = [f"t{number:02}" for number in range(60)]
     rejected = [name for number, name in enumerate(names) if number // 3 % 2 or number == 30]
-    async with opened(RabbitBroker(amqp_url), "reports") as broker:
+    async with opened(make_broker(), "reports") as broker:
         work, dead = Recorder(holds=True), Recorder()
         consumption = broker.consume(ConsumeRequest(["reports"], len(names)), work)
         broker.consume_dead_letters(dead)
@@ -121,8 +129,10 @@ async def test_acknowledgements_and_rejects_of_one_moment_each_reach_their_own_m
         assert consumption.is_live
 
 
-async def test_a_queue_deleted_under_its_consumer_is_declared_and_consumed_again(amqp_url: str) -> None:
-    async with opened(RabbitBroker(amqp_url), "reports", "others") as broker, plain_channel(amqp_url) as channel:
+async def test_a_queue_deleted_under_its_consumer_is_declared_and_consumed_again(
+    make_broker: MakeBroker, amqp_url: str
+) -> None:
+    async with opened(make_broker(), "reports", "others") as broker, plain_channel(amqp_url) as channel:
         received = Recorder()
         consumption = broker.consume(ConsumeRequest(["reports", "others"], 10), received)
         await eventually(lambda: consumption.is_live)
@@ -134,8 +144,8 @@ async def test_a_queue_deleted_under_its_consumer_is_declared_and_consumed_again
         await received.has("t1", "t2")
 
 
-async def test_queues_nobody_declared_are_declared_by_their_consumer(amqp_url: str) -> None:
-    async with opened(RabbitBroker(amqp_url)) as broker:
+async def test_queues_nobody_declared_are_declared_by_their_consumer(make_broker: MakeBroker) -> None:
+    async with opened(make_broker()) as broker:
         received, dead = Recorder(), Recorder()
         consumptions = [broker.consume(_REPORTS, received), broker.consume_dead_letters(dead)]
         await eventually(lambda: all(consumption.is_live for consumption in consumptions))
@@ -143,20 +153,20 @@ async def test_queues_nobody_declared_are_declared_by_their_consumer(amqp_url: s
         await received.has("t1")
 
 
-async def test_a_queue_that_cannot_be_declared_leaves_the_others_alone(amqp_url: str) -> None:
+async def test_a_queue_that_cannot_be_declared_leaves_the_others_alone(make_broker: MakeBroker, amqp_url: str) -> None:
     async with plain_channel(amqp_url) as channel:
         await channel.declare_exchange("tasks.exchange", "direct", durable=True)
         await channel.declare_queue("tasks.bad.high", durable=True, arguments={"x-queue-type": "classic"})
-    async with opened(RabbitBroker(amqp_url), "good") as broker:
+    async with opened(make_broker(), "good") as broker:
         received = Recorder()
         broker.consume(ConsumeRequest(["bad", "good"], 10), received)
         await broker.publish(message("t1", "good"))
         await received.has("t1")
 
 
-async def test_a_second_answer_and_an_answer_after_the_end_do_nothing(amqp_url: str) -> None:
+async def test_a_second_answer_and_an_answer_after_the_end_do_nothing(make_broker: MakeBroker) -> None:
     received = Recorder(holds=True)
-    async with opened(RabbitBroker(amqp_url), "reports") as broker:
+    async with opened(make_broker(), "reports") as broker:
         broker.consume(_REPORTS, received)
         await broker.publish(message("t1"))
         await broker.publish(message("t2"))
@@ -170,22 +180,22 @@ async def test_a_second_answer_and_an_answer_after_the_end_do_nothing(amqp_url: 
         await delivery.ack()
 
 
-async def test_acknowledgements_given_just_before_close_reach_the_broker(amqp_url: str) -> None:
+async def test_acknowledgements_given_just_before_close_reach_the_broker(make_broker: MakeBroker) -> None:
     # No more than RabbitMQ hands to a quorum queue at once; what is beyond comes again, and the claim refuses it.
     names = [f"t{number}" for number in range(20)]
-    async with opened(RabbitBroker(amqp_url), "reports") as broker:
+    async with opened(make_broker(), "reports") as broker:
         await asyncio.gather(*(broker.publish(message(name)) for name in names))
         received = Recorder(holds=True)
         broker.consume(ConsumeRequest(["reports"], 500), received)
         await received.has(*names)
         await asyncio.gather(*(delivery.ack() for delivery in received.deliveries))
-    async with opened(RabbitBroker(amqp_url), "reports") as broker:
+    async with opened(make_broker(), "reports") as broker:
         assert await broker.queue_depth("reports", Priority.NORMAL) == 0
 
 
-async def test_closing_leaves_no_tasks(amqp_url: str) -> None:
+async def test_closing_leaves_no_tasks(make_broker: MakeBroker) -> None:
     before = asyncio.all_tasks()
-    async with opened(RabbitBroker(amqp_url), "reports") as broker:
+    async with opened(make_broker(), "reports") as broker:
         received = Recorder(holds=True)
         broker.consume(_REPORTS, received)
         broker.consume_dead_letters(received)
@@ -196,9 +206,9 @@ async def test_closing_leaves_no_tasks(amqp_url: str) -> None:
 
 
 async def test_lost_connections_are_replaced_and_the_work_in_hand_is_not_disturbed(
-    rabbit_server: RabbitServer, amqp_url: str
+    rabbit_server: RabbitServer, make_broker: MakeBroker
 ) -> None:
-    async with opened(quick_broker(amqp_url), "reports") as broker:
+    async with opened(make_broker(**QUICK), "reports") as broker:
         finished: list[str] = []
         release = asyncio.Event()
         running: set[asyncio.Task[None]] = set()
@@ -228,7 +238,7 @@ async def test_lost_connections_are_replaced_and_the_work_in_hand_is_not_disturb
 async def test_a_broker_that_restarts_is_used_again_by_itself(
     rabbit_server: RabbitServer, amqp_url: str, how: str
 ) -> None:
-    async with opened(quick_broker(amqp_url), "reports") as broker:
+    async with opened(rabbit_broker(amqp_url, **QUICK), "reports") as broker:
         received = Recorder()
         consumption = broker.consume(_REPORTS, received)
         await broker.publish(message("before"))
@@ -262,11 +272,11 @@ def _come_up(server: RabbitServer, how: str) -> None:
 
 @pytest.mark.parametrize("is_stopped_before", [False, True])
 async def test_what_is_acknowledged_right_before_the_end_does_not_come_again(
-    amqp_url: str, is_stopped_before: bool
+    make_broker: MakeBroker, is_stopped_before: bool
 ) -> None:
     count = 25
     recorder = Recorder(holds=True)
-    async with opened(RabbitBroker(amqp_url), "reports") as broker:
+    async with opened(make_broker(), "reports") as broker:
         for number in range(count):
             await broker.publish(message(f"t{number}"))
         consumption = broker.consume(ConsumeRequest(["reports"], count), recorder)
@@ -276,7 +286,7 @@ async def test_what_is_acknowledged_right_before_the_end_does_not_come_again(
         for delivery in recorder.deliveries[1:]:
             await delivery.ack()
         await recorder.deliveries[0].ack()
-    async with opened(RabbitBroker(amqp_url), "reports") as broker:
+    async with opened(make_broker(), "reports") as broker:
         later = Recorder()
         broker.consume(ConsumeRequest(["reports"], count), later)
         await broker.publish(message("last"))

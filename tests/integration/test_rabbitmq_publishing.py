@@ -8,17 +8,25 @@ import aio_pika
 import pytest
 
 from taskframework.brokers.base import ConsumeRequest, ExternalMessage
-from taskframework.brokers.rabbitmq import RabbitBroker
 from taskframework.errors import BrokerError, BrokerUnavailableError, PublishRefusedError
 from taskframework.model.message import read_message
 from taskframework.model.status import Priority
-from tests.integration.rabbitmq_helpers import Recorder, connected, message, opened, plain_channel, quick_broker
+from tests.integration.rabbitmq_helpers import (
+    QUICK,
+    MakeBroker,
+    Recorder,
+    connected,
+    message,
+    opened,
+    plain_channel,
+    rabbit_broker,
+)
 from tests.support.eventually import eventually
 from tests.support.servers import RabbitServer
 
 
-async def test_what_is_on_the_wire(amqp_url: str) -> None:
-    async with opened(RabbitBroker(amqp_url), "reports") as broker, plain_channel(amqp_url) as channel:
+async def test_what_is_on_the_wire(make_broker: MakeBroker, amqp_url: str) -> None:
+    async with opened(make_broker(), "reports") as broker, plain_channel(amqp_url) as channel:
         await broker.publish(message("t1", lane=Priority.HIGH))
         queue = await channel.get_queue("tasks.reports.high", ensure=False)
         got = await queue.get(timeout=5)
@@ -30,11 +38,13 @@ async def test_what_is_on_the_wire(amqp_url: str) -> None:
         assert got.message_id not in (None, "", "t1")
 
 
-async def test_bodies_of_all_sizes_and_headers_of_all_kinds_arrive_as_they_are(amqp_url: str) -> None:
+async def test_bodies_of_all_sizes_and_headers_of_all_kinds_arrive_as_they_are(
+    make_broker: MakeBroker, amqp_url: str
+) -> None:
     frame = 131_072 - 8
     bodies = [bytes(size) for size in (0, 1, frame - 1, frame, frame + 1, 2 * frame, 1_000_000)]
-    headers = {"\u4e2d": "ä\U0001f600", "": "", "n" * 255: "v", "i": -(2**31), "l": 2**63 - 1}
-    async with opened(RabbitBroker(amqp_url), "reports") as broker, plain_channel(amqp_url) as channel:
+    headers = {"\u4e2d": "ä\U0001f600", "": "", "n" * 128: "v", "i": -(2**31), "l": 2**63 - 1}
+    async with opened(make_broker(), "reports") as broker, plain_channel(amqp_url) as channel:
         queue = await channel.declare_queue(exclusive=True)
         await queue.bind("tasks.events")
         events = [ExternalMessage(body, "application/\u4e2d", headers) for body in bodies]  # type: ignore[arg-type]
@@ -45,8 +55,8 @@ async def test_bodies_of_all_sizes_and_headers_of_all_kinds_arrive_as_they_are(a
             assert (got.content_type, got.headers) == ("application/\u4e2d", headers)
 
 
-async def test_hundreds_at_once_are_all_confirmed_and_all_there(amqp_url: str) -> None:
-    async with opened(RabbitBroker(amqp_url, max_unconfirmed=50), "reports") as broker:
+async def test_hundreds_at_once_are_all_confirmed_and_all_there(make_broker: MakeBroker) -> None:
+    async with opened(make_broker(max_unconfirmed=50), "reports") as broker:
         await asyncio.gather(*(broker.publish(message(f"t{number}")) for number in range(300)))
 
         async def all_there() -> bool:
@@ -55,8 +65,10 @@ async def test_hundreds_at_once_are_all_confirmed_and_all_there(amqp_url: str) -
         await eventually(all_there)
 
 
-async def test_an_unroutable_message_is_refused_and_the_queue_comes_back(amqp_url: str) -> None:
-    async with opened(RabbitBroker(amqp_url), "reports") as broker, plain_channel(amqp_url) as channel:
+async def test_an_unroutable_message_is_refused_and_the_queue_comes_back(
+    make_broker: MakeBroker, amqp_url: str
+) -> None:
+    async with opened(make_broker(), "reports") as broker, plain_channel(amqp_url) as channel:
         with pytest.raises(PublishRefusedError, match=r"No queue takes messages of tasks\.exchange with key nobodys"):
             await broker.publish(message("t1", "nobodys"))
         await channel.queue_delete("tasks.reports.normal")
@@ -73,16 +85,16 @@ async def test_an_unroutable_message_is_refused_and_the_queue_comes_back(amqp_ur
         await eventually(published, what="the deleted queue of a declared type was declared again")
 
 
-async def test_outcomes_are_not_swapped_between_concurrent_publications(amqp_url: str) -> None:
-    async with opened(RabbitBroker(amqp_url), "reports") as broker:
+async def test_outcomes_are_not_swapped_between_concurrent_publications(make_broker: MakeBroker) -> None:
+    async with opened(make_broker(), "reports") as broker:
         # Two attempts of one dispatch: same body, same stable id.
         publications = [message("t1", "nobodys"), message("t1")] * 20
         outcomes = await asyncio.gather(*map(broker.publish, publications), return_exceptions=True)
         assert [type(outcome) for outcome in outcomes] == [PublishRefusedError, type(None)] * 20
 
 
-async def test_a_refusal_by_the_queue_is_an_error(amqp_url: str) -> None:
-    async with opened(RabbitBroker(amqp_url), "reports") as broker, plain_channel(amqp_url) as channel:
+async def test_a_refusal_by_the_queue_is_an_error(make_broker: MakeBroker, amqp_url: str) -> None:
+    async with opened(make_broker(), "reports") as broker, plain_channel(amqp_url) as channel:
         full = await channel.declare_queue(
             "full", durable=True, arguments={"x-max-length": 1, "x-overflow": "reject-publish"}
         )
@@ -93,8 +105,10 @@ async def test_a_refusal_by_the_queue_is_an_error(amqp_url: str) -> None:
         assert broker.is_connected
 
 
-async def test_nothing_is_lost_silently_when_the_exchange_vanishes_under_way(amqp_url: str) -> None:
-    async with opened(RabbitBroker(amqp_url), "reports") as broker, plain_channel(amqp_url) as channel:
+async def test_nothing_is_lost_silently_when_the_exchange_vanishes_under_way(
+    make_broker: MakeBroker, amqp_url: str
+) -> None:
+    async with opened(make_broker(), "reports") as broker, plain_channel(amqp_url) as channel:
         confirmed: list[str] = []
 
         async def publish(task_id: str) -> BaseException | None:
@@ -121,8 +135,8 @@ async def test_nothing_is_lost_silently_when_the_exchange_vanishes_under_way(amq
         await received.has(*confirmed)
 
 
-async def test_a_cancelled_publication_harms_no_other(amqp_url: str) -> None:
-    async with opened(RabbitBroker(amqp_url), "reports") as broker:
+async def test_a_cancelled_publication_harms_no_other(make_broker: MakeBroker) -> None:
+    async with opened(make_broker(), "reports") as broker:
         running = [asyncio.create_task(broker.publish(message(f"t{number}"))) for number in range(50)]
         await asyncio.sleep(0)
         running[20].cancel()
@@ -139,29 +153,29 @@ async def test_a_cancelled_publication_harms_no_other(amqp_url: str) -> None:
     ids=lambda value: str(value)[:14],
 )
 async def test_a_value_that_cannot_be_written_is_refused_and_harms_no_other(
-    amqp_url: str, name: str, value: object
+    make_broker: MakeBroker, name: str, value: object
 ) -> None:
-    async with opened(RabbitBroker(amqp_url), "reports") as broker:
+    async with opened(make_broker(), "reports") as broker:
         bad = message("t1")
         bad.headers[name] = value  # type: ignore[index]
-        channel = broker._publisher._kept.value
+        channel = broker._publisher._supervised_channel.value
         publications = [message("t2"), bad, message("t3"), bad, message("t4")]
         outcomes = await asyncio.gather(*map(broker.publish, publications), return_exceptions=True)
         assert [type(outcome) for outcome in outcomes] == [type(None), PublishRefusedError] * 2 + [type(None)]
         assert "cannot be written" in str(outcomes[1])
         await broker.publish(message("t5"))
-        assert broker._publisher._kept.value is channel, "the connection lives on"
+        assert broker._publisher._supervised_channel.value is channel, "the connection lives on"
 
 
-async def test_an_event_without_listeners_is_confirmed(amqp_url: str) -> None:
-    async with opened(RabbitBroker(amqp_url), "reports") as broker:
+async def test_an_event_without_listeners_is_confirmed(make_broker: MakeBroker) -> None:
+    async with opened(make_broker(), "reports") as broker:
         await broker.publish_event(ExternalMessage(b"{}", "application/cloudevents+json", {}))
 
 
 async def test_a_broker_that_is_away_is_told_at_once_and_found_when_it_comes(rabbit_server: RabbitServer) -> None:
     vhost = rabbit_server.new_vhost()
     await asyncio.to_thread(rabbit_server.stop)
-    broker = quick_broker(rabbit_server.url_of(vhost), publish_timeout=30)
+    broker = rabbit_broker(rabbit_server.url_of(vhost), **QUICK | {"publish_timeout": "30s"})
     try:
         await broker.open()
         with pytest.raises(BrokerUnavailableError, match=str(rabbit_server.port)):
@@ -177,8 +191,10 @@ async def test_a_broker_that_is_away_is_told_at_once_and_found_when_it_comes(rab
         await broker.close()
 
 
-async def test_a_frozen_broker_costs_the_time_limit_and_no_more(rabbit_server: RabbitServer, amqp_url: str) -> None:
-    async with opened(quick_broker(amqp_url), "reports") as broker:
+async def test_a_frozen_broker_costs_the_time_limit_and_no_more(
+    rabbit_server: RabbitServer, make_broker: MakeBroker
+) -> None:
+    async with opened(make_broker(**QUICK), "reports") as broker:
         rabbit_server.pause()
         try:
             async with asyncio.timeout(10):
@@ -194,9 +210,9 @@ async def test_a_frozen_broker_costs_the_time_limit_and_no_more(rabbit_server: R
 
 
 async def test_a_memory_alarm_stops_publishing_in_time_and_acknowledging_not_at_all(
-    rabbit_server: RabbitServer, amqp_url: str
+    rabbit_server: RabbitServer, make_broker: MakeBroker
 ) -> None:
-    async with opened(quick_broker(amqp_url), "reports") as broker:
+    async with opened(make_broker(**QUICK), "reports") as broker:
         received = Recorder(holds=True)
         consumption = broker.consume(ConsumeRequest(["reports"], 10), received)
         await broker.publish(message("t1"))

@@ -8,8 +8,7 @@ import aio_pika
 import aio_pika.exceptions
 
 from taskframework.brokers.base import ExternalMessage
-from taskframework.brokers.rabbitmq import RabbitBroker
-from tests.integration.rabbitmq_helpers import opened, plain_channel
+from tests.integration.rabbitmq_helpers import MakeBroker, opened, plain_channel
 from tests.support.eventually import eventually
 from tests.support.servers import RabbitServer
 
@@ -35,8 +34,8 @@ class Ear:
         self.heard.append(int(message.body))
 
 
-async def test_every_subscriber_hears_every_event_in_order(amqp_url: str) -> None:
-    async with opened(RabbitBroker(amqp_url), "reports") as broker:
+async def test_every_subscriber_hears_every_event_in_order(make_broker: MakeBroker) -> None:
+    async with opened(make_broker(), "reports") as broker:
         ears = [Ear(), Ear()]
         subscriptions = [broker.subscribe(ears[0]), broker.subscribe(ears[1], durable_name="audit")]
         await eventually(lambda: all(subscription.is_live for subscription in subscriptions))
@@ -45,8 +44,8 @@ async def test_every_subscriber_hears_every_event_in_order(amqp_url: str) -> Non
         await eventually(lambda: [ear.heard for ear in ears] == [list(range(50))] * 2)
 
 
-async def test_an_event_that_could_not_be_handled_is_handed_over_again_before_the_next(amqp_url: str) -> None:
-    async with opened(RabbitBroker(amqp_url), "reports") as broker:
+async def test_an_event_that_could_not_be_handled_is_handed_over_again_before_the_next(make_broker: MakeBroker) -> None:
+    async with opened(make_broker(), "reports") as broker:
         ear = Ear(failures=3)
         subscription = broker.subscribe(ear)
         await eventually(lambda: subscription.is_live)
@@ -56,8 +55,8 @@ async def test_an_event_that_could_not_be_handled_is_handed_over_again_before_th
         assert ear.calls == 6
 
 
-async def test_a_durable_name_collects_while_nobody_listens(amqp_url: str) -> None:
-    async with opened(RabbitBroker(amqp_url), "reports") as broker:
+async def test_a_durable_name_collects_while_nobody_listens(make_broker: MakeBroker) -> None:
+    async with opened(make_broker(), "reports") as broker:
         first = Ear()
         subscription = broker.subscribe(first, durable_name="audit")
         await eventually(lambda: subscription.is_live)
@@ -70,8 +69,8 @@ async def test_a_durable_name_collects_while_nobody_listens(amqp_url: str) -> No
         await eventually(lambda: second.heard == list(range(5)))
 
 
-async def test_stop_gives_back_what_was_not_begun_and_lets_the_handler_end(amqp_url: str) -> None:
-    async with opened(RabbitBroker(amqp_url), "reports") as broker:
+async def test_stop_gives_back_what_was_not_begun_and_lets_the_handler_end(make_broker: MakeBroker) -> None:
+    async with opened(make_broker(), "reports") as broker:
         begun: asyncio.Queue[bytes] = asyncio.Queue()
         finish = asyncio.Event()
 
@@ -94,9 +93,9 @@ async def test_stop_gives_back_what_was_not_begun_and_lets_the_handler_end(amqp_
         assert begun.empty()
 
 
-async def test_a_handler_may_stop_its_subscription_and_close_the_broker(amqp_url: str) -> None:
+async def test_a_handler_may_stop_its_subscription_and_close_the_broker(make_broker: MakeBroker) -> None:
     closed = asyncio.Event()
-    async with opened(RabbitBroker(amqp_url), "reports") as broker:
+    async with opened(make_broker(), "reports") as broker:
 
         async def handle(_: ExternalMessage) -> None:
             await subscription.stop()
@@ -109,8 +108,8 @@ async def test_a_handler_may_stop_its_subscription_and_close_the_broker(amqp_url
         await closed.wait()
 
 
-async def test_a_cancellation_inside_a_handler_does_not_end_the_subscription(amqp_url: str) -> None:
-    async with opened(RabbitBroker(amqp_url), "reports") as broker:
+async def test_a_cancellation_inside_a_handler_does_not_end_the_subscription(make_broker: MakeBroker) -> None:
+    async with opened(make_broker(), "reports") as broker:
         heard: list[bytes] = []
 
         async def handle(message: ExternalMessage) -> None:
@@ -124,8 +123,8 @@ async def test_a_cancellation_inside_a_handler_does_not_end_the_subscription(amq
         await eventually(lambda: heard == [b"1", b"1"])
 
 
-async def test_an_exclusive_queue_goes_with_its_subscriber(amqp_url: str) -> None:
-    async with opened(RabbitBroker(amqp_url), "reports") as broker:
+async def test_an_exclusive_queue_goes_with_its_subscriber(make_broker: MakeBroker, amqp_url: str) -> None:
+    async with opened(make_broker(), "reports") as broker:
         subscription = broker.subscribe(Ear())
         await eventually(lambda: subscription.is_live)
         await subscription.stop()
@@ -143,8 +142,8 @@ async def test_an_exclusive_queue_goes_with_its_subscriber(amqp_url: str) -> Non
             await eventually(nobody_listens)
 
 
-async def test_a_subscriber_survives_a_lost_connection(rabbit_server: RabbitServer, amqp_url: str) -> None:
-    async with opened(RabbitBroker(amqp_url), "reports") as broker:
+async def test_a_subscriber_survives_a_lost_connection(rabbit_server: RabbitServer, make_broker: MakeBroker) -> None:
+    async with opened(make_broker(), "reports") as broker:
         ear = Ear()
         subscription = broker.subscribe(ear, durable_name="audit")
         await eventually(lambda: subscription.is_live)

@@ -10,7 +10,6 @@ import aio_pika
 import pytest
 from aio_pika.abc import FieldValue
 
-from taskframework.brokers.rabbitmq import RabbitBroker
 from taskframework.brokers.rabbitmq.connection import Connector
 from taskframework.brokers.rabbitmq.declaring import declare_part
 from taskframework.brokers.rabbitmq.messages import task_publication
@@ -24,7 +23,8 @@ from taskframework.brokers.rabbitmq.topology import (
 )
 from taskframework.errors import BrokerUnavailableError, ConfigurationError, PublishRefusedError, TopologyMismatchError
 from taskframework.model.status import LANES, Priority
-from tests.integration.rabbitmq_helpers import message, opened, plain_channel
+from taskframework.settings.servers import BrokerSettings
+from tests.integration.rabbitmq_helpers import message, opened, plain_channel, rabbit_broker
 from tests.support.amqp import read_properties_as_driver
 from tests.support.eventually import eventually
 from tests.support.servers import RabbitServer
@@ -37,7 +37,7 @@ _QUORUM: dict[str, FieldValue] = {
 
 
 async def test_declares_quorum_queues_with_explicit_arguments_and_again_changes_nothing(amqp_url: str) -> None:
-    async with opened(RabbitBroker(amqp_url), "reports") as broker:
+    async with opened(rabbit_broker(amqp_url), "reports") as broker:
         await broker.declare(["reports"])
         async with plain_channel(amqp_url) as channel:
             for lane in LANES:  # the broker compares the arguments and refuses others
@@ -49,7 +49,7 @@ async def test_declares_quorum_queues_with_explicit_arguments_and_again_changes_
 
 
 async def test_the_plain_type_as_key_reaches_the_normal_lane_only(amqp_url: str) -> None:
-    async with opened(RabbitBroker(amqp_url), "reports") as broker, plain_channel(amqp_url) as channel:
+    async with opened(rabbit_broker(amqp_url), "reports") as broker, plain_channel(amqp_url) as channel:
         exchange = await channel.get_exchange("tasks.exchange", ensure=False)
         await exchange.publish(aio_pika.Message(b"{}"), "reports")
 
@@ -62,7 +62,7 @@ async def test_the_plain_type_as_key_reaches_the_normal_lane_only(amqp_url: str)
 async def test_what_is_missing_after_a_lost_connection_is_declared_again(
     rabbit_server: RabbitServer, amqp_url: str
 ) -> None:
-    async with opened(RabbitBroker(amqp_url), "reports") as broker:
+    async with opened(rabbit_broker(amqp_url), "reports") as broker:
         async with plain_channel(amqp_url) as channel:
             await channel.queue_delete("tasks.reports.low")
         assert await broker.queue_depth("reports", Priority.LOW) is None
@@ -78,7 +78,7 @@ async def test_what_is_missing_after_a_lost_connection_is_declared_again(
 
 
 async def test_another_prefix_is_another_installation(amqp_url: str) -> None:
-    async with opened(RabbitBroker(amqp_url, prefix="blue"), "reports"), plain_channel(amqp_url) as channel:
+    async with opened(rabbit_broker(amqp_url, prefix="blue"), "reports"), plain_channel(amqp_url) as channel:
         await channel.declare_queue("blue.reports.high", passive=True)
         await channel.declare_exchange("blue.exchange", passive=True)
 
@@ -86,7 +86,7 @@ async def test_another_prefix_is_another_installation(amqp_url: str) -> None:
 async def test_a_mismatch_names_queue_and_argument_and_the_rest_is_declared(amqp_url: str) -> None:
     async with plain_channel(amqp_url) as channel:
         await channel.declare_queue("tasks.bad.normal", durable=True, arguments={**_QUORUM, "x-max-length": 5})
-    async with opened(RabbitBroker(amqp_url)) as broker:
+    async with opened(rabbit_broker(amqp_url)) as broker:
         with pytest.raises(TopologyMismatchError, match=r"tasks\.bad\.normal.*x-max-length.*5") as caught:
             await broker.declare(["bad", "good"])
         assert caught.value.name == "tasks.bad.normal"
@@ -97,11 +97,11 @@ async def test_an_exchange_of_another_type_is_a_mismatch(amqp_url: str) -> None:
     async with plain_channel(amqp_url) as channel:
         await channel.declare_exchange("tasks.exchange", "topic", durable=True)
     with pytest.raises(TopologyMismatchError, match=r"tasks\.exchange.*type.*topic"):
-        await RabbitBroker(amqp_url).declare(["reports"])
+        await rabbit_broker(amqp_url).declare(["reports"])
 
 
 async def test_depth_counts_ready_messages_and_knows_no_foreign_queue(amqp_url: str) -> None:
-    async with opened(RabbitBroker(amqp_url), "reports") as broker:
+    async with opened(rabbit_broker(amqp_url), "reports") as broker:
         await broker.publish(message("t1"))
 
         async def one() -> bool:
@@ -113,7 +113,7 @@ async def test_depth_counts_ready_messages_and_knows_no_foreign_queue(amqp_url: 
 
 
 async def test_auto_finds_no_plugin_here_and_leaves_delays_to_the_store(amqp_url: str) -> None:
-    async with opened(RabbitBroker(amqp_url, delay="auto"), "reports") as broker:
+    async with opened(rabbit_broker(amqp_url, delay="auto"), "reports") as broker:
         assert not broker.holds_delays
         with pytest.raises(PublishRefusedError, match="holds no delayed messages"):
             await broker.publish(message("t1"), delay=timedelta(seconds=1))
@@ -121,7 +121,7 @@ async def test_auto_finds_no_plugin_here_and_leaves_delays_to_the_store(amqp_url
 
 
 async def test_a_demanded_plugin_that_is_missing_is_an_error_with_a_remedy(amqp_url: str) -> None:
-    async with opened(RabbitBroker(amqp_url, delay="plugin")) as broker:
+    async with opened(rabbit_broker(amqp_url, delay="plugin")) as broker:
         with pytest.raises(ConfigurationError, match="rabbitmq_delayed_message_exchange") as caught:
             await broker.declare(["reports"])
         assert caught.value.key == "broker.delay"
@@ -134,9 +134,9 @@ async def test_every_lane_of_a_delayed_message_is_routed_on_to_its_queue(amqp_ur
     stand_in = dataclasses.replace(delayed_exchange(names), type="direct", arguments={})
     assert delayed_exchange(names).type == DELAYED_TYPE
     queues = task_topology(names, "reports", delivery_limit=20, with_plugin=True)
-    connector = Connector(amqp_url, heartbeat=timedelta(seconds=10), timeout=timedelta(seconds=5))
-    async with connector.opened("test") as line:
-        channel = await line.channel()
+    connector = Connector(BrokerSettings(url=amqp_url))
+    async with connector.opened("test") as connection:
+        channel = await connection.channel()
         for part in (base_topology(names), Topology(exchanges=(stand_in,)), queues):
             await declare_part(channel, part)
         inner = await channel.get_underlay_channel()
@@ -158,7 +158,7 @@ async def test_every_lane_of_a_delayed_message_is_routed_on_to_its_queue(amqp_ur
 
 
 async def test_inspect_works_without_open_and_tells_what_is_missing(amqp_url: str) -> None:
-    broker = RabbitBroker(amqp_url)
+    broker = rabbit_broker(amqp_url)
     report = await broker.inspect()
     assert report.facts["server"].startswith("RabbitMQ ")
     assert any("tasks.dlq" in problem and "topology apply" in problem for problem in report.problems)
@@ -169,14 +169,14 @@ async def test_inspect_works_without_open_and_tells_what_is_missing(amqp_url: st
 
 
 async def test_inspect_explains_wrong_credentials_and_virtual_hosts_without_the_password(amqp_url: str) -> None:
-    wrong_password = await RabbitBroker(amqp_url.replace("guest:guest@", "guest:s3cret@")).inspect()
+    wrong_password = await rabbit_broker(amqp_url.replace("guest:guest@", "guest:s3cret@")).inspect()
     assert "password is wrong" in wrong_password.problems[0]
     assert "s3cret" not in repr(wrong_password)
-    wrong_vhost = await RabbitBroker(amqp_url + "-none").inspect()
+    wrong_vhost = await rabbit_broker(amqp_url + "-none").inspect()
     assert "virtual host does not exist" in wrong_vhost.problems[0]
 
 
 async def test_inspect_of_a_broker_that_is_away_names_host_and_port() -> None:
-    report = await RabbitBroker("amqp://u:s3cret@127.0.0.1:1/").inspect()
+    report = await rabbit_broker("amqp://u:s3cret@127.0.0.1:1/").inspect()
     assert "127.0.0.1:1:" in report.problems[0]
     assert "s3cret" not in repr(report)

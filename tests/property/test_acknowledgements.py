@@ -8,26 +8,21 @@ from typing import Any, cast
 import aiormq.abc
 import pytest
 from aio_pika.abc import AbstractChannel
-from aiormq import spec
 from hypothesis import given
 from hypothesis import strategies as st
 
 from taskframework.brokers.rabbitmq.delivery import ConsumerChannel, RabbitDelivery
-from taskframework.brokers.rabbitmq.reading import IncomingFrames
+from taskframework.brokers.rabbitmq.wire import Properties, Take, Wire
 from taskframework.model.status import Priority
-from tests.support.amqp import delivery_frames
 
 #: Frames that the driver keeps for the socket; the next one waits.
 _BUFFER = 3
 
 
 class ModelChannel:
-    """The driver's channel and the broker's end of it; frames arrive when `pass_on` says so."""
-
-    number = 1
+    """The driver's channel, what carries its messages, and the broker's end; frames arrive when `pass_on` says so."""
 
     def __init__(self) -> None:
-        self.incoming = IncomingFrames()
         self.close_callbacks: set[Any] = set()
         self.on_consumer_cancel_callbacks: set[Any] = set()
         self.is_closed = False
@@ -42,8 +37,9 @@ class ModelChannel:
     async def set_qos(self, prefetch_count: int, *, global_: bool) -> None:
         pass
 
-    async def basic_consume(self, queue: str, _: object, *, arguments: object) -> spec.Basic.ConsumeOk:
-        return spec.Basic.ConsumeOk(consumer_tag="tag")
+    async def consume(self, _: object, queue: str, take: Take, arguments: object) -> str:
+        self._take = take
+        return "tag"
 
     async def basic_ack(self, tag: int, *, multiple: bool, wait: bool) -> None:
         assert not wait
@@ -59,7 +55,7 @@ class ModelChannel:
     async def deliver(self) -> None:
         self._delivered += 1
         self._outstanding.append(self._delivered)
-        self.incoming.split(b"".join(delivery_frames(1, self._delivered, spec.Basic.Properties(), b"")))
+        self._take(self._delivered, b"", lambda: Properties("", {}))
 
     def pass_on(self) -> None:
         """Let one frame arrive, and read it as the broker does."""
@@ -83,7 +79,7 @@ _STEPS = st.one_of(
 async def _open_channel() -> tuple[ModelChannel, ConsumerChannel, list[RabbitDelivery]]:
     model, deliveries = ModelChannel(), list[RabbitDelivery]()
     channel = ConsumerChannel(
-        cast(AbstractChannel, model), cast(aiormq.abc.AbstractChannel, model), model.incoming, Priority.NORMAL
+        cast(AbstractChannel, model), cast(aiormq.abc.AbstractChannel, model), cast(Wire, model), Priority.NORMAL
     )
     await channel.consume("tasks.a.normal", 100, deliveries.append)
     return model, channel, deliveries

@@ -10,7 +10,7 @@ from aiormq import spec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskframework.brokers.rabbitmq.properties import own_properties
+from taskframework.brokers.rabbitmq.messages import own_properties
 from tests.support.amqp import read_properties_as_driver
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=60)

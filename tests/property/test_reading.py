@@ -15,8 +15,10 @@ from pamqp.body import ContentBody
 from pamqp.header import ContentHeader
 from pamqp.heartbeat import Heartbeat
 
-from taskframework.brokers.rabbitmq.properties import header_text, own_properties, read_properties
-from taskframework.brokers.rabbitmq.reading import IncomingFrames
+from taskframework.brokers.rabbitmq.fast.properties import read_properties
+from taskframework.brokers.rabbitmq.fast.reading import IncomingFrames
+from taskframework.brokers.rabbitmq.messages import own_properties
+from taskframework.brokers.rabbitmq.wire import header_text
 from tests.support.amqp import delivery_frames
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=40)

@@ -10,10 +10,12 @@ import aiormq
 from aio_pika.abc import AbstractChannel
 from pamqp.header import ContentHeader
 
-from taskframework.brokers.rabbitmq.connection import Line
+from taskframework.brokers.rabbitmq.connection import BrokerConnection
+from taskframework.brokers.rabbitmq.fast.reading import IncomingFrames
+from taskframework.brokers.rabbitmq.fast.transport import FrameTransport
+from taskframework.brokers.rabbitmq.fast.writing import FastWriter
 from taskframework.brokers.rabbitmq.messages import Publication, task_publication
 from taskframework.brokers.rabbitmq.publisher import PublishChannel
-from taskframework.brokers.rabbitmq.reading import IncomingFrames
 from taskframework.brokers.rabbitmq.topology import Names
 from taskframework.model.message import TaskMessage
 from tests.support.amqp import confirm_frame, read_frames, returned_frames
@@ -27,8 +29,8 @@ def publication(task_id: str = "t1") -> Publication:
     return task_publication(Names("tasks"), TaskMessage(task_id, "reports", 1), None)
 
 
-class FakeLine:
-    """A connection whose alarm can be rung."""
+class FakeConnection:
+    """A connection whose alarm can be rung, and its transport."""
 
     def __init__(self) -> None:
         self.incoming = IncomingFrames(lambda: 0.0)
@@ -53,12 +55,13 @@ class FakeChannel:
 
 
 class Bench:
-    """A publishing channel, its line, and both ends of its connection."""
+    """A publishing channel, its connection, and both ends of its connection."""
 
     def __init__(self, max_content_size: int = 100) -> None:
-        self.line, self.fake = FakeLine(), FakeChannel(max_content_size)
+        self.connection, self.fake = FakeConnection(), FakeChannel(max_content_size)
+        self.writer = FastWriter(cast(aiormq.Channel, self.fake), cast(FrameTransport, self.connection))
         self.channel = PublishChannel(
-            cast(Line, self.line), cast(AbstractChannel, self.fake), cast(aiormq.Channel, self.fake)
+            cast(BrokerConnection, self.connection), cast(AbstractChannel, self.fake), self.writer
         )
 
     async def sends(self, *publications: Publication, seconds: float = LONG) -> list[asyncio.Task[None]]:
@@ -70,7 +73,7 @@ class Bench:
 
     def hears(self, *frames: bytes) -> bytes:
         """What the driver gets of the broker's frames."""
-        return self.line.incoming.split(b"".join(frames))
+        return self.connection.incoming.split(b"".join(frames))
 
     def confirms(self, tag: int, *, multiple: bool = False, is_taken: bool = True) -> None:
         assert self.hears(confirm_frame(CHANNEL, tag, multiple=multiple, is_taken=is_taken)) == b""
@@ -87,7 +90,7 @@ class Bench:
     @property
     def sent(self) -> list[Any]:
         """The frames that were written."""
-        return read_frames(b"".join(self.line.pieces))
+        return read_frames(b"".join(self.connection.pieces))
 
     @property
     def sent_headers(self) -> list[ContentHeader]:
@@ -96,7 +99,7 @@ class Bench:
     @property
     def unconfirmed(self) -> list[int]:
         """The numbers of what the broker still owes a confirm."""
-        return list(self.channel._writer._open)
+        return list(self.writer._open)
 
 
 async def settle() -> None:

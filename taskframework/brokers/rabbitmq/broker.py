@@ -7,7 +7,6 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Self
 
 from aio_pika.abc import AbstractChannel
 
@@ -20,16 +19,16 @@ from taskframework.brokers.base import (
     OnDelivery,
     OnExternalMessage,
 )
-from taskframework.brokers.rabbitmq.connection import Connector, Line
+from taskframework.brokers.rabbitmq.connection import BrokerConnection, Connector
 from taskframework.brokers.rabbitmq.consumer import Consumers, QueueConsumer, Source
 from taskframework.brokers.rabbitmq.declaring import TopologyKeeper
-from taskframework.brokers.rabbitmq.delay_plugin import DelayMode, DelayPlugin
+from taskframework.brokers.rabbitmq.delay_plugin import DelayPlugin
 from taskframework.brokers.rabbitmq.depth import DepthGauge
 from taskframework.brokers.rabbitmq.messages import event_publication, task_publication
 from taskframework.brokers.rabbitmq.publisher import Publisher, is_about_topology
 from taskframework.brokers.rabbitmq.report import inspect_broker
 from taskframework.brokers.rabbitmq.subscriber import Subscription
-from taskframework.brokers.rabbitmq.supervision import Kept
+from taskframework.brokers.rabbitmq.supervision import Supervised
 from taskframework.brokers.rabbitmq.topology import Names, delayed_exchange
 from taskframework.errors import BrokerError, PublishRefusedError
 from taskframework.model.message import TaskMessage
@@ -44,63 +43,31 @@ _DEAD_LETTER_PREFETCH = 100
 class RabbitBroker:
     """RabbitMQ as a broker: supervised connections for publishing and for consuming, and short ones for the rest."""
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        prefix: str = "tasks",
-        delay: DelayMode = "auto",
-        heartbeat: timedelta = timedelta(seconds=10),
-        connect_timeout: timedelta = timedelta(seconds=10),
-        publish_timeout: timedelta = timedelta(seconds=5),
-        max_unconfirmed: int = 512,
-        delivery_limit: int = 20,
-        consumer_timeout: timedelta = timedelta(minutes=30),
-    ) -> None:
+    def __init__(self, settings: BrokerSettings) -> None:
         """Prepare without connecting.
 
-        Args:
-            url: `amqp://user:password@host:5672/vhost` or `amqps://…`.
-            prefix: first part of all exchange and queue names.
-            delay: who holds delayed messages; auto takes the delayed-message plugin if it is there.
-            heartbeat: a connection is given up after about three of them in silence, by the broker after two.
-            connect_timeout: longest wait for one attempt to connect.
-            publish_timeout: longest wait for the confirm of one message.
-            max_unconfirmed: messages under way without confirm.
-            delivery_limit: deliveries of one message before the broker dead-letters it.
-            consumer_timeout: longest time the broker leaves a delivery unacknowledged, until it tells a shorter one.
+        Raises:
+            ConfigurationError: if the address cannot be read.
         """
-        self.consumer_timeout = consumer_timeout
+        self.consumer_timeout = settings.consumer_timeout
         # Quorum queues take it from RabbitMQ 4.3 on; older ones ignore what they do not know of a consumer.
-        self._consumer_arguments = {"x-consumer-timeout": round(consumer_timeout.total_seconds() * 1000)}
-        self._names = Names(prefix)
-        self._connector = Connector(url, heartbeat=heartbeat, timeout=connect_timeout)
-        self._plugin = DelayPlugin(delay, delayed_exchange(self._names), self._connector)
-        self._keeper = TopologyKeeper(self._connector, self._names, delivery_limit, self._plugin)
+        self._consumer_arguments = {"x-consumer-timeout": round(settings.consumer_timeout.total_seconds() * 1000)}
+        self._names = Names(settings.prefix)
+        self._connector = Connector(settings)
+        self._plugin = DelayPlugin(settings.delay, delayed_exchange(self._names), self._connector)
+        self._keeper = TopologyKeeper(self._connector, self._names, settings.delivery_limit, self._plugin)
         self._publisher = Publisher(
-            self._connector, self._keeper.restore, timeout=publish_timeout, max_unconfirmed=max_unconfirmed
+            self._connector,
+            self._keeper.restore,
+            timeout=settings.publish_timeout,
+            max_unconfirmed=settings.max_unconfirmed,
         )
         self._background = Background()
-        self._lines: Kept[Line] = Kept(
-            "consumer connection", lambda: self._connector.open("consumer"), self._forget_line
+        self._connection: Supervised[BrokerConnection] = Supervised(
+            "consumer connection", lambda: self._connector.open("consumer"), self._forget_connection
         )
         self._depths = DepthGauge(self._connector)
         self._consumptions: list[Consumers | Subscription] = []
-
-    @classmethod
-    def from_settings(cls, settings: BrokerSettings) -> Self:
-        """A broker as the settings want it, not connected."""
-        return cls(
-            settings.url,
-            prefix=settings.prefix,
-            delay=settings.delay,
-            heartbeat=settings.heartbeat,
-            connect_timeout=settings.connect_timeout,
-            publish_timeout=settings.publish_timeout,
-            max_unconfirmed=settings.max_unconfirmed,
-            delivery_limit=settings.delivery_limit,
-            consumer_timeout=settings.consumer_timeout,
-        )
 
     async def open(self) -> None:
         self._publisher.open()
@@ -109,8 +76,8 @@ class RabbitBroker:
         for consumption in self._consumptions:
             await consumption.close()
         self._consumptions.clear()
-        if (line := await self._lines.stop()) is not None:
-            await line.close()
+        if (connection := await self._connection.stop()) is not None:
+            await connection.close()
         await asyncio.gather(self._publisher.close(), self._keeper.close(), self._depths.close())
         await self._background.finished()
 
@@ -161,8 +128,8 @@ class RabbitBroker:
             raise
 
     def subscribe(self, on_message: OnExternalMessage, *, durable_name: str | None = None) -> Consumption:
-        self._lines.start()
-        subscription = Subscription(self._lines, self._names, on_message, durable_name, self._background)
+        self._connection.start()
+        subscription = Subscription(self._connection, self._names, on_message, durable_name, self._background)
         self._remember(subscription)
         return subscription
 
@@ -184,16 +151,18 @@ class RabbitBroker:
             )
 
     def _consumption(self, sources: Sequence[Source], on_delivery: OnDelivery) -> Consumption:
-        self._lines.start()
-        consumers = Consumers([QueueConsumer(self._lines, source, on_delivery, self._background) for source in sources])
+        self._connection.start()
+        consumers = Consumers(
+            [QueueConsumer(self._connection, source, on_delivery, self._background) for source in sources]
+        )
         self._remember(consumers)
         return consumers
 
     def _remember(self, consumption: Consumers | Subscription) -> None:
         self._consumptions = [known for known in self._consumptions if not known.is_stopped] + [consumption]
 
-    def _forget_line(self, line: Line) -> None:
-        self._background.start(line.close())
+    def _forget_connection(self, connection: BrokerConnection) -> None:
+        self._background.start(connection.close())
 
 
 def _fixed(name: str) -> Callable[[AbstractChannel], Awaitable[str]]:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
-from datetime import timedelta
+from collections.abc import AsyncIterator, Callable
 
 from aio_pika import Connection
 from aio_pika.abc import AbstractChannel
 from aio_pika.connection import make_url
 
 from taskframework.brokers.rabbitmq.faults import driver_errors
-from taskframework.brokers.rabbitmq.transport import FrameTransport
+from taskframework.brokers.rabbitmq.plain import PlainWire
+from taskframework.brokers.rabbitmq.wire import Wire
 from taskframework.errors import BrokerError, ConfigurationError
+from taskframework.settings.servers import BrokerSettings
 
 logger = logging.getLogger(__name__)
 
@@ -27,13 +28,32 @@ _SAID_ELSEWHERE = ("error when creating transport", "Unexpected connection close
 logging.getLogger("aiormq.connection").addFilter(lambda record: not str(record.msg).startswith(_SAID_ELSEWHERE))
 
 
-class Line:
+def _load_fast_path() -> Callable[[Callable[[str], None]], Wire]:
+    """What makes the fast wire of a connection. With a driver that misses a name it fails, when it is called."""
+    try:
+        from taskframework.brokers.rabbitmq.fast.wire import FastWire
+    except Exception as error:
+        reason = error
+
+        def fail(_: object) -> Wire:
+            raise reason
+
+        return fail
+    return FastWire
+
+
+_fast_wire = _load_fast_path()
+
+
+class BrokerConnection:
     """An open connection."""
 
-    def __init__(self, connection: Connection, transport: FrameTransport, purpose: str, *, is_kept: bool) -> None:
+    def __init__(self, connection: Connection, wire: Wire, purpose: str, *, is_kept: bool) -> None:
+        """Take a connection that was just opened."""
         self._connection = connection
-        self.incoming = transport.incoming
-        self.write = transport.write
+        self.wire = wire
+        # RabbitMQ blocks a connection when it publishes. A driver that waits on a new one waits for something else.
+        self._tells_alarms = not _must_wait(connection)
         self._purpose = purpose
         self._is_kept = is_kept
         self.lost = asyncio.Event()
@@ -48,7 +68,7 @@ class Line:
     @property
     def is_blocked(self) -> bool:
         """Whether the broker takes no messages on this connection, because of a memory or disk alarm."""
-        return self.incoming.is_blocked
+        return self._tells_alarms and _must_wait(self._connection)
 
     async def channel(self, *, confirms: bool = False) -> AbstractChannel:
         """Open a channel.
@@ -82,17 +102,30 @@ class Line:
         self.lost.set()
 
 
+def _must_wait(connection: Connection) -> bool:
+    """Whether the driver would wait for the end of an alarm. Its `ready()` is the only way in which it tells of one."""
+    if connection.transport is None:
+        return False
+    waiting = connection.transport.ready().__await__()
+    try:
+        next(waiting)
+    except StopIteration:
+        return False
+    waiting.close()
+    return True
+
+
 class Connector:
     """Opens connections to one address, which it shows without the password."""
 
-    def __init__(self, url: str, *, heartbeat: timedelta, timeout: timedelta) -> None:
+    def __init__(self, settings: BrokerSettings) -> None:
         """Prepare without connecting.
 
         Raises:
             ConfigurationError: if the address cannot be read.
         """
         try:
-            self._url = make_url(url, heartbeat=max(1, round(heartbeat.total_seconds())))
+            self._url = make_url(settings.url, heartbeat=max(1, round(settings.heartbeat.total_seconds())))
         except ValueError:
             # Without the parser's words: they may quote a part of a password that was not encoded.
             raise ConfigurationError(
@@ -100,12 +133,14 @@ class Connector:
                 key="broker.url",
                 hint="Write amqp://user:password@host:5672/vhost; percent-encode special characters in the password.",
             ) from None
-        self._timeout = timeout.total_seconds()
+        self._timeout = settings.connect_timeout.total_seconds()
+        self._has_fast_path = settings.fast_path == "auto"
+        self._was_warned = False
         port = self._url.port or (5671 if self._url.scheme == "amqps" else 5672)
         self.where = f"{self._url.host}:{port}"
         self.vhost = self._url.path.removeprefix("/") or "/"
 
-    async def open(self, purpose: str, *, is_kept: bool = True) -> Line:
+    async def open(self, purpose: str, *, is_kept: bool = True) -> BrokerConnection:
         """Open a connection that the broker's own tools show under this purpose.
 
         Args:
@@ -115,10 +150,27 @@ class Connector:
         Raises:
             BrokerUnavailableError: with host, port and reason.
         """
-        connection = Connection(self._url.update_query(name=f"taskframework {purpose}"))
-        transport = FrameTransport()
-        connection.kwargs["transport_factory"] = transport
+        if not is_kept or not self._has_fast_path:
+            return await self._open(purpose, PlainWire(), is_kept)
+        with contextlib.suppress(Exception):
+            return await self._open(purpose, _fast_wire(self._refuse_fast_path), is_kept)
+        plain = await self._open(purpose, PlainWire(), is_kept)
+        # The broker is there after all. Was it away just now, or is it the fast path that a new driver cannot connect?
         try:
+            fast = await self._open(purpose, _fast_wire(self._refuse_fast_path), is_kept)
+        except Exception as error:
+            self._refuse_fast_path(f"connecting: {error!r}")
+            return plain
+        except BaseException:
+            await plain.close()
+            raise
+        await plain.close()
+        return fast
+
+    async def _open(self, purpose: str, wire: Wire, is_kept: bool) -> BrokerConnection:
+        connection = Connection(self._url.update_query(name=f"taskframework {purpose}"))
+        try:
+            wire.prepare(connection)
             with driver_errors(f"connecting to {self.where}"):
                 async with asyncio.timeout(self._timeout):
                     await connection.connect()
@@ -126,13 +178,23 @@ class Connector:
             # Without this the driver closes it by a task of its own when the object is collected.
             await connection.close()
             raise
-        return Line(connection, transport, purpose, is_kept=is_kept)
+        return BrokerConnection(connection, wire, purpose, is_kept=is_kept)
+
+    def _refuse_fast_path(self, why: str) -> None:
+        if not self._was_warned:
+            self._was_warned = True
+            logger.warning(
+                "messages go to and from RabbitMQ the plain way, which takes more CPU and loses nothing: the fast path "
+                "does not fit the installed aiormq (%s). Install the version that taskframework was released with, or "
+                "set broker.fast_path to off to go without this warning.",
+                why,
+            )
 
     @contextlib.asynccontextmanager
-    async def opened(self, purpose: str) -> AsyncIterator[Line]:
+    async def opened(self, purpose: str) -> AsyncIterator[BrokerConnection]:
         """A connection for the length of a block."""
-        line = await self.open(purpose, is_kept=False)
+        connection = await self.open(purpose, is_kept=False)
         try:
-            yield line
+            yield connection
         finally:
-            await line.close()
+            await connection.close()

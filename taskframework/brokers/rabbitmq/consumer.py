@@ -12,10 +12,10 @@ from aio_pika.abc import AbstractChannel
 from aiormq.exceptions import ChannelNotFoundEntity
 
 from taskframework.background import Background
-from taskframework.brokers.rabbitmq.connection import Line
+from taskframework.brokers.rabbitmq.connection import BrokerConnection
 from taskframework.brokers.rabbitmq.delivery import ConsumerChannel, RabbitDelivery
 from taskframework.brokers.rabbitmq.faults import driver_errors
-from taskframework.brokers.rabbitmq.supervision import Kept
+from taskframework.brokers.rabbitmq.supervision import Supervised
 from taskframework.errors import BrokerError
 from taskframework.model.status import Priority
 
@@ -50,26 +50,26 @@ class QueueConsumer:
 
     def __init__(
         self,
-        lines: Kept[Line],
+        connection: Supervised[BrokerConnection],
         source: Source,
         on_delivery: Callable[[RabbitDelivery], None],
         background: Background,
     ) -> None:
-        self._lines = lines
+        self._connection = connection
         self._source = source
         self._on_delivery = on_delivery
         self._background = background
-        self._kept = Kept(f"consumer of {source.name}", self._establish, self._forget)
-        self._kept.start()
+        self._channel = Supervised(f"consumer of {source.name}", self._establish, self._forget)
+        self._channel.start()
         self.is_stopped = False
 
     @property
     def is_live(self) -> bool:
-        return self._kept.value is not None
+        return self._channel.value is not None
 
     async def stop(self) -> None:
         self.is_stopped = True
-        if (channel := await self._kept.stop()) is not None:
+        if (channel := await self._channel.stop()) is not None:
             await channel.cancel()
             self._forget(channel)
 
@@ -77,10 +77,10 @@ class QueueConsumer:
         self._background.start(channel.close_when_answered())
 
     async def _establish(self) -> ConsumerChannel:
-        line = await self._lines.wait()
-        channel = await line.channel()
+        connection = await self._connection.wait()
+        channel = await connection.channel()
         inner = await channel.get_underlay_channel()
-        consumer = ConsumerChannel(channel, inner, line.incoming, self._source.lane, self._source.on_timeout)
+        consumer = ConsumerChannel(channel, inner, connection.wire, self._source.lane, self._source.on_timeout)
         registering = asyncio.create_task(self._register(channel, consumer))
         try:
             # Shielded, since a request that is cancelled costs the channel, and deliveries may already have come on it.

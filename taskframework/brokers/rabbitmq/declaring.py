@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from aio_pika.abc import AbstractChannel
 
 from taskframework.background import end
-from taskframework.brokers.rabbitmq.connection import Connector, Line
+from taskframework.brokers.rabbitmq.connection import BrokerConnection, Connector
 from taskframework.brokers.rabbitmq.delay_plugin import DelayPlugin
 from taskframework.brokers.rabbitmq.faults import driver_errors
 from taskframework.brokers.rabbitmq.topology import Names, Topology, base_topology, task_topology
@@ -110,8 +110,8 @@ class TopologyKeeper:
             task_topology(self._names, name, delivery_limit=self._delivery_limit, with_plugin=with_plugin)
             for name in task_types
         ]
-        async with self._connector.opened("topology") as line:
-            return [error for part in parts if (error := await _declared(line, part)) is not None]
+        async with self._connector.opened("topology") as connection:
+            return [error for part in parts if (error := await _declared(connection, part)) is not None]
 
 
 def _log_repair(what: str, problems: Iterable[BrokerError]) -> None:
@@ -121,9 +121,9 @@ def _log_repair(what: str, problems: Iterable[BrokerError]) -> None:
         logger.error("%s", problem)
 
 
-async def _declared(line: Line, part: Topology) -> BrokerError | None:
+async def _declared(connection: BrokerConnection, part: Topology) -> BrokerError | None:
     # A refusal closes the channel, so each part has one of its own.
-    channel = await line.channel()
+    channel = await connection.channel()
     try:
         with driver_errors("declaring the topology"):
             await declare_part(channel, part)

@@ -15,13 +15,11 @@ from taskframework.errors import ConfigurationError
 
 logger = logging.getLogger(__name__)
 
-DelayMode = Literal["auto", "plugin", "store"]
-
 
 class DelayPlugin:
     """Knows who holds delays: the plugin if it may and can, else the store."""
 
-    def __init__(self, mode: DelayMode, exchange: Exchange, connector: Connector) -> None:
+    def __init__(self, mode: Literal["auto", "plugin", "store"], exchange: Exchange, connector: Connector) -> None:
         self._mode = mode
         self._exchange = exchange
         self._connector = connector
@@ -51,8 +49,8 @@ class DelayPlugin:
 
     async def _declare(self) -> bool:
         # An unknown type costs the channel or, on most versions, the connection: hence one that nobody else uses.
-        async with self._connector.opened("delay probe") as line:
-            channel = await line.channel()
+        async with self._connector.opened("delay probe") as connection:
+            channel = await connection.channel()
             with driver_errors(f"declaring {self._exchange.name}"):
                 try:
                     async with asyncio.timeout(ANSWER_SECONDS):

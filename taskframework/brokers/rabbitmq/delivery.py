@@ -8,6 +8,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from functools import cached_property
 from itertools import groupby
 from typing import Literal, NamedTuple
 
@@ -16,8 +17,7 @@ from aio_pika.abc import AbstractChannel
 
 from taskframework.brokers.rabbitmq.connection import ANSWER_SECONDS
 from taskframework.brokers.rabbitmq.faults import delivery_timeout, driver_errors
-from taskframework.brokers.rabbitmq.properties import Received, read_properties
-from taskframework.brokers.rabbitmq.reading import IncomingFrames
+from taskframework.brokers.rabbitmq.wire import Properties, Wire
 from taskframework.errors import BrokerError
 from taskframework.model.status import Priority
 
@@ -38,14 +38,14 @@ class ConsumerChannel:
         self,
         channel: AbstractChannel,
         inner: aiormq.abc.AbstractChannel,
-        incoming: IncomingFrames,
+        wire: Wire,
         lane: Priority,
         on_timeout: Callable[[timedelta], None] | None = None,
     ) -> None:
         """Take a fresh channel; `on_timeout` is told the broker's consumer timeout when it ends the channel for it."""
         self._channel = channel  # held: the driver drops the inner one with it
         self._inner = inner
-        self._incoming = incoming
+        self._wire = wire
         self._on_timeout = on_timeout
         self._tag: str | None = None
         self._open_deliveries = 0
@@ -79,8 +79,7 @@ class ConsumerChannel:
             The driver's errors.
         """
 
-        def take(tag: int, header: bytes, body: bytes) -> None:
-            # Runs while the socket is read, so it only hands over.
+        def take(tag: int, body: bytes, properties: Callable[[], Properties]) -> None:
             self._open_deliveries += 1
             self._has_news = True
             self._nothing_owed.clear()
@@ -88,14 +87,12 @@ class ConsumerChannel:
             if self._takes_no_more:
                 self.answer(tag, "put back")
             else:
-                on_delivery(RabbitDelivery(self, tag, header, body))
+                on_delivery(RabbitDelivery(self, tag, body, properties))
 
         self.queue = queue
         self._inner.on_consumer_cancel_callbacks.add(lambda _: self.lost.set())
         await self._channel.set_qos(prefetch, global_=False)
-        self._incoming.register(self._inner.number, take)
-        registered = await self._inner.basic_consume(self.queue, _take_nothing, arguments={**(arguments or {})})
-        self._tag = registered.consumer_tag
+        self._tag = await self._wire.consume(self._channel, queue, take, arguments)
 
     async def is_served(self) -> bool:
         """Whether the broker still knows the consumer, as far as one can tell. Asks only when it has long been silent.
@@ -196,10 +193,6 @@ class ConsumerChannel:
         self._nothing_owed.set()
 
 
-async def _take_nothing(_: aiormq.abc.DeliveredMessage) -> None:
-    """The driver wants to know whom to call, but it is not shown any delivery."""
-
-
 class _Answer(NamedTuple):
     """One frame: the same answer to some deliveries. Of several, no delivery before the last one waits for another."""
 
@@ -249,23 +242,24 @@ class _Answers:
 class RabbitDelivery:
     """A message in our hands, as the port describes it."""
 
-    __slots__ = ("_answered", "_channel", "_header", "_properties", "_tag", "body")
-
-    def __init__(self, channel: ConsumerChannel, tag: int, header: bytes, body: bytes) -> None:
+    def __init__(self, channel: ConsumerChannel, tag: int, body: bytes, properties: Callable[[], Properties]) -> None:
         self._channel = channel
         self._tag = tag
-        self._header = header
-        self._properties: Received | None = None
+        self._read = properties
         self._answered = False
         self.body = body
 
+    @cached_property
+    def _properties(self) -> Properties:
+        return self._read()
+
     @property
     def headers(self) -> Mapping[str, str]:
-        return self._read().headers
+        return self._properties.headers
 
     @property
     def content_type(self) -> str:
-        return self._read().content_type
+        return self._properties.content_type
 
     @property
     def queue(self) -> str:
@@ -295,9 +289,3 @@ class RabbitDelivery:
         if not self._answered:
             self._answered = True
             self._channel.answer(self._tag, verb)
-
-    def _read(self) -> Received:
-        # Only now: many a delivery is handed over or put back without anybody asking.
-        if self._properties is None:
-            self._properties = read_properties(self._header)
-        return self._properties

@@ -7,7 +7,7 @@ import asyncio
 from aio_pika.abc import AbstractChannel
 from aiormq.exceptions import ChannelNotFoundEntity
 
-from taskframework.brokers.rabbitmq.connection import ANSWER_SECONDS, Connector, Line
+from taskframework.brokers.rabbitmq.connection import ANSWER_SECONDS, BrokerConnection, Connector
 from taskframework.brokers.rabbitmq.faults import driver_errors
 
 
@@ -17,7 +17,7 @@ class DepthGauge:
     def __init__(self, connector: Connector) -> None:
         self._connector = connector
         self._lock = asyncio.Lock()
-        self._line: Line | None = None
+        self._connection: BrokerConnection | None = None
         self._channel: AbstractChannel | None = None
 
     async def messages_ready(self, queue: str) -> int | None:
@@ -44,14 +44,14 @@ class DepthGauge:
             await self._drop()
 
     async def _open_channel(self) -> AbstractChannel:
-        if self._line is None or self._line.lost.is_set():
+        if self._connection is None or self._connection.lost.is_set():
             await self._drop()
-            self._line = await self._connector.open("queue depth")
+            self._connection = await self._connector.open("queue depth")
         if self._channel is None or self._channel.is_closed:  # also after each question for a queue that is not there
-            self._channel = await self._line.channel()
+            self._channel = await self._connection.channel()
         return self._channel
 
     async def _drop(self) -> None:
-        line, self._line, self._channel = self._line, None, None
-        if line is not None:
-            await line.close()
+        connection, self._connection, self._channel = self._connection, None, None
+        if connection is not None:
+            await connection.close()

@@ -7,18 +7,16 @@ import logging
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
-import aiormq
 from aio_pika.abc import AbstractChannel
 from aiormq.exceptions import AMQPConnectionError, ChannelNotFoundEntity
 
 from taskframework import failpoint
 from taskframework.background import Background
-from taskframework.brokers.rabbitmq.connection import Connector, Line
+from taskframework.brokers.rabbitmq.connection import BrokerConnection, Connector
 from taskframework.brokers.rabbitmq.faults import driver_errors
 from taskframework.brokers.rabbitmq.messages import Publication
-from taskframework.brokers.rabbitmq.supervision import Kept
-from taskframework.brokers.rabbitmq.writing import PublicationWriter, RefusedError, ReturnedError
-from taskframework.deadlines import Deadlines
+from taskframework.brokers.rabbitmq.supervision import Supervised
+from taskframework.brokers.rabbitmq.wire import PublicationWriter, RefusedError, ReturnedError
 from taskframework.errors import BrokerError, BrokerUnavailableError, PublishRefusedError
 
 logger = logging.getLogger(__name__)
@@ -30,11 +28,11 @@ class PublishChannel:
     After a timeout, a cancellation or an error it takes nothing new; what is under way may still be confirmed.
     """
 
-    def __init__(self, line: Line, channel: AbstractChannel, inner: aiormq.Channel) -> None:
-        self._line = line
-        self._channel = channel  # held: the driver drops the inner one with it
-        self._writer = PublicationWriter(inner, line)
-        self._deadlines = Deadlines(TimeoutError)
+    def __init__(self, connection: BrokerConnection, channel: AbstractChannel, writer: PublicationWriter) -> None:
+        """Take an open connection and what writes on its channel."""
+        self._connection = connection
+        self._channel = channel  # held: the driver closes one that nobody refers to
+        self._writer = writer
         self._under_way = 0
         self._idle = asyncio.Event()
         self.lost = asyncio.Event()
@@ -42,11 +40,11 @@ class PublishChannel:
 
     @property
     def is_blocked(self) -> bool:
-        return self._line.is_blocked
+        return self._connection.is_blocked
 
     @property
     def was_cut_off(self) -> bool:
-        return self._line.lost.is_set()
+        return self._connection.lost.is_set()
 
     async def send(self, publication: Publication, deadline: float) -> None:
         """Publish and wait for the confirm, until a time of the event loop's clock.
@@ -58,9 +56,7 @@ class PublishChannel:
         self._under_way += 1
         self._idle.clear()
         try:
-            confirm = self._writer.write(publication)
-            self._deadlines.limit(confirm, deadline)
-            await confirm
+            await self._writer.send(publication, deadline)
             await failpoint.replied((publication.point,), _broken)
         except (ReturnedError, RefusedError) as error:
             raise _refusal(error, publication) from error
@@ -86,7 +82,7 @@ class PublishChannel:
         if self._under_way:
             await self._idle.wait()
         self._writer.close()
-        await self._line.close()
+        await self._connection.close()
 
     def _on_close(self, _: object, reason: BaseException | None) -> None:
         self._writer.close(reason)
@@ -132,19 +128,19 @@ class Publisher:
         self._places = asyncio.Semaphore(max_unconfirmed)
         self._closing = Background()
         self._is_prepared = False
-        self._kept = Kept("publisher", self._establish, self._forget)
+        self._supervised_channel = Supervised("publisher", self._establish, self._forget)
 
     def open(self) -> None:
-        self._kept.start()
+        self._supervised_channel.start()
 
     async def close(self) -> None:
-        if (channel := await self._kept.stop()) is not None:
+        if (channel := await self._supervised_channel.stop()) is not None:
             await channel.close()
         await self._closing.finished()
 
     @property
     def is_connected(self) -> bool:
-        channel = self._kept.value
+        channel = self._supervised_channel.value
         return channel is not None and not channel.is_blocked
 
     async def publish(self, publication: Publication) -> None:
@@ -173,10 +169,10 @@ class Publisher:
             ) from error
 
     async def _usable(self, deadline: float) -> PublishChannel:
-        channel = self._kept.value
+        channel = self._supervised_channel.value
         if channel is None:
             async with asyncio.timeout_at(deadline):
-                channel = await self._kept.get()
+                channel = await self._supervised_channel.get()
         if channel.is_blocked:
             raise BrokerUnavailableError(
                 f"RabbitMQ at {self._connector.where} takes no messages: memory or disk alarm.",
@@ -188,17 +184,15 @@ class Publisher:
         if not self._is_prepared:
             await self._prepare()
             self._is_prepared = True
-        line = await self._connector.open("publisher")
+        connection = await self._connector.open("publisher")
         try:
-            channel = await line.channel(confirms=True)
+            channel = await connection.channel(confirms=True)
             with driver_errors("opening a channel"):
-                inner = await channel.get_underlay_channel()
-            if not isinstance(inner, aiormq.Channel):  # its abstract class does not know `wait`
-                raise TypeError(f"the driver gave a {type(inner).__name__}")
+                writer = await connection.wire.writer(channel)
         except BaseException:
-            await line.close()
+            await connection.close()
             raise
-        return PublishChannel(line, channel, inner)
+        return PublishChannel(connection, channel, writer)
 
     def _forget(self, channel: PublishChannel) -> None:
         # One that was only retired leaves a broker that is as it was; after a lost connection it may be another one.

@@ -20,8 +20,8 @@ async def inspect_broker(
     facts = {"address": connector.where, "virtual host": connector.vhost}
     problems: list[str] = []
     try:
-        async with connector.opened("inspection") as line:
-            facts["server"] = line.server
+        async with connector.opened("inspection") as connection:
+            facts["server"] = connection.server
         queues = [names.dead_letter_queue, *(names.queue(name, lane) for name in task_types for lane in LANES)]
         problems += await _look_at_queues(DepthGauge(connector), queues, facts)
         facts["delays are held by"] = "the store"

@@ -10,10 +10,10 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_ran
 
 from taskframework.background import Background, end, is_failure
 from taskframework.brokers.base import ExternalMessage, OnExternalMessage
-from taskframework.brokers.rabbitmq.connection import Line
+from taskframework.brokers.rabbitmq.connection import BrokerConnection
 from taskframework.brokers.rabbitmq.consumer import QueueConsumer, Source
 from taskframework.brokers.rabbitmq.delivery import RabbitDelivery
-from taskframework.brokers.rabbitmq.supervision import Kept
+from taskframework.brokers.rabbitmq.supervision import Supervised
 from taskframework.brokers.rabbitmq.topology import NO_DELIVERY_LIMIT, QUORUM, Names
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class Subscription:
 
     def __init__(
         self,
-        lines: Kept[Line],
+        connection: Supervised[BrokerConnection],
         names: Names,
         on_message: OnExternalMessage,
         durable_name: str | None,
@@ -57,7 +57,7 @@ class Subscription:
         self._on_message = on_message
         self._arrived: asyncio.Queue[RabbitDelivery] = asyncio.Queue()
         self._consumer = QueueConsumer(
-            lines,
+            connection,
             Source(
                 name=f"events ({durable_name or 'exclusive'})",
                 prefetch=_PREFETCH,

@@ -34,7 +34,7 @@ class Losable(Protocol):
 T = TypeVar("T", bound=Losable)
 
 
-class Kept(Generic[T]):
+class Supervised(Generic[T]):
     """One thing, there whenever it can be."""
 
     def __init__(self, what: str, establish: Callable[[], Awaitable[T]], forget: Callable[[T], None]) -> None:

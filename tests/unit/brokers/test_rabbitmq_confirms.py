@@ -11,8 +11,8 @@ from aiormq.exceptions import AMQPError
 from pamqp import frame
 from pamqp.header import ContentHeader
 
+from taskframework.brokers.rabbitmq.fast.properties import read_message_id
 from taskframework.brokers.rabbitmq.messages import Publication
-from taskframework.brokers.rabbitmq.properties import read_message_id
 from taskframework.errors import BrokerUnavailableError, PublishRefusedError
 from tests.support.amqp import confirm_frame, delivery_frames, read_frames, returned_frames
 from tests.support.publishing import CHANNEL, Bench, publication, settle

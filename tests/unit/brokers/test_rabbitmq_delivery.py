@@ -15,15 +15,13 @@ from aiormq.exceptions import ChannelInvalidStateError, ChannelPreconditionFaile
 
 from taskframework.background import Background
 from taskframework.brokers.rabbitmq import delivery as delivery_module
-from taskframework.brokers.rabbitmq.connection import Line
+from taskframework.brokers.rabbitmq.connection import BrokerConnection
 from taskframework.brokers.rabbitmq.consumer import QueueConsumer, Source
 from taskframework.brokers.rabbitmq.delivery import ConsumerChannel, RabbitDelivery
-from taskframework.brokers.rabbitmq.properties import header_text
-from taskframework.brokers.rabbitmq.reading import IncomingFrames
-from taskframework.brokers.rabbitmq.supervision import Kept
+from taskframework.brokers.rabbitmq.supervision import Supervised
+from taskframework.brokers.rabbitmq.wire import Properties, Take, Wire, header_text
 from taskframework.model.status import Priority
 from taskframework.testing.eventually import eventually
-from tests.support.amqp import delivery_frames
 
 TIMED_OUT = (
     "PRECONDITION_FAILED - delivery acknowledgement on channel 1 timed out. Timeout value used: {} ms. "
@@ -37,12 +35,10 @@ def _no_lingering(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class FakeChannel:
-    """Stands in for both the driver's channel and the one inside it."""
-
-    number = 7
+    """Stands in for the driver's channel, the one inside it, and what carries its messages."""
 
     def __init__(self) -> None:
-        self.incoming = IncomingFrames()
+        self.take: Take | None = None
         self.close_callbacks: set[Callable[..., None]] = set()
         self.on_consumer_cancel_callbacks: set[Callable[..., None]] = set()
         self.is_closed = False
@@ -58,10 +54,10 @@ class FakeChannel:
     async def set_qos(self, prefetch_count: int, *, global_: bool) -> None:
         self.prefetch = (prefetch_count, global_)
 
-    async def basic_consume(self, queue: str, _: object, *, arguments: Mapping[str, int]) -> spec.Basic.ConsumeOk:
-        self.is_consumed, self.arguments = True, arguments
+    async def consume(self, _: object, queue: str, take: Take, arguments: Mapping[str, int] | None) -> str:
+        self.is_consumed, self.arguments, self.take = True, {**(arguments or {})}, take
         await self.registered.wait()
-        return spec.Basic.ConsumeOk(consumer_tag="tag")
+        return "tag"
 
     async def get_underlay_channel(self) -> FakeChannel:
         return self
@@ -84,17 +80,17 @@ class FakeChannel:
         self.answers.append((verb, tag, flag))
 
     async def deliver(self, tag: int) -> None:
-        properties = spec.Basic.Properties(content_type="text/plain", headers={"task_id": f"t{tag}"})
-        assert self.incoming.split(b"".join(delivery_frames(self.number, tag, properties, b"body"))) == b""
+        assert self.take is not None
+        self.take(tag, b"body", lambda: Properties("text/plain", {"task_id": f"t{tag}"}))
         await asyncio.sleep(0)  # what is put back is put back by a task
 
 
-class FakeLine:
+class FakeConnection:
     """A connection with that channel."""
 
     def __init__(self, channel: FakeChannel) -> None:
         self.lost = asyncio.Event()
-        self.incoming = channel.incoming
+        self.wire = channel
         self._channel = channel
 
     async def channel(self) -> FakeChannel:
@@ -110,7 +106,7 @@ class Bench:
         self.channel = ConsumerChannel(
             cast(AbstractChannel, self.fake),
             cast(aiormq.abc.AbstractChannel, self.fake),
-            self.fake.incoming,
+            cast(Wire, self.fake),
             Priority.LOW,
         )
 
@@ -135,7 +131,7 @@ async def test_a_channel_that_was_closed_for_a_late_delivery_tells_the_timeout()
     ConsumerChannel(
         cast(AbstractChannel, fake),
         cast(aiormq.abc.AbstractChannel, fake),
-        fake.incoming,
+        cast(Wire, fake),
         Priority.LOW,
         on_timeout=told.append,
     )
@@ -227,15 +223,15 @@ async def test_stopping_while_the_consumer_registers_hands_over_what_has_come() 
     fake, background, deliveries = FakeChannel(), Background(), list[RabbitDelivery]()
     fake.registered.clear()
 
-    async def open_line() -> Line:
-        return cast(Line, FakeLine(fake))
+    async def connect() -> BrokerConnection:
+        return cast(BrokerConnection, FakeConnection(fake))
 
     async def queue(_: AbstractChannel) -> str:
         return "tasks.a.low"
 
-    lines = Kept("line", open_line, lambda _: None)
-    lines.start()
-    consumer = QueueConsumer(lines, Source("a", 5, queue), deliveries.append, background)
+    connection = Supervised("connection", connect, lambda _: None)
+    connection.start()
+    consumer = QueueConsumer(connection, Source("a", 5, queue), deliveries.append, background)
     await eventually(lambda: fake.is_consumed)
     await fake.deliver(1)
     stopping = asyncio.create_task(consumer.stop())
@@ -253,7 +249,7 @@ async def test_stopping_while_the_consumer_registers_hands_over_what_has_come() 
         await delivery.ack()
     await background.finished()
     assert fake.is_closed
-    await lines.stop()
+    await connection.stop()
 
 
 async def test_a_closed_channel_waits_for_no_answers() -> None:

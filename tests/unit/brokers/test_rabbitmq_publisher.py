@@ -69,7 +69,7 @@ async def test_what_is_published_in_one_moment_leaves_in_one_piece_and_in_order(
     assert [(header.properties.headers or {})["task_id"] for header in bench.sent_headers] == [
         f"t{number}" for number in range(5)
     ]
-    assert len(bench.line.pieces) == 1
+    assert len(bench.connection.pieces) == 1
     assert bench.unconfirmed == [1, 2, 3, 4, 5]
     bench.confirms(5, multiple=True)
     await asyncio.gather(*sending)
@@ -148,7 +148,7 @@ async def test_a_channel_that_closed_meanwhile_says_so_at_once() -> None:
 @pytest.mark.parametrize("is_blocked", [False, True])
 async def test_a_cancelled_publication_ends_the_channel_unless_an_alarm_holds_it(is_blocked: bool) -> None:
     bench = Bench()
-    bench.line.is_blocked = is_blocked
+    bench.connection.is_blocked = is_blocked
     cancelled, other = await bench.sends(publication(), publication())
     cancelled.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -163,7 +163,7 @@ async def test_a_cancelled_publication_ends_the_channel_unless_an_alarm_holds_it
 @pytest.mark.parametrize("is_blocked", [False, True])
 async def test_a_late_publication_ends_the_channel_unless_an_alarm_holds_it(is_blocked: bool) -> None:
     bench = Bench()
-    bench.line.is_blocked = is_blocked
+    bench.connection.is_blocked = is_blocked
     (late,) = await bench.sends(publication(), seconds=0.01)
     (other,) = await bench.sends(publication())
     with pytest.raises(TimeoutError):
@@ -225,13 +225,13 @@ async def test_a_retired_channel_closes_after_the_last_confirm() -> None:
     closing = asyncio.create_task(bench.channel.close())
     await asyncio.wait([sending[0]])
     await settle()
-    assert not bench.line.is_closed
+    assert not bench.connection.is_closed
     bench.confirms(2)
     await settle()
-    assert not bench.line.is_closed
+    assert not bench.connection.is_closed
     bench.confirms(3)
     await closing
-    assert bench.line.is_closed
+    assert bench.connection.is_closed
     assert [task.exception() for task in sending[1:]] == [None, None]
 
 
@@ -239,7 +239,7 @@ async def test_a_retired_channel_waits_no_longer_than_the_time_limits() -> None:
     bench = Bench()
     (sending,) = await bench.sends(publication(), seconds=0.02)
     await bench.channel.close()
-    assert bench.line.is_closed
+    assert bench.connection.is_closed
     assert type(sending.exception()) is TimeoutError
 
 
@@ -250,7 +250,7 @@ async def test_what_was_about_to_be_written_is_not_written_after_the_end() -> No
     await asyncio.sleep(0)
     bench.closes(AMQPConnectionError("reset"))
     await settle()
-    assert bench.line.pieces == []
+    assert bench.connection.pieces == []
     assert type(await _failure(sending)) is BrokerUnavailableError
 
 

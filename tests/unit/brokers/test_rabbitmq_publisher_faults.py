@@ -7,6 +7,7 @@ import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from typing import Literal
 
 import pytest
 from aiormq import spec
@@ -15,12 +16,16 @@ from pamqp import frame
 from taskframework.brokers.rabbitmq.connection import Connector
 from taskframework.brokers.rabbitmq.publisher import Publisher, is_about_topology
 from taskframework.errors import BrokerError, BrokerUnavailableError
+from taskframework.settings.servers import BrokerSettings
 from tests.support.amqp import confirm_frame, returned_frames
 from tests.support.eventually import eventually
 from tests.support.publishing import CHANNEL, publication
 from tests.support.scripted_broker import ScriptedBroker
 
 _SECONDS = timedelta(seconds=30)
+FastPath = Literal["auto", "off"]
+
+pytestmark = pytest.mark.parametrize("fast_path", ["auto", "off"])
 
 
 def _method_frame(payload: bytes, kind: int = 1) -> bytes:
@@ -50,11 +55,11 @@ _ENDS: dict[str, Callable[[ScriptedBroker], None]] = {
 
 
 @asynccontextmanager
-async def _published_to(broker: ScriptedBroker) -> AsyncIterator[Publisher]:
+async def _published_to(broker: ScriptedBroker, fast_path: FastPath) -> AsyncIterator[Publisher]:
     async def prepare() -> None:
         pass
 
-    connector = Connector(broker.url, heartbeat=timedelta(seconds=10), timeout=_SECONDS)
+    connector = Connector(BrokerSettings(url=broker.url, connect_timeout=_SECONDS, fast_path=fast_path))
     publisher = Publisher(connector, prepare, timeout=_SECONDS, max_unconfirmed=10)
     publisher.open()
     try:
@@ -65,9 +70,9 @@ async def _published_to(broker: ScriptedBroker) -> AsyncIterator[Publisher]:
 
 @pytest.mark.parametrize("end", _ENDS)
 async def test_an_end_of_any_kind_is_told_to_all_and_the_next_connection_serves(
-    end: str, caplog: pytest.LogCaptureFixture
+    end: str, fast_path: FastPath, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with ScriptedBroker() as broker, _published_to(broker) as publisher:
+    async with ScriptedBroker() as broker, _published_to(broker, fast_path) as publisher:
         sending = [asyncio.create_task(publisher.publish(publication())) for _ in range(2)]
         await eventually(lambda: len(broker.published) == 2)
         _ENDS[end](broker)
@@ -84,8 +89,8 @@ async def test_an_end_of_any_kind_is_told_to_all_and_the_next_connection_serves(
     assert "data_received() call failed" not in caplog.text
 
 
-async def test_confirms_and_returns_come_through_the_driver_s_socket() -> None:
-    async with ScriptedBroker() as broker, _published_to(broker) as publisher:
+async def test_confirms_and_returns_come_through_the_driver_s_socket(fast_path: FastPath) -> None:
+    async with ScriptedBroker() as broker, _published_to(broker, fast_path) as publisher:
         sending = [asyncio.create_task(publisher.publish(publication())) for _ in range(3)]
         await eventually(lambda: len(broker.published) == 3)
         broker.says(*returned_frames(CHANNEL, broker.published[1]), confirm_frame(CHANNEL, 3, multiple=True))
@@ -94,8 +99,8 @@ async def test_confirms_and_returns_come_through_the_driver_s_socket() -> None:
         assert publisher.is_connected
 
 
-async def test_an_alarm_is_told_at_once_and_what_was_sent_is_confirmed_when_it_is_over() -> None:
-    async with ScriptedBroker() as broker, _published_to(broker) as publisher:
+async def test_an_alarm_is_told_at_once_and_what_was_sent_is_confirmed_when_it_is_over(fast_path: FastPath) -> None:
+    async with ScriptedBroker() as broker, _published_to(broker, fast_path) as publisher:
         sending = asyncio.create_task(publisher.publish(publication()))
         await eventually(lambda: len(broker.published) == 1)
         broker.says(frame.marshal(spec.Connection.Blocked("low on memory"), 0))

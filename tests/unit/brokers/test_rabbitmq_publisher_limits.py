@@ -102,7 +102,7 @@ async def test_the_wait_for_a_connection_counts(opened: list[FedPublisher]) -> N
     connected_at = asyncio.get_running_loop().time()
     publisher.may_connect.set()
     await settle()
-    waiting = publisher.benches[0].channel._deadlines._waiting
+    waiting = publisher.benches[0].writer._deadlines._waiting
     assert begun_at + 30 <= waiting[0][0] <= connected_at + 30
     publisher.benches[0].confirms(1)
     await early
@@ -178,7 +178,7 @@ async def test_places_are_given_in_the_order_of_the_calls(opened: list[FedPublis
 async def test_an_alarm_is_told_to_those_who_wait_for_a_place(opened: list[FedPublisher]) -> None:
     publisher = _open(opened, FedPublisher(30, max_unconfirmed=1))
     first, second = await publisher.begins(2)
-    publisher.benches[0].line.is_blocked = True
+    publisher.benches[0].connection.is_blocked = True
     (third,) = await publisher.begins()
     assert "memory or disk alarm" in str(third.exception()), "at once"
     publisher.benches[0].confirms(1)
@@ -199,4 +199,4 @@ async def test_closing_waits_for_what_is_under_way_and_refuses_the_rest(opened: 
     with pytest.raises(BrokerUnavailableError, match="closed"):
         await second
     await closing
-    assert publisher.benches[0].line.is_closed
+    assert publisher.benches[0].connection.is_closed

@@ -20,9 +20,9 @@ from pamqp.header import ProtocolHeader
 from pamqp.heartbeat import Heartbeat
 from yarl import URL
 
-from taskframework.brokers.rabbitmq.properties import read_properties
-from taskframework.brokers.rabbitmq.reading import IncomingFrames
-from taskframework.brokers.rabbitmq.transport import FrameTransport
+from taskframework.brokers.rabbitmq.fast.properties import read_properties
+from taskframework.brokers.rabbitmq.fast.reading import IncomingFrames
+from taskframework.brokers.rabbitmq.fast.transport import FrameTransport
 from tests.support.amqp import delivery_frames
 
 HEARTBEAT = frame.marshal(Heartbeat(), 0)

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from taskframework.brokers.rabbitmq.delivery import ConsumerChannel
-from taskframework.brokers.rabbitmq.reading import IncomingFrames
+from taskframework.brokers.rabbitmq.plain import PlainWire
 from taskframework.model.status import Priority
 
 
@@ -39,6 +39,6 @@ async def test_a_silent_consumer_asks_whether_it_is_still_one(
 ) -> None:
     inner = FakeInner(consumers, messages)
     channel = SimpleNamespace(close_callbacks=set())
-    consumer = ConsumerChannel(cast(Any, channel), cast(Any, inner), IncomingFrames(), Priority.NORMAL)
+    consumer = ConsumerChannel(cast(Any, channel), cast(Any, inner), PlainWire(), Priority.NORMAL)
     assert [await consumer.is_served() for _ in answers] == answers
     assert inner.asked == len(answers) - 1, "what has just begun is not asked for"

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from taskframework.brokers.rabbitmq.supervision import Kept
+from taskframework.brokers.rabbitmq.supervision import Supervised
 from taskframework.errors import BrokerUnavailableError
 from taskframework.testing.eventually import eventually
 
@@ -29,7 +29,7 @@ class Workshop:
         self.attempts = 0
         self.made: list[Thing] = []
         self.forgotten: list[Thing] = []
-        self.kept = Kept("thing", self._make, self.forgotten.append)
+        self.kept = Supervised("thing", self._make, self.forgotten.append)
 
     async def _make(self) -> Thing:
         self.attempts += 1
@@ -96,7 +96,7 @@ async def test_an_unexpected_error_is_logged_whole_and_does_not_end_it(caplog: p
             raise errors.pop(0)
         return Thing()
 
-    kept = Kept("thing", make, lambda _: None)
+    kept = Supervised("thing", make, lambda _: None)
     kept.start()
     await kept.wait()
     await kept.stop()

@@ -18,9 +18,11 @@ from aiormq import spec
 from aiormq.exceptions import AMQPConnectionError, AMQPError, ChannelInvalidStateError
 from pamqp import frame
 
-from taskframework.brokers.rabbitmq.connection import Line
+from taskframework.brokers.rabbitmq.fast.properties import read_message_id
+from taskframework.brokers.rabbitmq.fast.transport import FrameTransport
 from taskframework.brokers.rabbitmq.messages import MAX_BODY_BYTES, Publication
-from taskframework.brokers.rabbitmq.properties import read_message_id
+from taskframework.brokers.rabbitmq.wire import RefusedError, ReturnedError
+from taskframework.deadlines import Deadlines
 from taskframework.errors import PublishRefusedError
 
 logger = logging.getLogger(__name__)
@@ -32,21 +34,13 @@ _BASIC, _HEADER_BYTES = 60, 12
 _END = b"\xce"
 
 
-class ReturnedError(Exception):
-    """No queue takes the message: it came back."""
-
-
-class RefusedError(Exception):
-    """The broker confirmed that it did not take the message."""
-
-
-class PublicationWriter:
+class FastWriter:
     """Writes publications to a channel that confirms, in the order of the calls."""
 
-    def __init__(self, channel: aiormq.Channel, line: Line) -> None:
-        """Take a fresh channel of a connection."""
+    def __init__(self, channel: aiormq.Channel, transport: FrameTransport) -> None:
+        """Take a fresh channel of a connection that this transport serves."""
         self._channel = channel
-        self._line = line
+        self._transport = transport
         #: Bytes of a body that go into one frame; a broker without a limit tells 0, less the frame's own bytes.
         self._size = channel.max_content_size if channel.max_content_size > 0 else MAX_BODY_BYTES
         self._frames: list[bytes] = []
@@ -54,20 +48,27 @@ class PublicationWriter:
         self._tag = 0
         #: What is not confirmed yet: message id and confirm by the number of the publication, the oldest first.
         self._open: dict[int, tuple[str, asyncio.Future[None]]] = {}
-        line.incoming.register_confirms(channel.number, self._confirmed, self._returned)
+        self._deadlines = Deadlines(TimeoutError)
+        transport.incoming.register_confirms(channel.number, self._confirmed, self._returned)
 
-    def write(self, publication: Publication) -> asyncio.Future[None]:
-        """Send a publication in this moment.
+    async def send(self, publication: Publication, deadline: float) -> None:
+        confirm = self._write(publication)
+        self._deadlines.limit(confirm, deadline)
+        await confirm
 
-        Returns:
-            Its confirm; `ReturnedError`, `RefusedError`, or what closed the channel before.
+    def close(self, reason: BaseException | None = None) -> None:
+        if self._flushing is not None:
+            self._flushing.cancel()
+        error = reason if isinstance(reason, AMQPError) else AMQPConnectionError("the channel was closed")
+        if error is not reason:  # anything that the driver stumbled over, which means nothing to who publishes
+            error.__cause__ = reason
+        unconfirmed, self._open = self._open, {}
+        for _, confirm in unconfirmed.values():
+            _end(confirm, error)
 
-        Raises:
-            ChannelInvalidStateError: if the channel is closed; nothing would ever confirm.
-            PublishRefusedError: if exchange or key cannot be written.
-        """
+    def _write(self, publication: Publication) -> asyncio.Future[None]:
         channel, content = self._channel, publication.body
-        if channel.is_closed:
+        if channel.is_closed:  # nothing would ever confirm
             raise ChannelInvalidStateError("the channel is closed")
         number, size = channel.number, self._size
         method = _method(number, publication.exchange, publication.routing_key, publication.mandatory)
@@ -84,16 +85,13 @@ class PublicationWriter:
             self._flushing = asyncio.get_running_loop().call_soon(self._flush)
         return confirm
 
-    def close(self, reason: BaseException | None = None) -> None:
-        """Write no more; what is not confirmed by now never will be."""
-        if self._flushing is not None:
-            self._flushing.cancel()
-        error = reason if isinstance(reason, AMQPError) else AMQPConnectionError("the channel was closed")
-        if error is not reason:  # anything that the driver stumbled over, which means nothing to who publishes
-            error.__cause__ = reason
-        unconfirmed, self._open = self._open, {}
-        for _, confirm in unconfirmed.values():
-            _end(confirm, error)
+    def _flush(self) -> None:
+        self._flushing = None
+        frames, self._frames = self._frames, []
+        try:
+            self._transport.write(b"".join(frames))
+        except AMQPError as error:
+            self.close(error)
 
     def _confirmed(self, tag: int, is_multiple: bool, is_taken: bool) -> None:
         error = None if is_taken else RefusedError()
@@ -112,11 +110,6 @@ class PublicationWriter:
                 _end(confirm, ReturnedError())
                 return
         logger.warning("a message came back that is not under way here: %r", message_id)
-
-    def _flush(self) -> None:
-        self._flushing = None
-        frames, self._frames = self._frames, []
-        self._line.write(b"".join(frames))
 
 
 def _end(confirm: asyncio.Future[None], error: Exception | None) -> None:

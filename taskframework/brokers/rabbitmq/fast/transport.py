@@ -1,14 +1,15 @@
-"""The transport under a connection of the driver: it shows us first what comes, and lets us write beside the driver."""
+"""The transport under a connection of the driver: it sees first what comes, and lets us write beside the driver."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from aiormq.connection import TransportFactory
 from aiormq.exceptions import AMQPConnectionError
 
-from taskframework.brokers.rabbitmq.reading import IncomingFrames
+from taskframework.brokers.rabbitmq.fast.reading import IncomingFrames, opened_channels
 
 if TYPE_CHECKING:
     from yarl import URL
@@ -19,7 +20,7 @@ class FrameTransport(TransportFactory):
 
     def __init__(self) -> None:
         self.incoming = IncomingFrames()
-        self._transport: asyncio.Transport | None = None
+        self._writer: _WatchedWriter | None = None
 
     async def create(self, url: URL, **kwargs: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Connect.
@@ -37,16 +38,27 @@ class FrameTransport(TransportFactory):
             transport, _ = await loop.create_connection(lambda: protocol, **kwargs)
         except OSError as error:
             raise AMQPConnectionError(*error.args) from error
-        self._transport = transport
-        return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
+        self._writer = _WatchedWriter(transport, protocol, reader, loop)
+        return reader, self._writer
+
+    def serves(self, channel: int | None) -> bool:
+        """Whether this is how the driver opened a channel: its request went out here in whole frames, and the answer
+        came in here.
+        """
+        return self._writer is not None and channel in self._writer.requested and channel in self.incoming.opened
 
     def write(self, frames: bytes) -> None:
         """Send whole frames beside the driver, which takes two turns of the event loop for it.
 
         Nothing waits for the socket here: what is written must be bounded otherwise, as by the confirms it waits for.
+
+        Raises:
+            AMQPConnectionError: if the driver is in the middle of a frame, which ours would break.
         """
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(frames)
+        if self._writer is None or not self._writer.is_between_frames:
+            raise AMQPConnectionError("the driver does not write whole frames")
+        if not self._writer.is_closing():
+            self._writer.transport.write(frames)
 
 
 class _Protocol(asyncio.StreamReaderProtocol):
@@ -62,3 +74,22 @@ class _Protocol(asyncio.StreamReaderProtocol):
     def eof_received(self) -> bool | None:
         super().data_received(self._incoming.incomplete())
         return super().eof_received()
+
+
+class _WatchedWriter(asyncio.StreamWriter):
+    """Through which the driver writes, each time whole frames; how they look is what lets us write between them."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        #: Channels that the driver asked to be opened.
+        self.requested: set[int] = set()
+        self.is_between_frames = True
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        opened = opened_channels(bytes(data))
+        self.is_between_frames = self.is_between_frames and opened is not None
+        self.requested.update(opened or ())
+        super().write(data)
+
+    def writelines(self, data: Iterable[bytes | bytearray | memoryview]) -> None:
+        self.write(b"".join(data))

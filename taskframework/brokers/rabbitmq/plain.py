@@ -1,0 +1,72 @@
+"""The plain way: messages through the driver's public calls, one after the other, with nothing of our own between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+import aio_pika
+from aio_pika import Connection, DeliveryMode
+from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
+from aio_pika.exceptions import DeliveryError, PublishError
+
+from taskframework.brokers.rabbitmq.messages import Publication
+from taskframework.brokers.rabbitmq.wire import (
+    PublicationWriter,
+    RefusedError,
+    ReturnedError,
+    Take,
+    readable,
+)
+from taskframework.errors import PublishRefusedError
+
+
+class PlainWire:
+    """Consumes and publishes with aio-pika."""
+
+    def prepare(self, connection: Connection) -> None:
+        """Nothing: the driver connects by itself."""
+
+    async def consume(
+        self, channel: AbstractChannel, queue: str, take: Take, arguments: Mapping[str, int] | None
+    ) -> str:
+        async def hear(message: AbstractIncomingMessage) -> None:
+            # A task of the driver, which starts them in the order of the deliveries and cancels them with the channel.
+            if message.delivery_tag is not None:
+                take(message.delivery_tag, message.body, lambda: readable(message.content_type, message.headers))
+
+        consumed = await channel.get_queue(queue, ensure=False)
+        return await consumed.consume(hear, arguments={**(arguments or {})})
+
+    async def writer(self, channel: AbstractChannel) -> PublicationWriter:
+        return PlainWriter(channel)
+
+
+class PlainWriter:
+    """Publishes with aio-pika on a channel that confirms and raises what comes back."""
+
+    def __init__(self, channel: AbstractChannel) -> None:
+        self._channel = channel
+
+    async def send(self, publication: Publication, deadline: float) -> None:
+        message = aio_pika.Message(
+            publication.body,
+            headers={**publication.headers},
+            content_type=publication.content_type,
+            delivery_mode=DeliveryMode.PERSISTENT,
+            correlation_id=publication.correlation_id,
+            message_id=publication.message_id,
+        )
+        exchange = await self._channel.get_exchange(publication.exchange, ensure=False)
+        try:
+            async with asyncio.timeout_at(deadline):
+                await exchange.publish(message, publication.routing_key, mandatory=publication.mandatory)
+        except PublishError as error:
+            raise ReturnedError from error
+        except DeliveryError as error:
+            raise RefusedError from error
+        except (TypeError, ValueError) as error:  # before anything is sent
+            raise PublishRefusedError(f"The message cannot be written: {error}.") from error
+
+    def close(self, reason: BaseException | None = None) -> None:
+        """Nothing: the driver tells everybody who waits for a confirm."""
