@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 
 from tests.benchmarks import chart, table
-from tests.benchmarks.contenders import CONTENDERS
+from tests.benchmarks.contenders import CONTENDERS, PROGRAMS
 from tests.benchmarks.machine import machine, servers
 from tests.benchmarks.report import report
 from tests.benchmarks.rounds import FIGURES, Plan, run
@@ -59,7 +59,7 @@ def main() -> int:
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__, usage='make bench ARGS="[options]"')
-    parser.add_argument("--only", metavar="NAMES", type=_names(CONTENDERS), help=f"some of {','.join(CONTENDERS)}")
+    parser.add_argument("--only", metavar="NAMES", type=_names(PROGRAMS), help=f"some of {','.join(PROGRAMS)}")
     parser.add_argument("--figures", metavar="NAMES", type=_names(FIGURES), help=f"some of {','.join(FIGURES)}")
     parser.add_argument("--rounds", metavar="N", type=int, help="how often all is done; the medians count")
     parser.add_argument("--tasks", metavar="N", type=int, help="tasks of one drain")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from tests.benchmarks.contenders import FLOOR, OURS
+from tests.benchmarks.contenders import FLOOR, OURS, VARIANTS
 from tests.benchmarks.metrics import ALONE as ALONE_METRICS
 from tests.benchmarks.metrics import METRICS, Figure, best, figures
 from tests.benchmarks.rounds import ALONE, Collected, Plan
@@ -63,7 +63,7 @@ def report(
 
 def _ratios(by_contender: Mapping[str, Mapping[str, Figure]]) -> dict[str, Any]:
     """Ours divided by the best peer's and by the floor's, for each metric that we have."""
-    peers = {name: found for name, found in by_contender.items() if name not in (OURS, FLOOR)}
+    peers = {name: found for name, found in by_contender.items() if name not in (OURS, FLOOR, *VARIANTS)}
     ours, floor = by_contender.get(OURS, {}), by_contender.get(FLOOR, {})
     ratios: dict[str, Any] = {}
     for metric in METRICS:

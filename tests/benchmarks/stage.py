@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.contenders import CONTENDERS
+from tests.benchmarks.contenders import PROGRAMS
 from tests.benchmarks.redis_server import RedisServer
 from tests.support.mongo import MongoServer
 from tests.support.process import Process, ServerFailed
@@ -92,7 +92,7 @@ class Program:
         """
         command = [*_command(name), "describe"]
         if not Path(command[0]).exists():
-            raise ServerFailed(f"{name} has no environment {CONTENDERS[name]} to run in: `make bench` makes it")
+            raise ServerFailed(f"{name} has no environment {PROGRAMS[name]} to run in: `make bench` makes it")
         done = subprocess.run(command, cwd=ROOT, env=environment({}), capture_output=True, text=True, check=False)
         if done.returncode:
             raise ServerFailed(f"{name} does not run:\n{done.stderr}")
@@ -198,7 +198,7 @@ class Client:
 
 
 def _command(name: str) -> list[str]:
-    return [str(ROOT / CONTENDERS[name] / "bin" / "python"), "-m", f"tests.benchmarks.contenders.{name}"]
+    return [str(ROOT / PROGRAMS[name] / "bin" / "python"), "-m", f"tests.benchmarks.contenders.{name}"]
 
 
 def environment(place: dict[str, str]) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from tests.benchmarks.contenders import FLOOR, OURS
+from tests.benchmarks.contenders import FLOOR, OURS, VARIANTS
 from tests.benchmarks.metrics import METRICS, TIMES, Figure, best
 
 Figures = Mapping[str, Mapping[str, Figure]]
@@ -30,7 +30,7 @@ class Target:
 
 def judged(contenders: Figures, alone: Mapping[str, Figure]) -> list[Target]:
     """Every target for which this run has the figures."""
-    peers = {name: figures for name, figures in contenders.items() if name not in (OURS, FLOOR)}
+    peers = {name: figures for name, figures in contenders.items() if name not in (OURS, FLOOR, *VARIANTS)}
     ours, floor = contenders.get(OURS, {}), contenders.get(FLOOR, {})
     return [
         *_against_the_fastest(ours, peers),

@@ -23,11 +23,12 @@ def mongo_set() -> Iterator[MongoSet]:
         yield servers
 
 
+@pytest.mark.parametrize("fast_path", ["auto", "off"])
 @pytest.mark.timeout(180)
 async def test_both_servers_are_killed_under_load(
-    on_servers: MakeScenario, rabbit_server: RabbitServer, mongo_server: MongoServer, seed: int
+    on_servers: MakeScenario, rabbit_server: RabbitServer, mongo_server: MongoServer, seed: int, fast_path: str
 ) -> None:
-    async with on_servers(**INNOCENT) as scenario:
+    async with on_servers(BROKER__FAST_PATH=fast_path, **INNOCENT) as scenario:
         await scenario.cluster.up(workers=2)
         async with scenario.submitting(schedule(seed, 150, 12)):
             await scenario.running(3)

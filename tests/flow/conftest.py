@@ -1,4 +1,4 @@
-"""Flow tests run twice: on the embedded default, and on RabbitMQ with MongoDB."""
+"""Flow tests run three times: on the embedded default, on RabbitMQ with MongoDB, and there without the fast path."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ from tests.support.kitchen_sink import ALL, Waits
 Run = Callable[..., AbstractAsyncContextManager[TaskFramework]]
 
 
-@pytest.fixture(params=["embedded", "servers"])
+@pytest.fixture(params=["embedded", "servers", "servers, plain"])
 def urls(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
     """Where broker and store are."""
     if request.param == "embedded":
         return {"broker": "embedded://", "store": f"sqlite:///{tmp_path / 'tasks.db'}"}
-    return {"broker": request.getfixturevalue("amqp_url"), "store": request.getfixturevalue("mongo_url")}
+    fast_path = "off" if request.param == "servers, plain" else "auto"
+    servers = {"broker": request.getfixturevalue("amqp_url"), "store": request.getfixturevalue("mongo_url")}
+    return {**servers, "fast_path": fast_path}
 
 
 @pytest.fixture
@@ -43,7 +45,11 @@ def settings(urls: dict[str, str]) -> Callable[..., Settings]:
         }
         for name, values in sections.items():
             merged[name] = {**merged.get(name, {}), **values}
-        merged["broker"] = {"url": urls["broker"], **merged.get("broker", {})}
+        merged["broker"] = {
+            "url": urls["broker"],
+            "fast_path": urls.get("fast_path", "auto"),
+            **merged.get("broker", {}),
+        }
         merged["store"] = {"url": urls["store"], **merged.get("store", {})}
         return Settings.model_validate(merged)
 

@@ -68,7 +68,7 @@ async def test_event_subscriber_hears_all_in_sequence(run: Run) -> None:
         assert await eventually(lambda: _all_marked(framework))
 
 
-@pytest.mark.parametrize("urls", ["servers"], indirect=True)
+@pytest.mark.parametrize("urls", ["servers", "servers, plain"], indirect=True)
 async def test_a_plain_amqp_client_hears_all_in_sequence(run: Run, urls: dict[str, str]) -> None:
     heard: Heard = defaultdict(list)
     last: dict[str, int] = {}
@@ -102,7 +102,7 @@ async def test_a_plain_amqp_client_hears_all_in_sequence(run: Run, urls: dict[st
             await eventually(lambda: dict(heard) == expected)
 
 
-@pytest.mark.parametrize("urls", ["servers"], indirect=True)
+@pytest.mark.parametrize("urls", ["servers", "servers, plain"], indirect=True)
 async def test_a_durable_subscriber_hears_what_happened_while_it_was_away(run: Run, urls: dict[str, str]) -> None:
     async with run() as framework:
         async with event_subscriber(urls["broker"], queue="billing") as subscriber:

@@ -21,7 +21,7 @@ from tests.support.eventually import eventually
 from tests.support.kitchen_sink import ALL, Counts, Waits
 from tests.support.servers import MongoServer, RabbitServer
 
-pytestmark = pytest.mark.parametrize("urls", ["servers"], indirect=True)
+pytestmark = pytest.mark.parametrize("urls", ["servers", "servers, plain"], indirect=True)
 
 TASKS, SLOTS = 200, 10
 

@@ -25,7 +25,7 @@ from tests.flow.conftest import Run
 from tests.support.eventually import eventually
 from tests.support.kitchen_sink import Counts, Waits
 
-pytestmark = pytest.mark.parametrize("urls", ["servers"], indirect=True)
+pytestmark = pytest.mark.parametrize("urls", ["servers", "servers, plain"], indirect=True)
 
 
 @asynccontextmanager

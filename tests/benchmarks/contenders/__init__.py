@@ -20,3 +20,7 @@ CONTENDERS: Mapping[str, str] = {
     "arq": ".venv-bench",
     FLOOR: ".venv",
 }
+#: Ourselves with a setting changed, to see what it is worth. They run only if they are named, next to ourselves:
+#: `make bench ARGS="--only taskframework,plain_driver"`.
+VARIANTS: Mapping[str, str] = {"plain_driver": ".venv"}
+PROGRAMS: Mapping[str, str] = {**CONTENDERS, **VARIANTS}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 from pydantic import BaseModel
 
@@ -36,20 +37,25 @@ class Taskframework(Contender):
         "events": "published to the events exchange; one bound queue (at most 10,000 messages) takes them",
     }
     bulk = "submit_many, 1,000 a call"
+    #: Changed settings of the broker.
+    broker: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self) -> None:
         self._places = Places.from_environment()
         self._stack = contextlib.AsyncExitStack()
         self._framework = TaskFramework(
             Settings.model_validate(
-                {"broker": {"url": self._places.amqp_url}, "store": {"url": self._places.mongo_url}}
+                {"broker": {"url": self._places.amqp_url, **self.broker}, "store": {"url": self._places.mongo_url}}
             )
         )
         self._framework.register(Noop)
 
     def worker_commands(self, processes: int) -> Sequence[Sequence[str]]:
         name = "tests.benchmarks.contenders.taskframework"
-        return [module_command("taskframework", "worker", "--processes", str(processes), "--app", name)]
+        changes = [f"TASKFRAMEWORK_BROKER__{key.upper()}={value}" for key, value in self.broker.items()]
+        return [
+            ["env", *changes, *module_command("taskframework", "worker", "--processes", str(processes), "--app", name)]
+        ]
 
     def results(self) -> Results:
         return task_results(self._places.mongo_url)

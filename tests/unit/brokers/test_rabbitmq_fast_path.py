@@ -80,7 +80,7 @@ async def test_a_short_connection_goes_the_plain_way() -> None:
 
 
 @pytest.fixture
-async def wire() -> AsyncIterator[tuple[FrameTransport, asyncio.StreamWriter, Callable[[bytes], None]]]:
+async def wire() -> AsyncIterator[tuple[FrameTransport, asyncio.StreamWriter, Callable[[bytes], bytes]]]:
     """A transport, the driver's writer on it, and a way to have the broker say something."""
     peers: list[asyncio.StreamWriter] = []
     server = await asyncio.start_server(lambda _, writer: peers.append(writer), "localhost", 0)
@@ -88,14 +88,14 @@ async def wire() -> AsyncIterator[tuple[FrameTransport, asyncio.StreamWriter, Ca
     url = URL(f"amqp://localhost:{server.sockets[0].getsockname()[1]}/")
     async with server:
         _, writer = await transport.create(url, ssl_context_provider=None)
-        yield transport, writer, lambda data: transport.incoming.split(data) and None
+        yield transport, writer, transport.incoming.split
         writer.close()
         await writer.wait_closed()
         for peer in peers:
             peer.close()
 
 
-Wire = tuple[FrameTransport, asyncio.StreamWriter, Callable[[bytes], None]]
+Wire = tuple[FrameTransport, asyncio.StreamWriter, Callable[[bytes], bytes]]
 
 
 async def test_a_channel_is_served_when_its_request_and_its_answer_were_seen(wire: Wire) -> None:
