@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields
 from datetime import datetime, timedelta
-from typing import Any, Self, get_args, get_origin, get_type_hints
+from typing import Any, Self
 
 import uuid_utils
 
+from taskframework.model.shape import places_in, shape_of
 from taskframework.model.status import Priority, TaskStatus, lane_of
 from taskframework.model.values import Json
 
@@ -171,10 +172,10 @@ class Task:
         del document["task_id"]
         document["status"] = self.status.value
         document["priority"] = str(self.priority)
-        for name in _NESTED:
+        for name in SHAPE.records:
             if document[name] is not None:
                 document[name] = plain(document[name])
-        for name in _LISTS:
+        for name in SHAPE.lists:
             document[name] = [plain(entry) for entry in document[name]]
         return document
 
@@ -184,10 +185,10 @@ class Task:
         values = {**_DEFAULTS, **document}
         values["task_id"] = values.pop("_id")
         values["status"] = TaskStatus(document["status"])
-        for name, record in _NESTED.items():
+        for name, record in SHAPE.records.items():
             if (nested := values[name]) is not None:
                 values[name] = record_from(record, nested)
-        for name, record in _LISTS.items():
+        for name, record in SHAPE.lists.items():
             values[name] = tuple([record_from(record, entry) for entry in values[name]])
         return cls._of(values if values.keys() == _NAMES else {name: values[name] for name in _NAMES})
 
@@ -211,41 +212,15 @@ class Task:
         return task
 
 
-_NESTED: dict[str, type[Any]] = {
-    "lease": Lease,
-    "cancel": CancelRequest,
-    "parent": ParentLink,
-    "subtasks": SubtaskCounts,
-    "error": TaskError,
-}
-_LISTS: dict[str, type[Any]] = {"steps": StepOutcome, "errors": TaskError, "history": HistoryEntry}
-_NAMES = frozenset(field.name for field in fields(Task))
+#: What is stored of a task, and where its document has times and users' values.
+SHAPE = shape_of(Task)
+TIMES = places_in(SHAPE, lambda shape: shape.times)
+USER_VALUES = places_in(SHAPE, lambda shape: shape.user_values)
+
+_NAMES = frozenset(SHAPE.names)
 _DEFAULTS = {field.name: field.default for field in fields(Task) if field.default is not MISSING}
-_FIELDS: dict[type[Any], tuple[str, ...]] = {
-    record: tuple(field.name for field in fields(record)) for record in (*_NESTED.values(), *_LISTS.values())
-}
-
-
-def _times_of(record: Any) -> tuple[str, ...]:
-    hints = get_type_hints(record)
-    return tuple(name for name, hint in hints.items() if hint is datetime or datetime in get_args(hint))
-
-
-def _records_of(record: Any, *, in_list: bool) -> dict[str, tuple[str, ...]]:
-    """The fields that hold other records, each with the times of that record."""
-    return {
-        name: _times_of(kind)
-        for name, hint in get_type_hints(record).items()
-        for kind in get_args(hint)
-        if is_dataclass(kind) and (get_origin(hint) is tuple) is in_list
-    }
-
-
+_FIELDS = {record: shape_of(record).names for record in (*SHAPE.records.values(), *SHAPE.lists.values())}
 _FIELD_SETS = {record: frozenset(names) for record, names in _FIELDS.items()}
-#: The fields that are times: of a task, of the records in it, and of those in its lists.
-TIMES = _times_of(Task)
-RECORD_TIMES = {name: times for name, times in _records_of(Task, in_list=False).items() if times}
-LIST_TIMES = _records_of(Task, in_list=True)
 
 
 def record_from(record: type[Any], document: Mapping[str, Any]) -> Any:

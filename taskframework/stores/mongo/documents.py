@@ -13,7 +13,7 @@ import orjson
 
 from taskframework.errors import TaskUnreadableError, ValueNotStorableError
 from taskframework.model.query import DeadMessage
-from taskframework.model.task import LIST_TIMES, RECORD_TIMES, TIMES, Task
+from taskframework.model.task import TIMES, USER_VALUES, Task
 from taskframework.model.values import Json
 
 logger = logging.getLogger(__name__)
@@ -21,7 +21,6 @@ logger = logging.getLogger(__name__)
 Document = dict[str, Any]
 Entry = TypeVar("Entry")
 
-_USER_VALUES = ("parameters", "progress", "result")
 _MESSAGE_FIELDS = tuple(field.name for field in fields(DeadMessage) if field.name not in {"id", "headers"})
 
 
@@ -62,7 +61,7 @@ def _is_special(name: object) -> bool:
 
 def document_of(task: Task) -> Document:
     """What the store keeps of a task."""
-    return _with_user_values(task.to_document(), stored)
+    return USER_VALUES.change(task.to_document(), stored)
 
 
 def task_of(document: Document) -> Task:
@@ -72,7 +71,7 @@ def task_of(document: Document) -> Task:
         TaskUnreadableError: if the document is none this release can read.
     """
     try:
-        return Task.from_document(_with_user_values(_with_zones(document), restored))
+        return Task.from_document(USER_VALUES.change(TIMES.change(document, moment), restored))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise TaskUnreadableError(str(document["_id"]), repr(error)[:200]) from error
 
@@ -95,36 +94,6 @@ def moment(stored: datetime) -> datetime:
     Remembered, because one group of writes stamps all its documents with the same few times.
     """
     return stored.replace(tzinfo=UTC)
-
-
-def _with_zones(document: Document) -> Document:
-    _set_zones(document, TIMES)
-    for name, times in RECORD_TIMES.items():
-        if (record := document.get(name)) is not None:
-            _set_zones(record, times)
-    for name, times in LIST_TIMES.items():
-        for entry in document.get(name, ()):
-            _set_zones(entry, times)
-    return document
-
-
-def _set_zones(record: Document, times: tuple[str, ...]) -> None:
-    for name in times:
-        if (time := record.get(name)) is not None:
-            record[name] = moment(time)
-
-
-def _with_user_values(document: Document, form: Callable[[Any], Any]) -> Document:
-    for name in _USER_VALUES:
-        document[name] = form(document[name])
-    for entry in document["history"]:
-        if entry["data"] is not None:
-            entry["data"] = form(entry["data"])
-    for entry in document.get("steps", ()):  # releases before they were there did not write any
-        entry["outcome"] = form(entry["outcome"])
-    if (subtasks := document["subtasks"]) is not None:
-        subtasks["plan"] = form(subtasks["plan"])
-    return document
 
 
 def dead_message_document(message: DeadMessage) -> Document:

@@ -11,10 +11,8 @@ import sqlite3
 from collections import OrderedDict
 from typing import NamedTuple
 
-import orjson
-
 from taskframework.model.status import CLAIMABLE
-from taskframework.stores.sqlite.rows import Stored, value_of
+from taskframework.stores.sqlite.rows import Stored
 
 #: Some five kilobytes each; a task that is being worked on is written again within moments.
 _REMEMBERED = 10_000
@@ -54,14 +52,7 @@ class KnownTasks:
     def read(self, task_id: str, *, whole: bool) -> Stored:
         """A task that is known, with the values of its user only if it is to be whole."""
         known = self._tasks[task_id]
-        if not whole:
-            return known
-        task = known.task.evolve(
-            parameters=orjson.loads(known.parameters),
-            progress=value_of(known.forms.get("progress")),
-            result=value_of(known.forms.get("result")),
-        )
-        return known._replace(task=task)
+        return known.whole() if whole else known
 
     def keep(self, row: Stored, length: int) -> None:
         """Remember what a transaction wrote: `length` characters of document."""
@@ -75,9 +66,7 @@ class KnownTasks:
             if is_new and task.status in CLAIMABLE:
                 return  # of a backlog the oldest are needed first
             self._tasks.popitem(last=False)
-        if task.parameters is not None or task.progress is not None or task.result is not None:
-            task = task.evolve(parameters=None, progress=None, result=None)
-        self._tasks[task.task_id] = row._replace(task=task)
+        self._tasks[task.task_id] = row.bare()
 
     def clear(self) -> None:
         self._tasks.clear()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import compress
-from operator import is_not
+from operator import attrgetter, is_not
 from typing import Any, NamedTuple, cast
 
 import orjson
@@ -14,7 +14,7 @@ import orjson
 from taskframework.clock import whole_milliseconds
 from taskframework.errors import TaskUnreadableError, ValueNotStorableError
 from taskframework.model.drivers import DRIVERS, Driver, missing_drivers
-from taskframework.model.task import LIST_TIMES, RECORD_TIMES, TIMES, CancelRequest, Task, record_from
+from taskframework.model.task import SHAPE, TIMES, CancelRequest, Task, record_from
 from taskframework.model.values import Json
 
 
@@ -39,11 +39,14 @@ MOVING = (
     "document",
 )
 
-_TIMES = frozenset(TIMES)
-#: Fields that hold records or what users gave.
-_NESTED = frozenset({*LIST_TIMES, *RECORD_TIMES, "parent", "subtasks", "progress", "result"})
+_TIMES = frozenset(SHAPE.times)
+#: Fields that hold records or what users gave; the parameters are in a table of their own.
+_NESTED = frozenset({*SHAPE.records, *SHAPE.lists, *SHAPE.user_values}) - {"parameters"}
 #: The other fields of a document: the record has all of them.
-_PLAIN = {"_id"} | {field.name for field in fields(Task)} - _NESTED
+_PLAIN = {"_id"} | set(SHAPE.names) - _NESTED
+
+_user_values = attrgetter(*SHAPE.user_values)
+_NO_VALUES = (None,) * len(SHAPE.user_values)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -86,6 +89,17 @@ class Stored(NamedTuple):
             return Stored(task, self.forms, self.parameters)
         forms = {**self.forms, **{name: _merged(name, self, changes[name]) for name in changed}}
         return Stored(task, forms, self.parameters)
+
+    def bare(self) -> Stored:
+        """The same without the values of its user: somebody has them who could change them in place."""
+        if _user_values(self.task) == _NO_VALUES:
+            return self
+        return self._replace(task=self.task.evolve(**dict.fromkeys(SHAPE.user_values)))
+
+    def whole(self) -> Stored:
+        """What `bare` was made of, with fresh values of its user."""
+        values = {name: value_of(self.forms.get(name)) for name in SHAPE.user_values}
+        return self._replace(task=self.task.evolve(**{**values, "parameters": orjson.loads(self.parameters)}))
 
     def document(self) -> dict[str, Any]:
         """What the file has besides the parameters."""
@@ -144,7 +158,7 @@ def read_row(row: TaskRow, *, with_parameters: bool = True) -> Stored:
         TaskUnreadableError: if the document is none this release can read.
     """
     try:
-        values = _with_times(orjson.loads(row.document))
+        values = TIMES.change(orjson.loads(row.document), datetime.fromisoformat)
         if with_parameters:
             values["parameters"] = orjson.loads(row.parameters)
         # Parsed a second time rather than copied: the forms must share nothing with the task.
@@ -156,9 +170,8 @@ def read_row(row: TaskRow, *, with_parameters: bool = True) -> Stored:
 
 def read_cancel(text: str) -> CancelRequest:
     """The wish to stop in a document, from its JSON."""
-    content = orjson.loads(text)
-    _parse(content, RECORD_TIMES["cancel"])
-    return cast(CancelRequest, record_from(CancelRequest, content))
+    document = TIMES.change({"cancel": orjson.loads(text)}, datetime.fromisoformat)
+    return cast(CancelRequest, record_from(CancelRequest, document["cancel"]))
 
 
 def to_json(value: Json) -> str:
@@ -183,7 +196,7 @@ def _maybe(value: datetime | None) -> int | None:
 
 def _merged(name: str, before: Stored, value: Any) -> Any:
     """The new form of a field; entries of a list that were there keep theirs."""
-    if name not in LIST_TIMES:
+    if name not in SHAPE.lists:
         return _form(name, value)
     known = zip(getattr(before.task, name), before.forms.get(name, ()), strict=True)
     kept = {id(entry): form for entry, form in known}
@@ -192,7 +205,7 @@ def _merged(name: str, before: Stored, value: Any) -> Any:
 
 def _form(name: str, value: Any) -> Any:
     """What may hold a user's values is written out at once: it could be changed in place later."""
-    if name in LIST_TIMES:
+    if name in SHAPE.lists:
         return tuple([_fragment(entry) for entry in value])
     return None if value is None else _fragment(value)
 
@@ -212,21 +225,3 @@ def _finer(values: Mapping[str, Any]) -> dict[str, Any]:
     if lease is not None and lease.expires_at.microsecond % 1000:
         changes["lease"] = replace(lease, expires_at=whole_milliseconds(lease.expires_at))
     return changes
-
-
-def _with_times(content: dict[str, Any]) -> dict[str, Any]:
-    """Turn the times of a parsed document into `datetime`, in place; user values that look like times stay text."""
-    _parse(content, TIMES)
-    for name, times in RECORD_TIMES.items():
-        if (record := content.get(name)) is not None:
-            _parse(record, times)
-    for name, times in LIST_TIMES.items():
-        for entry in content.get(name, ()):
-            _parse(entry, times)
-    return content
-
-
-def _parse(record: dict[str, Any], times: tuple[str, ...]) -> None:
-    for name in times:
-        if (text := record.get(name)) is not None:
-            record[name] = datetime.fromisoformat(text)

@@ -1,0 +1,77 @@
+"""What the stored records are made of, read from the types of their fields, so that no store lists fields by name.
+
+The type of a field says how it is kept: a `datetime` is a time; a record is a document within the document, a tuple of
+records a list of them; `Json` is a user's value, in which no name means anything to a store. A new field is one line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from datetime import datetime
+from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
+
+from taskframework.model.values import Json
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The names of a record's fields, and which of them hold what."""
+
+    names: tuple[str, ...]
+    times: tuple[str, ...]
+    user_values: tuple[str, ...]
+    records: Mapping[str, type[Any]]
+    lists: Mapping[str, type[Any]]
+
+
+class Places(NamedTuple):
+    """Where a document has values of one kind: in itself, in the records in it, and in those of its lists."""
+
+    own: tuple[str, ...]
+    records: tuple[tuple[str, tuple[str, ...]], ...]
+    lists: tuple[tuple[str, tuple[str, ...]], ...]
+
+    def change(self, document: dict[str, Any], form: Callable[[Any], Any]) -> dict[str, Any]:
+        """Put another form in the place of each value; what is None or missing stays so. Returns the same document."""
+        _change(document, self.own, form)
+        for name, inner in self.records:
+            if (record := document.get(name)) is not None:
+                _change(record, inner, form)
+        for name, inner in self.lists:
+            for record in document.get(name, ()):
+                for within in inner:  # not by a call: it would cost more than the change, for each entry of a history
+                    if (value := record.get(within)) is not None:
+                        record[within] = form(value)
+        return document
+
+
+def _change(document: dict[str, Any], names: tuple[str, ...], form: Callable[[Any], Any]) -> None:
+    for name in names:
+        if (value := document.get(name)) is not None:
+            document[name] = form(value)
+
+
+def shape_of(record: type[Any]) -> Shape:
+    """Read the shape of a record from its fields."""
+    hints = get_type_hints(record)
+    names = tuple(field.name for field in fields(record))
+    held: dict[str, type[Any]] = {
+        name: kind for name in names for kind in get_args(hints[name]) if isinstance(kind, type) and is_dataclass(kind)
+    }
+    return Shape(
+        names=names,
+        times=tuple(name for name in names if datetime in (hints[name], *get_args(hints[name]))),
+        user_values=tuple(name for name in names if hints[name] is Json),
+        records={name: kind for name, kind in held.items() if get_origin(hints[name]) is not tuple},
+        lists={name: kind for name, kind in held.items() if get_origin(hints[name]) is tuple},
+    )
+
+
+def places_in(shape: Shape, names_in: Callable[[Shape], tuple[str, ...]]) -> Places:
+    """Where a document of this shape has what `names_in` chooses, such as its times."""
+
+    def chosen(records: Mapping[str, type[Any]]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        return tuple((name, names) for name, kind in records.items() if (names := names_in(shape_of(kind))))
+
+    return Places(names_in(shape), chosen(shape.records), chosen(shape.lists))
