@@ -9,7 +9,7 @@ from typing import Any
 from taskframework.model.task import Task
 
 #: How far a store's clock, as far as a test knows it, may be from the time a write really happened.
-TOLERANCE = timedelta(seconds=5)
+TOLERANCE = timedelta(seconds=20)
 
 
 def differences(actual: Task, expected: Task, tolerance: timedelta = TOLERANCE) -> list[str]:
