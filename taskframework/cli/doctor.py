@@ -143,23 +143,25 @@ async def _tasks(store: TaskStore) -> Finding:
         return Finding("tasks", problems=[str(error)])
     found = {status.value: f"{count:,}" for status, count in counts.items() if count} or {"tasks": "none"}
     found["declared types"] = ", ".join(sorted(declaration.task_type for declaration in declared)) or "none"
-    if not undriven:
-        return Finding("tasks", found)
-    remedy = (
-        "Nothing will ever move these tasks on. This is a defect: keep their documents for a report, then cancel them "
-        "and submit them again. A RUNNING one has no worker that could end it after a cancel: delete its document from "
-        "the store instead."
-    )
-    return Finding("tasks", found, [*undriven, remedy])
+    return Finding("tasks", found, [_problem(undriven)] if undriven else [])
 
 
 async def _lack(store: TaskStore, task_id: str) -> str:
-    """What an undriven task lacks."""
+    """An undriven task, and which of the drivers it needs are missing."""
     task = await store.get(task_id, EVERYONE)
-    missing = [] if task is None else [f"{driver.name} ({driver.field})" for driver in missing_drivers(task)]
-    if task is None or not missing:  # it was moved or removed meanwhile
-        return f"Task {task_id} lacked a driver a moment ago."
-    return f"Task {task_id} is {task.status} and lacks its driver: {', '.join(missing)}."
+    if task is None or not (missing := missing_drivers(task)):
+        return f"{task_id} (moved on since)"
+    names = " and ".join(f"{driver.name} ({driver.field})" for driver in missing)
+    return f"{task_id} ({task.status}, without {names})"
+
+
+def _problem(undriven: Sequence[str]) -> str:
+    number = f"{len(undriven)} or more" if len(undriven) == _MOST_NAMED else str(len(undriven))
+    return (
+        f"{number} live tasks are without a driver, so nothing will ever move them: {', '.join(undriven)}. This is a "
+        "defect: keep their documents for a report, then cancel them and submit them again. A RUNNING one has no "
+        "worker that could end it after a cancel: delete its document from the store instead."
+    )
 
 
 def _print(finding: Finding) -> None:

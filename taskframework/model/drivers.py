@@ -50,7 +50,7 @@ class Driver:
 
     def time_of(self, task: Task) -> datetime | None:
         """When this driver is due for a task; None if it does not drive it."""
-        if task.status not in self.statuses or (self.unless and getattr(task, self.unless) is not None):
+        if task.status not in self._statuses or (self.unless and getattr(task, self.unless) is not None):
             return None
         return self._time_in(task)
 
@@ -62,7 +62,7 @@ class Driver:
 
     def is_missing(self, task: Task) -> bool:
         """Whether the task needs this time and is without it."""
-        if task.status not in self.needed_in or self._time_in(task) is not None:
+        if task.status not in self._needed_in or self._time_in(task) is not None:
             return False
         if self.needed_while_below is None:
             return True
@@ -76,8 +76,17 @@ class Driver:
         return cast(datetime | None, value)
 
     @cached_property
-    def _path(self) -> list[str]:
-        return self.field.split(".")
+    def _path(self) -> tuple[str, ...]:
+        return tuple(self.field.split("."))
+
+    # SQLite asks with each write. Looking through these few is quicker than the hash of a status, which is Python's.
+    @cached_property
+    def _statuses(self) -> tuple[TaskStatus, ...]:
+        return tuple(self.statuses)
+
+    @cached_property
+    def _needed_in(self) -> tuple[TaskStatus, ...]:
+        return tuple(self.needed_in)
 
 
 #: The sweeper sends a message for the task.
@@ -111,7 +120,7 @@ OUTBOX = Driver(
     needed_while_below=("published_sequence", "sequence"),
 )
 
-DRIVERS = (DISPATCH, LEASE, DEADLINE, OUTBOX)
+DRIVERS: tuple[Driver, ...] = (DISPATCH, LEASE, DEADLINE, OUTBOX)
 
 
 def missing_drivers(task: Task) -> list[Driver]:

@@ -13,25 +13,27 @@ from tests.support.command import Folder
 
 
 def plant_undriven(store: TaskStore) -> None:
-    """Store one healthy task, and two that lost what drives them."""
+    """Store one healthy task, and two that lost what drives them: `unsent` and `unleased`."""
 
     async def plant() -> None:
         await store.open()
-        later = store.now() + timedelta(hours=1)
-        await store.insert(new_task(now=store.now(), not_before=later, task_type="count-words"))
-        await store.insert(new_task(now=store.now(), next_dispatch_at=None, task_type="count-words"))
-        await store.insert(new_task(now=store.now(), status=TaskStatus.RUNNING, next_dispatch_at=None))
+        now = store.now()
+        await store.insert(new_task(now=now, not_before=now + timedelta(hours=1), task_type="count-words"))
+        await store.insert(new_task(task_id="unsent", now=now, next_dispatch_at=None, publish_at=None))
+        await store.insert(new_task(task_id="unleased", now=now, status=TaskStatus.RUNNING, next_dispatch_at=None))
         await store.close()
 
     asyncio.run(plant())
 
 
 def finding_of_undriven(folder: Folder, env: Mapping[str, str]) -> None:
-    """`doctor` counts them, says what to do, and finds nothing else."""
+    """`doctor` names them and what each of them lacks, says what to do, and finds nothing else."""
     found = folder.json("doctor", "--app", "program", code=1, env=env)
     problems = {finding["part"]: finding["problems"] for finding in found["findings"] if finding["problems"]}
     assert problems.keys() == {"tasks"}, problems
     (problem,) = problems["tasks"]
-    assert problem.startswith("2 live tasks have no due time, lease or children")
+    assert problem.startswith("2 live tasks are without a driver, so nothing will ever move them: ")
+    assert "unsent (QUEUED, without dispatch (next_dispatch_at) and outbox (publish_at))" in problem
+    assert "unleased (RUNNING, without lease (lease.expires_at))" in problem
     assert "keep their documents for a report, then cancel them and submit them again" in problem
     assert "A RUNNING one has no worker that could end it after a cancel: delete its document" in problem

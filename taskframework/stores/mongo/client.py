@@ -68,9 +68,7 @@ class RawCollection(Protocol):
     def replace_one(self, filter: Document, replacement: Any, **options: Any) -> Awaitable[Any]: ...
     def bulk_write(self, requests: Any, ordered: bool = True) -> Awaitable[Any]: ...
     def update_many(self, filter: Document, update: Any, **options: Any) -> Awaitable[Any]: ...
-    def delete_one(self, filter: Document) -> Awaitable[Any]: ...
     def delete_many(self, filter: Document, **options: Any) -> Awaitable[Any]: ...
-    def count_documents(self, filter: Document) -> Awaitable[int]: ...
     def drop_index(self, name: str) -> Awaitable[Any]: ...
     def drop(self) -> Awaitable[Any]: ...
     def create_indexes(self, indexes: Any) -> Awaitable[list[str]]: ...
@@ -131,10 +129,6 @@ class Collection:
                 return
             yield found
 
-    async def count(self, filter: Document) -> int:
-        with driver_errors():
-            return await self._raw.count_documents(filter)
-
     async def count_all(self) -> int:
         """How many documents there are, as the server keeps count; after a crash of it a little wrong."""
         with driver_errors():
@@ -161,11 +155,6 @@ class Collection:
         command = {"findAndModify": self._raw.name, "query": filter, "update": list(update), "new": True, "hint": BY_ID}
         reply = await self._write_once(command, points)
         return cast("Document | None", _with_plain_integers(reply["value"]))
-
-    async def update_many(self, filter: Document, update: Sequence[Any], points: Points = ()) -> None:
-        with driver_errors():
-            await self._raw.update_many(filter, list(update))
-            await failpoint.replied(points, _broken)
 
     async def update_these(self, filter: Document, update: Sequence[Any], points: Points) -> int:
         """Make one update of the documents that the filter names by their ids; how many matched."""
@@ -212,10 +201,6 @@ class Collection:
         if doubts:
             raise StoreUnavailableError(f"MongoDB: {doubts[0]['errmsg']}.")
         return reply
-
-    async def delete_one(self, filter: Document) -> bool:
-        with driver_errors():
-            return bool((await self._raw.delete_one(filter)).deleted_count)
 
     async def delete_these(self, ids: Sequence[str], filter: Document, points: Points = ()) -> int:
         """Delete the documents of these ids that match; how many those were."""

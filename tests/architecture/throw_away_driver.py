@@ -1,0 +1,76 @@
+"""A program with one more driver, added as `docs/adding/driver.md` says. Writes what the store makes of it.
+
+A process of its own: the stores derive from the drivers when they are imported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from datetime import datetime, timedelta
+from typing import Any
+
+from taskframework.model import drivers
+from taskframework.model.drivers import Driver, missing_drivers
+from taskframework.model.scope import EVERYONE
+from taskframework.model.status import TaskStatus
+
+#: A task that waits is to be looked at again. The field is one of those that a task has.
+WAKE = Driver(
+    name="wake",
+    field="spawn_at",
+    index="wake",
+    statuses=frozenset({TaskStatus.WAITING}),
+    needed_in=frozenset({TaskStatus.WAITING}),
+    unless="cancel",
+)
+drivers.DRIVERS += (WAKE,)
+
+MIGRATION = """
+ALTER TABLE tasks ADD COLUMN spawn_at INTEGER;
+CREATE INDEX tasks_to_wake ON tasks (spawn_at) WHERE spawn_at IS NOT NULL;
+"""
+
+
+async def main(url: str) -> dict[str, Any]:
+    # Only now, since the driver has to be there first.
+    from taskframework.clock import SystemClock
+    from taskframework.settings import Settings
+    from taskframework.stores.sqlite import connection, inspection
+    from taskframework.stores.sqlite.migrate import migrations
+    from taskframework.testing.factories import new_task
+    from taskframework.wiring import build_store
+
+    for module in (connection, inspection):
+        vars(module)["migrations"] = lambda: [*migrations(), MIGRATION]
+    store = build_store(Settings.model_validate({"store": {"url": url}}), SystemClock())
+    await store.open()
+    try:
+        now = store.now()
+        times: dict[str, datetime | None] = {
+            "late": now - timedelta(hours=2),
+            "due": now - timedelta(hours=1),
+            "early": now + timedelta(hours=1),
+            "undriven": None,
+        }
+        for name, time in times.items():
+            await store.insert(
+                new_task(task_id=name, now=now, status=TaskStatus.WAITING, next_dispatch_at=None, spawn_at=time)
+            )
+        await store.insert(new_task(task_id="queued", now=now, spawn_at=times["late"]))
+        undriven = await store.undriven(10)
+        tasks = [await store.get(task_id, EVERYONE) for task_id in undriven]
+        return {
+            "due": [task.task_id for task in await store.due(WAKE, 10)],
+            "upcoming": [task.task_id for task in await store.upcoming(WAKE, 10)],
+            "undriven": undriven,
+            "missing": [driver.name for task in tasks if task is not None for driver in missing_drivers(task)],
+            "problems": list((await store.inspect()).problems),
+        }
+    finally:
+        await store.close()
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(asyncio.run(main(sys.argv[1]))))
