@@ -23,7 +23,7 @@ from taskframework.model.marks import MarkPublished
 from taskframework.model.task import Task
 from taskframework.model.view import public_view
 from taskframework.stores.base import TaskStore
-from taskframework.stores.marking import Marking
+from taskframework.stores.delayed_marks import DelayedMarks
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class ExternalEventBridge:
         self._waiting: OrderedDict[str, _Waiting] = OrderedDict()
         self._marks: OrderedDict[str, int] = OrderedDict()
         self._pump: asyncio.Task[None] | None = None
-        self._marking = Marking(MarkPublished, self._write_marks)
+        self._delayed_marks = DelayedMarks(MarkPublished, self._write_marks)
 
     def hear(self, event: TaskEvent) -> None:
         """Take note of a task; publication goes on by itself."""
@@ -82,7 +82,7 @@ class ExternalEventBridge:
         """Wait until everything heard so far is published and marked, or given up on."""
         while self._pump is not None:
             await asyncio.wait([self._pump])
-        await self._marking.drain()
+        await self._delayed_marks.drain()
 
     async def _run(self) -> None:
         try:
@@ -112,7 +112,7 @@ class ExternalEventBridge:
         # Also without events: what was published before may lack its mark, and would come back from the relay for ever.
         for waiting in group:
             if waiting.task.sequence > waiting.task.published_sequence:
-                self._marking.add(waiting.task.task_id, self._remember(waiting.task))
+                self._delayed_marks.add(waiting.task.task_id, self._remember(waiting.task))
 
     def _events(self, waiting: _Waiting) -> list[ExternalEvent]:
         task = waiting.task

@@ -18,13 +18,13 @@ MAX_DOUBLINGS = 16
 
 
 def redispatch_delay(dispatches: int, first: timedelta, longest: timedelta) -> timedelta:
-    """How long a published message has before its task is due again: doubling, so that a backlog is never flooded."""
+    """How long after a message its task is due again: twice as long each time, so that a backlog is never flooded."""
     doublings: int = 2 ** min(dispatches, MAX_DOUBLINGS)
     return min(first * doublings, longest)
 
 
 class Mark(Protocol):
-    """A write that nobody waits to read: it either still applies or is not needed any more."""
+    """A write whose outcome nobody reads: it either still applies or is not needed any more."""
 
     @property
     def task_id(self) -> str: ...
@@ -40,8 +40,8 @@ class MarkDispatched:
     dispatch_epoch: int
     first: timedelta
     longest: timedelta
-    #: When the task was due as the message was sent. If that has changed, somebody knows better: the message was handed
-    #: over, or another one was sent. None does not look.
+    #: The due time of the task when the message was sent. If the task has another one by now, the mark does not apply:
+    #: the message was handed back, or another one was sent. With None any due time will do.
     due: datetime | None = None
 
     def apply(self, task: Task, now: datetime) -> Task | None:

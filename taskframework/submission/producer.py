@@ -26,7 +26,7 @@ from taskframework.model.message import TaskMessage
 from taskframework.model.status import CLAIMABLE
 from taskframework.model.task import Task
 from taskframework.stores.base import TaskStore
-from taskframework.stores.marking import MOMENT, Marking
+from taskframework.stores.delayed_marks import LONGEST_DELAY, DelayedMarks
 from taskframework.telemetry import current_traceparent, is_tracing, span
 
 logger = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class DispatchPolicy:
     redispatch_max: timedelta = timedelta(minutes=15)
     delay_limit: timedelta = timedelta(minutes=10)
     #: How long the mark of a confirmed message waits; most tasks are claimed by then and need none.
-    mark_after: timedelta = MOMENT
+    mark_after: timedelta = LONGEST_DELAY
     #: Tasks that wait to be published; what comes beyond is left to the sweeper, so that memory stays bounded.
     max_pending: int = 20_000
 
@@ -72,7 +72,7 @@ class TaskMessageProducer:
         self._outgoing: deque[tuple[Task, timedelta | None]] = deque()
         self._senders = Background()
         self._timers = Background()
-        self._marking = Marking(MarkDispatched, self._write_marks, policy.mark_after)
+        self._delayed_marks = DelayedMarks(MarkDispatched, self._write_marks, policy.mark_after)
 
     def hear(self, event: TaskEvent) -> None:
         """Listener for every event after which a task is claimable."""
@@ -110,7 +110,7 @@ class TaskMessageProducer:
         """Finish what is being published; forget the timers, the store has their times."""
         await end(*self._timers.tasks)
         await self.sent()
-        await self._marking.drain()
+        await self._delayed_marks.drain()
 
     def _publish(self, task: Task, delay: timedelta | None) -> None:
         self._outgoing.append((task, delay))
@@ -129,7 +129,7 @@ class TaskMessageProducer:
 
     def _mark(self, task: Task) -> None:
         policy, epoch, due = self._policy, task.dispatch_epoch, task.next_dispatch_at
-        self._marking.add(task.task_id, epoch, policy.redispatch, policy.redispatch_max, due)
+        self._delayed_marks.add(task.task_id, epoch, policy.redispatch, policy.redispatch_max, due)
 
     async def _write_marks(self, marks: Sequence[MarkDispatched]) -> None:
         await failpoint.reached("dispatch.before_mark")

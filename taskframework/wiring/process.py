@@ -12,7 +12,7 @@ from taskframework.observability.metrics import Metrics
 from taskframework.operations.collector import DeadLetterCollector
 from taskframework.operations.health import Health
 from taskframework.recovery.topology import TopologyRepair
-from taskframework.stores.marking import MOMENT
+from taskframework.stores.delayed_marks import LONGEST_DELAY
 from taskframework.submission.producer import DispatchPolicy, TaskMessageProducer
 from taskframework.wiring.listeners import register_listeners
 from taskframework.wiring.process_services import ProcessServices
@@ -60,7 +60,7 @@ def _dispatch_policy(services: StoreServices) -> DispatchPolicy:
         recovery.redispatch,
         recovery.redispatch_max,
         services.settings.broker.delay_limit,
-        mark_after=min(MOMENT, recovery.dispatch_grace * 2 / 5),
+        mark_after=min(LONGEST_DELAY, recovery.dispatch_grace * 2 / 5),
     )
 
 

@@ -40,7 +40,7 @@ async def main(url: str) -> dict[str, Any]:
     from taskframework.stores.sqlite import connection, inspection
     from taskframework.stores.sqlite.migrate import migrations
     from taskframework.testing.factories import new_task
-    from taskframework.wiring import build_store
+    from taskframework.wiring.adapters import build_store
 
     for module in (connection, inspection):
         vars(module)["migrations"] = lambda: [*migrations(), MIGRATION]

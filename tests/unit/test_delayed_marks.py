@@ -13,8 +13,8 @@ import pytest
 
 from taskframework.errors import StoreUnavailableError
 from taskframework.model.marks import MarkPublished
-from taskframework.stores import marking as module
-from taskframework.stores.marking import Marking
+from taskframework.stores import delayed_marks as module
+from taskframework.stores.delayed_marks import DelayedMarks
 from taskframework.testing.eventually import eventually
 
 LONG = timedelta(hours=1)
@@ -50,7 +50,7 @@ async def _settled() -> None:
 
 async def test_marks_wait_and_travel_together_the_newest_of_each_task() -> None:
     writes = Writes()
-    marking = Marking(MarkPublished, writes, LONG)
+    marking = DelayedMarks(MarkPublished, writes, LONG)
     marking.add("t1", 1)
     marking.add("t2", 1)
     marking.add("t1", 2)
@@ -62,7 +62,7 @@ async def test_marks_wait_and_travel_together_the_newest_of_each_task() -> None:
 
 async def test_a_mark_is_written_after_its_moment() -> None:
     writes = Writes()
-    marking = Marking(MarkPublished, writes, timedelta(milliseconds=1))
+    marking = DelayedMarks(MarkPublished, writes, timedelta(milliseconds=1))
     marking.add("t1", 1)
     await eventually(lambda: writes.groups)
     assert writes.groups == [[mark(1)]]
@@ -70,19 +70,19 @@ async def test_a_mark_is_written_after_its_moment() -> None:
 
 async def test_a_crowd_leaves_in_small_writes_each_mark_once_and_in_order() -> None:
     writes = Writes()
-    marking = Marking(MarkPublished, writes, timedelta(milliseconds=10))
-    marks = [mark(number) for number in range(3 * module._FEW)]
+    marking = DelayedMarks(MarkPublished, writes, timedelta(milliseconds=10))
+    marks = [mark(number) for number in range(3 * module._UNDIVIDED)]
     for one in marks:
         marking.add(one.task_id, one.sequence)
     await eventually(lambda: sum(map(len, writes.groups)) == len(marks))
     assert [one for group in writes.groups for one in group] == marks
-    assert max(map(len, writes.groups)) <= module._FEW
+    assert max(map(len, writes.groups)) <= module._UNDIVIDED
 
 
 async def test_what_comes_while_a_crowd_leaves_waits_for_its_own_moment() -> None:
     writes = Writes()
     writes.gate.clear()
-    marking = Marking(MarkPublished, writes, timedelta(milliseconds=10))
+    marking = DelayedMarks(MarkPublished, writes, timedelta(milliseconds=10))
     for number in range(3):
         marking.add(f"t{number}", 1)
     await eventually(lambda: writes.groups)
@@ -94,7 +94,7 @@ async def test_what_comes_while_a_crowd_leaves_waits_for_its_own_moment() -> Non
     await marking.drain()
 
 
-class Quick(Marking[MarkPublished]):
+class Quick(DelayedMarks[MarkPublished]):
     """Its time passes by resting, and by whatever a write adds."""
 
     def __init__(self, write: Any, moment: timedelta) -> None:
@@ -145,13 +145,13 @@ async def test_a_mark_waits_for_its_moment_by_the_clock() -> None:
 
 async def test_many_do_not_wait() -> None:
     writes = Writes()
-    marking = Marking(MarkPublished, writes, LONG)
-    for number in range(module._MANY):
+    marking = DelayedMarks(MarkPublished, writes, LONG)
+    for number in range(module._MOST_WAITING):
         marking.add(f"t{number}", 1)
     await _settled()
     written = [len(group) for group in writes.groups]
-    assert sum(written) == module._MANY
-    assert max(written) <= module._TOGETHER
+    assert sum(written) == module._MOST_WAITING
+    assert max(written) <= module._MOST_IN_A_WRITE
     marking.add("t0", 2)
     await _settled()
     assert len(writes.groups) == len(written), "the next ones wait again"
@@ -161,7 +161,7 @@ async def test_many_do_not_wait() -> None:
 async def test_what_comes_during_a_write_is_drained_too() -> None:
     writes = Writes()
     writes.gate.clear()
-    marking = Marking(MarkPublished, writes, timedelta(milliseconds=20))
+    marking = DelayedMarks(MarkPublished, writes, timedelta(milliseconds=20))
     marking.add("t1", 1)
     draining = asyncio.create_task(marking.drain())
     await _settled()
@@ -177,14 +177,14 @@ async def test_what_comes_during_a_write_is_drained_too() -> None:
 async def test_marks_that_could_not_be_written_are_left_to_the_repairs_and_hold_up_no_others(
     caplog: pytest.LogCaptureFixture, error: Exception, level: str
 ) -> None:
-    caplog.set_level("DEBUG", "taskframework.stores.marking")
+    caplog.set_level("DEBUG", "taskframework.stores.delayed_marks")
     writes = Writes()
     writes.error = error
-    marking = Marking(MarkPublished, writes, LONG)
-    for number in range(2 * module._TOGETHER):
+    marking = DelayedMarks(MarkPublished, writes, LONG)
+    for number in range(2 * module._MOST_IN_A_WRITE):
         marking.add(f"t{number}", 1)
     await marking.drain()
-    assert sum(map(len, writes.groups)) == 2 * module._TOGETHER
+    assert sum(map(len, writes.groups)) == 2 * module._MOST_IN_A_WRITE
     assert {record.levelname for record in caplog.records} == {level}
     writes.error = None
     marking.add("t1", 2)
@@ -194,7 +194,7 @@ async def test_marks_that_could_not_be_written_are_left_to_the_repairs_and_hold_
 
 async def test_draining_nothing_ends_at_once_and_it_works_again_afterwards() -> None:
     writes = Writes()
-    marking = Marking(MarkPublished, writes, LONG)
+    marking = DelayedMarks(MarkPublished, writes, LONG)
     await marking.drain()
     for sequence in (1, 2):
         marking.add("t1", sequence)
@@ -204,7 +204,7 @@ async def test_draining_nothing_ends_at_once_and_it_works_again_afterwards() -> 
 
 async def test_a_write_runs_in_no_context_of_who_gave_the_first_mark() -> None:
     writes = Writes()
-    marking = Marking(MarkPublished, writes, LONG)
+    marking = DelayedMarks(MarkPublished, writes, LONG)
     token = _somebody.set("a task")
     marking.add("t1", 1)
     _somebody.reset(token)

@@ -1,4 +1,4 @@
-"""Marks that can wait for a moment, gathered into few writes.
+"""Marks that can wait for a moment, gathered into few writes (a mark is a write that nobody waits to read).
 
 A published or dispatched mark spares a repair that is seconds away. Written a moment later, together with the marks of
 other tasks, it costs a fraction; and often it is not needed any more, because the task has moved on.
@@ -24,28 +24,30 @@ logger = logging.getLogger(__name__)
 
 MarkT = TypeVar("MarkT", bound=Mark)
 
-#: How long a mark waits for company, and for a newer one in its place: well below the time after which a repair looks.
-MOMENT = timedelta(seconds=2)
-#: The steps in which a moment passes. Marks leave as steadily as they came, not all at the end of it: a single large
-#: write would hold up whatever else comes to the store just then.
+#: How long a mark waits for others, and for a newer one in its place. Repairs look after five seconds and more, so the
+#: mark is there well before.
+LONGEST_DELAY = timedelta(seconds=2)
+#: Into how many ticks the delay is divided. In each tick the marks leave that came one delay before, so they leave as
+#: steadily as they came: one large write at the end would hold up whatever else comes to the store just then.
 _TICKS = 10
-#: The marks of a tick leave in so many writes, with a pause before the next; few enough of them in one.
-_WRITES = 4
-_FEW = 50
-#: So many are written without waiting for more.
-_MANY = 10_000
-#: Marks of one write; a store need not cope with more.
-_TOGETHER = 2_000
+#: Into how many writes the marks of one tick are divided, with a pause between them.
+_WRITES_OF_A_TICK = 4
+#: Marks that are not worth dividing: one write of them takes a few milliseconds.
+_UNDIVIDED = 50
+#: When this many marks wait, they are written at once, so that memory stays bounded.
+_MOST_WAITING = 10_000
+#: The most marks in one write; a store need not cope with more.
+_MOST_IN_A_WRITE = 2_000
 
 
-class Marking(Generic[MarkT]):
+class DelayedMarks(Generic[MarkT]):
     """Collects marks of one kind, the newest of each task, and writes them a moment later."""
 
     def __init__(
         self,
         make: Callable[..., MarkT],
         write: Callable[[Sequence[MarkT]], Awaitable[None]],
-        moment: timedelta = MOMENT,
+        delay: timedelta = LONGEST_DELAY,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         """Start with none.
@@ -53,14 +55,15 @@ class Marking(Generic[MarkT]):
         Args:
             make: makes a mark of a task's id and its other values.
             write: writes some. What it fails at is left to the repairs.
-            moment: how long a mark waits.
+            delay: how long a mark waits.
             now: seconds on a clock that nobody sets.
         """
         self._now = now
         self._make = make
         self._write = write
-        self._moment = moment.total_seconds()
-        #: The other values by task. Thousands wait, and the garbage collector passes over tuples of plain values.
+        self._delay = delay.total_seconds()
+        #: The values of each mark besides its task's id, by that id. Not the marks themselves: thousands wait, and the
+        #: garbage collector passes over tuples of plain values.
         self._waiting: dict[str, tuple[Any, ...]] = {}
         self._is_due = asyncio.Event()
         self._pump: asyncio.Task[None] | None = None
@@ -68,7 +71,7 @@ class Marking(Generic[MarkT]):
     def add(self, task_id: str, *values: Any) -> None:
         """Have a mark with these values written soon, in the place of an older one on the same task."""
         self._waiting[task_id] = values
-        if len(self._waiting) >= _MANY:
+        if len(self._waiting) >= _MOST_WAITING:
             self._is_due.set()
         if self._pump is None:
             # In a context of its own: the pump outlives who gave it the first mark.
@@ -78,10 +81,10 @@ class Marking(Generic[MarkT]):
         """Write at once what waits; return when it is written."""
         while self._pump is not None:
             self._is_due.set()
-            await asyncio.wait([self._pump], timeout=self._moment)
+            await asyncio.wait([self._pump], timeout=self._delay)
 
     async def _run(self) -> None:
-        tick, since = self._moment / _TICKS, self._now()
+        tick, since = self._delay / _TICKS, self._now()
         ages: deque[tuple[float, int]] = deque()  # of those that wait: since when at the longest, and how many
         try:
             while self._waiting:
@@ -91,15 +94,17 @@ class Marking(Generic[MarkT]):
                 if self._is_due.is_set():
                     self._is_due.clear()
                     ages.clear()
-                    await self._write_oldest(len(self._waiting), _TOGETHER, pause=0)
+                    await self._write_oldest(len(self._waiting), _MOST_IN_A_WRITE, pause=0)
                     continue
                 ripe = 0
                 # By time, not by ticks: these take longer while the store is slow, and the repairs do not wait.
                 # Half a tick early is better than a whole one late, which rounding would make of the last tick.
-                while ages and ages[0][0] + self._moment - tick / 2 <= since:
+                while ages and ages[0][0] + self._delay - tick / 2 <= since:
                     ripe += ages.popleft()[1]
                 await self._write_oldest(
-                    ripe, min(max(_FEW, ripe // _WRITES + 1), _TOGETHER), pause=tick / (_WRITES + 1)
+                    ripe,
+                    min(max(_UNDIVIDED, ripe // _WRITES_OF_A_TICK + 1), _MOST_IN_A_WRITE),
+                    pause=tick / (_WRITES_OF_A_TICK + 1),
                 )
         finally:
             self._pump = None
