@@ -23,8 +23,8 @@ from structlog.typing import EventDict
 
 
 @dataclass(slots=True, eq=False)
-class AttemptMark:
-    """An attempt as its code carries it along."""
+class AttemptCode:
+    """The code of one attempt. Whatever it starts carries this along."""
 
     task_type: str
     task_id: str
@@ -34,7 +34,7 @@ class AttemptMark:
 
 
 #: The attempt whose code runs here; whatever that code starts on the loop inherits it.
-running_attempt: ContextVar[AttemptMark | None] = ContextVar("running_attempt", default=None)
+running_code: ContextVar[AttemptCode | None] = ContextVar("running_code", default=None)
 
 #: What `logging` keeps for itself; a field of such a name would be refused with a KeyError.
 _NAMES_OF_LOGGING = {*vars(logging.makeLogRecord({})), "message", "asctime"} - {"exc_info", "stack_info"}
@@ -43,13 +43,13 @@ _tracer = trace.get_tracer("taskframework")
 
 
 @contextmanager
-def code_of(attempt: AttemptMark) -> Iterator[None]:
+def running_as(code: AttemptCode) -> Iterator[None]:
     """What runs inside, and what is started there, is the code of this attempt."""
-    before = running_attempt.set(attempt)
+    before = running_code.set(code)
     try:
         yield
     finally:
-        running_attempt.reset(before)
+        running_code.reset(before)
 
 
 def context_of(task: asyncio.Task[Any]) -> Context:

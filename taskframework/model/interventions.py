@@ -23,14 +23,23 @@ from taskframework.model.transitions import (
 )
 
 
+class _Alone:
+    """A write for itself. Nobody asks for it again, so none is recognised."""
+
+    __slots__ = ()
+    group: ClassVar[Group] = "single"
+
+    def won(self, task: Task) -> bool:
+        return False
+
+
 @dataclass(frozen=True, slots=True)
-class Reap:
+class Reap(_Alone):
     """RUNNING with an expired lease → RETRYING, DEAD_LETTER or CANCELLED, without needing the task's code.
 
     The first crash retries at once; later ones wait `delay`. `max_crashes` crashes make a poison task.
     """
 
-    group: ClassVar[Group] = "single"
     failpoint: ClassVar[str] = "reap.after_write"
     task_id: str
     fencing_token: int
@@ -63,18 +72,14 @@ class Reap:
             return TaskStatus.DEAD_LETTER
         return TaskStatus.RETRYING
 
-    def won(self, task: Task) -> bool:
-        return False
-
 
 LEASE_EXPIRED = "The worker stopped renewing its lease: it died, hung or lost the store."
 
 
 @dataclass(frozen=True, slots=True)
-class Cancel:
+class Cancel(_Alone):
     """A task at rest → CANCELLED; a running one is asked to stop."""
 
-    group: ClassVar[Group] = "single"
     failpoint: ClassVar[str] = "cancel.after_write"
     task_id: str
     scope: Scope
@@ -90,15 +95,11 @@ class Cancel:
             return with_event(asked, "cancel_requested", now, data=data)
         return with_event(at_rest(asked, TaskStatus.CANCELLED, now), "cancelled", now, data=data)
 
-    def won(self, task: Task) -> bool:
-        return False
-
 
 @dataclass(frozen=True, slots=True)
-class Expire:
+class Expire(_Alone):
     """A live task past its deadline: FAILED at rest, asked to stop when running."""
 
-    group: ClassVar[Group] = "single"
     failpoint: ClassVar[str] = "expire.after_write"
     task_id: str
 
@@ -111,15 +112,11 @@ class Expire:
         error = framework_error("deadline", DEADLINE_PASSED, retryable=False, attempt=task.attempts, at=now)
         return with_event(at_rest(with_error(asked, error), TaskStatus.FAILED, now), "failed", now)
 
-    def won(self, task: Task) -> bool:
-        return False
-
 
 @dataclass(frozen=True, slots=True)
-class Postpone:
+class Postpone(_Alone):
     """Nobody here can run it (unknown type, newer version): tried again later, DEAD_LETTER after `limit` times."""
 
-    group: ClassVar[Group] = "single"
     failpoint: ClassVar[str] = "claim.postponed"
     task_id: str
     dispatch_epoch: int
@@ -136,21 +133,17 @@ class Postpone:
         dead = at_rest(with_error(postponed, error), TaskStatus.DEAD_LETTER, now)
         return with_event(dead, "dead_letter", now)
 
-    def won(self, task: Task) -> bool:
-        return False
-
 
 NO_HANDLER = "No worker that received it could run this type and version."
 
 
 @dataclass(frozen=True, slots=True)
-class Replay:
+class Replay(_Alone):
     """FAILED, DEAD_LETTER or CANCELLED → QUEUED as a new generation; the fencing token goes on counting.
 
     The steps stay: what was done is done, and a replay is there to do the rest.
     """
 
-    group: ClassVar[Group] = "single"
     failpoint: ClassVar[str] = "replay.after_write"
     task_id: str
     scope: Scope
@@ -180,6 +173,3 @@ class Replay:
             report_to_parent=False,
         )
         return with_event(queued, "replayed", now, data={"by": self.by})
-
-    def won(self, task: Task) -> bool:
-        return False

@@ -7,7 +7,7 @@ pipeline write, and the conformance suite holds both to the same documents.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import ClassVar, Literal, Protocol
 
@@ -175,17 +175,33 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class ReportProgress:
-    """The running task says how far it is. No lifecycle event, so no sequence."""
+class _OfAttempt:
+    """A write of the worker that runs the task: refused when the claim is not the one the task runs under."""
 
     group: ClassVar[Group] = "settle"
-    failpoint: ClassVar[str] = "execute.middle"
     fence: Fence
-    progress: Json = field(repr=False)
 
     @property
     def task_id(self) -> str:
         return self.fence.task_id
+
+
+@dataclass(frozen=True, slots=True)
+class _Settlement(_OfAttempt):
+    """The end of an attempt. It leaves its claim id in the task, which recognises it when it is asked for again."""
+
+    worker_id: str
+
+    def won(self, task: Task) -> bool:
+        return task.last_claim_id == self.fence.claim_id
+
+
+@dataclass(frozen=True, slots=True)
+class ReportProgress(_OfAttempt):
+    """The running task says how far it is. No lifecycle event, so no sequence."""
+
+    failpoint: ClassVar[str] = "execute.middle"
+    progress: Json = field(repr=False)
 
     def apply(self, task: Task, now: datetime) -> Task | None:
         if not self.fence.holds(task):
@@ -197,18 +213,12 @@ class ReportProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordStep:
+class RecordStep(_OfAttempt):
     """The running task did a step of its work. No lifecycle event; the first outcome of a step stays."""
 
-    group: ClassVar[Group] = "settle"
     failpoint: ClassVar[str] = "step.after_write"
-    fence: Fence
     step: str
     outcome: Json = field(repr=False)
-
-    @property
-    def task_id(self) -> str:
-        return self.fence.task_id
 
     def apply(self, task: Task, now: datetime) -> Task | None:
         if not self.fence.holds(task):
@@ -222,18 +232,11 @@ class RecordStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Complete:
+class Complete(_Settlement):
     """RUNNING → COMPLETED. A pending cancel does not stop it: the work was done."""
 
-    group: ClassVar[Group] = "settle"
     failpoint: ClassVar[str] = "settle.after_write"
-    fence: Fence
-    worker_id: str
     result: Json = field(repr=False)
-
-    @property
-    def task_id(self) -> str:
-        return self.fence.task_id
 
     def apply(self, task: Task, now: datetime) -> Task | None:
         if not self.fence.holds(task):
@@ -243,39 +246,27 @@ class Complete:
         )
         return with_event(done, "completed", now, worker_id=self.worker_id)
 
-    def won(self, task: Task) -> bool:
-        return task.last_claim_id == self.fence.claim_id
-
 
 @dataclass(frozen=True, slots=True)
-class Fail:
+class Fail(_Settlement):
     """RUNNING → RETRYING, FAILED, DEAD_LETTER or CANCELLED, decided in the write: no cancel slips in between."""
 
-    group: ClassVar[Group] = "settle"
     failpoint: ClassVar[str] = "settle.after_write"
-    fence: Fence
-    worker_id: str
     error: TaskError
     retryable: bool
     delay: timedelta
 
-    @property
-    def task_id(self) -> str:
-        return self.fence.task_id
-
     def apply(self, task: Task, now: datetime) -> Task | None:
         if not self.fence.holds(task):
             return None
-        failed = with_error(task.evolve(last_claim_id=self.fence.claim_id), self._at(task, now))
+        error = replace(self.error, attempt=task.attempts, at=now)
+        failed = with_error(task.evolve(last_claim_id=self.fence.claim_id), error)
         status = self._status(task)
         if status is TaskStatus.RETRYING:
             failed = claimable_at(failed, status, now + self.delay)
         else:
             failed = at_rest(failed, status, now)
         return with_event(failed, status.lower(), now, worker_id=self.worker_id, data=reason_of(self.error))
-
-    def won(self, task: Task) -> bool:
-        return task.last_claim_id == self.fence.claim_id
 
     def _status(self, task: Task) -> TaskStatus:
         if task.cancel is not None:
@@ -284,31 +275,12 @@ class Fail:
             return TaskStatus.FAILED
         return TaskStatus.DEAD_LETTER if task.attempts >= task.max_attempts else TaskStatus.RETRYING
 
-    def _at(self, task: Task, now: datetime) -> TaskError:
-        return TaskError(
-            self.error.code,
-            self.error.type,
-            self.error.message,
-            self.error.retryable,
-            self.error.fingerprint,
-            self.error.traceback,
-            task.attempts,
-            now,
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class Release(_Settlement):
     """RUNNING → QUEUED: the worker hands an unfinished attempt back. It does not count as one."""
 
-    group: ClassVar[Group] = "settle"
     failpoint: ClassVar[str] = "release.after_write"
-    fence: Fence
-    worker_id: str
-
-    @property
-    def task_id(self) -> str:
-        return self.fence.task_id
 
     def apply(self, task: Task, now: datetime) -> Task | None:
         if not self.fence.holds(task):
@@ -323,6 +295,3 @@ class Release:
             return with_event(at_rest(released, status, now), status.lower(), now, worker_id=self.worker_id)
         queued = with_event(claimable_at(released, TaskStatus.QUEUED, now), "released", now, worker_id=self.worker_id)
         return queued.evolve(attempts=task.attempts - 1)  # after the event, which tells of the attempt it was
-
-    def won(self, task: Task) -> bool:
-        return task.last_claim_id == self.fence.claim_id

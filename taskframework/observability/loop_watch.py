@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any
 
 from taskframework.frames import is_installed, is_of_the_standard_library, is_ours
-from taskframework.telemetry import context_of, running_attempt
+from taskframework.telemetry import context_of, running_code
 
 logger = logging.getLogger(__name__)
 
@@ -133,7 +133,7 @@ class LoopWatch:
 
 def _seen(seconds: float, loop: asyncio.AbstractEventLoop, thread_id: int) -> Blockage:
     task = asyncio.current_task(loop)
-    attempt = None if task is None else context_of(task).get(running_attempt)
+    attempt = None if task is None else context_of(task).get(running_code)
     task_type, task_id = (attempt.task_type, attempt.task_id) if attempt is not None else (None, None)
     return Blockage(seconds, task_type, task_id, _place(sys._current_frames().get(thread_id), task))
 

@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from taskframework.frames import is_installed
-from taskframework.telemetry import context_of, running_attempt
+from taskframework.telemetry import context_of, running_code
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ def contain(loop: asyncio.AbstractEventLoop) -> None:
     stop = loop.stop
 
     def stop_unless_contained() -> None:
-        if running_attempt.get() is None:
+        if running_code.get() is None:
             stop()
         else:
             _refused("stop the event loop of its worker", sys._getframe(1))
@@ -50,7 +50,7 @@ def contain(loop: asyncio.AbstractEventLoop) -> None:
 
 def _contained_end(end: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Coroutine[Any, Any, None]]:
     async def end_unless_contained(*options: Any) -> None:
-        if running_attempt.get() is None:
+        if running_code.get() is None:
             await end(*options)
         else:
             _refused("shut down the event loop of its worker", sys._getframe(1))
@@ -91,7 +91,7 @@ class _ContainedTask(asyncio.Task[Any]):
     __slots__ = ()
 
     def cancel(self, msg: Any | None = None) -> bool:
-        if running_attempt.get() is not None and _is_foreign(self) and not _may_end(frame := sys._getframe(1), self):
+        if running_code.get() is not None and _is_foreign(self) and not _may_end(frame := sys._getframe(1), self):
             _refused("cancel asyncio tasks that are not its own", frame)
             return False
         return super().cancel(msg)
@@ -109,8 +109,8 @@ def _is_foreign(task: asyncio.Task[Any]) -> bool:
     Its own is not foreign, nor what an attempt left behind that is over, nor what the program started before any
     attempt and is none of the infrastructure.
     """
-    owner = context_of(task).get(running_attempt)
-    if owner is running_attempt.get():
+    owner = context_of(task).get(running_code)
+    if owner is running_code.get():
         return False
     is_in_use = owner is not None and not owner.is_over
     return is_in_use or _package(_frame_of(task)) in _INFRASTRUCTURE
@@ -137,7 +137,7 @@ def _package(frame: FrameType | None) -> str:
 
 
 def _refused(what: str, frame: FrameType) -> None:
-    attempt = running_attempt.get()
+    attempt = running_code.get()
     if attempt is None or attempt.was_refused:
         return
     attempt.was_refused = True

@@ -21,7 +21,7 @@ from taskframework.tasks.context import AttemptControl, TaskContext
 from taskframework.tasks.options import as_timedelta
 from taskframework.tasks.registry import Registration
 from taskframework.tasks.values import refuse_non_finite
-from taskframework.telemetry import AttemptMark, code_of
+from taskframework.telemetry import AttemptCode, running_as
 from taskframework.worker.attempt import STOP_PATIENCE, RunningAttempt, StopReason
 from taskframework.worker.containment import cancel_own
 from taskframework.worker.processes import ExecutionFailedError, ProcessPool
@@ -69,11 +69,11 @@ class TaskExecutorService:
             LeaseLostError: if the lease was lost meanwhile; the result is discarded.
         """
         reports = AttemptReports(attempt, self._moves, self._clock)
-        mark = AttemptMark(attempt.task.task_type, attempt.task.task_id)
+        code = AttemptCode(attempt.task.task_type, attempt.task.task_id)
         try:
-            outcome = await self._run(registration, attempt, reports, mark)
+            outcome = await self._run(registration, attempt, reports, code)
         finally:
-            mark.is_over = True
+            code.is_over = True
             await reports.close()
         if attempt.stop_reason is StopReason.LEASE_LOST:
             raise LeaseLostError
@@ -84,7 +84,7 @@ class TaskExecutorService:
         await self._processes.close()
 
     async def _run(
-        self, registration: Registration, attempt: RunningAttempt, reports: AttemptReports, mark: AttemptMark
+        self, registration: Registration, attempt: RunningAttempt, reports: AttemptReports, code: AttemptCode
     ) -> Outcome:
         loop = asyncio.get_running_loop()
         something: asyncio.Future[None] = loop.create_future()
@@ -99,7 +99,7 @@ class TaskExecutorService:
                 happened()
 
         limit = _TimeLimit(as_timedelta(registration.executable.options.timeout).total_seconds(), is_over)
-        with code_of(mark):
+        with running_as(code):
             try:
                 context = _context(registration, attempt, reports)
             except InvalidParametersError as error:
@@ -122,7 +122,7 @@ class TaskExecutorService:
         finally:
             cancel_own(run)
             limit.end()
-        with code_of(mark):
+        with running_as(code):
             return self._outcome(registration, attempt, run)
 
     @staticmethod

@@ -20,7 +20,7 @@ import uvloop
 
 from taskframework.observability import loop_watch
 from taskframework.observability.loop_watch import LoopWatch
-from taskframework.telemetry import AttemptMark, running_attempt
+from taskframework.telemetry import AttemptCode, running_code
 from tests.support.eventually import eventually
 from tests.support.process import wait_until
 
@@ -72,7 +72,7 @@ def of_an_attempt(code: Callable[[IsOver], Awaitable[None]], is_over: IsOver) ->
     """Run code as that of a task."""
 
     async def attempt() -> None:
-        running_attempt.set(AttemptMark("count-words", "01K"))
+        running_code.set(AttemptCode("count-words", "01K"))
         await code(is_over)
 
     return asyncio.create_task(attempt())

@@ -13,7 +13,7 @@ import uvloop
 
 from taskframework.background import end
 from taskframework.clock import SystemClock
-from taskframework.telemetry import AttemptMark, code_of
+from taskframework.telemetry import AttemptCode, running_as
 from taskframework.worker.containment import cancel_own, contain, contained_tasks
 
 Start = Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]]
@@ -38,8 +38,8 @@ async def start() -> AsyncIterator[Start]:
     await end(*started)
 
 
-def attempt(name: str = "guilty") -> AttemptMark:
-    return AttemptMark(name, f"id of {name}")
+def attempt(name: str = "guilty") -> AttemptCode:
+    return AttemptCode(name, f"id of {name}")
 
 
 async def waits() -> None:
@@ -61,9 +61,9 @@ async def test_code_that_cancels_everything_ends_only_what_it_started(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     ours = start(of_the_worker())
-    with code_of(attempt("innocent")):
+    with running_as(attempt("innocent")):
         innocent = start(waits())
-    with code_of(attempt()):
+    with running_as(attempt()):
         own = start(waits())
         for task in (ours, innocent, own):
             task.cancel()
@@ -92,9 +92,9 @@ async def test_a_library_ends_its_own_tasks_whoever_made_it_start_them(start: St
     """A client that attempts share reads in a task that the first attempt's call started; another one's closes it."""
     library: dict[str, Any] = {"__name__": "library"}
     exec(compile(LIBRARY, "/lib/site-packages/library.py", "exec"), library)
-    with code_of(attempt("first")):
+    with running_as(attempt("first")):
         reader, other = start(library["reads"]()), start(waits())
-    with code_of(attempt("second")):
+    with running_as(attempt("second")):
         library["close"](reader)
         library["close"](other)
     assert await cancelled(reader)
@@ -103,7 +103,7 @@ async def test_a_library_ends_its_own_tasks_whoever_made_it_start_them(start: St
 
 async def test_another_thread_of_the_code_is_no_way_around(start: Start) -> None:
     ours, loop = start(of_the_worker()), asyncio.get_running_loop()
-    with code_of(attempt()):
+    with running_as(attempt()):
         await asyncio.to_thread(lambda: loop.call_soon_threadsafe(ours.cancel))
         await asyncio.to_thread(ours.cancel)
     assert not await cancelled(ours)
@@ -120,7 +120,7 @@ async def test_code_that_waits_for_others_does_not_take_them_along(start: Start)
         await ours[0]
 
     for code in (waits_for_all, waits_for_one):
-        with code_of(attempt()):
+        with running_as(attempt()):
             run = start(code())
         await asyncio.sleep(0)
         cancel_own(run)
@@ -145,7 +145,7 @@ async def test_code_may_cancel_itself_and_use_time_limits_and_groups(caplog: pyt
         current.cancel()
         await waits()
 
-    with code_of(attempt()):
+    with running_as(attempt()):
         run = asyncio.create_task(code())
     await asyncio.wait([run])
     assert run.cancelled()
@@ -155,10 +155,10 @@ async def test_code_may_cancel_itself_and_use_time_limits_and_groups(caplog: pyt
 async def test_what_an_attempt_left_is_anybodys(start: Start) -> None:
     """Such as the reader of a connection that the first attempt opened and another one closes."""
     first = attempt("first")
-    with code_of(first):
+    with running_as(first):
         shared, of_the_pool = start(waits()), start(of_the_worker())
     first.is_over = True
-    with code_of(attempt()):
+    with running_as(attempt()):
         shared.cancel()
         of_the_pool.cancel()
     assert await cancelled(shared)
@@ -167,7 +167,7 @@ async def test_what_an_attempt_left_is_anybodys(start: Start) -> None:
 
 async def test_what_the_program_started_is_its_own_affair(start: Start) -> None:
     poller = start(waits())
-    with code_of(attempt()):
+    with running_as(attempt()):
         poller.cancel()
     assert await cancelled(poller)
 
@@ -180,13 +180,13 @@ async def test_what_task_code_calls_may_end_its_own_tasks(start: Start, module: 
         task.cancel()
 
     reader = start(of_the_worker())
-    with code_of(attempt()):
+    with running_as(attempt()):
         FunctionType(close.__code__, {"__name__": module})(reader)
     assert await cancelled(reader)
 
 
 async def test_the_worker_may_cancel_whatever_it_likes(start: Start) -> None:
-    with code_of(attempt()):
+    with running_as(attempt()):
         run = start(waits())
     run.cancel()
     assert await cancelled(run)
@@ -222,10 +222,10 @@ def test_code_cannot_stop_the_loop_of_its_worker_nor_shut_it_down(
     async def main() -> str:
         loop, framework = asyncio.get_running_loop(), runs()
         await anext(framework)
-        with code_of(attempt("tidy")):
+        with running_as(attempt("tidy")):
             await loop.shutdown_asyncgens()
             await loop.shutdown_default_executor()
-        with code_of(attempt()):
+        with running_as(attempt()):
             loop.stop()
             loop.call_soon(loop.stop)
             await asyncio.to_thread(lambda: loop.call_soon_threadsafe(loop.stop))
