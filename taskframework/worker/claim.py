@@ -108,10 +108,8 @@ class ClaimStation:
         The broker and this process count a delay by their own clocks, the store decides by its own. Dropping a message
         that is some milliseconds early would leave the task to the sweeper, seconds late.
         """
-        if task.status not in CLAIMABLE or task.dispatch_epoch != claim.dispatch_epoch or task.cancel is not None:
-            return None
-        if claim.task_type != task.task_type:
-            return None
+        if claim.apply(task, task.not_before) is None:
+            return None  # it is not only early
         early = task.not_before - self._store.now() + _TICK
         return early.total_seconds() if timedelta(0) < early <= _HARDLY_EARLY else None
 

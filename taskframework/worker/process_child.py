@@ -15,11 +15,10 @@ import pickle
 import queue
 import signal
 import socket
-import struct
 import sys
 import threading
 from concurrent.futures import Future
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from taskframework.errors import NonRetryableError, StoreError
@@ -31,8 +30,6 @@ from taskframework.tasks.steps import Steps
 from taskframework.tasks.values import storable
 from taskframework.telemetry import log_structlog_by_logging
 
-#: Every frame, both ways, is its length and as many bytes: the pickle of what it is and of its content.
-HEADER = struct.Struct("!I")
 #: A result that is larger as a pickle is certainly too large as JSON; it must not fill the parent's memory first.
 _MAX_RESULT_PICKLE = 16 * MAX_RESULT_BYTES
 #: For the parent only: it tells us. A handler instead of SIG_IGN, because programs we start would inherit that.
@@ -52,12 +49,6 @@ def main(connection: socket.socket) -> None:
         _run_attempt(channel, request)
 
 
-def packed(kind: str, content: Any = None) -> bytes:
-    """A frame."""
-    payload = pickle.dumps((kind, content), pickle.HIGHEST_PROTOCOL)
-    return HEADER.pack(len(payload)) + payload
-
-
 class _Channel:
     """The connection to the parent; any thread of the task code may use it.
 
@@ -65,7 +56,7 @@ class _Channel:
     """
 
     def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
+        self._connection = Connection(connection.detach())
         self._sending = threading.Lock()
         self._numbers = itertools.count()
         self._asked: dict[int, Future[StepOutcome | None]] = {}
@@ -76,10 +67,10 @@ class _Channel:
         threading.Thread(target=self._listen, name="taskframework-channel", daemon=True).start()
 
     def send(self, kind: str, content: Any) -> None:
-        frame = packed(kind, content)
+        payload = pickle.dumps((kind, content), pickle.HIGHEST_PROTOCOL)
         with self._sending:
             try:
-                self._connection.sendall(frame)
+                self._connection.send_bytes(payload)
             except OSError:
                 os._exit(1)  # the parent is gone, and with it everybody who could want a result
 
@@ -107,20 +98,10 @@ class _Channel:
 
     def _receive(self) -> bytes | None:
         """The next frame; None at the end of the connection."""
-        header = self._read(HEADER.size)
-        return None if header is None else self._read(*HEADER.unpack(header))
-
-    def _read(self, count: int) -> bytes | None:
-        parts = bytearray()
-        while len(parts) < count:
-            try:
-                part = self._connection.recv(count - len(parts))
-            except ConnectionError:  # the parent hung up before it had read everything
-                return None
-            if not part:
-                return None
-            parts += part
-        return bytes(parts)
+        try:
+            return self._connection.recv_bytes()
+        except (EOFError, ConnectionError):  # the parent hung up, maybe before it had read everything
+            return None
 
 
 def _resolve(asked: Future[StepOutcome | None], outcome: StepOutcome | None, problem: str | None) -> None:

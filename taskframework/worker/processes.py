@@ -15,6 +15,7 @@ import os
 import pickle
 import signal
 import socket
+import struct
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -30,13 +31,16 @@ from taskframework.model.task import StepOutcome
 from taskframework.tasks.context import AttemptControl, TaskContext
 from taskframework.tasks.executable import BackgroundTaskExecutable
 from taskframework.worker import process_child
-from taskframework.worker.process_child import HEADER, PARENTS_SIGNALS, packed
+from taskframework.worker.process_child import PARENTS_SIGNALS
 
 #: Seconds that code in a process or a thread has to end after a cancel. Less than the executor and a stopping worker
 #: wait, so that the process is gone by then.
 GRACE = 3.0
 #: Seconds an idle child has to end by itself.
 _EXIT_PATIENCE = 1.0
+#: A frame, both ways, is its length and as many bytes: the pickle of what it is and of its content. That is what
+#: `multiprocessing.Connection` reads and writes in the child; here it is done by the event loop.
+_HEADER = struct.Struct("!i")
 logger = logging.getLogger(__name__)
 _spawning = multiprocessing.get_context("spawn")
 #: multiprocessing looks after all children whenever one is started, and two threads must not wait for the same one.
@@ -196,7 +200,7 @@ class _Child:
 
     async def _answer(self, control: AttemptControl) -> Any:
         while True:
-            (size,) = HEADER.unpack(await self._reader.readexactly(HEADER.size))
+            (size,) = _HEADER.unpack(await self._reader.readexactly(_HEADER.size))
             kind, value = pickle.loads(await self._reader.readexactly(size))
             match kind:
                 case "progress":
@@ -216,12 +220,12 @@ class _Child:
 
     def cancel(self) -> None:
         """Make `is_cancel_requested` true in the child."""
-        self._writer.write(packed("cancel"))
+        self._writer.write(_packed("cancel"))
 
     def _tell_recorded(self, number: int, recording: Future[StepOutcome | None]) -> None:
         error = recording.exception()
         answer = (None, str(error)) if error else (recording.result(), None)
-        self._writer.write(packed("recorded", (number, *answer)))
+        self._writer.write(_packed("recorded", (number, *answer)))
 
     async def end(self) -> int | None:
         """End it, at once if it is busy, and return its exit code when it is gone."""
@@ -235,6 +239,11 @@ class _Child:
         _kill(self._process)
 
 
+def _packed(kind: str, content: Any = None) -> bytes:
+    payload = pickle.dumps((kind, content), pickle.HIGHEST_PROTOCOL)
+    return _HEADER.pack(len(payload)) + payload
+
+
 def _request(executable: BackgroundTaskExecutable[Any, Any], context: TaskContext[Any]) -> bytes:
     names = [field.name for field in dataclasses.fields(context) if field.name not in ("logger", "control")]
     fields = {name: getattr(context, name) for name in names}
@@ -246,7 +255,7 @@ def _request(executable: BackgroundTaskExecutable[Any, Any], context: TaskContex
             context.logger.name,
             context.logger.getEffectiveLevel(),
         )
-        return packed("run", pickle.dumps(content, pickle.HIGHEST_PROTOCOL))
+        return _packed("run", pickle.dumps(content, pickle.HIGHEST_PROTOCOL))
     except Exception as error:  # pickling runs foreign code
         raise NonRetryableError(
             f"Task type {context.task_type!r} cannot run in a process of its own: {error}. Executables and parameters "
