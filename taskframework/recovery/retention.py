@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 
 from taskframework.model.idempotency import IDEMPOTENCY, kept_until
 from taskframework.model.records import Record
-from taskframework.settings.schema import RetentionSettings
 from taskframework.stores.base import TaskStore
 
 
 class Retention:
     """Deletes finished tasks, dead letters and records after their time."""
 
-    def __init__(self, store: TaskStore, kept: RetentionSettings, batch: int) -> None:
-        """Prepare to delete, at most `batch` of a sort at once."""
+    def __init__(
+        self,
+        store: TaskStore,
+        *,
+        finished: timedelta | None,
+        dead_letters: timedelta | None,
+        idempotency_keys: timedelta,
+        batch: int,
+    ) -> None:
+        """Prepare to delete, at most `batch` of a sort at once; None keeps that sort for ever."""
         self._store = store
-        self._kept = kept
+        self._finished = finished
+        self._dead_letters = dead_letters
+        self._keys = idempotency_keys
         self._batch = batch
 
     async def purge(self) -> bool:
@@ -30,9 +40,7 @@ class Retention:
         await self._store.delete_records([record for record in expired if record.kind != IDEMPOTENCY.name])
         if keys:
             await self._look_at_keys(keys)
-        removed = await self._store.purge(
-            finished=self._kept.finished, dead_letters=self._kept.dead_letters, limit=self._batch
-        )
+        removed = await self._store.purge(finished=self._finished, dead_letters=self._dead_letters, limit=self._batch)
         return self._batch in (len(expired), removed)
 
     async def _look_at_keys(self, records: Sequence[Record]) -> None:
@@ -43,11 +51,11 @@ class Retention:
         """
         contents = {record.id: IDEMPOTENCY.content(record) for record in records}
         ends = await self._store.finished_at([content.task_id for content in contents.values()])
-        now, kept = self._store.now(), self._kept.idempotency_keys
+        now = self._store.now()
         later, over = [], []
         for record in records:
             content = contents[record.id]
-            until = kept_until(ends[content.task_id], now, kept) if content.task_id in ends else None
+            until = kept_until(ends[content.task_id], now, self._keys) if content.task_id in ends else None
             if until is None:
                 over.append(record)
             else:

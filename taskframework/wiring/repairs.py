@@ -46,7 +46,13 @@ def _looks(process: ProcessServices) -> Iterator[tuple[str, _Look, timedelta]]:
     recovery, batch = settings.recovery, settings.recovery.batch_size
     sweeper = Sweeper(store, broker, services.moves, producer, batch)
     grace = settings.worker.lease_grace
-    retention = Retention(store, settings.retention, batch)
+    retention = Retention(
+        store,
+        finished=settings.retention.finished,
+        dead_letters=settings.retention.dead_letters,
+        idempotency_keys=settings.retention.idempotency_keys,
+        batch=batch,
+    )
     yield "topology", process.topology.repair, _TOPOLOGY_INTERVAL
     if process.dispatches:
         yield "sweep", sweeper.sweep, recovery.sweep_interval

@@ -24,7 +24,6 @@ from taskframework.recovery.relay import Relay
 from taskframework.recovery.retention import Retention
 from taskframework.recovery.sweeper import Dispatcher, Sweeper
 from taskframework.recovery.topology import TopologyRepair
-from taskframework.settings.schema import RetentionSettings
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.testing.clock import FakeClock
 from taskframework.testing.factories import new_task
@@ -211,7 +210,9 @@ async def test_what_ended_is_removed_after_its_own_time(
         await put(store, status=status, finished_at=clock.now(), next_dispatch_at=None, publish_at=None)
     await store.keep_dead_message(DeadMessage("m", b"", {}, "q", "r", clock.now()))
     times = [None if days is None else timedelta(days=days) for days in (finished, dead_letters)]
-    retention = Retention(store, RetentionSettings(finished=times[0], dead_letters=times[1]), BATCH)
+    retention = Retention(
+        store, finished=times[0], dead_letters=times[1], idempotency_keys=timedelta(days=1), batch=BATCH
+    )
     clock.advance(timedelta(days=1) - timedelta(milliseconds=1))
     assert not await retention.purge()
     clock.advance(timedelta(milliseconds=1))

@@ -16,7 +16,6 @@ from taskframework.model.records import Record
 from taskframework.model.scope import EVERYONE
 from taskframework.model.task import Task
 from taskframework.recovery.retention import Retention
-from taskframework.settings.schema import RetentionSettings
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.submission.idempotency import IdempotentInserts
 from taskframework.testing.clock import FakeClock
@@ -39,6 +38,11 @@ async def store(tmp_path: Path, clock: FakeClock) -> AsyncIterator[SqliteStore]:
     await store.close()
 
 
+def retention_of(store: SqliteStore, **kept: timedelta) -> Retention:
+    usual: dict[str, Any] = {"finished": 7 * DAY, "dead_letters": 90 * DAY, "idempotency_keys": DAY}
+    return Retention(store, **(usual | kept), batch=BATCH)
+
+
 async def keyed(store: SqliteStore, clock: FakeClock, kept: timedelta, **values: Any) -> Task:
     """Submit a task with a key."""
     task = new_task(now=clock.now(), idempotency_key="key", parameters_hash="hash", **values)
@@ -53,7 +57,7 @@ async def knows_the_key(store: SqliteStore) -> bool:
 async def test_a_key_is_kept_for_a_day_after_the_end_of_its_task(
     store: SqliteStore, clock: FakeClock, days: int
 ) -> None:
-    retention = Retention(store, RetentionSettings(), BATCH)
+    retention = retention_of(store)
     task = await keyed(store, clock, DAY)
     for _ in range(days * 24):
         clock.advance(timedelta(hours=1))
@@ -73,7 +77,7 @@ async def test_a_key_is_kept_for_a_day_after_the_end_of_its_task(
 async def test_the_key_of_a_submission_that_died_goes_by_itself(store: SqliteStore, clock: FakeClock) -> None:
     record = key_of(new_task(now=clock.now(), idempotency_key="key"), DAY)
     await store.write_records([record])
-    retention = Retention(store, RetentionSettings(), BATCH)
+    retention = retention_of(store)
     clock.advance(DAY)
     await retention.purge()
     assert await knows_the_key(store)
@@ -83,12 +87,11 @@ async def test_the_key_of_a_submission_that_died_goes_by_itself(store: SqliteSto
 
 
 async def test_no_key_outlives_a_task_that_is_kept_for_less_time(store: SqliteStore, clock: FakeClock) -> None:
-    kept = RetentionSettings(finished=timedelta(hours=1), idempotency_keys=timedelta(days=9))
-    task = await keyed(store, clock, kept.idempotency_keys)
+    task = await keyed(store, clock, 9 * DAY)
     await store.apply(Cancel(task.task_id, EVERYONE, "alice", None))
     await store.mark(MarkPublished(task.task_id, 2))
     clock.advance(timedelta(hours=2))
-    await Retention(store, kept, BATCH).purge()
+    await retention_of(store, finished=timedelta(hours=1), idempotency_keys=9 * DAY).purge()
     assert await store.get(task.task_id, EVERYONE) is None
     assert not await knows_the_key(store)
 
@@ -96,7 +99,7 @@ async def test_no_key_outlives_a_task_that_is_kept_for_less_time(store: SqliteSt
 async def test_a_backlog_of_records_is_removed_batch_by_batch(store: SqliteStore, clock: FakeClock) -> None:
     names = [f"note/{n}" for n in range(2 * BATCH + 1)]
     await store.write_records([Record(name, "note", {}, expires_at=clock.now()) for name in names])
-    retention = Retention(store, RetentionSettings(), BATCH)
+    retention = retention_of(store)
     looks = [await retention.purge() for _ in range(3)]
     assert looks == [True, True, False]
     assert await store.list_records("note", limit=1) == []
