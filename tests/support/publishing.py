@@ -59,7 +59,9 @@ class Bench:
 
     def __init__(self, max_content_size: int = 100) -> None:
         self.connection, self.fake = FakeConnection(), FakeChannel(max_content_size)
-        self.writer = FastWriter(cast(aiormq.Channel, self.fake), cast(FrameTransport, self.connection))
+        self.writer = FastWriter(
+            cast(AbstractChannel, self.fake), cast(aiormq.Channel, self.fake), cast(FrameTransport, self.connection)
+        )
         self.channel = PublishChannel(
             cast(BrokerConnection, self.connection), cast(AbstractChannel, self.fake), self.writer
         )

@@ -28,14 +28,17 @@ _SAID_ELSEWHERE = ("error when creating transport", "Unexpected connection close
 logging.getLogger("aiormq.connection").addFilter(lambda record: not str(record.msg).startswith(_SAID_ELSEWHERE))
 
 
-def _load_fast_path() -> Callable[[Callable[[str], None]], Wire]:
+MakeWire = Callable[[Connection], Wire]
+
+
+def _load_fast_path() -> Callable[[Connection, Callable[[str], None]], Wire]:
     """What makes the fast wire of a connection. With a driver that misses a name it fails, when it is called."""
     try:
         from taskframework.brokers.rabbitmq.fast.wire import FastWire
     except Exception as error:
         reason = error
 
-        def fail(_: object) -> Wire:
+        def fail(*_: object) -> Wire:
             raise reason
 
         return fail
@@ -151,13 +154,13 @@ class Connector:
             BrokerUnavailableError: with host, port and reason.
         """
         if not is_kept or not self._has_fast_path:
-            return await self._open(purpose, PlainWire(), is_kept)
+            return await self._open(purpose, lambda _: PlainWire(), is_kept)
         with contextlib.suppress(Exception):
-            return await self._open(purpose, _fast_wire(self._refuse_fast_path), is_kept)
-        plain = await self._open(purpose, PlainWire(), is_kept)
+            return await self._open(purpose, self._fast_wire, is_kept)
+        plain = await self._open(purpose, lambda _: PlainWire(), is_kept)
         # The broker is there after all. Was it away just now, or is it the fast path that a new driver cannot connect?
         try:
-            fast = await self._open(purpose, _fast_wire(self._refuse_fast_path), is_kept)
+            fast = await self._open(purpose, self._fast_wire, is_kept)
         except Exception as error:
             self._refuse_fast_path(f"connecting: {error!r}")
             return plain
@@ -167,10 +170,10 @@ class Connector:
         await plain.close()
         return fast
 
-    async def _open(self, purpose: str, wire: Wire, is_kept: bool) -> BrokerConnection:
+    async def _open(self, purpose: str, make_wire: MakeWire, is_kept: bool) -> BrokerConnection:
         connection = Connection(self._url.update_query(name=f"taskframework {purpose}"))
         try:
-            wire.prepare(connection)
+            wire = make_wire(connection)
             with driver_errors(f"connecting to {self.where}"):
                 async with asyncio.timeout(self._timeout):
                     await connection.connect()
@@ -179,6 +182,9 @@ class Connector:
             await connection.close()
             raise
         return BrokerConnection(connection, wire, purpose, is_kept=is_kept)
+
+    def _fast_wire(self, connection: Connection) -> Wire:
+        return _fast_wire(connection, self._refuse_fast_path)
 
     def _refuse_fast_path(self, why: str) -> None:
         if not self._was_warned:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 
 import aio_pika
-from aio_pika import Connection, DeliveryMode
+from aio_pika import DeliveryMode
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
 from aio_pika.exceptions import DeliveryError, PublishError
 
@@ -23,9 +23,6 @@ from taskframework.errors import PublishRefusedError
 
 class PlainWire:
     """Consumes and publishes with aio-pika."""
-
-    def prepare(self, connection: Connection) -> None:
-        """Nothing: the driver connects by itself."""
 
     async def consume(
         self, channel: AbstractChannel, queue: str, take: Take, arguments: Mapping[str, int] | None
@@ -67,6 +64,3 @@ class PlainWriter:
             raise RefusedError from error
         except (TypeError, ValueError) as error:  # before anything is sent
             raise PublishRefusedError(f"The message cannot be written: {error}.") from error
-
-    def close(self, reason: BaseException | None = None) -> None:
-        """Nothing: the driver tells everybody who waits for a confirm."""

@@ -81,11 +81,9 @@ class PublishChannel:
         self.lost.set()
         if self._under_way:
             await self._idle.wait()
-        self._writer.close()
         await self._connection.close()
 
-    def _on_close(self, _: object, reason: BaseException | None) -> None:
-        self._writer.close(reason)
+    def _on_close(self, _: object, __: BaseException | None) -> None:
         self.lost.set()
 
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import orjson
-from aio_pika import Connection
 from aio_pika.abc import AbstractChannel
 
 from taskframework.brokers.rabbitmq.messages import Publication
@@ -50,17 +49,9 @@ class PublicationWriter(Protocol):
         """
         ...
 
-    def close(self, reason: BaseException | None = None) -> None:
-        """The channel is closed: what is not confirmed by now never will be."""
-        ...
-
 
 class Wire(Protocol):
     """What one connection carries messages with."""
-
-    def prepare(self, connection: Connection) -> None:
-        """Called once, before it connects."""
-        ...
 
     async def consume(
         self, channel: AbstractChannel, queue: str, take: Take, arguments: Mapping[str, int] | None

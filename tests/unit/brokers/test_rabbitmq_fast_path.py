@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from aio_pika import Connection
 from aiormq import spec
 from aiormq.exceptions import AMQPConnectionError
 from pamqp import frame
 from yarl import URL
 
-from taskframework.brokers.rabbitmq.connection import Connector
+from taskframework.brokers.rabbitmq.connection import Connector, MakeWire
 from taskframework.brokers.rabbitmq.fast.reading import opened_channels
 from taskframework.brokers.rabbitmq.fast.transport import FrameTransport
 from taskframework.brokers.rabbitmq.fast.wire import FastWire
@@ -35,8 +36,8 @@ class FakeConnector(Connector):
         self.tried: list[type] = []
         self.closed: list[type] = []
 
-    async def _open(self, purpose: str, wire: Any, is_kept: bool) -> Any:
-        kind = type(wire)
+    async def _open(self, purpose: str, make_wire: MakeWire, is_kept: bool) -> Any:
+        kind = type(make_wire(cast(Connection, SimpleNamespace(kwargs={}))))
         self.tried.append(kind)
         if not self.outcomes.pop(0):
             raise BrokerUnavailableError("away")

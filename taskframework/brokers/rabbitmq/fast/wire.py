@@ -27,13 +27,12 @@ class FastWire:
     not taken out before it is only slower.
     """
 
-    def __init__(self, refuse: Refuse) -> None:
+    def __init__(self, connection: Connection, refuse: Refuse) -> None:
+        """Prepare a connection that will be opened."""
         self._refuse = refuse
         self._transport = FrameTransport()
         self._plain = PlainWire()
-
-    def prepare(self, connection: Connection) -> None:
-        # The driver's own connect() offers no way for a transport; this is what it passes on to aiormq, which has one.
+        # aio-pika has no parameter for a transport; this is what it passes on to aiormq, which has one.
         connection.kwargs["transport_factory"] = self._transport
 
     async def consume(
@@ -53,7 +52,7 @@ class FastWire:
             inner = await channel.get_underlay_channel()
             if not isinstance(inner, aiormq.Channel):
                 raise TypeError(f"the driver gave a {type(inner).__name__}")
-            return FastWriter(inner, self._transport)
+            return FastWriter(channel, inner, self._transport)
         except Exception as error:
             self._refuse(f"publishing: {error!r}")
             return await self._plain.writer(channel)

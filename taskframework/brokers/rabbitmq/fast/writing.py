@@ -14,6 +14,7 @@ from functools import lru_cache
 from itertools import takewhile
 
 import aiormq
+from aio_pika.abc import AbstractChannel
 from aiormq import spec
 from aiormq.exceptions import AMQPConnectionError, AMQPError, ChannelInvalidStateError
 from pamqp import frame
@@ -37,26 +38,27 @@ _END = b"\xce"
 class FastWriter:
     """Writes publications to a channel that confirms, in the order of the calls."""
 
-    def __init__(self, channel: aiormq.Channel, transport: FrameTransport) -> None:
-        """Take a fresh channel of a connection that this transport serves."""
-        self._channel = channel
+    def __init__(self, channel: AbstractChannel, inner: aiormq.Channel, transport: FrameTransport) -> None:
+        """Take a fresh channel, and the one inside it, of a connection that this transport serves."""
+        self._channel = inner
         self._transport = transport
         #: Bytes of a body that go into one frame; a broker without a limit tells 0, less the frame's own bytes.
-        self._size = channel.max_content_size if channel.max_content_size > 0 else MAX_BODY_BYTES
+        self._size = inner.max_content_size if inner.max_content_size > 0 else MAX_BODY_BYTES
         self._frames: list[bytes] = []
         self._flushing: asyncio.Handle | None = None
         self._tag = 0
         #: What is not confirmed yet: message id and confirm by the number of the publication, the oldest first.
         self._open: dict[int, tuple[str, asyncio.Future[None]]] = {}
         self._deadlines = Deadlines(TimeoutError)
-        transport.incoming.register_confirms(channel.number, self._confirmed, self._returned)
+        transport.incoming.register_confirms(inner.number, self._confirmed, self._returned)
+        channel.close_callbacks.add(lambda _, reason: self._end_all(reason))
 
     async def send(self, publication: Publication, deadline: float) -> None:
         confirm = self._write(publication)
         self._deadlines.limit(confirm, deadline)
         await confirm
 
-    def close(self, reason: BaseException | None = None) -> None:
+    def _end_all(self, reason: BaseException | None) -> None:
         if self._flushing is not None:
             self._flushing.cancel()
         error = reason if isinstance(reason, AMQPError) else AMQPConnectionError("the channel was closed")
@@ -91,7 +93,7 @@ class FastWriter:
         try:
             self._transport.write(b"".join(frames))
         except AMQPError as error:
-            self.close(error)
+            self._end_all(error)
 
     def _confirmed(self, tag: int, is_multiple: bool, is_taken: bool) -> None:
         error = None if is_taken else RefusedError()
