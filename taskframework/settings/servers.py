@@ -5,11 +5,16 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from taskframework.settings.durations import Duration
 from taskframework.settings.section import ZERO, Section
 from taskframework.settings.urls import check_broker_url, check_store_url, scheme_of
+
+
+def _bare_off(value: object) -> object:
+    """YAML reads `off` without quotes as false."""
+    return "off" if value is False else value
 
 
 class BrokerSettings(Section):
@@ -58,7 +63,7 @@ class BrokerSettings(Section):
     max_unconfirmed: int = Field(
         default=512, ge=1, description="Messages one process may have under way without confirmation"
     )
-    fast_path: Literal["auto", "off"] = Field(
+    fast_path: Annotated[Literal["auto", "off"], BeforeValidator(_bare_off)] = Field(
         default="auto",
         description="Read and write messages beside the AMQP driver where both fit together (auto), or never (off)",
     )

@@ -143,3 +143,8 @@ def test_the_settings_need_no_heavy_import() -> None:
     command = [sys.executable, "-c", code, str(Path(errors.__file__).parent)]
     modules = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     assert not {"motor", "pymongo", "aio_pika", "fastapi", "asyncio", "sqlite3", "opentelemetry"} & set(modules)
+
+
+def test_off_without_quotes_is_the_word_although_yaml_reads_it_as_false(tmp_path: Path) -> None:
+    (tmp_path / "application.yml").write_text("broker:\n  url: amqp://here/\n  fast_path: off\n")
+    assert load_settings(environ={}, directory=tmp_path).settings.broker.fast_path == "off"

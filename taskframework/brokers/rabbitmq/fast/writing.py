@@ -50,8 +50,8 @@ class FastWriter:
         #: What is not confirmed yet: message id and confirm by the number of the publication, the oldest first.
         self._open: dict[int, tuple[str, asyncio.Future[None]]] = {}
         self._deadlines = Deadlines(TimeoutError)
-        transport.incoming.register_confirms(inner.number, self._confirmed, self._returned)
         channel.close_callbacks.add(lambda _, reason: self._end_all(reason))
+        transport.incoming.register_confirms(inner.number, self._confirmed, self._returned)
 
     async def send(self, publication: Publication, deadline: float) -> None:
         confirm = self._write(publication)
