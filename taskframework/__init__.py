@@ -34,7 +34,8 @@ if TYPE_CHECKING:  # for type checkers and editors; `_PUBLIC` is the same for Py
     from taskframework.settings import Settings as Settings
     from taskframework.settings import load_settings as load_settings
     from taskframework.submission.handle import TaskHandle as TaskHandle
-    from taskframework.submission.service import InvalidRequestError as InvalidRequestError
+    from taskframework.submission.options import InvalidRequestError as InvalidRequestError
+    from taskframework.submission.options import SubmissionOptions as SubmissionOptions
     from taskframework.submission.service import SubmitRequest as SubmitRequest
     from taskframework.tasks.context import TaskContext as TaskContext
     from taskframework.tasks.executable import BackgroundTaskExecutable as BackgroundTaskExecutable
@@ -56,7 +57,8 @@ _PUBLIC = {
     "runtime": "TaskFramework",
     "settings": "Settings load_settings",
     "submission.handle": "TaskHandle",
-    "submission.service": "InvalidRequestError SubmitRequest",
+    "submission.options": "InvalidRequestError SubmissionOptions",
+    "submission.service": "SubmitRequest",
     "tasks.context": "TaskContext",
     "tasks.executable": "BackgroundTaskExecutable",
     "tasks.options": "TaskOptions",

@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import importlib
 from collections.abc import AsyncIterator, Sequence
-from datetime import datetime
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from taskframework.clock import Clock, SystemClock
 from taskframework.errors import ConfigurationError, NotRunningError, StoreOnlyError
@@ -15,8 +14,9 @@ from taskframework.model.scope import EVERYONE
 from taskframework.model.task import Task
 from taskframework.settings import LoadedSettings, Settings, load_settings
 from taskframework.submission.handle import TaskHandle
+from taskframework.submission.options import SubmissionOptions
 from taskframework.submission.service import Submission, SubmitRequest
-from taskframework.tasks.executable import BackgroundTaskExecutable
+from taskframework.tasks.executable import AnyExecutable
 from taskframework.tasks.registry import Registration, TaskRegistry
 from taskframework.wiring.adapters import build_broker, build_store, execution_lock, is_shared
 from taskframework.wiring.store_services import StoreServices, build_store_services
@@ -61,9 +61,7 @@ class TaskFramework:
         self._services: StoreServices | None = None
         self._process: ProcessServices | None = None
 
-    def register(
-        self, executable: BackgroundTaskExecutable[Any, Any] | type[BackgroundTaskExecutable[Any, Any]]
-    ) -> Registration:
+    def register(self, executable: AnyExecutable) -> Registration:
         """Register an executable: an instance, or a class that needs no arguments.
 
         Raises:
@@ -148,16 +146,11 @@ class TaskFramework:
 
     async def submit(
         self,
-        task_type: str | type[BackgroundTaskExecutable[Any, Any]] | BackgroundTaskExecutable[Any, Any],
+        task_type: str | AnyExecutable,
         parameters: Any = None,
         *,
         user_id: str | None = None,
-        priority: str | None = None,
-        not_before: datetime | None = None,
-        deadline: datetime | None = None,
-        max_attempts: int | None = None,
-        idempotency_key: str | None = None,
-        correlation_id: str | None = None,
+        **options: Unpack[SubmissionOptions],
     ) -> TaskHandle:
         """Submit a task; it is stored durably when this returns.
 
@@ -166,31 +159,13 @@ class TaskFramework:
                 that a worker has declared in the store.
             parameters: what its model accepts, as JSON or as an instance.
             user_id: who owns the task.
-            priority: high, normal or low.
-            not_before: earliest time of the first attempt, with a time zone.
-            deadline: time after which the task ends FAILED if it is not done.
-            max_attempts: attempts in all.
-            idempotency_key: a second submission with the same key returns the first task.
-            correlation_id: carried through messages, logs and events.
+            options: how it is to be done, such as `priority="high"`; `SubmissionOptions` says what there is.
 
         Raises:
             SubmissionError: if the request is wrong; nothing was stored.
             StoreUnavailableError: if it could not be stored.
         """
-        given = {
-            "user_id": user_id,
-            "priority": priority,
-            "not_before": not_before,
-            "deadline": deadline,
-            "max_attempts": max_attempts,
-            "idempotency_key": idempotency_key,
-            "correlation_id": correlation_id,
-        }
-        request = SubmitRequest(
-            task_type=task_type,
-            parameters=parameters,
-            **{name: value for name, value in given.items() if value is not None},  # type: ignore[arg-type]  # typed above
-        )
+        request = SubmitRequest(task_type=task_type, parameters=parameters, user_id=user_id, **options)
         return self._handle(await self.services.submission.submit(request))
 
     async def submit_many(self, requests: Sequence[SubmitRequest]) -> list[TaskHandle | Exception]:

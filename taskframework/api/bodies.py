@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Sequence
-from datetime import UTC, datetime
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Required, TypeVar
 
 from pydantic import (
-    AfterValidator,
-    AwareDatetime,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
+    TypeAdapter,
     ValidationError,
     ValidatorFunctionWrapHandler,
     WrapValidator,
+    with_config,
 )
 from starlette.requests import ClientDisconnect, Request
 
 from taskframework.api.problems import RequestRefusedError, invalid_fields
-from taskframework.submission.service import MAX_NAME, SubmitRequest
-from taskframework.tasks.options import MAX_ATTEMPTS
+from taskframework.submission.options import MAX_NAME, SubmissionOptions
 
 #: Problems of every route that reads a body.
 BODY_CODES = (
@@ -42,30 +38,6 @@ _PIECE_SECONDS = 10.0
 #: Bytes a second that a body needs on average, so that pieces of one byte do not keep a connection for ever.
 _SLOWEST = 1024
 
-_TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d[Tt ]")
-
-
-def _only_timestamps(value: object) -> object:
-    """pydantic would also take seconds since 1970, and a bare date as midnight."""
-    if isinstance(value, str) and _TIMESTAMP.match(value) is None:
-        raise ValueError("must be an RFC 3339 time such as 2027-01-31T12:00:00Z")
-    if value is not None and not isinstance(value, str | datetime):
-        raise ValueError("must be an RFC 3339 time in a text, such as 2027-01-31T12:00:00Z")
-    return value
-
-
-def _in_utc(value: datetime) -> datetime:
-    try:
-        return value.astimezone(UTC)
-    except OverflowError:
-        raise ValueError("is too far away") from None
-
-
-Moment = Annotated[AwareDatetime, BeforeValidator(_only_timestamps), AfterValidator(_in_utc)]
-#: A name as the submission accepts it: printable ASCII. Documented here, refused there with better words.
-NAME_PATTERN = "^[ -~]*$"
-Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME, json_schema_extra={"pattern": NAME_PATTERN})]
-
 
 class Body(BaseModel):
     """Of a repeated key in an object the last one counts."""
@@ -73,36 +45,16 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
-class SubmitTask(Body):
+@with_config(
+    extra="forbid",
+    hide_input_in_errors=True,
+    json_schema_extra={"examples": [{"task_type": "count-words", "parameters": {"text": "one two"}}]},
+)
+class SubmitTask(SubmissionOptions, total=False):
     """A task to be done. What is left out or null comes from the task type's options, then from the settings."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"task_type": "count-words", "parameters": {"text": "one two"}}]}
-    )
-
-    task_type: str = Field(description="A registered task type", max_length=MAX_NAME)
-    parameters: Any = Field(default=None, repr=False, description="What the task type's parameter model accepts")
-    priority: Literal["high", "normal", "low"] | None = Field(default=None, description="The lane it travels in")
-    not_before: Moment | None = Field(default=None, description="Earliest time of the first attempt")
-    deadline: Moment | None = Field(default=None, description="It ends FAILED if it is not done by then")
-    max_attempts: int | None = Field(default=None, ge=1, le=MAX_ATTEMPTS, strict=True, description="Attempts in all")
-    idempotency_key: Name | None = Field(
-        default=None, description="A second submission with it returns the first task; also as header Idempotency-Key"
-    )
-    correlation_id: Name | None = Field(default=None, description="Carried through messages, logs and events")
-
-    def to_request(self, user_id: str) -> SubmitRequest:
-        return SubmitRequest(
-            task_type=self.task_type,
-            parameters=self.parameters,
-            user_id=user_id,
-            priority=self.priority,
-            not_before=self.not_before,
-            deadline=self.deadline,
-            max_attempts=self.max_attempts,
-            idempotency_key=self.idempotency_key,
-            correlation_id=self.correlation_id,
-        )
+    task_type: Required[Annotated[str, Field(description="A registered task type", max_length=MAX_NAME)]]
+    parameters: Annotated[Any, Field(description="What the task type's parameter model accepts")]
 
 
 def _or_refusal(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
@@ -146,28 +98,36 @@ class ReplayDeadLetters(Body):
     dry_run: bool = Field(default=False, strict=True, description="Only tell what would happen")
 
 
-ModelT = TypeVar("ModelT", bound=Body)
+BodyT = TypeVar("BodyT")
 
 
-async def read(request: Request, model: type[ModelT], *, is_optional: bool = False) -> ModelT:
+#: The bodies there are, each with what reads it.
+BODIES: dict[type, TypeAdapter[Any]] = {
+    model: TypeAdapter(model) for model in (SubmitTask, SubmitTasks, CancelTask, RetryTask, ReplayDeadLetters)
+}
+
+
+async def read(request: Request, model: type[BodyT], *, is_optional: bool = False) -> BodyT:
     """Read and check the body, in one pass over the bytes.
 
     Args:
         request: the request.
         model: what the body must be.
-        is_optional: whether no body at all means the model's defaults.
+        is_optional: whether no body at all means an empty object.
 
     Raises:
         RequestRefusedError: too large, not JSON, or not what the model accepts.
     """
     content = await _receive(request, request.app.state.framework.settings.api.max_body)
     if is_optional and not content:
-        return model()
-    _require_json(request)
+        content = bytearray(b"{}")
+    else:
+        _require_json(request)
     try:
-        return model.model_validate_json(content)
+        body: BodyT = BODIES[model].validate_json(content)
     except ValidationError as error:
         raise invalid_fields(error) from None
+    return body
 
 
 async def _receive(request: Request, limit: int) -> bytearray:

@@ -5,24 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import FastAPI
-from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
+from pydantic import TypeAdapter
 
-from taskframework.api.bodies import CancelTask, ReplayDeadLetters, RetryTask, SubmitTask, SubmitTasks
+from taskframework.api.bodies import BODIES
 from taskframework.api.problems import CODES, PROBLEM_JSON
 from taskframework.api.views import CloudEventView, ProblemView, ResyncView, StreamedEvent
 
-_MODELS: tuple[type[BaseModel], ...] = (
-    SubmitTask,
-    SubmitTasks,
-    CancelTask,
-    RetryTask,
-    ReplayDeadLetters,
-    ProblemView,
-    StreamedEvent,
-    CloudEventView,
-    ResyncView,
-)
+_MODELS: tuple[type, ...] = (*BODIES, ProblemView, StreamedEvent, CloudEventView, ResyncView)
 _REFERENCE = "#/components/schemas/{model}"
 
 #: What any route may answer with. That it is documented also keeps FastAPI from naming its own form of 422.
@@ -32,7 +21,7 @@ STREAM_CONTENT = {"text/event-stream": {"itemSchema": {"$ref": _REFERENCE.format
 PROBLEM_CONTENT = {PROBLEM_JSON: {"schema": {"$ref": _REFERENCE.format(model=ProblemView.__name__)}}}
 
 
-def takes(model: type[BaseModel], *, is_optional: bool = False) -> dict[str, Any]:
+def takes(model: type, *, is_optional: bool = False) -> dict[str, Any]:
     """Document the body of a route that reads it by itself; goes into `openapi_extra`."""
     schema = {"$ref": _REFERENCE.format(model=model.__name__)}
     return {"requestBody": {"required": not is_optional, "content": {"application/json": {"schema": schema}}}}
@@ -66,7 +55,9 @@ class DocumentedApi(FastAPI):
         """The document; made once."""
         if self.openapi_schema is None:
             document = super().openapi()
-            _, definitions = models_json_schema([(model, "validation") for model in _MODELS], ref_template=_REFERENCE)
+            _, definitions = TypeAdapter.json_schemas(
+                [(model, "validation", TypeAdapter(model)) for model in _MODELS], ref_template=_REFERENCE
+            )
             schemas = document.setdefault("components", {}).setdefault("schemas", {})
             schemas.update(definitions["$defs"])
             for operations in document["paths"].values():

@@ -32,7 +32,7 @@ from taskframework.errors import (
 )
 from taskframework.model.query import CursorInvalidError
 from taskframework.model.values import MOST_PROBLEMS, problem, problems_of
-from taskframework.submission.service import InvalidRequestError
+from taskframework.submission.options import InvalidRequestError
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from taskframework.api.bodies import BODY_CODES, NAME_PATTERN, CancelTask, RetryTask, SubmitTask, SubmitTasks, read
+from taskframework.api.bodies import BODY_CODES, CancelTask, RetryTask, SubmitTask, SubmitTasks, read
 from taskframework.api.context import (
     CALLER,
     IdInPath,
@@ -28,7 +28,8 @@ from taskframework.errors import StoreUnavailableError
 from taskframework.model.query import MAX_LIMIT, TaskFilter
 from taskframework.model.status import ReachableStatus
 from taskframework.model.view import public_view
-from taskframework.submission.service import MAX_NAME, Submission, SubmitRequest
+from taskframework.submission.options import described
+from taskframework.submission.service import Submission, SubmitRequest
 from taskframework.telemetry import log_context
 
 PREFIX = "/api/v1"
@@ -41,7 +42,7 @@ _KEY_HEADER = {
     "name": "Idempotency-Key",
     "in": "header",
     "description": "A second submission with the same key returns the first task; same as the field idempotency_key",
-    "schema": {"type": "string", "minLength": 1, "maxLength": MAX_NAME, "pattern": NAME_PATTERN},
+    "schema": described()["idempotency_key"]["anyOf"][0],
 }
 _LOCATION = {
     "Location": {"description": "Address of the task", "schema": {"type": "string", "format": "uri-reference"}}
@@ -77,10 +78,10 @@ class TaskQuery(BaseModel):
 async def submit_task(request: Request) -> Response:
     """Store a task durably; a worker executes it as soon as it is due, whatever happens to this process."""
     body = await read(request, SubmitTask)
-    wanted = body.to_request(CALLER)
     if (key := _key_in_header(request)) is not None:
-        wanted = _with_key(body, key)
-    with trace_of(request, "submit"), log_context(user_id=CALLER, correlation_id=wanted.correlation_id):
+        body = _with_key(body, key)
+    wanted = SubmitRequest(**body, user_id=CALLER)
+    with trace_of(request, "submit"), log_context(user_id=CALLER, correlation_id=body.get("correlation_id")):
         submission = await framework_of(request).services.submission.submit(wanted)
     return json_response(
         public_view(submission.task),
@@ -101,7 +102,7 @@ async def submit_task(request: Request) -> Response:
 async def submit_tasks(request: Request) -> Response:
     """Store many tasks at once. Each is accepted or refused by itself; a refused one is not stored."""
     body = await read(request, SubmitTasks)
-    readable = [item.to_request(CALLER) for item in body.items if isinstance(item, SubmitTask)]
+    readable = [SubmitRequest(**item, user_id=CALLER) for item in body.items if isinstance(item, dict)]
     with trace_of(request, "submit many"), log_context(user_id=CALLER):
         stored = await framework_of(request).services.submission.submit_many(readable)
     if stored and all(isinstance(outcome, StoreUnavailableError) for outcome in stored):
@@ -199,19 +200,19 @@ def _key_in_header(request: Request) -> str | None:
     return keys[0] if keys else None
 
 
-def _with_key(body: SubmitTask, key: str) -> SubmitRequest:
-    """The request with the header's key.
+def _with_key(body: SubmitTask, key: str) -> SubmitTask:
+    """The body with the header's key.
 
     Raises:
         RequestRefusedError: if the body names another one.
     """
-    if body.idempotency_key not in (None, key):
+    if body.get("idempotency_key") not in (None, key):
         raise RequestRefusedError(
             "The header Idempotency-Key and the field idempotency_key differ.",
             hint="Send one of them, or the same in both.",
             fields=[{"field": "idempotency_key", "message": "differs from the header Idempotency-Key"}],
         )
-    return body.model_copy(update={"idempotency_key": key}).to_request(CALLER)
+    return {**body, "idempotency_key": key}
 
 
 def _bulk_outcome(index: int, outcome: Submission | Exception, root: str) -> dict[str, Any]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from inspect import Parameter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Unpack
 
 import orjson
 import typer
@@ -22,8 +25,8 @@ from taskframework.model.status import TaskStatus
 from taskframework.model.view import public_view
 from taskframework.runtime import TaskFramework
 from taskframework.settings.durations import parse_duration
-from taskframework.submission.service import ANONYMOUS, SubmitRequest
-from taskframework.tasks.options import MAX_ATTEMPTS
+from taskframework.submission.options import SubmissionOptions, described
+from taskframework.submission.service import SubmitRequest
 from taskframework.wiring.adapters import build_store
 from taskframework.wiring.store_services import build_store_services
 
@@ -69,66 +72,51 @@ Timeout = Annotated[
         "--timeout", parser=or_bad_parameter(seconds_or_duration), metavar="TIME", help="Longest wait, such as 30s."
     ),
 ]
-Lane = Annotated[str | None, typer.Option("--priority", metavar="high|normal|low", help="Its lane.")]
-NotBefore = Annotated[
-    datetime | None,
-    typer.Option(
-        "--not-before",
-        parser=or_bad_parameter(_moment),
-        metavar="TIME",
-        help="Earliest start: a time, or 10m from now.",
-    ),
-]
-Deadline = Annotated[
-    datetime | None,
-    typer.Option("--deadline", parser=or_bad_parameter(_moment), metavar="TIME", help="It fails if not done by then."),
-]
-Key = Annotated[
-    str | None,
-    typer.Option("--idempotency-key", metavar="KEY", help="A second submission with it gives the first task."),
-]
-MaxAttempts = Annotated[
-    int | None,
-    typer.Option(
-        "--max-attempts",
-        parser=whole_number(1, MAX_ATTEMPTS),
-        metavar="N",
-        help="Attempts before it is a dead letter.",
-    ),
-]
 User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Whose task it is.")]
 
 
+def _flag(name: str, schema: Mapping[str, Any]) -> Parameter:
+    """The flag of a submission option. It reads the form of a value; the submission checks the value."""
+    value = schema["anyOf"][0]
+    read: Callable[[str], Any] = str
+    metavar, more = "|".join(value.get("enum", ["TEXT"])), ""
+    if value.get("format") == "date-time":
+        read, metavar, more = or_bad_parameter(_moment), "TIME", ": a time, or 10m from now"
+    elif value["type"] == "integer":
+        read, metavar = whole_number(), "N"
+    option = typer.Option(
+        f"--{name.replace('_', '-')}", parser=read, metavar=metavar, help=f"{schema['description']}{more}."
+    )
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[Any, option])
+
+
+def takes_submission_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Let typer see a flag for each submission option, in the place of the command's `**options`."""
+    signature = inspect.signature(command, eval_str=True)
+    own = [parameter for parameter in signature.parameters.values() if parameter.kind is not Parameter.VAR_KEYWORD]
+    flags = [_flag(name, schema) for name, schema in described().items()]
+    command.__signature__ = signature.replace(parameters=[*own, *flags])  # type: ignore[attr-defined]
+    return command
+
+
+@takes_submission_options
 def submit(
     context: typer.Context,
     task_type: Type,
     parameters: Parameters = "null",
     wait: Wait = False,
     timeout: Timeout = None,
-    priority: Lane = None,
-    not_before: NotBefore = None,
-    deadline: Deadline = None,
-    idempotency_key: Key = None,
-    max_attempts: MaxAttempts = None,
     user: User = None,
     config: Config = None,
     app: Apps = None,
     as_json: Json = False,
+    **options: Unpack[SubmissionOptions],
 ) -> None:
     """Submit one task. It is stored when this returns; a running `dev` or `worker` takes it within a second.
 
     Needs no --app once a process that executes TYPE has started.
     """
-    request = SubmitRequest(
-        task_type=task_type,
-        parameters=_parameters(parameters),
-        user_id=ANONYMOUS if user is None else user,
-        priority=priority,
-        not_before=not_before,
-        deadline=deadline,
-        max_attempts=max_attempts,
-        idempotency_key=idempotency_key,
-    )
+    request = SubmitRequest(task_type=task_type, parameters=_parameters(parameters), user_id=user, **options)
     invocation = Invocation.of(context, config, app)
     framework = invocation.framework(registers=bool(invocation.apps))
     if lacks_store(framework.settings):  # so nobody has declared anything; and what is refused is to make no store

@@ -5,57 +5,62 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from datetime import timedelta
+from typing import Any, Unpack
 
 from taskframework import failpoint
 from taskframework.bus import EventBus
-from taskframework.clock import whole_milliseconds
 from taskframework.errors import SubmissionError
 from taskframework.model.events import TaskSubmittedEvent
-from taskframework.model.status import Priority
+from taskframework.model.status import lane_of
 from taskframework.model.task import Task, first_state, new_task_id
 from taskframework.model.values import fingerprint
 from taskframework.stores.base import Inserted, TaskStore
 from taskframework.submission.idempotency import IdempotentInserts
+from taskframework.submission.options import OPTIONS, InvalidRequestError, SubmissionOptions, accepted, accepted_user
 from taskframework.submission.types import Submittable, TaskTypes
-from taskframework.tasks.executable import BackgroundTaskExecutable
-from taskframework.tasks.options import MAX_ATTEMPTS
+from taskframework.tasks.executable import AnyExecutable, BackgroundTaskExecutable
 from taskframework.telemetry import current_traceparent
 
 ANONYMOUS = "anonymous"
-MAX_NAME = 200
-_FARTHEST = timedelta(days=3660)
 #: Requests of `submit_many` that are stored together; the event loop has its turn in between.
 _TOGETHER = 1_000
 
 
-class InvalidRequestError(SubmissionError):
-    """The request contradicts itself or a limit."""
-
-    code = "invalid_request"
-
-    def __init__(self, field: str, reason: str, hint: str) -> None:
-        super().__init__(f"{field}: {reason}.", hint=hint)
-        self.field = field
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, init=False)
 class SubmitRequest:
-    """What somebody wants done. Left out values come from the task type's options, then from the settings.
+    """What somebody wants done: a task type, its parameters, whose task it is, and how it is to be done."""
 
-    `task_type` is the name of a type, or its class or an instance of that.
-    """
+    task_type: str | AnyExecutable
+    parameters: Any = field(repr=False)
+    user_id: str
+    options: SubmissionOptions
 
-    task_type: str | type[BackgroundTaskExecutable[Any, Any]] | BackgroundTaskExecutable[Any, Any]
-    parameters: Any = field(default=None, repr=False)
-    user_id: str = ANONYMOUS
-    priority: str | None = None
-    not_before: datetime | None = None
-    deadline: datetime | None = None
-    max_attempts: int | None = None
-    idempotency_key: str | None = None
-    correlation_id: str | None = None
+    def __init__(
+        self,
+        *,
+        task_type: str | AnyExecutable,
+        parameters: Any = None,
+        user_id: str | None = None,
+        **options: Unpack[SubmissionOptions],
+    ) -> None:
+        """Make a request; it is looked through when it is submitted.
+
+        Args:
+            task_type: the name of a type, or its class or an instance of that.
+            parameters: what the type's model accepts, as JSON or as an instance.
+            user_id: who owns the task.
+            options: see `SubmissionOptions`.
+
+        Raises:
+            TypeError: for an option that does not exist.
+        """
+        if unknown := options.keys() - OPTIONS:
+            raise TypeError(f"a submission has no option {', '.join(sorted(unknown))}")
+        object.__setattr__(self, "task_type", task_type)
+        object.__setattr__(self, "parameters", parameters)
+        object.__setattr__(self, "user_id", ANONYMOUS if user_id is None else user_id)
+        object.__setattr__(self, "options", options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,26 +163,31 @@ class TaskSubmissionService:
         if isinstance(kind, SubmissionError):
             raise kind
         parameters, canonical = kind.accept(request.parameters)
+        options = accepted(request.options)
         now = self._store.now()
-        not_before, deadline = _times(request, now)
+        not_before, deadline = max(options.get("not_before", now), now), options.get("deadline")
+        if deadline is not None and deadline <= not_before:
+            raise InvalidRequestError(
+                "deadline", "it has passed or lies before not_before", "Give a time after not_before and in the future."
+            )
         task_id = new_task_id()
-        return Task.new(
-            task_id=task_id,
-            task_type=kind.task_type,
-            priority=_priority(request.priority or kind.priority),
-            user_id=_name("user_id", request.user_id),
-            correlation_id=_name("correlation_id", request.correlation_id or task_id),
-            traceparent=current_traceparent(),
-            parameters=parameters,
-            parameters_hash=fingerprint(kind.task_type, canonical),
-            idempotency_key=_name("idempotency_key", request.idempotency_key),
-            max_attempts=_attempts(request.max_attempts, kind.max_attempts, self._max_attempts),
-            not_before=not_before,
-            deadline=deadline,
-            created_at=now,
-            updated_at=now,
-            **first_state(not_before, now, self._dispatch_after),
-        )
+        defaults = {
+            "priority": lane_of(kind.priority),
+            "max_attempts": self._max_attempts if kind.max_attempts is None else kind.max_attempts,
+            "correlation_id": task_id,
+        }
+        given = {
+            "task_id": task_id,
+            "task_type": kind.task_type,
+            "user_id": accepted_user(request.user_id),
+            "traceparent": current_traceparent(),
+            "parameters": parameters,
+            "parameters_hash": fingerprint(kind.task_type, canonical),
+            "not_before": not_before,
+            "created_at": now,
+            "updated_at": now,
+        }
+        return Task.new(**{**defaults, **options, **given, **first_state(not_before, now, self._dispatch_after)})
 
 
 def _names_in(requests: Iterable[SubmitRequest]) -> set[str]:
@@ -204,50 +214,3 @@ def type_name(given: object) -> str:
         return name
     what = "the task class has no task_type" if is_task else f"{given!r:.100} names no task"
     raise InvalidRequestError("task_type", what, "Give the type's name, its class or an instance of that.")
-
-
-def _times(request: SubmitRequest, now: datetime) -> tuple[datetime, datetime | None]:
-    not_before = _moment("not_before", request.not_before, now) or now
-    deadline = _moment("deadline", request.deadline, now)
-    if deadline is not None and deadline <= max(now, not_before):
-        raise InvalidRequestError(
-            "deadline", "it has passed or lies before not_before", "Give a time after not_before and in the future."
-        )
-    return max(not_before, now), deadline
-
-
-def _moment(field: str, value: datetime | None, now: datetime) -> datetime | None:
-    if value is None:
-        return None
-    if not isinstance(value, datetime):
-        raise InvalidRequestError(field, f"it is {value!r:.50}", "Give a datetime with a time zone.")
-    if value.tzinfo is None:
-        raise InvalidRequestError(field, "it has no time zone", "Add one, for example 2027-01-31T12:00:00Z.")
-    if value - now > _FARTHEST:
-        raise InvalidRequestError(field, "it is more than ten years ahead", "Give a nearer time.")
-    return whole_milliseconds(max(value, now - _FARTHEST).astimezone(UTC))
-
-
-def _priority(value: str) -> Priority:
-    if isinstance(value, Priority):  # finding a member by its value takes ten times as long
-        return value
-    try:
-        return Priority(value)
-    except ValueError:
-        raise InvalidRequestError("priority", f"it is {value!r:.50}", "Use high, normal or low.") from None
-
-
-def _attempts(wanted: int | None, of_type: int | None, default: int) -> int:
-    value = wanted if wanted is not None else of_type if of_type is not None else default
-    if type(value) is not int or not 1 <= value <= MAX_ATTEMPTS:
-        raise InvalidRequestError("max_attempts", f"it is {value!r:.50}", f"Use 1 to {MAX_ATTEMPTS}.")
-    return value
-
-
-def _name(field: str, value: object) -> Any:
-    """Names travel in headers, indexes and logs: short, printable ASCII."""
-    if value is None:
-        return None
-    if not isinstance(value, str) or not 0 < len(value) <= MAX_NAME or not (value.isascii() and value.isprintable()):
-        raise InvalidRequestError(field, "it is not a name", f"Use 1 to {MAX_NAME} printable ASCII characters.")
-    return value

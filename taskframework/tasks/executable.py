@@ -41,3 +41,7 @@ class BackgroundTaskExecutable(ABC, Generic[P, R]):
             RetryableError: to be tried again, after `delay` if given.
             NonRetryableError: to fail for good.
         """
+
+
+#: An executable as users name it: an instance, or a class that needs no arguments.
+AnyExecutable = BackgroundTaskExecutable[Any, Any] | type[BackgroundTaskExecutable[Any, Any]]

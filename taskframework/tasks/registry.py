@@ -16,7 +16,7 @@ from pydantic.errors import PydanticSchemaGenerationError, PydanticUndefinedAnno
 from taskframework.errors import InvalidParametersError, RegistrationError, UnknownTaskTypeError
 from taskframework.model.status import LANES
 from taskframework.model.values import Json, problem, problems_of
-from taskframework.tasks.executable import BackgroundTaskExecutable
+from taskframework.tasks.executable import AnyExecutable, BackgroundTaskExecutable
 from taskframework.tasks.options import TaskOptions
 from taskframework.tasks.values import storable_parameters
 
@@ -84,9 +84,7 @@ class TaskRegistry:
     def __init__(self) -> None:
         self._registrations: dict[str, Registration] = {}
 
-    def register(
-        self, executable: BackgroundTaskExecutable[Any, Any] | type[BackgroundTaskExecutable[Any, Any]]
-    ) -> Registration:
+    def register(self, executable: AnyExecutable) -> Registration:
         """Add an executable, or a class that needs no arguments to make one.
 
         Raises:
@@ -158,7 +156,7 @@ class TaskRegistry:
 
 
 def _instance(
-    executable: BackgroundTaskExecutable[Any, Any] | type[BackgroundTaskExecutable[Any, Any]],
+    executable: AnyExecutable,
 ) -> BackgroundTaskExecutable[Any, Any]:
     kind = executable if inspect.isclass(executable) else type(executable)
     if not issubclass(kind, BackgroundTaskExecutable):

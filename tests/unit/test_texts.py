@@ -8,7 +8,6 @@ from typing import Any, cast
 import pytest
 
 from taskframework import SubmitRequest, TaskContext
-from taskframework.api.bodies import SubmitTask
 from taskframework.errors import InvalidParametersError
 from taskframework.model.events import AttemptFinished, TaskStartedEvent
 from taskframework.model.outcome import Succeeded
@@ -36,7 +35,6 @@ TASK = new_task(parameters=SECRET, progress=SECRET, result=SECRET, steps=(StepOu
         ReportProgress(FENCE, SECRET),
         RecordStep(FENCE, "pay", SECRET),
         SubmitRequest(task_type="pay", parameters=SECRET),
-        SubmitTask(task_type="pay", parameters=SECRET),
         TaskContext(
             "01K", "pay", "ada", SECRET, 1, 5, 1, "key", "order", None, logging.root, cast(AttemptControl, None)
         ),

@@ -1,0 +1,136 @@
+"""The options of a submission, each said once: Python, HTTP and the command line derive theirs from here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field, TypeAdapter, ValidationError
+from typing_extensions import TypedDict  # pydantic reads no other before Python 3.12
+
+from taskframework.clock import whole_milliseconds
+from taskframework.errors import SubmissionError
+from taskframework.model.status import LANES, Priority
+from taskframework.model.values import problem
+from taskframework.tasks.options import MAX_ATTEMPTS
+
+#: Characters of a name.
+MAX_NAME = 200
+#: Printable ASCII: names travel in headers, indexes and logs.
+NAME_PATTERN = "^[ -~]*$"
+_FARTHEST = timedelta(days=3660)
+_TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d[Tt ]")
+
+
+class InvalidRequestError(SubmissionError):
+    """The request contradicts itself or a limit."""
+
+    code = "invalid_request"
+
+    def __init__(self, field: str, reason: str, hint: str) -> None:
+        super().__init__(f"{field}: {reason}.", hint=hint)
+        self.field = field
+
+
+def _only_timestamps(value: object) -> object:
+    """pydantic would also take seconds since 1970, and a bare date as midnight."""
+    if isinstance(value, datetime) or (isinstance(value, str) and _TIMESTAMP.match(value)):
+        return value
+    raise ValueError("must be an RFC 3339 time such as 2027-01-31T12:00:00Z")
+
+
+def _near_and_in_utc(value: datetime) -> datetime:
+    now = datetime.now(UTC)
+    try:
+        value = value.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("must be within ten years") from None
+    if value - now > _FARTHEST:
+        raise ValueError("must be within ten years")
+    return whole_milliseconds(max(value, now - _FARTHEST))
+
+
+def _lane(value: str) -> Priority:
+    try:
+        return Priority(value)
+    except ValueError:
+        raise ValueError("must be high, normal or low") from None
+
+
+def _printable(value: str) -> str:
+    if not (0 < len(value) <= MAX_NAME and value.isascii() and value.isprintable()):
+        raise ValueError(f"must be 1 to {MAX_NAME} printable ASCII characters")
+    return value
+
+
+_Lane = Annotated[str, AfterValidator(_lane), Field(json_schema_extra={"enum": [*map(str, LANES)]})]
+_Moment = Annotated[AwareDatetime, BeforeValidator(_only_timestamps), AfterValidator(_near_and_in_utc)]
+_Attempts = Annotated[int, Field(ge=1, le=MAX_ATTEMPTS, strict=True)]
+Name = Annotated[
+    str,
+    AfterValidator(_printable),
+    Field(strict=True, json_schema_extra={"minLength": 1, "maxLength": MAX_NAME, "pattern": NAME_PATTERN}),
+]
+
+
+class SubmissionOptions(TypedDict, total=False):
+    """How a task is to be done. What is left out or None comes from the task type's options, then from the settings.
+
+    An option is stored in the task's field of the same name.
+    """
+
+    priority: Annotated[_Lane | None, Field(description="The lane it travels in: high, normal or low")]
+    not_before: Annotated[_Moment | None, Field(description="Earliest time of the first attempt")]
+    deadline: Annotated[_Moment | None, Field(description="It ends FAILED if it is not done by then")]
+    max_attempts: Annotated[_Attempts | None, Field(description="Attempts in all")]
+    idempotency_key: Annotated[Name | None, Field(description="A second submission with it returns the first task")]
+    correlation_id: Annotated[Name | None, Field(description="Carried through messages, logs and events")]
+
+
+OPTIONS = frozenset(SubmissionOptions.__annotations__)
+_ALL = TypeAdapter(SubmissionOptions)
+_NAME = TypeAdapter(Name)
+
+
+@cache
+def described() -> Mapping[str, Mapping[str, Any]]:
+    """The JSON Schema of each option, by name."""
+    properties: Mapping[str, Mapping[str, Any]] = _ALL.json_schema()["properties"]
+    return properties
+
+
+def accepted(options: SubmissionOptions) -> dict[str, Any]:
+    """The options that are given, as they are stored.
+
+    Raises:
+        InvalidRequestError: naming the option that is wrong.
+    """
+    if not options:
+        return {}
+    try:
+        return {name: value for name, value in _ALL.validate_python(options).items() if value is not None}
+    except ValidationError as error:
+        raise _refusal(error) from None
+
+
+def accepted_user(user_id: str) -> str:
+    """The user's name.
+
+    Raises:
+        InvalidRequestError: if it is none.
+    """
+    try:
+        return _NAME.validate_python(user_id)
+    except ValidationError as error:
+        raise _refusal(error, "user_id") from None
+
+
+def _refusal(error: ValidationError, name: str = "") -> InvalidRequestError:
+    wrong = error.errors(include_url=False, include_context=False)[0]
+    name = name or str(wrong["loc"][0])
+    said = problem(wrong["loc"], wrong["msg"])["message"]
+    hint = described().get(name, {"description": "Whose task it is"})["description"]
+    return InvalidRequestError(name, f"{said}, not {wrong['input']!r:.50}", f"{hint}.")
