@@ -1,12 +1,13 @@
 """What a process of an earlier release does to a MongoDB database: keys kept unique by an index, and no records.
 
-Run as a program it submits keys until it is told to stop: `python -m … URL FILE PREFIX COUNT`
-submits PREFIX0, PREFIX1, … round and round, and writes a line `key task-id` for each answer.
+Run as a program it submits so many keys round and round until it is told to stop, and writes a line `key task-id`
+for each answer: `python -m tests.support.earlier_release URL FILE COUNT TASK_TYPE PARAMETERS`.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
 import signal
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any, Self
 from pymongo import MongoClient
 from pymongo.errors import DuplicateKeyError
 
+from taskframework.model.values import check_storable, fingerprint
 from taskframework.stores.mongo.documents import document_of
 from taskframework.testing.factories import new_task
 
@@ -61,7 +63,7 @@ class EarlierRelease:
         self.close()
 
 
-def main(url: str, file: str, prefix: str, count: str) -> None:
+def main(url: str, file: str, count: str, task_type: str, parameters: str) -> None:
     stopping = False
 
     def stop(*_: object) -> None:
@@ -69,13 +71,14 @@ def main(url: str, file: str, prefix: str, count: str) -> None:
         stopping = True
 
     signal.signal(signal.SIGTERM, stop)
+    given = json.loads(parameters)
+    request_hash = fingerprint(task_type, check_storable(given, "parameters", 1_000_000))
+    values = {"user_id": "anonymous", "task_type": task_type, "parameters": given, "parameters_hash": request_hash}
     with EarlierRelease(url) as release, Path(file).open("a", buffering=1) as answers:
         for n in itertools.cycle(range(int(count))):
             if stopping:
                 return
-            key = f"{prefix}{n}"
-            task_id = release.submit(key, task_type="probe", parameters={}, correlation_id=key)
-            answers.write(f"{key} {task_id}\n")
+            answers.write(f"key-{n} {release.submit(f'key-{n}', **values)}\n")
 
 
 if __name__ == "__main__":
