@@ -1,4 +1,4 @@
-"""Work beside the caller: held while it runs, ended for certain, and not ended by a cancellation meant for another."""
+"""Work beside the caller: kept alive while it runs, ended for certain, and not cancelled together with the caller."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _CANCEL_AGAIN = 0.5
 
 
 class Background:
-    """Tasks nobody waits for now, held so that they live, and awaited at the end."""
+    """asyncio tasks that nobody awaits yet: kept from the garbage collector, and awaited at the end."""
 
     def __init__(self) -> None:
         self.tasks: set[asyncio.Task[None]] = set()
@@ -41,8 +41,8 @@ async def end(*tasks: asyncio.Task[None]) -> None:
 def is_failure(error: BaseException) -> bool:
     """Whether what the present task caught is a failure, and not its own end.
 
-    A cancellation is a failure like any other while nobody cancels the task: a driver cancels who waits for a channel
-    that closes, and so may whatever else is called.
+    While nobody cancels the present task, a cancellation is a failure like any other: a driver, for example, cancels
+    whoever waits for a channel that closes.
     """
     if isinstance(error, asyncio.CancelledError):
         task = asyncio.current_task()

@@ -23,7 +23,7 @@ class Clock(Protocol):
     async def sleep(self, seconds: float) -> None: ...
 
 
-#: Linux's ordinary monotonic clock stands still while the machine is suspended, others' does not.
+#: On Linux the usual monotonic clock stands still while the machine is suspended; on other systems it goes on.
 _STEADY = time.CLOCK_BOOTTIME if sys.platform == "linux" else time.CLOCK_MONOTONIC
 
 

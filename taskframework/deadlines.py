@@ -12,7 +12,7 @@ from typing import Any
 
 
 class Deadlines:
-    """Ends futures that have no result in time. Most are given the same time, so that the last one is due last."""
+    """Ends futures that have no result in time. Most have the same time limit, so the newest is usually due last."""
 
     def __init__(self, late: Callable[[], Exception]) -> None:
         """Start with none; `late` makes the error they end with."""
@@ -26,7 +26,7 @@ class Deadlines:
         while self._waiting and self._waiting[0][1].done():
             self._waiting.popleft()
         if self._waiting and deadline < self._waiting[-1][0]:
-            # It spent a part of its time elsewhere, and the others must not have it wait for theirs.
+            # Its limit began earlier, before it came here, so it is due before some that wait already.
             insort(self._waiting, (deadline, future), key=itemgetter(0))
         else:
             self._waiting.append((deadline, future))

@@ -58,7 +58,7 @@ class RetryableError(TaskframeworkError):
 
 
 def _delay(value: timedelta | float) -> timedelta:
-    """A delay that can be kept: never negative, ten years at the most. What is none at all counts as no delay.
+    """A delay that can be stored: not negative, and ten years at most. A value that is no delay counts as none given.
 
     This runs while task code fails; another error from here would hide the one that matters.
     """

@@ -93,7 +93,7 @@ class FailpointError(ConnectionError):
 
 
 class _ReplyLost(FailpointError):  # noqa: N818 - what happened; the driver's error says it in its own words
-    """The reply that came here is to be lost."""
+    """A test armed this point to lose the reply."""
 
 
 async def reached(name: str) -> None:
@@ -198,7 +198,7 @@ async def _kill() -> None:
 async def _pause(name: str, seconds: float) -> None:
     try:
         await asyncio.sleep(seconds)
-    finally:  # who waits for the code may have lost patience and cancelled it
+    finally:  # also if the code was cancelled during the pause
         logger.warning("failpoint %s: goes on", name)
 
 

@@ -13,7 +13,7 @@ _OURS = os.path.dirname(__file__) + os.sep
 
 
 def is_installed(file: str) -> bool:
-    """Whether the file is part of an installed package; the standard library is none."""
+    """Whether the file is part of an installed package; the standard library does not count as one."""
     return any(folder in file for folder in _PACKAGES)
 
 
@@ -26,6 +26,6 @@ def is_of_the_standard_library(file: str) -> bool:
 
 
 def of_the_author(frames: Sequence[FrameSummary]) -> Sequence[FrameSummary]:
-    """The frames of a traceback without ours, and without what of the standard library called the task code."""
+    """The frames of a traceback without ours, and without those of the standard library that called the task code."""
     called = dropwhile(lambda frame: is_ours(frame.filename) or is_of_the_standard_library(frame.filename), frames)
     return [frame for frame in called if not is_ours(frame.filename)]

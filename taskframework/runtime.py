@@ -21,7 +21,7 @@ from taskframework.tasks.registry import Registration, TaskRegistry
 from taskframework.wiring.adapters import build_broker, build_store, execution_lock, is_shared
 from taskframework.wiring.store_services import StoreServices, build_store_services
 
-if TYPE_CHECKING:  # what a process that only opens the store has no need of
+if TYPE_CHECKING:  # not needed by a process that only opens the store
     from taskframework.wiring.process_services import ProcessServices
 
 
@@ -94,7 +94,9 @@ class TaskFramework:
             async with self.store_only():
                 yield self
             return
-        serving = _http_server(self, api=api)  # imported before there is anything that the import would hold up
+        serving = _http_server(
+            self, api=api
+        )  # imported now: the import would hold up the event loop of a running worker
         from taskframework.worker.containment import contained_tasks
 
         async with contextlib.AsyncExitStack() as stack:
@@ -102,7 +104,7 @@ class TaskFramework:
             stack.enter_context(contained_tasks())
             process = await self._open(stack, worker=worker)
             await stack.enter_async_context(serving)
-            process.loop_watch.start()  # now: what opening takes is nobody's fault
+            process.loop_watch.start()  # only now: opening may take long, and no code is to blame
             stack.callback(process.loop_watch.stop)
             try:
                 yield self

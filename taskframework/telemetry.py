@@ -29,14 +29,14 @@ class AttemptCode:
     task_type: str
     task_id: str
     is_over: bool = False
-    #: Whether its code tried to end what is not its own, and that was told.
+    #: Whether its code tried to end asyncio tasks of others, and the log has told so.
     was_refused: bool = False
 
 
 #: The attempt whose code runs here; whatever that code starts on the loop inherits it.
 running_code: ContextVar[AttemptCode | None] = ContextVar("running_code", default=None)
 
-#: What `logging` keeps for itself; a field of such a name would be refused with a KeyError.
+#: Names that `logging` reserves: it refuses a field of such a name with a KeyError.
 _NAMES_OF_LOGGING = {*vars(logging.makeLogRecord({})), "message", "asctime"} - {"exc_info", "stack_info"}
 _NO_SPAN: AbstractContextManager[None] = nullcontext()
 _tracer = trace.get_tracer("taskframework")
@@ -61,14 +61,14 @@ def context_of(task: asyncio.Task[Any]) -> Context:
 
 
 def is_tracing() -> bool:
-    """Whether a span would be seen by anybody."""
+    """Whether there is a tracer provider, without which nobody would see a span."""
     return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
 
 
 def current_traceparent() -> str | None:
     """The W3C trace context of the span that is active here, if any."""
     if trace.get_current_span() is trace.INVALID_SPAN:
-        return None  # asking the propagators costs a twentieth of a submission
+        return None  # to ask the propagators would cost five percent of a submission
     carrier: dict[str, str] = {}
     propagate.inject(carrier)
     return carrier.get("traceparent")
@@ -96,7 +96,7 @@ def log_context(**values: str | int | None) -> AbstractContextManager[None]:
 
 
 def log_with(**values: str | int | None) -> None:
-    """Every log line carries these values to the end of the present asyncio task, which serves one purpose."""
+    """Every log line of the present asyncio task carries these values from here on."""
     structlog.contextvars.bind_contextvars(**_with_trace(values))
 
 

@@ -24,7 +24,7 @@ from taskframework.stores.base import TaskStore
 from taskframework.submission.types import declared_types
 from taskframework.wiring.adapters import build_broker, build_store
 
-#: Undriven tasks that are named; there should be none at all.
+#: How many undriven tasks are named at most; there should be none at all.
 _MOST_NAMED = 20
 _PACKAGES = ("aio-pika", "motor", "pymongo", "pydantic", "fastapi", "uvicorn", "uvloop")
 
@@ -166,7 +166,7 @@ def _problem(undriven: Sequence[str]) -> str:
 
 def _print(finding: Finding) -> None:
     rows: list[tuple[str, str | Text]] = [(f"  {name}", value) for name, value in finding.facts.items()]
-    # That doctor tells more is said everywhere else.
+    # Elsewhere the problem names doctor; here that would be no help.
     problems = [problem.replace("; `taskframework doctor` tells more", "") for problem in finding.problems]
     rows += [("  problem", Text(printable(problem), style="red")) for problem in problems]
     console = out()

@@ -1,4 +1,4 @@
-"""The end of a process, which waits for nobody who hangs."""
+"""The end of a process, which does not wait for task code that hangs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def end_now(code: int) -> NoReturn:
 
 
 def _end_without_waiting(code: int, error: BaseException | None) -> None:
-    if code != INTERRUPTED:  # else somebody is in a hurry and knows why
+    if code != INTERRUPTED:  # after Ctrl-C the reason is known
         main = threading.main_thread()
         names = [thread.name for thread in threading.enumerate() if not (thread.daemon or thread is main)]
         logger.warning("ending without waiting for task code, threads: %s", ", ".join(names) or "none", exc_info=error)

@@ -26,7 +26,7 @@ from taskframework.cli.tether import Answer
 from taskframework.runtime import TaskFramework
 from taskframework.settings import WorkerSettings
 
-#: Longest wait for an answer. A process itself waits two seconds for store and broker; Prometheus waits ten for us.
+#: Seconds to wait for a process's answer: it waits two for store and broker itself, and Prometheus waits ten for us.
 _PATIENCE_SECONDS = 3.0
 
 
@@ -45,7 +45,7 @@ def answers_of(framework: TaskFramework) -> Callable[[str], Awaitable[Answer]]:
     transport = httpx.ASGITransport(create_health_app(framework))
 
     async def answer(path: str) -> Answer:
-        # Without a client, which would log each question.
+        # Not through a client: that would log each request.
         response = await transport.handle_async_request(httpx.Request("GET", f"http://worker{path}"))
         return Answer(response.status_code, (await response.aread()).decode())
 
@@ -73,7 +73,7 @@ def create_overview(processes: Sequence[Process]) -> Starlette:
     """The application of the parent."""
 
     async def health(_: Request) -> Response:
-        # A process that starts or has died is the parent's business, who is alive; one that hangs is the supervisor's.
+        # Only a process that hangs makes this unhealthy: the parent starts again what died.
         answers = await _ask([process for process in processes if process.is_ready], "/healthz")
         silent = [str(number) for number, answer in answers.items() if answer is None]
         status = f"no answer from process {', '.join(silent)}" if silent else "ok"

@@ -1,4 +1,4 @@
-"""A long-running process: signals, `ready`, and an end that waits for nobody who hangs."""
+"""A long-running process: signals, `ready`, and an end that does not wait for task code that hangs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from taskframework.worker.worker import Worker
 
 logger = logging.getLogger(__name__)
 
-#: Objects after which Python looks for garbage, and after which we do: more than the tasks in hand have.
+#: New objects after which Python looks for garbage, and after which we do: more than all running tasks have.
 _PYTHONS_THRESHOLD = gc.get_threshold()
 _THRESHOLD = 20_000
 
@@ -80,7 +80,7 @@ async def _serve(framework: TaskFramework, *, worker: bool, api: bool, tether: T
                 if api:
                     _welcome(framework.settings.api)
                 running = framework.process.worker
-                if running is not None and not api:  # with the HTTP interface it is that which says so
+                if running is not None and not api:  # with the HTTP interface, the server says so
                     await _until_live(running, stop.asked, tether)
                 await stop.asked.wait()
         except (asyncio.CancelledError, TaskframeworkError):
@@ -96,7 +96,7 @@ async def _until_live(worker: Worker, stop: asyncio.Event, tether: Tether | None
         await asyncio.sleep(0.02)
     if stop.is_set():
         return
-    # One line `ready` a command: of several processes the parent says it when all are.
+    # A command logs `ready` once: with several processes the parent does, when all of them are.
     logger.info("ready" if tether is None else "serving", extra={"role": "worker", "worker_id": worker.worker_id})
     if tether is not None:
         tether.say_ready()
@@ -108,10 +108,10 @@ class Stop:
     def __init__(self, at_once: Callable[[], None] = lambda: None) -> None:
         """Hear signals from now on; `at_once` is called before a second one ends the process."""
         self.asked = asyncio.Event()
-        #: While the process opens, a stop cancels that; later it only asks, so that everything closes in order.
+        #: While the process opens, a stop cancels the opening; later everything closes in order.
         self.is_opening = True
         self._at_once = at_once
-        #: Whether a signal came. What asks otherwise, such as a parent, may have had the same signal as this process.
+        #: Whether a signal came. A parent that asks for a stop may have had the same signal as this process.
         self._is_signalled = False
         self._main = asyncio.current_task()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -209,9 +209,9 @@ def _run(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> No
 
 
 def spare_the_collector() -> None:
-    """What is there by now stays to the end, so the garbage collector need not walk through it time and again.
+    """Spare the garbage collector what exists by now: it stays to the end, and need not be visited time and again.
 
-    And it looks less often: at the default rate the tasks in hand outlive several looks and are walked through in each.
+    And it looks less often: at the default rate running tasks live through several looks, each of which visits them.
     An application that has chosen a rate of its own keeps it.
     """
     gc.collect()

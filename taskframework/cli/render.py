@@ -26,7 +26,7 @@ _COLOURS = {
     "CANCELLED": "magenta",
     "CANCEL_REQUESTED": "magenta",
 }
-_LONGEST_CELL = 100
+_LONGEST_CELL = 100  # characters
 
 
 def status_text(status: str) -> Text:

@@ -30,7 +30,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
 _WELL = 60.0
 #: Seconds beyond the grace of its tasks that a process has to stop: to hand back what is unfinished and to close.
 _STOP_MARGIN = 10.0
-#: Seconds to read what a process said last, should something else hold its end of the tether open.
+#: Seconds to read what a process said last. Without a limit, a child of it that keeps the tether open would hold us up.
 _LAST_WORDS = 1.0
 
 _CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
@@ -70,7 +70,7 @@ def usable_cpus() -> int:
 
 
 def pause_before_restart(deaths: int, luck: float) -> float:
-    """Seconds to wait after so many deaths in a row; `luck` from 0 to 1 spreads what died together over half of it."""
+    """Seconds to wait after so many deaths in a row; `luck`, from 0 to 1, spreads the returns of what died together."""
     return min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(deaths - 1, 16)) * (1 + luck) / 2
 
 
@@ -103,7 +103,7 @@ class Ending:
 
     @property
     def is_in_order(self) -> bool:
-        """Whether nothing is left behind, after a stop was asked for: before it was ready any end will do."""
+        """Whether it stopped in order, after a stop was asked for; of a process that was not ready yet, any end is."""
         return self.code == 0 or not (self.was_ready or self.code == -signal.SIGKILL)
 
     @property
@@ -156,7 +156,7 @@ class WorkerProcess:
         return Ending(code, was_ready, leash.failure)
 
     async def ask(self, path: str, *, within: float) -> Answer | None:
-        """What it answers to a path of the health checks, if it does within so many seconds."""
+        """What it answers to a path of the health checks; None if it does not within so many seconds."""
         return await self._leash.ask(path, within=within)
 
     def let_go(self) -> None:

@@ -46,7 +46,7 @@ class Tether:
     """The end of the worker process."""
 
     def __init__(self, descriptor: int) -> None:
-        """Take over the inherited socket; processes that this one starts shall not have it."""
+        """Take over the inherited socket; processes that this one starts do not inherit it."""
         os.set_inheritable(descriptor, False)
         self._socket = socket.socket(fileno=descriptor)
         self._background = Background()
@@ -137,7 +137,7 @@ class Leash:
                 waiting.cancel()
 
     async def ask(self, path: str, *, within: float) -> Answer | None:
-        """What the process says to a path; None if it says nothing for so many seconds, or has ended."""
+        """What the process answers to a path; None if it does not within so many seconds, or has ended."""
         if self._writer is None or self._writer.is_closing() or self._is_cut:
             return None
         self._questions += 1

@@ -17,6 +17,7 @@ from taskframework.model.status import CLAIMABLE
 from taskframework.model.task import Task
 from taskframework.submission.handle import TaskHandle
 
+#: Seconds between two looks at the store: at first, and when nothing has happened for long.
 _FIRST_LOOK, _SLOWEST_LOOK = 0.02, 0.5
 #: Seconds that a task may wait for its first claim before we say what may be missing.
 _WORKER_PATIENCE = 3.0

@@ -27,15 +27,14 @@ from taskframework.stores.delayed_marks import DelayedMarks
 
 logger = logging.getLogger(__name__)
 
-#: Tasks in one publication round, and tasks whose events may wait; what comes beyond is left to the relay.
+#: How many tasks one round publishes, and how many may wait for a round; the relay publishes what comes beyond.
 ROUND = 500
 MAX_WAITING = 20_000
-#: Seconds for what an event tells of, before the event is sent: a task that comes alone starts, and is not delayed by
-#: the news of it.
+#: Seconds by which a publication is held back, so that the news of a task does not delay its start.
 _HEAD_START = 0.007
-#: Under load, seconds between two rounds: the events of a short task then travel together.
+#: Seconds between two rounds under load: the events of a short task then travel in one message.
 _PAUSE = 0.05
-#: How many tasks' own published marks are remembered, to spare duplicates before the store's mark is read again.
+#: Of how many tasks this process remembers what it published; the mark in the store is written two seconds later.
 REMEMBERED = 50_000
 
 
@@ -75,7 +74,7 @@ class ExternalEventBridge:
         if is_progress:
             waiting.progress = task
         if self._pump is None:
-            # In a context of its own: the pump outlives what its first task was heard in.
+            # In a context of its own: the pump lives longer than the request in which its first task was heard.
             self._pump = asyncio.create_task(self._run(), context=contextvars.Context())
 
     async def drain(self) -> None:
@@ -102,14 +101,14 @@ class ExternalEventBridge:
                 await failpoint.reached("relay.before_publish")
                 await self._publisher.publish(events)
         except BrokerError as error:
-            # Their relay time is in the documents; going on here without the broker would only pile up.
+            # Each document has the time of its relay. Without the broker they would only pile up here.
             logger.info("%d events are left to the relay: %s", len(events), error.message)
             return
         except Exception:
             logger.exception("%d events are left to the relay", len(events))
             return
         await failpoint.reached("relay.after_confirm")
-        # Also without events: what was published before may lack its mark, and would come back from the relay for ever.
+        # Also for a task without new events: if its mark is missing, the relay would bring it back for ever.
         for waiting in group:
             if waiting.task.sequence > waiting.task.published_sequence:
                 self._delayed_marks.add(waiting.task.task_id, self._remember(waiting.task))
@@ -127,7 +126,7 @@ class ExternalEventBridge:
         return events
 
     def _remember(self, task: Task) -> int:
-        # Not simply the task's sequence: an older state may come after a newer one, and its mark in that one's place.
+        # Not simply the task's sequence: an older state may be published after a newer one, and the mark must not fall.
         mark = self._marks[task.task_id] = max(task.sequence, self._marks.pop(task.task_id, 0))
         if len(self._marks) > REMEMBERED:
             self._marks.popitem(last=False)

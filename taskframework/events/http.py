@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PATH = "/api/v1/events"
-#: Seconds. The interface sends a heartbeat every 10 seconds.
+#: Seconds without a byte after which the connection is given up. The interface sends a heartbeat every 10 seconds.
 _LONGEST_SILENCE = 30.0
-#: Seconds until what failed is tried again: to connect, or to hand an event over.
+#: Seconds until a failed connection, or a failed handing over of an event, is tried again.
 _PAUSE = 1.0
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -45,7 +45,7 @@ class HttpEvents:
         self._client: httpx.AsyncClient | None = None
 
     async def open(self) -> None:
-        """See that somebody is there. Who goes away afterwards is waited for.
+        """Make sure that somebody answers now. If the connection breaks later, it is made again.
 
         Raises:
             EventsUnavailableError: if nobody answers with events.
@@ -71,7 +71,7 @@ class HttpEvents:
             await self._client.aclose()
 
     def subscribe(self, on_message: OnExternalMessage, *, durable_name: str | None = None) -> Consumption:
-        """Hear events one at a time, from now on; a name keeps nothing here."""
+        """Hear events one at a time, from now on. A queue name has no meaning here: nothing is kept."""
         return _Listening(self, on_message)
 
     @contextlib.asynccontextmanager
@@ -80,7 +80,7 @@ class HttpEvents:
         from httpx_sse import SSEError, aconnect_sse
 
         assert self._client is not None, "it was opened"
-        # Events are not repeated; for this header, whatever its value, the interface tells that some may be missing.
+        # Events are not repeated. The header, with any value, makes the interface tell that some may be missing.
         headers = {} if is_first else {"Last-Event-ID": "again"}
         async with aconnect_sse(self._client, "GET", self.url + PATH, headers=headers) as source:
             source.response.raise_for_status()

@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 Handle = Callable[[ExternalEvent], Awaitable[None] | None]
 
-#: Tasks whose last sequence is remembered. A duplicate that comes later than this many other tasks is heard again.
+#: How many tasks' last sequence is remembered. A duplicate that comes after so many other tasks is heard again.
 REMEMBERED = 100_000
 
 
@@ -94,7 +94,7 @@ class EventSubscriber:
 
     @property
     def is_live(self) -> bool:
-        """Whether the broker is delivering to us; what happens before is only heard with a durable queue."""
+        """Whether the broker delivers to us now. What happened before is only heard with a durable queue."""
         return self._consumption is not None and self._consumption.is_live
 
     async def listening(self, timeout: float = 10.0) -> None:
@@ -114,7 +114,7 @@ class EventSubscriber:
         async def hand_over(event: ExternalEvent) -> None:
             taken = loop.create_future()
             await events.put((event, taken))
-            await taken  # acknowledged only after the loop body asked for the next one
+            await taken  # acknowledged when the loop body asks for the next one
 
         entry: tuple[str | None, Handle] = (None, hand_over)
         self._handlers.append(entry)
@@ -129,7 +129,7 @@ class EventSubscriber:
             self._handlers.remove(entry)
             if not self._handlers and not self._is_left:
                 self._is_decided.clear()
-            # What the loop was left with, and what it did not look at, the broker keeps.
+            # The event in hand when the loop was left, and those it had not reached, go back to the broker.
             left = [in_hand] if in_hand is not None else []
             while not events.empty():
                 left.append(events.get_nowait()[1])

@@ -1,4 +1,4 @@
-"""The transitions nobody's running code makes: reap, cancel, expire, postpone, replay."""
+"""The transitions that are not made by the worker of a task: reap, cancel, expire, postpone, replay."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from taskframework.model.status import Priority
 from taskframework.model.task import Task
 
 MESSAGE_VERSION = 1
-#: A readable message is about 150 bytes; whatever is far larger is not one of ours.
+#: Bytes. Our messages have about 150; one that is far larger is not ours.
 MAX_MESSAGE_BYTES = 64 * 1024
 _INT64 = 2**63
 #: Tells a worker of the leases lost so far before it claims the task.

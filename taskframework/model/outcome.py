@@ -18,7 +18,7 @@ from taskframework.model.values import Json, fingerprint, in_one_line
 
 MAX_MESSAGE = 2_000
 MAX_TRACEBACK = 8_000
-#: Exceptions of a chain, and parts of a group, that a description tells of; more of them say little more.
+#: How many exceptions of a chain, and of a group, a description tells of. More would say little more.
 MOST_CAUSES = 5
 MAX_OWN_DELAY = timedelta(days=3650)
 #: The words of Python between two exceptions of a chain.
@@ -80,7 +80,7 @@ def _is_retryable(error: BaseException, retry_on: tuple[type[BaseException], ...
             return own
     if isinstance(error, (*retry_on, OSError, TimeoutError)):
         return True
-    # What an `asyncio.TaskGroup` makes of the errors of its tasks.
+    # An `asyncio.TaskGroup` raises the errors of its tasks as such a group.
     return isinstance(error, BaseExceptionGroup) and all(_is_retryable(part, retry_on) for part in error.exceptions)
 
 
@@ -124,7 +124,7 @@ def _message(error: BaseException) -> str:
 
 
 def _traceback(error: BaseException) -> str:
-    """Where in the author's code it came from, after what it came from: frames, source lines, messages, no values."""
+    """The causes of an exception, and where the author's code raised it: source lines and messages, no values."""
     try:
         own = "".join(_frames(error)) + "".join(_parts(error))
         before = "".join(_causes(error, MOST_CAUSES))

@@ -30,7 +30,7 @@ class RetryPolicy:
         longest = self.max_delay.total_seconds()
         try:
             seconds = self.initial_delay.total_seconds() * self.backoff_factor ** (attempt - 1)
-        except OverflowError:  # about a thousand attempts
+        except OverflowError:  # after about a thousand attempts
             seconds = longest
         spread = self.jitter_factor * (2 * (random.random() if chance is None else chance) - 1)
         return timedelta(seconds=max(0.0, min(min(seconds, longest) * (1 + spread), longest)))

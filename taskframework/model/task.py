@@ -13,7 +13,7 @@ from taskframework.model.shape import places_in, shape_of
 from taskframework.model.status import Priority, TaskStatus, lane_of
 from taskframework.model.values import Json
 
-#: What this release writes, and the newest it claims. A document of a newer version is postponed, never touched.
+#: The version of the documents that this release writes, and the newest that it claims. Newer tasks are postponed.
 SCHEMA_VERSION = 1
 HISTORY_LENGTH = 100
 ERRORS_KEPT = 5
@@ -65,7 +65,7 @@ class HistoryEntry:
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """What a step of the task gave when it was done. A list keeps these: the name is a user's text, never a field."""
+    """What a step of the task gave when it was done. Its name is a user's text, so it is not used as a field's name."""
 
     step: str
     outcome: Json = field(repr=False)
@@ -93,7 +93,7 @@ class SubtaskCounts:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """One task. Immutable: a transition makes a new one. Its text shows nothing of what the user gave or got."""
+    """One task. Immutable: a transition makes a new one. Its `repr` shows nothing of what the user gave or got."""
 
     task_id: str
     schema_version: int = SCHEMA_VERSION
@@ -181,7 +181,7 @@ class Task:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """Read a stored task; fields a newer release added are passed over, those it did not know yet have defaults."""
+        """Read a stored task. Fields of a newer release are passed over; fields that are missing get their default."""
         values = {**_DEFAULTS, **document}
         values["task_id"] = values.pop("_id")
         values["status"] = TaskStatus(document["status"])
@@ -206,7 +206,7 @@ class Task:
 
     @classmethod
     def _of(cls, values: dict[str, Any]) -> Self:
-        """A record with these values. `__init__` takes thirty times as long: it guards each field against a change."""
+        """A record with these values. `__init__` of a frozen dataclass takes thirty times as long."""
         task = object.__new__(cls)
         task.__dict__.update(values)
         return task
@@ -246,7 +246,7 @@ def new_claim_id() -> str:
 
 
 def first_state(not_before: datetime, now: datetime, dispatch_after: timedelta) -> dict[str, Any]:
-    """The fields that a submission sets: the first event, and due for the sweeper if nobody dispatches the task."""
+    """The fields that a submission sets: the first event, and when the sweeper sends the message if nobody else has."""
     due = now + dispatch_after
     return {
         "sequence": 1,

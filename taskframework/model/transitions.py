@@ -27,7 +27,7 @@ from taskframework.model.values import Json, fingerprint
 #: Transitions of one group may be written together; those of "single" are not.
 Group = Literal["claim", "settle", "reserve", "single"]
 
-#: How long the live path has for an event before the relay takes it up.
+#: How long the process that made an event has to publish it. After that the relay does.
 RELAY_AFTER = timedelta(seconds=5)
 
 #: `cancel.by` of a cancel that the framework itself asked for because the deadline passed.
@@ -78,7 +78,7 @@ class Fence:
 
 
 def with_event(task: Task, event: str, now: datetime, *, worker_id: str | None = None, data: Json = None) -> Task:
-    """The task with one more event at the end of its history, due for publication.
+    """The task with one more event at the end of its history, to be published.
 
     Trimming never drops an event that may be unpublished.
     """
@@ -146,7 +146,7 @@ class Claim:
     claim_id: str
     worker_id: str
     lease: timedelta
-    #: The type the message rang for; a document of another type is not claimed. None does not look.
+    #: The task type that the message names; a task of another type is not claimed. None: any type will do.
     task_type: str | None = None
 
     def apply(self, task: Task, now: datetime) -> Task | None:
@@ -249,7 +249,7 @@ class Complete(_Settlement):
 
 @dataclass(frozen=True, slots=True)
 class Fail(_Settlement):
-    """RUNNING → RETRYING, FAILED, DEAD_LETTER or CANCELLED, decided in the write: no cancel slips in between."""
+    """RUNNING → RETRYING, FAILED, DEAD_LETTER or CANCELLED. The write decides, so that no cancel comes in between."""
 
     failpoint: ClassVar[str] = "settle.after_write"
     error: TaskError
@@ -286,7 +286,7 @@ class Release(_Settlement):
         if not self.fence.holds(task):
             return None
         released = task.evolve(last_claim_id=self.fence.claim_id, releases=task.releases + 1)
-        if task.cancel is not None:  # QUEUED with a cancel that no claim accepts would be stuck for ever
+        if task.cancel is not None:  # no claim accepts a task with a cancel: QUEUED, it would wait for ever
             status = TaskStatus.CANCELLED
             if task.cancel.by == DEADLINE:
                 status = TaskStatus.FAILED
@@ -294,4 +294,4 @@ class Release(_Settlement):
                 released = with_error(released, error)
             return with_event(at_rest(released, status, now), status.lower(), now, worker_id=self.worker_id)
         queued = with_event(claimable_at(released, TaskStatus.QUEUED, now), "released", now, worker_id=self.worker_id)
-        return queued.evolve(attempts=task.attempts - 1)  # after the event, which tells of the attempt it was
+        return queued.evolve(attempts=task.attempts - 1)  # only now: the event has to name this attempt

@@ -17,8 +17,8 @@ from taskframework.settings import ObservabilitySettings
 from taskframework.settings.logging_file import read_log_levels
 from taskframework.telemetry import log_structlog_by_logging
 
-#: What libraries quote of values that they refuse: pydantic what it was given, some 50 characters of it, pymongo the
-#: whole document. Bounded: a text that only begins such quotes, time and again, would hold up the event loop.
+#: What libraries quote of values that they refuse: pydantic about 50 characters, pymongo the whole document. With a
+#: limit of 100 characters: a text with thousands of beginnings and no end would hold up the event loop.
 _QUOTED = re.compile(r"(?<=input_value=)(?s:.{0,100}?)(?=, input_type=)|(?<=full error: ).*")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -94,7 +94,7 @@ def configure_logging(settings: ObservabilitySettings, fields: Mapping[str, obje
             },
             "root": {"handlers": ["stderr"], "level": settings.log_level},
             "loggers": {
-                # These say once more, louder, what our own supervisors report.
+                # These repeat, as warnings, what our own supervisors report.
                 **{name: {"level": "ERROR"} for name in ("aio_pika", "aiormq", "pymongo", "pamqp")},
                 **(_levels(settings.logging_config) if settings.logging_config else {}),
             },

@@ -19,12 +19,13 @@ from taskframework.telemetry import context_of, running_code
 
 logger = logging.getLogger(__name__)
 
-#: The watch looks this many times within the limit, and never more often than every so many seconds.
+#: How often the watch looks within the limit: so often, a blockage is told a quarter of the limit late at most.
 _LOOKS = 4
+#: Seconds between two looks: at the least, and where there is no limit and only the lag is measured.
 _SHORTEST_PAUSE = 0.01
 _PAUSE_WITHOUT_LIMIT = 0.5
 
-#: Where a step of the loop begins: what is further out is the program that runs the loop.
+#: The functions in which a step of the loop begins. Frames outside of them are the program that runs the loop.
 _LOOP = frozenset(
     function.__code__
     for function in (
@@ -38,7 +39,7 @@ _LOOP = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Blockage:
-    """For how long the loop stood still when it was looked at, whose code it ran, and where in the code it was."""
+    """The loop stands still: for how many seconds so far, whose code it runs, and where in the code it is."""
 
     seconds: float
     task_type: str | None = None
@@ -47,7 +48,7 @@ class Blockage:
 
 
 class LoopWatch:
-    """Lets the loop give a sign of life, measures how late it is, and looks what the loop does when none comes.
+    """Has a timer of the loop give a sign of life, measures how late that is, and looks at the code when none comes.
 
     It costs four wake-ups of a timer and of a thread per limit, and nothing per task.
     """
@@ -75,7 +76,7 @@ class LoopWatch:
         self._due = math.inf
         self._timer = loop.call_soon(self._plan, loop)
         if self._limit:
-            # A daemon: a process that ends does not wait for it.
+            # A daemon thread: a process that ends does not wait for it.
             watched = (loop, threading.get_ident())
             threading.Thread(target=self._watch, args=watched, name="taskframework-loop-watch", daemon=True).start()
 
@@ -119,8 +120,8 @@ class LoopWatch:
     def _paused(self) -> float | None:
         """Pause, and return for how many seconds of it the whole process was stopped; None when the watch is to end.
 
-        Such time shows as a pause of this very thread in which the process used no processor, unlike one in which
-        code kept the interpreter lock. The loop could do nothing for it.
+        A stopped process pauses this thread and uses no processor time meanwhile; code that keeps the interpreter lock
+        uses some. The loop is not to blame for a stop.
         """
         began, used = time.monotonic(), time.process_time()
         if self._stopping.wait(self._pause):

@@ -41,13 +41,13 @@ def _hear(event: TaskEvent) -> None:
     if not logger.isEnabledFor(level):
         return  # of most tasks this is all that happens here
     task = event.task
-    # Not simply the newest: a task that was read again because a reply was lost may be further on than the event.
+    # Not simply the newest entry: the task may have moved on since, if it was read again after a lost reply.
     end = next(entry for entry in reversed(task.history) if EVENT_OF[entry.type] is type(event))
     error = None if isinstance(event, TaskCompletedEvent) else _error_of(task, end)
     fields = _fields(task, end, error)
     record = logger.makeRecord(logger.name, level, __file__, 0, _text(task, end, error), (), None, extra=fields)
     if level == logging.ERROR and error is not None and error.traceback:
-        # As text, where any formatter looks for it: the exception itself may have been another process's.
+        # As text, where every formatter looks for it: the exception may have been raised in another process.
         record.exc_text = f"Traceback (most recent call last):\n{error.traceback}{error.type}: {error.message}"
     logger.handle(record)
 
@@ -80,7 +80,7 @@ def _error_of(task: Task, end: HistoryEntry) -> TaskError | None:
 
 
 def _seconds(task: Task, end: HistoryEntry) -> float | None:
-    """From the claim to the end of the attempt, if it is one that ended: only such an end names its worker."""
+    """Seconds from the claim to the end of the attempt; None if no attempt ended: only such an end names a worker."""
     if end.worker_id is None or task.started_at is None or task.started_at > end.at:
         return None
     return (end.at - task.started_at).total_seconds()

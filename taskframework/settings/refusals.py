@@ -22,7 +22,7 @@ from taskframework.settings.urls import redacted
 KeyPath = tuple[str, ...]
 
 _LIST_ALL = "`python -m taskframework.settings.reference` lists every setting."
-_LONGEST_SHOWN = 80
+_LONGEST_SHOWN = 80  # characters of a wrong value
 _WORDS = {
     int: "whole number",
     float: "number",

@@ -15,6 +15,7 @@ from taskframework.settings.sizes import Size
 
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 
+#: At most this long after the end of a lease the reaper waits: a late renewal of a busy worker arrives by then.
 _LONGEST_GRACE = timedelta(seconds=5)
 
 

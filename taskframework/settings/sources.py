@@ -14,7 +14,7 @@ from taskframework.settings.documents import is_empty, pairs, parse, read_docume
 from taskframework.settings.keys import PREFIX, advice, groups, known_keys
 from taskframework.settings.refusals import KeyPath, Problem
 
-#: Read by others: the choice of the profile, the tests, the failpoints.
+#: Variables that are no settings: the name of the profile, those of the tests, the failpoints.
 _FOREIGN = re.compile(r"TASKFRAMEWORK_(PROFILE|FAILPOINTS|TEST_.*)")
 #: What Kubernetes puts into every container beside a service whose name starts with taskframework.
 _SERVICE_LINK = re.compile(r"TASKFRAMEWORK_(.*_)?(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT_\d+_(TCP|UDP|SCTP)(_.*)?)")

@@ -60,7 +60,7 @@ class TaskDeclaration:
             InvalidParametersError: naming each field that does not fit.
             ValueNotStorableError: if a store could not keep them.
         """
-        # Storable first: it bounds the depth, and the library would follow a nesting to the end of its stack.
+        # First whether it can be stored: that limits the depth, and the library's stack would overflow without a limit.
         plain, canonical = storable_parameters(value)
         if problems := list(islice(_problems(self.parameters_schema, plain), MOST_PROBLEMS)):
             raise InvalidParametersError(self.task_type, problems)
@@ -81,7 +81,7 @@ class _Schemas(GenerateJsonSchema):
 
 
 def _schema(task_type: str, adapter: TypeAdapter[Any], mode: JsonSchemaMode) -> Json:
-    """A schema as JSON; one that leaves all open if there is none, since a worker is to start all the same."""
+    """A schema as JSON. If it cannot be made, one that accepts everything: the worker shall start all the same."""
     try:
         schema = adapter.json_schema(mode=mode, schema_generator=_Schemas)
         return from_json(to_json(schema, inf_nan_mode="null"))
@@ -91,15 +91,15 @@ def _schema(task_type: str, adapter: TypeAdapter[Any], mode: JsonSchemaMode) -> 
 
 
 def _problems(schema: Json, value: Json) -> Iterator[dict[str, Any]]:
-    """What of a value does not fit, as field and message pairs without the input (it may be a secret)."""
-    import jsonschema_rs  # 6 MB that only a process needs which submits what it has not registered
+    """What does not fit in a value, as pairs of field and message; without the input, which may be a secret."""
+    import jsonschema_rs  # takes 6 MB; only needed to submit a type that is not registered here
 
     try:
         errors = jsonschema_rs.Draft202012Validator(schema, mask="Input", offline=True).iter_errors(value)
         for error in errors:
             yield from _described(error)
     except jsonschema_rs.ValidationError:
-        return  # the schema uses what the library does not know, as a pattern of Python's own; the worker decides
+        return  # the library does not know all of the schema, such as a pattern of Python's; the worker decides
 
 
 def _described(error: jsonschema_rs.ValidationError) -> Iterator[dict[str, Any]]:
@@ -114,7 +114,7 @@ def _described(error: jsonschema_rs.ValidationError) -> Iterator[dict[str, Any]]
         case "anyOf" | "oneOf":
             alternatives = [inner for alternative in details for inner in alternative]
             for inner in alternatives:
-                if inner.kind.value != ["null"]:  # that it may be left empty as well helps nobody
+                if inner.kind.value != ["null"]:  # that null would do as well helps nobody
                     yield from _described(inner)
         case _:
             yield problem(place, error.message)

@@ -57,9 +57,7 @@ class Registration:
             self.validate_parameters(value)
         except InvalidParametersError:
             raise
-        except (
-            Exception
-        ) as error:  # pydantic lets it pass; whoever submits can do nothing about it but change the value
+        except Exception as error:  # pydantic does not catch it; the submitter can only change the value
             logger.exception("a validator of task type %s broke", self.task_type)
             broke = problem((), f"a validator of the task type broke ({type(error).__name__})")
             raise InvalidParametersError(self.task_type, [broke]) from error
@@ -74,7 +72,7 @@ class Registration:
         try:
             return self.parameters.validate_python(value)
         except ValidationError as error:
-            # Without its cause: that quotes the input, and whoever logs the error would log it too.
+            # Without its cause, which quotes the input: it would be in the log with the error.
             raise InvalidParametersError(self.task_type, problems_of(error)) from None
 
 

@@ -21,7 +21,7 @@ from taskframework.tasks.values import storable
 
 
 class Recorder(Protocol):
-    """The way of an outcome into the task."""
+    """Writes the outcome of a step into the task."""
 
     @property
     def is_open(self) -> bool:
@@ -56,7 +56,7 @@ class Steps:
         """Start an attempt; `earlier` is what the attempts before it recorded."""
         self.earlier = tuple(earlier)
         self.recorder = recorder
-        # As JSON: every caller gets a value of its own, and the same one as in a later attempt.
+        # As JSON text: each caller gets its own copy, equal to what a later attempt gets.
         self._outcomes = {entry.step: orjson.dumps(entry.outcome) for entry in earlier}
         self._bytes = sum(_size(step, encoded) for step, encoded in self._outcomes.items())
         self._under_way: dict[str, _Run] = {}
@@ -70,7 +70,7 @@ class Steps:
                 with self._running(run):
                     outcome = function()
                     self._record(run, await outcome if inspect.isawaitable(outcome) else outcome)
-            # Shielded: a cancelled caller must not tear a record that is being written.
+            # Shielded: a caller that is cancelled must not interrupt the write.
             await asyncio.shield(asyncio.wrap_future(run.ended))
             if is_ours and run.problem is not None:
                 raise run.problem
@@ -137,7 +137,7 @@ class Steps:
             else:
                 self._bytes -= size
         if recorded is None and run.problem is None:
-            # No Exception: code that catches those must not go on as if the step were recorded.
+            # Not an `Exception`: code that catches those must not go on as if the step were recorded.
             run.problem = asyncio.CancelledError(f"The lease was lost before step {run.step!r} was recorded.")
         self._end(run)
 

@@ -26,7 +26,7 @@ def storable_parameters(value: Any, adapter: TypeAdapter[Any] | None = None) -> 
     if isinstance(value, BaseModel) or (dataclasses.is_dataclass(value) and not isinstance(value, type)):
         adapter = adapter or TypeAdapter(type(value))
         if any(isinstance(leaf, (Secret, SecretStr, SecretBytes)) for leaf in _leaves(adapter.dump_python(value))):
-            # The task would get the asterisks, and nobody would know before it runs.
+            # The task would get the asterisks of a SecretStr, and nobody would know before it runs.
             raise ValueNotStorableError("parameters", "a SecretStr becomes asterisks in JSON; name where the secret is")
         value = adapter.dump_python(value, mode="json", by_alias=True)
     return value, check_storable(value, "parameters", MAX_PARAMETERS_BYTES)
@@ -61,7 +61,7 @@ def refuse_non_finite(value: Any, what: str) -> None:
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    """What is inside of all collections of a value."""
+    """Every value inside the collections of a value."""
     if isinstance(value, (list, tuple, set, frozenset, dict)):
         for item in value.values() if isinstance(value, dict) else value:
             yield from _leaves(item)

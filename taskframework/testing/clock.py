@@ -52,5 +52,5 @@ class FakeClock:
 
     @property
     def sleeping(self) -> int:
-        """How many coroutines sleep; lets a test wait until everyone has gone to bed."""
+        """How many coroutines sleep; lets a test wait until all of them do."""
         return sum(not awake.done() for _, _, awake in self._sleepers)
