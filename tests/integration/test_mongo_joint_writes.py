@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pymongo import MongoClient
 
-from taskframework.model.marks import MarkDispatched, MarkPublished, PostponeRelay, ReserveDispatch
+from taskframework.model.marks import MarkDispatched, MarkPublished, PostponeRelay, RenewLease, ReserveDispatch
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import CancelRequest, HistoryEntry, Lease, Task, TaskError
 from taskframework.model.transitions import Claim, Complete, Fail, Fence
@@ -98,10 +98,11 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     Fail: st.builds(Fail, FENCES, TEXTS, ERRORS, st.booleans(), DELAYS),
     MarkDispatched: st.builds(MarkDispatched, st.just(""), EPOCHS, DELAYS, DELAYS, DUE),
     ReserveDispatch: st.builds(ReserveDispatch, st.just(""), EPOCHS, DELAYS, DELAYS),
+    RenewLease: st.builds(RenewLease, FENCES, DELAYS),
     MarkPublished: st.builds(MarkPublished, st.just(""), st.integers(0, 102)),
     PostponeRelay: st.builds(PostponeRelay, st.just(""), DELAYS),
 }
-_USUAL = {Complete: [TaskStatus.RUNNING], Fail: [TaskStatus.RUNNING]}
+_USUAL = dict.fromkeys((Complete, Fail, RenewLease), [TaskStatus.RUNNING])
 
 
 @st.composite
@@ -113,7 +114,7 @@ def groups(draw: st.DrawFn) -> list[tuple[Task, Any]]:
 
 def about(request: Any, task_id: str) -> Any:
     """The request, of the task with this id. No two tasks ever have a claim in common."""
-    if isinstance(request, Complete | Fail):
+    if isinstance(request, Complete | Fail | RenewLease):
         fence = replace(request.fence, task_id=task_id, claim_id=_claim_of(request.fence.claim_id, task_id))
         return replace(request, fence=fence)
     return replace(request, task_id=task_id)
