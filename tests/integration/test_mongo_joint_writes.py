@@ -102,7 +102,7 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     MarkPublished: st.builds(MarkPublished, st.just(""), st.integers(0, 102)),
     PostponeRelay: st.builds(PostponeRelay, st.just(""), DELAYS),
 }
-_USUAL = dict.fromkeys((Complete, Fail, RenewLease), [TaskStatus.RUNNING])
+_USUAL = {kind: [TaskStatus.RUNNING] for kind in (Complete, Fail, RenewLease)}
 
 
 @st.composite
