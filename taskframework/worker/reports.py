@@ -33,7 +33,7 @@ class AttemptReports:
     """
 
     def __init__(self, attempt: RunningAttempt, moves: TaskMoves, clock: Clock) -> None:
-        self.steps = Steps(attempt.task.steps, self)
+        self._steps: Steps | None = None
         self._attempt = attempt
         self._moves = moves
         self._clock = clock
@@ -46,7 +46,15 @@ class AttemptReports:
         self._recording = Background()
         self._was_handed_over = False
         self._is_over = False
-        self._closing = threading.Lock()
+        self._lock = threading.Lock()
+
+    @property
+    def steps(self) -> Steps:
+        # Made when asked for: it and this hold each other, which the garbage collector would find for every attempt.
+        with self._lock:
+            if self._steps is None:
+                self._steps = Steps(self._attempt.task.steps, self)
+            return self._steps
 
     @property
     def cancel_requested(self) -> bool:
@@ -68,7 +76,7 @@ class AttemptReports:
 
     def record(self, outcome: StepOutcome) -> Future[StepOutcome | None]:
         recorded: Future[StepOutcome | None] = Future()
-        with self._closing:
+        with self._lock:
             if not self._is_over:
                 self._was_handed_over = True
                 self._loop.call_soon_threadsafe(self._begin_record, outcome, recorded)
@@ -78,7 +86,7 @@ class AttemptReports:
 
     async def close(self) -> None:
         """Wait until what the code reported is written. Code that was left behind records no step from now on."""
-        with self._closing:
+        with self._lock:
             self._is_over = True
         if self._was_handed_over:
             await asyncio.sleep(0)  # lets in what a thread handed over just before it ended
