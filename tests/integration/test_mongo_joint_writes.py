@@ -183,7 +183,9 @@ TWO = new_task(now=datetime.now(UTC) - HOUR).evolve(
 HELD = Fence("", 1, "claim-1")
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @example([(TWO, Complete(HELD, "w", 0.0)), (TWO, Complete(HELD, "w", -0.0))])
 @example([(TWO, Complete(HELD, "w", 1)), (TWO, Complete(HELD, "w", True)), (TWO, Complete(HELD, "w", 1.0))])
 @example([(TWO, Complete(HELD, "w", [True])), (TWO, Complete(HELD, "w", [1]))])
