@@ -37,22 +37,21 @@ class _Alone:
 class Reap(_Alone):
     """RUNNING with an expired lease → RETRYING, DEAD_LETTER or CANCELLED, without needing the task's code.
 
+    The lease must be over for longer than `grace`; with None it may still have time: the worker is known to be dead.
     The first crash retries at once; later ones wait `delay`. `max_crashes` crashes make a poison task.
     """
 
     failpoint: ClassVar[str] = "reap.after_write"
     task_id: str
     fencing_token: int
-    grace: timedelta
+    grace: timedelta | None
     max_crashes: int
     delay: timedelta
 
     def apply(self, task: Task, now: datetime) -> Task | None:
-        if (
-            task.fencing_token != self.fencing_token
-            or task.lease is None
-            or not drivers.LEASE.is_due(task, now, self.grace)
-        ):
+        if task.fencing_token != self.fencing_token or task.lease is None or drivers.LEASE.time_of(task) is None:
+            return None
+        if self.grace is not None and not drivers.LEASE.is_due(task, now, self.grace):
             return None
         crashes = task.crashes + 1
         worker_id = task.lease.worker_id

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 from taskframework import failpoint
@@ -9,7 +10,7 @@ from taskframework.model.drivers import LEASE
 from taskframework.model.interventions import Reap
 from taskframework.model.retry import RetryPolicy
 from taskframework.moves import TaskMoves
-from taskframework.stores.base import TaskStore
+from taskframework.stores.base import DueTask, TaskStore
 
 
 class Reaper:
@@ -31,7 +32,7 @@ class Reaper:
             store: where leases are.
             moves: takes the tasks away.
             policy: delay from the second crash on; the first crash of a task is retried at once.
-            grace: how long a lease must be over; negative for one that would last so much longer.
+            grace: how long a lease must be over.
             max_crashes: crashes that make a task a dead letter.
             batch: leases of one look.
         """
@@ -49,9 +50,21 @@ class Reaper:
             Whether there may be more.
         """
         expired = await self._store.due(LEASE, self._batch, self._grace)
-        for lease in expired:
-            await failpoint.reached("reap.after_read")
-            delay = self._policy.delay(max(1, lease.crashes))
-            reap = Reap(lease.task_id, lease.fencing_token, self._grace, self._max_crashes, delay)
-            await self._moves.repair(reap)
+        await self._take(expired, self._grace)
         return len(expired) == self._batch
+
+    async def reap_all(self) -> None:
+        """Take away every running task, also where the lease has time: for who knows that all the workers are dead."""
+        before: Sequence[DueTask] = ()
+        while (running := await self._running()) and running != before:  # what a newer release wrote stays
+            await self._take(running, None)
+            before = running
+
+    async def _running(self) -> Sequence[DueTask]:
+        return [*await self._store.due(LEASE, self._batch), *await self._store.upcoming(LEASE, self._batch)]
+
+    async def _take(self, tasks: Sequence[DueTask], grace: timedelta | None) -> None:
+        for task in tasks:
+            await failpoint.reached("reap.after_read")
+            delay = self._policy.delay(max(1, task.crashes))
+            await self._moves.repair(Reap(task.task_id, task.fencing_token, grace, self._max_crashes, delay))

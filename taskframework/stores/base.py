@@ -141,10 +141,7 @@ class Repairs(Protocol):
     """Finding what was interrupted, what is wrong and what is over. Nobody's in particular, so without a scope."""
 
     async def due(self, driver: Driver, limit: int, grace: timedelta = timedelta(0)) -> Sequence[DueTask]:
-        """Tasks that this driver has due for longer than `grace`, the longest due first.
-
-        A negative grace finds what will be due so much later, too.
-        """
+        """Tasks that this driver has due for longer than `grace`, the longest due first."""
         ...
 
     async def upcoming(self, driver: Driver, limit: int) -> Sequence[DueTask]:

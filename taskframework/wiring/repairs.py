@@ -17,10 +17,6 @@ from taskframework.wiring.process_services import ProcessServices
 _METRICS_INTERVAL = timedelta(seconds=30)
 _RETENTION_INTERVAL = timedelta(minutes=1)
 _TOPOLOGY_INTERVAL = timedelta(seconds=2)
-#: A lease that ends within this time is one of those that are held now, whatever `worker.lease` was: that is, all.
-_ANY_LEASE = timedelta(days=36_500)
-#: Running tasks of one process: far more than it can have.
-_EVERYTHING = 1_000_000
 #: Without these a process does not keep what it promises.
 _ESSENTIAL = frozenset({"sweep", "expire", "reap", "relay"})
 
@@ -45,7 +41,6 @@ def _looks(process: ProcessServices) -> Iterator[tuple[str, _Look, timedelta]]:
     settings, store, broker = services.settings, services.store, process.broker
     recovery, batch = settings.recovery, settings.recovery.batch_size
     sweeper = Sweeper(store, broker, services.moves, producer, batch)
-    grace = settings.worker.lease_grace
     retention = Retention(
         store,
         finished=settings.retention.finished,
@@ -58,17 +53,21 @@ def _looks(process: ProcessServices) -> Iterator[tuple[str, _Look, timedelta]]:
         yield "sweep", sweeper.sweep, recovery.sweep_interval
     yield "expire", sweeper.expire, recovery.sweep_interval
     # Twice as often as the grace is long: lease, grace and a look together must not take longer than lease + 10 s.
-    yield "reap", _reaper(process, grace, batch).reap, grace / 2
+    yield "reap", _reaper(process).reap, settings.worker.lease_grace / 2
     yield "relay", Relay(store, broker, process.bridge, batch).relay, recovery.relay_interval
     yield "retention", retention.purge, _RETENTION_INTERVAL
     yield "metrics", lambda: process.metrics.keep_fresh(store), _METRICS_INTERVAL
 
 
-def _reaper(process: ProcessServices, grace: timedelta, batch: int) -> Reaper:
-    services = process.services
-    max_crashes = services.settings.worker.max_crashes
+def _reaper(process: ProcessServices) -> Reaper:
+    services, settings = process.services, process.services.settings
     return Reaper(
-        services.store, services.moves, process.retry_policy, grace=grace, max_crashes=max_crashes, batch=batch
+        services.store,
+        services.moves,
+        process.retry_policy,
+        grace=settings.worker.lease_grace,
+        max_crashes=settings.worker.max_crashes,
+        batch=settings.recovery.batch_size,
     )
 
 
@@ -78,7 +77,7 @@ async def take_over(process: ProcessServices) -> None:
     On a server nothing proves that, and the reaper waits for the end of each lease.
     """
     if process.services.settings.store.scheme == "sqlite":
-        await _reaper(process, -_ANY_LEASE, _EVERYTHING).reap()
+        await _reaper(process).reap_all()
 
 
 def _problem_of(loop: RepairLoop) -> Callable[[], str | None]:

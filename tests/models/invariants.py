@@ -64,7 +64,7 @@ class Watch:
         elif type(request) is Replay:
             life.claims_before = len(life.claims)
         elif type(request) is Reap and before.lease is not None:
-            is_over = before.lease.expires_at + request.grace <= now
+            is_over = request.grace is not None and before.lease.expires_at + request.grace <= now
             assert is_over, "I3: taken from a worker while the lease goes on"
         elif (fence := getattr(request, "fence", None)) is not None:
             assert before.status is TaskStatus.RUNNING, "I3: a worker wrote to a task that does not run"

@@ -198,8 +198,8 @@ def _release(release: Release) -> Write:
 
 @write_alone.register
 def _reap(reap: Reap) -> Write:
-    guard = {"_id": reap.task_id, "status": TaskStatus.RUNNING, "fencing_token": reap.fencing_token}
-    guard |= passed("lease.expires_at", by=reap.grace)
+    guard: Document = {"_id": reap.task_id, "status": TaskStatus.RUNNING, "fencing_token": reap.fencing_token}
+    guard |= {"lease": {"$ne": None}} if reap.grace is None else passed("lease.expires_at", by=reap.grace)
     crashes = plus("$crashes", 1)
     is_poison = {"$or": [{"$gte": ["$attempts", "$max_attempts"]}, {"$gte": [crashes, reap.max_crashes]}]}
     status = first_of(*WHEN_CANCELLED, (is_poison, TaskStatus.DEAD_LETTER), otherwise=TaskStatus.RETRYING)

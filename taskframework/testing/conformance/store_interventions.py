@@ -31,7 +31,7 @@ from taskframework.testing.conformance.store_suite import (
 NO_TIME = timedelta(0)
 
 
-def _reap(task_id: str, *, token: int = 1, grace: timedelta = NO_TIME, max_crashes: int = 3) -> Reap:
+def _reap(task_id: str, *, token: int = 1, grace: timedelta | None = NO_TIME, max_crashes: int = 3) -> Reap:
     return Reap(task_id, token, grace, max_crashes, MINUTE)
 
 
@@ -71,6 +71,11 @@ class ReapCases(StoreSuite):
     async def test_a_live_lease_is_left_alone(self, store: TaskStore) -> None:
         task, _ = await put_running(store, lease=HOUR)
         await refused(store, _reap(task.task_id))
+
+    async def test_a_live_lease_of_a_worker_that_is_known_to_be_dead_is_taken(self, store: TaskStore) -> None:
+        task, _ = await put_running(store, lease=HOUR)
+        assert (await moved(store, _reap(task.task_id, grace=None))).status is TaskStatus.RETRYING
+        await refused(store, _reap(task.task_id, grace=None))
 
     async def test_a_lease_is_left_alone_during_the_grace(self, store: TaskStore) -> None:
         task, _ = await put_running(store, lease=-MINUTE)
