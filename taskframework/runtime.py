@@ -214,6 +214,7 @@ class TaskFramework:
         stack.push_async_callback(broker.close)
         process = self._process = build_process_services(services, broker, executes=worker)
         await process.topology.repair()
+        stack.push_async_callback(process.counter.close)
         stack.push_async_callback(process.bridge.drain)
         stack.push_async_callback(process.producer.close)
         stack.push_async_callback(services.bus.drain)

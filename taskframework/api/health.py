@@ -57,7 +57,7 @@ async def get_readiness(request: Request) -> Response:
     responses={200: {"content": {"text/plain": {}}, "description": "Prometheus' text format"}, **refuses()},
 )
 async def get_metrics(request: Request) -> Response:
-    """The metrics of this process, and what store and broker hold at this moment."""
+    """The metrics of this process, and what store and broker hold."""
     process = framework_of(request).process
     if time.monotonic() - getattr(request.app.state, "metrics_refreshed", -_FRESH_SECONDS) >= _FRESH_SECONDS:
         request.app.state.metrics_refreshed = time.monotonic()
@@ -72,8 +72,7 @@ async def _refresh(process: ProcessServices) -> None:
     """What cannot be asked now keeps its last value: a scrape must not fail because the store is away."""
     with contextlib.suppress(StoreError, BrokerError, TimeoutError):
         async with asyncio.timeout(_PATIENCE_SECONDS):
-            for status, count in (await process.services.store.count_by_status()).items():
-                process.metrics.by_status.labels(status.value).set(count)
+            await process.counter.look()
             for task_type in process.services.registry.task_types:
                 for lane in LANES:
                     depth = await process.broker.queue_depth(task_type, lane)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -25,21 +24,17 @@ from taskframework.model.events import (
     TaskStartedEvent,
     TaskSubmittedEvent,
 )
-from taskframework.model.status import TaskStatus
-from taskframework.stores.base import TaskStore
+from taskframework.observability.counting import TaskCounts
 
+#: Upper bounds of the histograms' buckets, in seconds: from a claim at once to a task of an hour.
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600)
-#: So many times as long as a refresh took, there is none.
-_RESTS = 500
-_LONGEST_REST = 900.0
-#: `tasks_undriven` counts up to this: what is above 0 is a defect, however many tasks there are.
-_MOST_UNDRIVEN = 1_000
 
 
-class Tally(Collector):
+class EventCounter(Collector):
     """A counter that is made up when Prometheus asks: one increment is one addition, without a lock.
 
-    Counters are raised a dozen times for each task; each of them on one thread.
+    Counters are raised a dozen times for each task, all on one thread. One increment takes 0.2 µs here and 1.3 µs with
+    the client's own counter, which makes a twentieth of the time that a short task costs.
     """
 
     def __init__(self, name: str, documentation: str, labels: Sequence[str], registry: CollectorRegistry) -> None:
@@ -58,7 +53,7 @@ class Tally(Collector):
         return [family]
 
 
-class Spread(Collector):
+class SecondsHistogram(Collector):
     """A histogram made up in the same way."""
 
     def __init__(self, name: str, documentation: str, labels: Sequence[str], registry: CollectorRegistry) -> None:
@@ -88,43 +83,45 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
-        self.submitted = Tally("tasks_submitted", "Tasks accepted", ["task_type"], registry=registry)
-        self.execution = Spread(
+        self.submitted = EventCounter("tasks_submitted", "Tasks accepted", ["task_type"], registry=registry)
+        self.execution = SecondsHistogram(
             "tasks_execution_seconds",
             "Time from claim to settlement of an attempt, by what it ended as",
             ["task_type", "status"],
             registry=registry,
         )
-        self.queue_wait = Spread(
+        self.queue_wait = SecondsHistogram(
             "tasks_queue_wait_seconds",
             "Time a task waited for its claim after it was due",
             ["task_type"],
             registry=registry,
         )
-        self.retries = Tally("tasks_retries", "Attempts that will be repeated", ["task_type"], registry=registry)
-        self.dead = Tally("tasks_dlq_entered", "Tasks that became dead letters", ["task_type"], registry=registry)
-        self.published = Tally(
+        self.retries = EventCounter("tasks_retries", "Attempts that will be repeated", ["task_type"], registry=registry)
+        self.dead = EventCounter(
+            "tasks_dlq_entered", "Tasks that became dead letters", ["task_type"], registry=registry
+        )
+        self.published = EventCounter(
             "tasks_events_published", "External events confirmed by the broker", ["event_type"], registry=registry
         )
-        self.processed = Tally(
+        self.processed = EventCounter(
             "tasks_events_processed",
             "Internal events handled, by listener",
             ["listener", "event_type"],
             registry=registry,
         )
-        self.failed_listeners = Tally(
+        self.failed_listeners = EventCounter(
             "tasks_events_failed", "Internal events a listener failed on", ["listener", "event_type"], registry=registry
         )
-        self.state_updates = Tally(
+        self.state_updates = EventCounter(
             "tasks_state_db_updates", "Status changes written, by kind", ["operation"], registry=registry
         )
-        self.stale_writes = Tally(
+        self.stale_writes = EventCounter(
             "tasks_stale_writes", "Writes refused because the lease was lost", ["task_type"], registry=registry
         )
-        self.repairs_failed = Tally(
+        self.repairs_failed = EventCounter(
             "tasks_repairs_failed", "Looks of a repair that failed; it goes on", ["repair"], registry=registry
         )
-        self.loop_blocked = Tally(
+        self.loop_blocked = EventCounter(
             "tasks_loop_blocked",
             "Times something kept the event loop from running; task_type is empty if it was not a task's code",
             ["task_type"],
@@ -141,8 +138,6 @@ class Metrics:
             "tasks_loop_lag_seconds", "How late the event loop was at its last look", registry=registry
         )
 
-        self._rest_until = 0.0
-
     def listen(self, bus: EventBus) -> None:
         """Count what the bus carries."""
         bus.listen(TaskEvent, self._count, name="metrics")
@@ -152,22 +147,11 @@ class Metrics:
         """The metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
-    async def refresh(self, store: TaskStore) -> bool:
-        """Ask the store for what only it knows. Returns False: there is never more to do at once."""
-        counts = await store.count_by_status()
-        for status in TaskStatus:
-            self.by_status.labels(status.value).set(counts.get(status, 0))
-        self.undriven.set(len(await store.undriven(_MOST_UNDRIVEN)))
-        return False
-
-    async def keep_fresh(self, store: TaskStore) -> bool:
-        """Refresh, and rest the longer the more time that took: with many live tasks it costs the store."""
-        begin = time.monotonic()
-        if begin >= self._rest_until:
-            await self.refresh(store)
-            end = time.monotonic()
-            self._rest_until = end + min(_RESTS * (end - begin), _LONGEST_REST)
-        return False
+    def show_counts(self, counts: TaskCounts) -> None:
+        """Show what the store holds."""
+        for status, count in counts.by_status.items():
+            self.by_status.labels(status).set(count)
+        self.undriven.set(counts.undriven)
 
     def stale(self, task_type: str) -> None:
         self.stale_writes.add(task_type)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from taskframework.brokers.base import Broker
 from taskframework.events.bridge import ExternalEventBridge
 from taskframework.events.publisher import TaskEventPublisher
+from taskframework.observability.counting import TaskCounter
 from taskframework.observability.loop_watch import LoopWatch
 from taskframework.observability.metrics import Metrics
 from taskframework.operations.collector import DeadLetterCollector
@@ -46,6 +47,7 @@ def _without_worker_and_repairs(services: StoreServices, broker: Broker, *, exec
         collector=DeadLetterCollector(store, broker),
         topology=topology,
         metrics=metrics,
+        counter=TaskCounter(store, metrics.show_counts),
         loop_watch=LoopWatch(settings.observability.loop_lag_warning, metrics.loop_lag.set, metrics.blocked),
         health=Health(store),
         breaker=StoreBreaker(store.ping, clock, (lambda: deliveries.unanswered) if executes else None),

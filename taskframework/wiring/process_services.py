@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from taskframework.brokers.base import Broker
 from taskframework.events.bridge import ExternalEventBridge
 from taskframework.model.retry import RetryPolicy
+from taskframework.observability.counting import TaskCounter
 from taskframework.observability.loop_watch import LoopWatch
 from taskframework.observability.metrics import Metrics
 from taskframework.operations.collector import DeadLetterCollector
@@ -31,6 +32,7 @@ class ProcessServices:
     collector: DeadLetterCollector
     topology: TopologyRepair
     metrics: Metrics
+    counter: TaskCounter
     loop_watch: LoopWatch
     health: Health
     breaker: StoreBreaker

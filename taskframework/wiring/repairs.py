@@ -13,8 +13,7 @@ from taskframework.recovery.retention import Retention
 from taskframework.recovery.sweeper import Sweeper
 from taskframework.wiring.process_services import ProcessServices
 
-#: Pauses between two looks. Metrics are old by so much at most, as long as counting is quick.
-_METRICS_INTERVAL = timedelta(seconds=30)
+#: Pauses between two looks.
 _RETENTION_INTERVAL = timedelta(minutes=1)
 _TOPOLOGY_INTERVAL = timedelta(seconds=2)
 #: Without these a process does not keep what it promises.
@@ -56,7 +55,6 @@ def _looks(process: ProcessServices) -> Iterator[tuple[str, _Look, timedelta]]:
     yield "reap", _reaper(process).reap, settings.worker.lease_grace / 2
     yield "relay", Relay(store, broker, process.bridge, batch).relay, recovery.relay_interval
     yield "retention", retention.purge, _RETENTION_INTERVAL
-    yield "metrics", lambda: process.metrics.keep_fresh(store), _METRICS_INTERVAL
 
 
 def _reaper(process: ProcessServices) -> Reaper:

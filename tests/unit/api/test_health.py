@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
@@ -15,6 +15,7 @@ from taskframework.api.app import create_health_app
 from taskframework.brokers.embedded import EmbeddedBroker
 from taskframework.errors import StoreUnavailableError
 from taskframework.model.drivers import DEADLINE, Driver
+from taskframework.observability import counting
 from taskframework.stores.base import DueTask
 from taskframework.testing.factories import new_task
 from tests.support.eventually import eventually
@@ -62,7 +63,7 @@ async def test_readiness_tells_when_each_repair_looked(api: Api) -> None:
 
     repairs = await eventually(all_looked)
     # Nothing is swept by a process that dies with its broker and executes nothing.
-    assert repairs.keys() == {"expire", "reap", "relay", "retention", "topology", "metrics"}
+    assert repairs.keys() == {"expire", "reap", "relay", "retention", "topology"}
     for repair in repairs.values():
         at = datetime.fromisoformat(repair["last_run"])
         assert repair["last_run"] == at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -99,7 +100,7 @@ async def test_a_repair_that_fails_goes_on_and_is_counted(api: Api, monkeypatch:
     assert (await api.get("/readyz")).status_code == 200
 
 
-@pytest.mark.parametrize("name", ["sweep", "expire", "reap", "relay", "retention", "topology", "metrics"])
+@pytest.mark.parametrize("name", ["sweep", "expire", "reap", "relay", "retention", "topology"])
 async def test_a_repair_that_ended_makes_a_process_unready_if_promises_need_it(open_api: OpenApi, name: str) -> None:
     async with open_api(worker=True) as api:
         (loop,) = [loop for loop in api.framework.process.repairs if loop.name == name]
@@ -115,7 +116,6 @@ async def test_a_repair_that_ended_makes_a_process_unready_if_promises_need_it(o
 async def test_an_undriven_task_is_shown(api: Api) -> None:
     store = api.framework.services.store
     await store.insert(new_task(now=store.now(), next_dispatch_at=None))
-    await api.framework.process.metrics.refresh(store)
     assert values((await api.get("/metrics")).text)["tasks_undriven"] == 1
 
 
@@ -138,6 +138,8 @@ async def test_metrics_show_what_store_broker_and_worker_hold(open_api: OpenApi)
 
 
 async def test_a_scrape_does_not_ask_the_store_each_time(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counting, "_SHORTEST_USE", timedelta(0))
+    monkeypatch.setattr(counting, "_USES_PER_COST", 0)
     queued, depth = 'tasks_by_status{status="QUEUED"}', 'tasks_queue_depth{lane="normal",task_type="counts"}'
     before = values((await api.get("/metrics")).text)
     assert (before[queued], before[depth]) == (0, 0)

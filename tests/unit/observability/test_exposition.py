@@ -7,7 +7,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from taskframework.observability.metrics import _SECONDS, Metrics, Spread, Tally
+from taskframework.observability.metrics import _SECONDS, EventCounter, Metrics, SecondsHistogram
 
 LABELS = ("plain", 'quo"te', "line\nbreak", "back\\slash", "", "ä{}=,")
 
@@ -22,27 +22,27 @@ def samples(registry: CollectorRegistry) -> dict[tuple[str, str, Any], float]:
     }
 
 
-def test_a_tally_reads_like_a_counter() -> None:
+def test_our_counter_reads_like_the_clients() -> None:
     ours, theirs = CollectorRegistry(), CollectorRegistry()
-    tally = Tally("tasks_retries", "Attempts", ["task_type", "other"], registry=ours)
+    own = EventCounter("tasks_retries", "Attempts", ["task_type", "other"], registry=ours)
     counter = Counter("tasks_retries", "Attempts", ["task_type", "other"], registry=theirs)
     assert samples(ours) == samples(theirs) == {}
     for number, label in enumerate(LABELS):
         for _ in range(number + 1):
-            tally.add(label, "x")
+            own.add(label, "x")
             counter.labels(label, "x").inc()
     assert samples(ours) == samples(theirs)
     assert len(samples(ours)) == len(LABELS)
 
 
-def test_a_spread_reads_like_a_histogram() -> None:
+def test_our_histogram_reads_like_the_clients() -> None:
     ours, theirs = CollectorRegistry(), CollectorRegistry()
-    spread = Spread("tasks_seconds", "Time", ["task_type"], registry=ours)
+    own = SecondsHistogram("tasks_seconds", "Time", ["task_type"], registry=ours)
     histogram = Histogram("tasks_seconds", "Time", ["task_type"], registry=theirs, buckets=_SECONDS)
     for label in LABELS:
         for bound in (0.0, *_SECONDS):  # a value on the bound is in its bucket
             for seconds in (bound, bound + 0.25, bound * 2):
-                spread.observe(seconds, label)
+                own.observe(seconds, label)
                 histogram.labels(label).observe(seconds)
     assert samples(ours) == samples(theirs)
 

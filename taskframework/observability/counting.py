@@ -1,0 +1,87 @@
+"""How many tasks there are: counted by one process for all, and only while somebody looks at the metrics.
+
+Counting reads the whole index of the statuses and, on MongoDB, every live task: at a million tasks up to some tenths of
+a second. So the last counts are a record that all processes share. Whoever finds them too old counts anew, if the
+record lets it be the one that does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from taskframework.background import Background, end
+from taskframework.errors import StoreError
+from taskframework.model.records import RecordKind
+from taskframework.stores.base import TaskStore
+
+#: Counts are used for so long at the least. A scrape comes each 10 to 60 seconds.
+_SHORTEST_USE = timedelta(seconds=5)
+#: Counts are used for so many times as long as counting took, so that it costs a database 0.2 % of one core ...
+_USES_PER_COST = 500
+#: ... and for so long at the most.
+_LONGEST_USE = timedelta(minutes=15)
+#: If whoever counts has not told after this time, another process may begin. A query gives up after `store.timeout`.
+_LONGEST_COUNT = timedelta(minutes=1)
+#: `tasks_undriven` counts up to this: what is above 0 is a defect, however many tasks there are.
+_MOST_UNDRIVEN = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class TaskCounts:
+    """What the store held when it was counted last, and when somebody is to count again."""
+
+    next_count_at: datetime
+    by_status: dict[str, int] = field(default_factory=dict)
+    undriven: int = 0
+
+
+COUNTS = RecordKind("counts", TaskCounts)
+
+
+class TaskCounter:
+    """Keeps the counts of one process as new as they may be."""
+
+    def __init__(self, store: TaskStore, show: Callable[[TaskCounts], None]) -> None:
+        """Prepare to count; `show` is told the newest counts."""
+        self._store = store
+        self._show = show
+        self._counting = Background()
+
+    async def look(self) -> None:
+        """Show the newest counts; if they are too old, count or let another process count.
+
+        A caller that gives up waiting ends no count: the next one finds its result.
+        """
+        if not self._counting.tasks:
+            self._counting.start(self._count_or_read())
+        await self._counting.finished()
+
+    async def close(self) -> None:
+        """Give a count up that is under way."""
+        await end(*self._counting.tasks)
+
+    async def _count_or_read(self) -> None:
+        with contextlib.suppress(StoreError):  # that the store is away is told elsewhere; the last counts stay
+            record = (await self._store.read_records([COUNTS.id_of("tasks")])).get(COUNTS.id_of("tasks"))
+            now = self._store.now()
+            known = TaskCounts(now) if record is None else COUNTS.content(record)
+            if known.next_count_at <= now:
+                claim = replace(known, next_count_at=now + _LONGEST_COUNT)
+                wanted = COUNTS.new("tasks", content=claim) if record is None else COUNTS.changed(record, claim)
+                [won] = await self._store.write_records([wanted])
+                if won is not None:
+                    known = await self._count()
+                    await self._store.write_records([COUNTS.changed(won, known)])
+            self._show(known)
+
+    async def _count(self) -> TaskCounts:
+        begin = time.monotonic()
+        by_status = await self._store.count_by_status()
+        undriven = await self._store.undriven(_MOST_UNDRIVEN)
+        use = timedelta(seconds=_USES_PER_COST * (time.monotonic() - begin))
+        next_count_at = self._store.now() + min(max(use, _SHORTEST_USE), _LONGEST_USE)
+        return TaskCounts(next_count_at, {status.value: count for status, count in by_status.items()}, len(undriven))
