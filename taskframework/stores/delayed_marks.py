@@ -12,7 +12,6 @@ import contextvars
 import itertools
 import logging
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
@@ -27,17 +26,11 @@ MarkT = TypeVar("MarkT", bound=Mark)
 #: How long a mark waits for others, and for a newer one in its place. Repairs look after five seconds and more, so the
 #: mark is there well before.
 LONGEST_DELAY = timedelta(seconds=2)
-#: Into how many ticks the delay is divided. In each tick the marks leave that came one delay before, so they leave as
-#: steadily as they came: one large write at the end would hold up whatever else comes to the store just then.
-_TICKS = 10
-#: Into how many writes the marks of one tick are divided, with a pause between them.
-_WRITES_OF_A_TICK = 4
-#: Marks that are not worth dividing: one write of them takes a few milliseconds.
-_UNDIVIDED = 50
-#: When this many marks wait, they are written at once, so that memory stays bounded.
-_MOST_WAITING = 10_000
-#: The most marks in one write; a store need not cope with more.
-_MOST_IN_A_WRITE = 2_000
+#: The part of the delay after which a mark may be written early, together with one whose delay is over.
+_EARLY = 0.9
+#: The most marks in one write. Under load they leave in many small writes, as steadily as they came: a large one would
+#: hold up for tens of milliseconds whatever else comes to the store just then.
+_MOST_IN_A_WRITE = 100
 
 
 class DelayedMarks(Generic[MarkT]):
@@ -58,64 +51,54 @@ class DelayedMarks(Generic[MarkT]):
             delay: how long a mark waits.
             now: seconds on a clock that nobody sets.
         """
-        self._now = now
         self._make = make
         self._write = write
         self._delay = delay.total_seconds()
-        #: The values of each mark besides its task's id, by that id. Not the marks themselves: thousands wait, and the
+        self._now = now
+        #: By task, the longest waiting first: since when, and the other values of the mark. Thousands wait, and the
         #: garbage collector passes over tuples of plain values.
         self._waiting: dict[str, tuple[Any, ...]] = {}
-        self._is_due = asyncio.Event()
+        self._is_drained = asyncio.Event()
         self._pump: asyncio.Task[None] | None = None
 
     def add(self, task_id: str, *values: Any) -> None:
         """Have a mark with these values written soon, in the place of an older one on the same task."""
-        self._waiting[task_id] = values
-        if len(self._waiting) >= _MOST_WAITING:
-            self._is_due.set()
+        older = self._waiting.get(task_id)
+        self._waiting[task_id] = (self._now() if older is None else older[0], *values)
         if self._pump is None:
             # In a context of its own: the pump outlives who gave it the first mark.
             self._pump = asyncio.create_task(self._run(), context=contextvars.Context())
 
     async def drain(self) -> None:
         """Write at once what waits; return when it is written."""
-        while self._pump is not None:
-            self._is_due.set()
-            await asyncio.wait([self._pump], timeout=self._delay)
+        self._is_drained.set()
+        if self._pump is not None:
+            await asyncio.wait([self._pump])
+        self._is_drained.clear()
 
     async def _run(self) -> None:
-        tick, since = self._delay / _TICKS, self._now()
-        ages: deque[tuple[float, int]] = deque()  # of those that wait: since when at the longest, and how many
         try:
             while self._waiting:
-                await self._rest(since + tick - self._now())
-                ages.append((since, len(self._waiting) - sum(count for _, count in ages)))
-                since = self._now()
-                if self._is_due.is_set():
-                    self._is_due.clear()
-                    ages.clear()
-                    await self._write_oldest(len(self._waiting), _MOST_IN_A_WRITE, pause=0)
-                    continue
-                ripe = 0
-                # By time, not by ticks: these take longer while the store is slow, and the repairs do not wait.
-                # Half a tick early is better than a whole one late, which rounding would make of the last tick.
-                while ages and ages[0][0] + self._delay - tick / 2 <= since:
-                    ripe += ages.popleft()[1]
-                await self._write_oldest(
-                    ripe,
-                    min(max(_UNDIVIDED, ripe // _WRITES_OF_A_TICK + 1), _MOST_IN_A_WRITE),
-                    pause=tick / (_WRITES_OF_A_TICK + 1),
-                )
+                first_since, *_ = next(iter(self._waiting.values()))
+                await self._rest(first_since + self._delay - self._now())
+                await self._write_some(self._taken())
         finally:
             self._pump = None
 
-    async def _write_oldest(self, count: int, together: int, *, pause: float) -> None:
-        task_ids = list(itertools.islice(self._waiting, count))
-        marks = [self._make(task_id, *self._waiting.pop(task_id)) for task_id in task_ids]
-        for at in range(0, count, together):
-            if at and pause:
-                await self._rest(pause)
-            await self._write_some(marks[at : at + together])
+    async def _rest(self, seconds: float) -> None:
+        """Let time pass, unless what waits is to be written at once."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._is_drained.wait()
+
+    def _taken(self) -> list[MarkT]:
+        """The marks of the next write, taken from those that wait."""
+        since_when = self._now() - (0 if self._is_drained.is_set() else self._delay * _EARLY)
+        oldest = itertools.islice(self._waiting.items(), _MOST_IN_A_WRITE)
+        marks = [(task_id, values) for task_id, (since, *values) in oldest if since <= since_when]
+        for task_id, _ in marks:
+            del self._waiting[task_id]
+        return [self._make(task_id, *values) for task_id, values in marks]
 
     async def _write_some(self, marks: Sequence[MarkT]) -> None:
         try:
@@ -124,9 +107,3 @@ class DelayedMarks(Generic[MarkT]):
             logger.debug("%d marks are left to the repairs: %s", len(marks), error.message)
         except Exception:
             logger.exception("%d marks are left to the repairs", len(marks))
-
-    async def _rest(self, seconds: float) -> None:
-        """Let time pass, unless what waits is due at once."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._is_due.wait()

@@ -71,12 +71,12 @@ async def test_a_mark_is_written_after_its_moment() -> None:
 async def test_a_crowd_leaves_in_small_writes_each_mark_once_and_in_order() -> None:
     writes = Writes()
     marking = DelayedMarks(MarkPublished, writes, timedelta(milliseconds=10))
-    marks = [mark(number) for number in range(3 * module._UNDIVIDED)]
+    marks = [mark(number) for number in range(3 * module._MOST_IN_A_WRITE)]
     for one in marks:
         marking.add(one.task_id, one.sequence)
     await eventually(lambda: sum(map(len, writes.groups)) == len(marks))
     assert [one for group in writes.groups for one in group] == marks
-    assert max(map(len, writes.groups)) <= module._UNDIVIDED
+    assert max(map(len, writes.groups)) <= module._MOST_IN_A_WRITE
 
 
 async def test_what_comes_while_a_crowd_leaves_waits_for_its_own_moment() -> None:
@@ -124,7 +124,7 @@ async def test_a_slow_write_makes_no_other_mark_wait_for_longer() -> None:
     (first, _), (second, task_id) = written
     assert task_id == "meanwhile"
     assert first <= moment
-    assert second <= first + 10 * moment + moment / module._TICKS, "it had waited for long when the write ended"
+    assert second <= first + 10 * moment, "it had waited for long when the write ended"
 
 
 async def test_a_mark_waits_for_its_moment_by_the_clock() -> None:
@@ -141,21 +141,6 @@ async def test_a_mark_waits_for_its_moment_by_the_clock() -> None:
     await eventually(lambda: len(written) == 20)
     assert written[0][0] >= 1.8, "it waits for company"
     assert len({time for time, _ in written}) > 5, "they leave as they came"
-
-
-async def test_many_do_not_wait() -> None:
-    writes = Writes()
-    marking = DelayedMarks(MarkPublished, writes, LONG)
-    for number in range(module._MOST_WAITING):
-        marking.add(f"t{number}", 1)
-    await _settled()
-    written = [len(group) for group in writes.groups]
-    assert sum(written) == module._MOST_WAITING
-    assert max(written) <= module._MOST_IN_A_WRITE
-    marking.add("t0", 2)
-    await _settled()
-    assert len(writes.groups) == len(written), "the next ones wait again"
-    await marking.drain()
 
 
 async def test_what_comes_during_a_write_is_drained_too() -> None:
