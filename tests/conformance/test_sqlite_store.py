@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
@@ -15,15 +16,21 @@ from taskframework.testing.conformance.store import StoreConformance
 class TestSqliteStore(StoreConformance):
     """On a clock that stands still: what is due, is due exactly."""
 
+    options: ClassVar[dict[str, Any]] = {}
+
     @pytest.fixture(autouse=True)
     def _file(self, tmp_path: Path) -> None:
         self.clock = FakeClock()
         self.path = tmp_path / "tasks.db"
 
     async def make_store(self) -> TaskStore:
-        store = SqliteStore(self.path, clock=self.clock)
+        store = SqliteStore(self.path, clock=self.clock, **self.options)
         await store.open()
         return store
 
     async def pass_time(self, seconds: float) -> None:
         self.clock.advance(seconds)
+
+
+class TestSqliteStoreThatRemembersNothing(TestSqliteStore):
+    options: ClassVar[dict[str, Any]] = {"remembered": 0}

@@ -81,25 +81,21 @@ T = TypeVar("T")
 class GroupWriter:
     """Writes one group of requests and answers each of them."""
 
-    def __init__(self, database: Database, clock: Clock) -> None:
+    def __init__(self, database: Database, clock: Clock, remembered: int) -> None:
+        """Write nothing yet; `remembered` says how many tasks are remembered as they were last written."""
         self._database = database
         self._clock = clock
-        self._known = KnownTasks()
-        #: The state of the file after the last commit that is known to have been made.
-        self._known_at: FileState | None = None
+        self._known = KnownTasks(remembered)
 
     async def __call__(self, requests: Sequence[Request]) -> Sequence[Reply | Exception]:
-        replies, self._known_at = await self._database.write(
-            partial(self._write, requests), map(_reply_point, requests)
-        )
+        replies, state = await self._database.write(partial(self._write, requests), map(_reply_point, requests))
+        self._known.committed(state)
         return replies
 
     def _write(
         self, requests: Sequence[Request], connection: sqlite3.Connection
     ) -> tuple[Sequence[Reply | Exception], FileState]:
-        state = FileState.now(connection)
-        if state != self._known_at:
-            self._known.clear()
+        state = self._known.check(connection)
         group = _Group(self._clock.now())
         self._load(connection, requests, group)
         group.revisions = write(connection, [request for request in requests if isinstance(request, WriteRecords)])
@@ -114,8 +110,8 @@ class GroupWriter:
         told = {task.task_id for task in tasks} | {change.rule.task_id for change in changes if change.wants_reply}
         ids = told | {change.rule.task_id for change in changes}
         for task_id in ids:
-            if task_id in self._known:
-                group.by_id[task_id] = self._known.read(task_id, whole=task_id in told)
+            if (known := self._known.read(task_id, whole=task_id in told)) is not None:
+                group.by_id[task_id] = known
         if unknown := ids - group.by_id.keys():
             for row in map(TaskRow._make, connection.execute(queries.TASKS_BY_ID, [to_json(sorted(unknown))])):
                 group.by_id[row.task_id] = _read(row, whole=row.task_id in told)

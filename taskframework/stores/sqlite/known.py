@@ -14,8 +14,6 @@ from typing import NamedTuple
 from taskframework.model.status import CLAIMABLE
 from taskframework.stores.sqlite.rows import Stored
 
-#: Some five kilobytes each; a task that is being worked on is written again within moments.
-_REMEMBERED = 10_000
 #: Characters of the longest task that is remembered: a result alone may have a megabyte.
 _LONGEST = 10_000
 
@@ -43,16 +41,28 @@ class FileState(NamedTuple):
 class KnownTasks:
     """The last tasks that were written, without the values of users that somebody could have changed in place."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        """Start with none; remember so many at most. With 0 every task is read from the file."""
+        self._most = most
         self._tasks: OrderedDict[str, Stored] = OrderedDict()
+        #: The file after the last commit that is known to have been made.
+        self._as_of: FileState | None = None
 
-    def __contains__(self, task_id: object) -> bool:
-        return task_id in self._tasks
+    def check(self, connection: sqlite3.Connection) -> FileState:
+        """Forget everything if somebody has written to the file since; called while the write lock is held."""
+        state = FileState.now(connection)
+        if state != self._as_of:
+            self._tasks.clear()
+        return state
 
-    def read(self, task_id: str, *, whole: bool) -> Stored:
-        """A task that is known, with the values of its user only if it is to be whole."""
-        known = self._tasks[task_id]
-        return known.whole() if whole else known
+    def committed(self, state: FileState) -> None:
+        """The transaction that kept tasks here was committed, and left the file like this."""
+        self._as_of = state
+
+    def read(self, task_id: str, *, whole: bool) -> Stored | None:
+        """A task, with the values of its user only if it is to be whole; None if it has to be read from the file."""
+        known = self._tasks.get(task_id)
+        return known.whole() if known is not None and whole else known
 
     def keep(self, row: Stored, length: int) -> None:
         """Remember what a transaction wrote: `length` characters of document."""
@@ -62,11 +72,8 @@ class KnownTasks:
         # Steps hold a user's values too, one level deeper.
         if is_over or task.steps or task.subtasks or length + len(row.parameters) > _LONGEST:
             return
-        if len(self._tasks) >= _REMEMBERED:
-            if is_new and task.status in CLAIMABLE:
-                return  # of a backlog the oldest are needed first
-            self._tasks.popitem(last=False)
+        if is_new and task.status in CLAIMABLE and len(self._tasks) >= self._most:
+            return  # of a backlog the oldest are needed first
         self._tasks[task.task_id] = row.bare()
-
-    def clear(self) -> None:
-        self._tasks.clear()
+        if len(self._tasks) > self._most:
+            self._tasks.popitem(last=False)

@@ -29,6 +29,8 @@ from taskframework.stores.sqlite.pages import message_of, message_page, message_
 from taskframework.stores.sqlite.records import WriteRecords, forget_keys, record_of
 from taskframework.stores.sqlite.rows import TaskRow, Value, milliseconds, moment, read_cancel, read_row, to_json
 
+#: Some five kilobytes each; a task that is being worked on is written again within moments.
+_REMEMBERED = 10_000
 #: Requests of a group: it takes some ten milliseconds then, which is what another one waits for.
 _GROUP = 200
 _MARKS_IN_A_REQUEST = 200
@@ -38,17 +40,19 @@ _INSERTS_IN_A_REQUEST = 100
 class SqliteStore:
     """Keeps tasks in one file. Any number of processes on this machine may have it open."""
 
-    def __init__(self, path: Path | str, *, clock: Clock | None = None) -> None:
+    def __init__(self, path: Path | str, *, clock: Clock | None = None, remembered: int = _REMEMBERED) -> None:
         """Prepare a store; nothing is opened yet.
 
         Args:
             path: the file; it is created when it is not there.
             clock: decides every lease and due time. All processes on a file must share one, so only tests pass one.
+            remembered: how many tasks are remembered as they were last written, so that they are not read; 0 for none.
         """
         self._path = Path(path)
         self._clock = clock or SystemClock()
         self._database = Database(self._path)
-        self._group: Grouping[Request, Reply] = Grouping(GroupWriter(self._database, self._clock), limit=_GROUP)
+        write = GroupWriter(self._database, self._clock, remembered)
+        self._group: Grouping[Request, Reply] = Grouping(write, limit=_GROUP)
         self._keep: Grouping[tuple[Value | bytes, ...], None] = Grouping(self._keep_all)
 
     async def open(self) -> None:

@@ -17,7 +17,6 @@ from taskframework.model.marks import MarkPublished
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.stores.sqlite import SqliteStore
-from taskframework.stores.sqlite import known as module
 from taskframework.stores.sqlite.groups import Change, GroupWriter
 from taskframework.stores.sqlite.known import KnownTasks
 from taskframework.stores.sqlite.rows import Stored, new_row
@@ -32,32 +31,37 @@ def _kept(known: KnownTasks, **fields: Any) -> Stored:
     return row
 
 
+def _read(known: KnownTasks, task_id: str, *, whole: bool) -> Stored:
+    row = known.read(task_id, whole=whole)
+    assert row is not None
+    return row
+
+
 def test_a_known_task_is_as_it_was_whatever_was_done_with_the_one_before() -> None:
-    known = KnownTasks()
+    known = KnownTasks(10)
     task = _kept(known, parameters={"n": [1]}, result={"r": [1]}, progress={"p": [1]}).task
     task_id = task.task_id
-    first = known.read(task_id, whole=True).task
+    first = _read(known, task_id, whole=True).task
     for value in (first.parameters["n"], first.result["r"], first.progress["p"], task.result["r"]):
         value.append("changed in place")
-    again = known.read(task_id, whole=True)
+    again = _read(known, task_id, whole=True)
     assert (again.task.parameters, again.task.result, again.task.progress) == ({"n": [1]}, {"r": [1]}, {"p": [1]})
     assert "changed in place" not in str(again.moving()[-1])
     bare = first.evolve(parameters=None, progress=None, result=None)
-    assert differences(known.read(task_id, whole=False).task, bare) == []
+    assert differences(_read(known, task_id, whole=False).task, bare) == []
 
 
 @pytest.mark.parametrize("value", [{}, [], 0, False, ""])
 def test_an_empty_value_is_a_value(value: Any) -> None:
-    known = KnownTasks()
+    known = KnownTasks(10)
     task = _kept(known, progress=value, result=value).task
-    again = known.read(task.task_id, whole=True)
+    again = _read(known, task.task_id, whole=True)
     assert (again.task.progress, again.task.result) == (value, value)
     assert again.document().keys() >= {"progress", "result", "history", "steps", "errors"}
 
 
-def test_of_a_backlog_the_oldest_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_REMEMBERED", 3)
-    known = KnownTasks()
+def test_of_a_backlog_the_oldest_are_remembered() -> None:
+    known = KnownTasks(3)
     ids = [_kept(known).task.task_id for _ in range(5)]
     assert list(known._tasks) == ids[:3]
     running = _kept(known, status=TaskStatus.RUNNING).task.task_id
@@ -65,7 +69,7 @@ def test_of_a_backlog_the_oldest_are_remembered(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_nothing_long_and_nothing_that_is_over_is_remembered() -> None:
-    known = KnownTasks()
+    known = KnownTasks(10)
     for fields in ({"result": "x" * 100_000}, {"parameters": "x" * 100_000}):
         _kept(known, **fields)
     _kept(known, status=TaskStatus.COMPLETED, publish_at=None)
@@ -150,7 +154,7 @@ async def test_what_was_rolled_back_did_not_happen(store: SqliteStore) -> None:
 
 async def test_nothing_is_believed_of_a_write_that_was_given_up(store: SqliteStore, raw: sqlite3.Connection) -> None:
     task, bystander = await put(store), await put(store)
-    writer = GroupWriter(store._database, store._clock)
+    writer = GroupWriter(store._database, store._clock, 10)
     await writer([Change.of(Cancel(bystander.task_id, EVERYONE, "alice", None))])
     raw.execute("BEGIN IMMEDIATE")
     given_up = asyncio.create_task(writer([Change.of(Cancel(task.task_id, EVERYONE, "alice", None))]))
