@@ -18,7 +18,8 @@ from taskframework.deadlines import Deadlines
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")
 
-#: Turns of the event loop that a group waits for company: what became ready together gets its chance to join.
+#: Turns of the event loop that a group waits for company. Calls that were answered together do not all come back in the
+#: same turn: with one turn the groups of a worker were smaller, with none a task cost 12 % more of its time.
 _TURNS = 5
 
 

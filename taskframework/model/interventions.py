@@ -127,7 +127,7 @@ class Postpone(_Alone):
             return None
         postponed = task.evolve(no_handler=task.no_handler + 1)
         if postponed.no_handler <= self.limit:
-            return postponed.evolve(next_dispatch_at=now + self.delay, updated_at=now)
+            return postponed.evolve(next_dispatch_at=now + self.delay, revision=task.revision + 1, updated_at=now)
         error = framework_error("no_handler", NO_HANDLER, retryable=False, attempt=task.attempts, at=now)
         dead = at_rest(with_error(postponed, error), TaskStatus.DEAD_LETTER, now)
         return with_event(dead, "dead_letter", now)

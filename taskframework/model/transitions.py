@@ -36,7 +36,10 @@ DEADLINE_PASSED = "The deadline passed."
 
 
 class Transition(Protocol):
-    """One guarded write on one task."""
+    """One guarded write on one task.
+
+    It raises the task's `revision` by one, unless it changes nothing or only reserves the task for a repair.
+    """
 
     group: ClassVar[Group]
 
@@ -206,7 +209,12 @@ class ReportProgress(_OfAttempt):
     def apply(self, task: Task, now: datetime) -> Task | None:
         if not self.fence.holds(task):
             return None
-        return task.evolve(progress=self.progress, progress_revision=task.progress_revision + 1, updated_at=now)
+        return task.evolve(
+            progress=self.progress,
+            progress_revision=task.progress_revision + 1,
+            revision=task.revision + 1,
+            updated_at=now,
+        )
 
     def won(self, task: Task) -> bool:
         return self.fence.holds(task)
@@ -225,7 +233,8 @@ class RecordStep(_OfAttempt):
             return None
         if task.outcome_of(self.step) is not None:
             return task
-        return task.evolve(steps=(*task.steps, StepOutcome(self.step, self.outcome)))
+        steps = (*task.steps, StepOutcome(self.step, self.outcome))
+        return task.evolve(steps=steps, revision=task.revision + 1)
 
     def won(self, task: Task) -> bool:
         return self.fence.holds(task) and task.outcome_of(self.step) is not None

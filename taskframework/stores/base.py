@@ -87,7 +87,8 @@ class TaskWrites(Protocol):
         Concurrent calls of one group are written together.
 
         Returns:
-            The task after the move, or None when the guard refused it.
+            The task after the move, or None when the guard refused it. A worker's move that the task shows as made
+            already (`Transition.won`) may be answered with the task, since its reply may be what was lost.
         """
         ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 import pytest
@@ -35,6 +35,7 @@ class OnMongo(StoreConformance):
     """On the server's own clock, in a database that is emptied: its indexes take longer to build than most tests."""
 
     driver: MongoDriver
+    options: ClassVar[dict[str, Any]] = {}
 
     @pytest.fixture(autouse=True)
     def _empty_database(self, mongo_url: str, clients: dict[str, Client]) -> None:
@@ -45,7 +46,7 @@ class OnMongo(StoreConformance):
             clients[self.url][_DATABASE][collection].delete_many({})
 
     async def make_store(self) -> TaskStore:
-        store = MongoStore(self.url, driver=self.driver)
+        store = MongoStore(self.url, driver=self.driver, **self.options)
         await store.open()
         return store
 
@@ -59,3 +60,8 @@ class TestMongoStoreOnMotor(OnMongo):
 
 class TestMongoStoreOnPymongo(OnMongo):
     driver = "pymongo"
+
+
+class TestMongoStoreThatRemembersNothing(OnMongo):
+    driver = "pymongo"
+    options: ClassVar[dict[str, Any]] = {"remembered": 0}

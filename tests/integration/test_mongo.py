@@ -152,7 +152,7 @@ async def test_a_completion_without_a_reply_is_made_once(
             (TaskStatus.COMPLETED, "done", 3)
         ] * together
         again = await asyncio.gather(*(store.apply(completion) for completion in completions))
-        assert again == [None] * together
+        assert all(task in (None, first) for first, task in zip(done, again, strict=True)), "it is made once"
 
 
 @both_drivers

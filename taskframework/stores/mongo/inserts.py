@@ -12,7 +12,7 @@ from taskframework.errors import StoreError, StoreUnavailableError, TaskUnreadab
 from taskframework.grouping import Grouping
 from taskframework.model.task import Task
 from taskframework.stores.base import Inserted
-from taskframework.stores.mongo.client import BY_ID, Collection, encoded, time_limit
+from taskframework.stores.mongo.client import BY_ID, Collection, encoded
 from taskframework.stores.mongo.documents import Document, document_of, task_of
 from taskframework.stores.mongo.faults import DuplicateDocumentError
 from taskframework.stores.mongo.retrying import patiently
@@ -100,8 +100,7 @@ class Inserter:
                 raise
             return await self._replies(documents, refused, unsure)
 
-        with time_limit(self._patience):
-            return await patiently(insert_together, self._patience)
+        return await patiently(insert_together, self._patience)
 
     async def _refused(self, documents: Sequence[Any]) -> dict[int, StoreError]:
         if len(documents) == 1:

@@ -13,7 +13,7 @@ from taskframework.model.transitions import Fence
 from taskframework.stores.mongo.client import TASKS
 from taskframework.stores.mongo.documents import Document
 from taskframework.stores.mongo.expressions import NOW, in_status, passed, within
-from taskframework.stores.mongo.together import both
+from taskframework.stores.mongo.joint import both
 
 
 def _counted(status: TaskStatus) -> list[Document]:

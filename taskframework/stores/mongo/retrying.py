@@ -18,26 +18,34 @@ Value = TypeVar("Value")
 _PAUSE = wait_random_exponential(multiplier=0.05, max=1)
 
 
-async def patiently(write: Callable[[], Awaitable[Value]], patience: timedelta) -> Value:
-    """Write, if need be several times within `patience`.
+async def patiently(
+    write: Callable[[], Awaitable[Value]], patience: timedelta, *, first: Callable[[], Awaitable[Value]] | None = None
+) -> Value:
+    """Write, if need be several times, within `patience` in all.
 
     An attempt gets half of that time, so that there is time to look whether a write without a reply was made.
+
+    Args:
+        write: makes one attempt; it must be able to follow one that was made and whose reply was lost.
+        patience: when to give up.
+        first: makes the first attempt in the place of `write`.
 
     Raises:
         StoreUnavailableError: the last attempt's.
     """
 
-    async def attempt() -> Value:
+    async def attempt(write: Callable[[], Awaitable[Value]]) -> Value:
         with time_limit(patience / 2):
             return await write()
 
-    with contextlib.suppress(StoreUnavailableError):
-        return await attempt()
     retrying = AsyncRetrying(
         retry=retry_if_exception_type(StoreUnavailableError),
         stop=stop_after_delay(patience),
         wait=_PAUSE,
         reraise=True,
     )
-    await asyncio.sleep(_PAUSE.multiplier)
-    return await retrying(attempt)
+    with time_limit(patience):
+        with contextlib.suppress(StoreUnavailableError):
+            return await attempt(first or write)
+        await asyncio.sleep(_PAUSE.multiplier)
+        return await retrying(attempt, write)

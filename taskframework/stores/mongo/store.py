@@ -53,6 +53,8 @@ _PING = timedelta(seconds=2)
 #: Heartbeats have connections of their own: no slow list and no crowd of writes makes them late. And they are always
 #: pymongo's: all calls over motor wait for the same few threads, whichever client they belong to.
 _HEARTBEAT_CONNECTIONS = 4
+#: As many as a process runs at once, and what it lost the lease of. The end of one more is read back.
+_REMEMBERED = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,7 @@ class MongoStore(RecordCalls):
         driver: MongoDriver = "motor",
         timeout: timedelta = timedelta(seconds=10),
         pool_size: int = 100,
+        remembered: int = _REMEMBERED,
     ) -> None:
         """Prepare a store; nothing is sent before `open` or `inspect`.
 
@@ -87,11 +90,13 @@ class MongoStore(RecordCalls):
             driver: which of the two drivers.
             timeout: longest wait for one operation.
             pool_size: most connections.
+            remembered: how many running attempts are remembered, so that their ends are not read back; 0 for none.
         """
         self._url = url
         self._driver: MongoDriver = driver
         self._timeout = timeout
         self._pool_size = pool_size
+        self._remembered = remembered
         self._opened: _Opened | None = None
         self._clock = ServerClock(self._server_time)
 
@@ -107,7 +112,7 @@ class MongoStore(RecordCalls):
             earlier,
             Inserter(connection.tasks, "submit.reply", patience, elsewhere=earlier.others, **limits),
             Inserter(connection.records, POINT, patience, **limits),
-            TaskWriter(connection.tasks, patience, **limits),
+            TaskWriter(connection.tasks, patience, self._remembered, **limits),
             Grouping(partial(_keep_all, connection.dead_messages), **limits),
         )
         try:

@@ -30,7 +30,6 @@ from taskframework.model.transitions import (
     Claim,
     Complete,
     Fail,
-    Fence,
     RecordStep,
     Release,
     ReportProgress,
@@ -59,7 +58,7 @@ from taskframework.stores.mongo.expressions import (
     with_event,
     within,
 )
-from taskframework.stores.mongo.together import Together, both
+from taskframework.stores.mongo.joint import JointRequests, both
 
 _RETRYING = {"$eq": ["$status", TaskStatus.RETRYING]}
 _LOWER_STATUS = {"$toLower": "$status"}
@@ -81,7 +80,7 @@ def write_of(requests: Sequence[Any]) -> Write:
     """
     joint = _JOINT.get(type(requests[0]))
     if joint is not None:
-        return joint(Together(requests))
+        return joint(JointRequests(requests))
     [request] = requests
     return write_alone(request)
 
@@ -92,23 +91,19 @@ def write_alone(request: object) -> Write:
     raise TypeError(f"{type(request).__name__} has no rule for MongoDB; add it to {__name__}")
 
 
-def _held(fence: Fence) -> Document:
-    return _all_held(Together([fence]), lambda fence: fence)
-
-
-def _all_held(together: Together[Any], fence_of: Callable[[Any], Fence]) -> Document:
-    guard = together.where(fencing_token=lambda request: fence_of(request).fencing_token)
+def _under_claim(requests: JointRequests[Any]) -> Document:
+    guard = requests.where(fencing_token=lambda request: request.fence.fencing_token)
     # A claim id belongs to one claim of one task, so the lists of ids and of claims cannot mix.
-    claims = [fence_of(request).claim_id for request in together]
+    claims = [request.fence.claim_id for request in requests]
     return {**guard, "status": TaskStatus.RUNNING, "lease.claim_id": claims[0] if len(claims) == 1 else {"$in": claims}}
 
 
-def _claimable(together: Together[Any]) -> Document:
-    guard = together.where(dispatch_epoch=lambda request: request.dispatch_epoch)
+def _claimable(requests: JointRequests[Any]) -> Document:
+    guard = requests.where(dispatch_epoch=lambda request: request.dispatch_epoch)
     return {**guard, "status": in_status(*CLAIMABLE)}
 
 
-def _claims(claims: Together[Claim]) -> Write:
+def _claims(claims: JointRequests[Claim]) -> Write:
     asked_type = {"$ifNull": [claims.each(lambda claim: claim.task_type), "$task_type"]}
     guard = both(_claimable(claims), passed("not_before"), {"$expr": {"$eq": ["$task_type", asked_type]}})
     guard |= {"cancel": None, "schema_version": {"$lte": SCHEMA_VERSION}}
@@ -136,9 +131,10 @@ def _report_progress(report: ReportProgress) -> Write:
     progress = {
         "progress": lit(stored(report.progress)),
         "progress_revision": plus("$progress_revision", 1),
+        "revision": plus("$revision", 1),
         "updated_at": NOW,
     }
-    return Write(_held(report.fence), [change(progress)])
+    return Write(_under_claim(JointRequests([report])), [change(progress)])
 
 
 @write_alone.register
@@ -146,23 +142,22 @@ def _record_step(record: RecordStep) -> Write:
     steps = {"$ifNull": ["$steps", []]}
     entry = {"step": lit(record.step), "outcome": lit(stored(record.outcome))}
     is_there = {"$in": [lit(record.step), {"$ifNull": ["$steps.step", []]}]}
-    return Write(
-        _held(record.fence), [change({"steps": {"$cond": [is_there, steps, {"$concatArrays": [steps, [entry]]}]}})]
-    )
+    recorded = {"steps": {"$concatArrays": [steps, [entry]]}, "revision": plus("$revision", 1)}
+    return Write(_under_claim(JointRequests([record])), [choose(is_there, {}, recorded)])
 
 
-def _completions(completions: Together[Complete]) -> Write:
+def _completions(completions: JointRequests[Complete]) -> Write:
     outcome = {
         "result": completions.each(lambda complete: stored(complete.result)),
         "error": None,
         "last_claim_id": "$lease.claim_id",
     }
     event = with_event("completed", worker_id=completions.each(lambda complete: complete.worker_id))
-    guard = _all_held(completions, lambda complete: complete.fence)
+    guard = _under_claim(completions)
     return Write(guard, [change({**at_rest(TaskStatus.COMPLETED), **outcome, **event})])
 
 
-def _failures(failures: Together[Fail]) -> Write:
+def _failures(failures: JointRequests[Fail]) -> Write:
     status = first_of(
         *WHEN_CANCELLED,
         (failures.each(lambda fail: not fail.retryable), TaskStatus.FAILED),
@@ -175,7 +170,7 @@ def _failures(failures: Together[Fail]) -> Write:
     event = with_event(_LOWER_STATUS, worker_id=worker_id, data=failures.each(lambda fail: reason_of(fail.error)))
     due = plus(NOW, failures.each(lambda fail: milliseconds(fail.delay)))
     retrying = {**claimable_at("$status", due), **event}
-    guard = _all_held(failures, lambda fail: fail.fence)
+    guard = _under_claim(failures)
     return Write(guard, [change(failed), choose(_RETRYING, retrying, {**at_rest("$status"), **event})])
 
 
@@ -193,7 +188,7 @@ def _release(release: Release) -> Write:
     late = with_error(error_of(framework_error("deadline", DEADLINE_PASSED, retryable=False)))
     ending = {"$cond": [{"$eq": ["$status", TaskStatus.FAILED]}, {**ended, **late}, ended]}
     is_queued = {"$eq": ["$status", TaskStatus.QUEUED]}
-    return Write(_held(release.fence), [change(released), choose(is_queued, queued, ending)])
+    return Write(_under_claim(JointRequests([release])), [change(released), choose(is_queued, queued, ending)])
 
 
 @write_alone.register
@@ -234,9 +229,9 @@ def _expire(expire: Expire) -> Write:
 
 @write_alone.register
 def _postpone(postpone: Postpone) -> Write:
-    guard = {**_claimable(Together([postpone])), "cancel": None}
+    guard = {**_claimable(JointRequests([postpone])), "cancel": None}
     counted = {"no_handler": plus("$no_handler", 1)}
-    again = {"next_dispatch_at": later(postpone.delay), "updated_at": NOW}
+    again = {"next_dispatch_at": later(postpone.delay), "revision": plus("$revision", 1), "updated_at": NOW}
     error = framework_error("no_handler", NO_HANDLER, retryable=False)
     dead = {**with_error(error_of(error)), **at_rest(TaskStatus.DEAD_LETTER), **with_event("dead_letter")}
     return Write(guard, [change(counted), choose({"$lte": ["$no_handler", postpone.limit]}, again, dead)])
@@ -259,18 +254,18 @@ def _replay(replay: Replay) -> Write:
     return Write(guard, [change({**queued, **with_event("replayed", data=lit({"by": replay.by}), attempt=0)})])
 
 
-def _dispatch_marks(marks: Together[MarkDispatched]) -> Write:
+def _dispatch_marks(marks: JointRequests[MarkDispatched]) -> Write:
     due = {"$ifNull": [marks.each(lambda mark: mark.due), "$next_dispatch_at"]}
     guard = both(_claimable(marks), {"$expr": {"$eq": ["$next_dispatch_at", due]}})
     return Write(guard, [change(_dispatched(marks))])
 
 
-def _reservations(reservations: Together[ReserveDispatch]) -> Write:
+def _reservations(reservations: JointRequests[ReserveDispatch]) -> Write:
     guard = both(_claimable(reservations), passed("next_dispatch_at", "not_before"))
     return Write(guard, [change(_dispatched(reservations))])
 
 
-def _dispatched(marks: Together[Any]) -> Changes:
+def _dispatched(marks: JointRequests[Any]) -> Changes:
     doublings = {"$pow": [2, {"$min": ["$dispatches", MAX_DOUBLINGS]}]}
     first = {"$multiply": [marks.each(lambda mark: milliseconds(mark.first)), doublings]}
     wait = {"$min": [first, marks.each(lambda mark: milliseconds(mark.longest))]}
@@ -280,7 +275,7 @@ def _dispatched(marks: Together[Any]) -> Changes:
 
 @write_alone.register
 def _make_due(mark: MakeDue) -> Write:
-    return Write(_claimable(Together([mark])), [change({"next_dispatch_at": later(mark.delay), "dispatches": 0})])
+    return Write(_claimable(JointRequests([mark])), [change({"next_dispatch_at": later(mark.delay), "dispatches": 0})])
 
 
 @write_alone.register
@@ -290,13 +285,13 @@ def _forget_dispatch(mark: ForgetDispatch) -> Write:
     return Write({**guard, **is_behind}, [change({"next_dispatch_at": "$not_before", "dispatches": 0})])
 
 
-def _renewals(renewals: Together[RenewLease]) -> Write:
+def _renewals(renewals: JointRequests[RenewLease]) -> Write:
     expires_at = plus(NOW, renewals.each(lambda renewal: milliseconds(renewal.lease)))
-    guard = _all_held(renewals, lambda renewal: renewal.fence)
+    guard = _under_claim(renewals)
     return Write(guard, [change({"lease.expires_at": expires_at})])
 
 
-def _published_marks(marks: Together[MarkPublished]) -> Write:
+def _published_marks(marks: JointRequests[MarkPublished]) -> Write:
     mark = marks.each(lambda mark: mark.sequence)
     published = {
         "published_sequence": {"$min": [mark, "$sequence"]},
@@ -305,12 +300,12 @@ def _published_marks(marks: Together[MarkPublished]) -> Write:
     return Write({**marks.of_them, "$expr": {"$lt": ["$published_sequence", mark]}}, [change(published)])
 
 
-def _relay_delays(marks: Together[PostponeRelay]) -> Write:
+def _relay_delays(marks: JointRequests[PostponeRelay]) -> Write:
     due = plus(NOW, marks.each(lambda mark: milliseconds(mark.delay)))
     return Write({**marks.of_them, "publish_at": {"$ne": None}}, [change({"publish_at": due})])
 
 
-_JOINT: dict[type[Any], Callable[[Together[Any]], Write]] = {
+_JOINT: dict[type[Any], Callable[[JointRequests[Any]], Write]] = {
     Claim: _claims,
     Complete: _completions,
     Fail: _failures,
@@ -320,5 +315,5 @@ _JOINT: dict[type[Any], Callable[[Together[Any]], Write]] = {
     MarkPublished: _published_marks,
     PostponeRelay: _relay_delays,
 }
-#: What is asked for often, and may be asked for together.
+#: What is asked for often, and may be asked for requests.
 JOINT = frozenset(_JOINT)

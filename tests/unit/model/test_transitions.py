@@ -217,13 +217,14 @@ def test_a_release_of_a_cancelled_task_ends_it(by: str, status: TaskStatus) -> N
 def test_progress() -> None:
     before = running()
     task = applied(ReportProgress(FENCE, 7), before)
-    assert task == before.evolve(progress=7, progress_revision=1, updated_at=NOW)
+    assert task == before.evolve(progress=7, progress_revision=1, revision=before.revision + 1, updated_at=NOW)
 
 
-def test_a_step_is_recorded_and_nothing_else_changes() -> None:
+def test_a_step_is_recorded() -> None:
     before = running(steps=(StepOutcome("charge", 1),))
     task = applied(RecordStep(FENCE, "$set", {"$set": 1}), before)
-    assert task == before.evolve(steps=(StepOutcome("charge", 1), StepOutcome("$set", {"$set": 1})))
+    steps = (StepOutcome("charge", 1), StepOutcome("$set", {"$set": 1}))
+    assert task == before.evolve(steps=steps, revision=before.revision + 1)
     assert (task.outcome_of("$set"), task.outcome_of("set")) == (StepOutcome("$set", {"$set": 1}), None)
 
 

@@ -26,11 +26,10 @@ Request = TypeVar("Request", bound=_AboutTask)
 _SIMPLE = (str, int, datetime, type(None))
 
 
-class Together(Generic[Request]):
-    """The requests of one write; every rule in `transitions` is written for one or many of them alike."""
+class JointRequests(Generic[Request]):
+    """The requests of one write, one for each of several tasks; a rule written for many is right for one as well."""
 
     def __init__(self, requests: Sequence[Request]) -> None:
-        """Take requests, one for each of several tasks."""
         self._requests = requests
         ids = [request.task_id for request in requests]
         self._place = {"$indexOfArray": [{"$literal": ids}, "$_id"]}

@@ -1,0 +1,72 @@
+"""What this process knows of the attempts it runs, so that a group of their ends need not be read back.
+
+Every transition raises the task's `revision`, and the published mark is the only other thing that an end depends on.
+An end that is guarded by these two is therefore what the pure rule makes of the task as it was read last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from taskframework.model.marks import Mark, MarkPublished
+from taskframework.model.task import Task
+from taskframework.model.transitions import Complete, Fail, Transition
+from taskframework.stores.mongo.documents import Document
+from taskframework.stores.mongo.joint import JointRequests
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedEnds:
+    """Ends of attempts, and the tasks that they are expected to find."""
+
+    ends: Sequence[Transition]
+    before: dict[str, Task]
+
+    def guard(self) -> Document:
+        """Filter: the tasks are as they are remembered."""
+        return JointRequests(self.ends).where(
+            revision=lambda end: self.before[end.task_id].revision,
+            published_sequence=lambda end: self.before[end.task_id].published_sequence,
+        )
+
+    def first_one_ended(self) -> Document:
+        """Filter: the first of the tasks, as long as its end is the last thing that happened to it."""
+        first = self.before[self.ends[0].task_id]
+        return {"_id": first.task_id, "revision": first.revision + 1}
+
+    def tasks(self, now: datetime) -> dict[str, Task]:
+        """The tasks after their ends, which were written at this time."""
+        ended = [end.apply(self.before[end.task_id], now) for end in self.ends]
+        return {task.task_id: task for task in ended if task is not None}
+
+
+class RememberedAttempts:
+    """Running tasks under claims of this process, as a reply or a read told of them last."""
+
+    def __init__(self, most: int) -> None:
+        """Start with none; remember so many at most. With 0 every group is read back."""
+        self._most = most
+        self._tasks: dict[str, Task] = {}
+
+    def see_replies(self, transitions: Sequence[Transition], replies: Iterable[object]) -> None:
+        """Take note of the replies to transitions; a task that does not run after them is forgotten."""
+        for transition, reply in zip(transitions, replies, strict=True):
+            self._tasks.pop(transition.task_id, None)
+            if isinstance(reply, Task) and reply.lease is not None:
+                self._tasks[reply.task_id] = reply
+        while len(self._tasks) > self._most:
+            del self._tasks[next(iter(self._tasks))]
+
+    def see_marks(self, marks: Iterable[Mark]) -> None:
+        """Take note of marks that were written."""
+        for mark in marks:
+            if isinstance(mark, MarkPublished) and (task := self._tasks.get(mark.task_id)) is not None:
+                self._tasks[mark.task_id] = mark.apply(task, task.updated_at) or task
+
+    def expect(self, ends: Sequence[Transition]) -> ExpectedEnds | None:
+        """What these transitions, all of one kind, will find; None if they are no ends or a task is not remembered."""
+        if type(ends[0]) not in (Complete, Fail) or not all(end.task_id in self._tasks for end in ends):
+            return None
+        return ExpectedEnds(ends, {end.task_id: self._tasks[end.task_id] for end in ends})
