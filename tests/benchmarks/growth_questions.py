@@ -89,7 +89,7 @@ def _listing(store: TaskStore, scope: Scope, filter: TaskFilter) -> Callable[[],
 
 
 def _counts(store: TaskStore) -> Mapping[str, Callable[[], Awaitable[Any]]]:
-    return {"count by status": store.count_by_status, "undriven": lambda: store.undriven(GROUP)}
+    return {"count by status": store.count_by_status, "count undriven": lambda: store.undriven(GROUP)}
 
 
 _PATHS = {
