@@ -71,13 +71,12 @@ class Inserter:
         """Wait until everything asked for is written."""
         await self._group.drain()
 
-    async def insert(self, documents: Sequence[Any]) -> Sequence[Reply | StoreError]:
-        """Insert independent documents; one that comes alone is written together with others that do."""
-        if len(documents) == 1:
-            try:
-                return [await self._group(documents[0])]
-            except StoreError as error:
-                return [error]
+    async def insert(self, document: Any) -> Reply:
+        """Insert a document, together with those of other callers."""
+        return await self._group(document)
+
+    async def insert_many(self, documents: Sequence[Any]) -> Sequence[Reply | StoreError]:
+        """Insert independent documents, each with a reply of its own."""
         groups = [documents[at : at + _IN_A_GROUP] for at in range(0, len(documents), _IN_A_GROUP)]
         replies = await asyncio.gather(*map(self._insert_some, groups))
         return [reply for group in replies for reply in group]
@@ -132,29 +131,35 @@ class Inserter:
         return [twins[at] for at in range(len(documents))]
 
 
+async def insert_task(inserter: Inserter, task: Task) -> Inserted:
+    """`TaskWrites.insert`."""
+    return _inserted(task, await inserter.insert(_encoded(task)))
+
+
 async def insert_tasks(inserter: Inserter, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
-    """Insert tasks; what cannot be stored is its caller's trouble alone, and so is a twin that nobody here can read."""
+    """`TaskWrites.insert_many`."""
     replies: dict[int, Inserted | Exception] = {}
     documents: dict[int, Any] = {}
     for at, task in enumerate(tasks):
         try:
-            documents[at] = encoded(document_of(task), "the task")
+            documents[at] = _encoded(task)
         except ValueNotStorableError as error:
             replies[at] = error
-    if documents:
-        answers = await inserter.insert(list(documents.values()))
-        replies |= {at: _inserted(tasks[at], reply) for at, reply in zip(documents, answers, strict=True)}
+    for at, reply in zip(documents, await inserter.insert_many(list(documents.values())), strict=True):
+        try:
+            replies[at] = reply if isinstance(reply, StoreError) else _inserted(tasks[at], reply)
+        except TaskUnreadableError as error:  # a newer release wrote its twin: the trouble of this caller alone
+            replies[at] = error
     return [replies[at] for at in range(len(tasks))]
 
 
-def _inserted(task: Task, reply: Reply | StoreError) -> Inserted | Exception:
+def _encoded(task: Task) -> Any:
+    return encoded(document_of(task), "the task")
+
+
+def _inserted(task: Task, reply: Reply) -> Inserted:
     if reply is None:
         return Inserted(task, is_new=True)
-    if isinstance(reply, StoreError):
-        return reply
-    try:
-        there = task_of(reply.document)
-        # The creation tells them apart: whoever else makes a task under this id does it at another moment.
-        return Inserted(there, is_new=reply.may_be_ours and there.created_at == task.created_at)
-    except TaskUnreadableError as error:
-        return error
+    there = task_of(reply.document)
+    # The creation tells them apart: whoever else makes a task under this id does it at another moment.
+    return Inserted(there, is_new=reply.may_be_ours and there.created_at == task.created_at)

@@ -41,7 +41,7 @@ from taskframework.stores.mongo.documents import (
 from taskframework.stores.mongo.earlier import EarlierRelease
 from taskframework.stores.mongo.expressions import passed
 from taskframework.stores.mongo.faults import DuplicateDocumentError
-from taskframework.stores.mongo.inserts import Inserter, insert_tasks
+from taskframework.stores.mongo.inserts import Inserter, insert_task, insert_tasks
 from taskframework.stores.mongo.records import POINT, RecordCalls, forget_keys
 from taskframework.stores.mongo.server_clock import ServerClock
 from taskframework.stores.mongo.transitions import write_of
@@ -152,10 +152,7 @@ class MongoStore(RecordCalls):
         return self._clock.now()
 
     async def insert(self, task: Task) -> Inserted:
-        [reply] = await insert_tasks(self._parts.tasks, [task])
-        if isinstance(reply, Exception):
-            raise reply
-        return reply
+        return await insert_task(self._parts.tasks, task)
 
     async def insert_many(self, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
         return await insert_tasks(self._parts.tasks, tasks)
