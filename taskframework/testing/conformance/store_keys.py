@@ -95,6 +95,9 @@ class IdempotencyCases(StoreSuite):
         finally:
             failpoint.disarm("submit.after_key")
         assert await store.get(dead.task_id, EVERYONE) is None
+        with pytest.raises(IdempotencyConflictError):
+            await self.inserts(store).insert(_keyed(store, parameters_hash="other"))
+        assert await store.get(dead.task_id, EVERYONE) is None
         second, third = await asyncio.gather(*(self.inserts(store).insert(_keyed(store)) for _ in range(2)))
         assert {second.task.task_id, third.task.task_id} == {dead.task_id}
         assert {second.is_new, third.is_new} == {True, False}
