@@ -59,7 +59,7 @@ class IdempotencyCases(StoreSuite):
         [task_id] = {reply.task.task_id for reply in replies}
         assert (await stored(store, task_id)).correlation_id == task_id
 
-    async def test_each_of_many_has_its_own_outcome(self, store: TaskStore) -> None:
+    async def test_each_of_many_with_and_without_keys_has_its_own_outcome(self, store: TaskStore) -> None:
         known = (await self.inserts(store).insert(_keyed(store, key="known"))).task
         tasks = [new_task(now=store.now(), parameters={"n": n}) for n in range(1_200)]
         tasks[3] = new_task(now=store.now()).evolve(parameters=object())
