@@ -48,6 +48,7 @@ class TimePasses:
     def apply(self, task: Task, now: datetime) -> Task | None:
         lease = task.lease
         return task.evolve(
+            revision=task.revision + 1,
             not_before=task.not_before - self.by,
             next_dispatch_at=self._sooner(task.next_dispatch_at),
             deadline=self._sooner(task.deadline),

@@ -144,7 +144,16 @@ async def test_a_sqlite_document_that_forgets_a_field_is_found_out(
 
 async def test_a_sqlite_group_that_loses_a_write_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second of two writes to a task in a group would start from the task before the first."""
-    monkeypatch.setattr(groups._Group, "_keep", lambda group, row: None)
+    change = groups._Group._change
+
+    def forgetful(group: groups._Group, request: groups.Change) -> Task | None:
+        before = group.by_id.copy()
+        try:
+            return change(group, request)
+        finally:
+            group.by_id = before
+
+    monkeypatch.setattr(groups._Group, "_change", forgetful)
     await _is_found_out(SqliteStore(tmp_path / "tasks.db"), "no order explains")
 
 
