@@ -7,11 +7,10 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from taskframework.cli.invocation import Invocation
-from taskframework.cli.options import Config, Cursor, Json, Limit
-from taskframework.cli.output import as_json_text, facts, note, out, print_json, run, say
-from taskframework.cli.render import print_letters, print_next_step, print_timeline, task_facts
-from taskframework.cli.store import operator, store_framework
+from taskframework.cli.options import Cursor, Json, Limit
+from taskframework.cli.output import as_json_text, facts, note, out, print_json, say
+from taskframework.cli.render import print_letters, print_task
+from taskframework.cli.store import on_store, operator
 from taskframework.model.message import rfc3339
 from taskframework.model.query import DeadMessage
 from taskframework.model.scope import EVERYONE
@@ -25,23 +24,43 @@ LetterIds = Annotated[list[str], typer.Argument(metavar="ID...", help="Ids from 
 
 
 @app.command("list")
-def list_letters(
-    context: typer.Context, limit: Limit = 20, cursor: Cursor = None, config: Config = None, as_json: Json = False
+@on_store
+async def list_letters(
+    framework: TaskFramework, limit: Limit = 20, cursor: Cursor = None, as_json: Json = False
 ) -> None:
     """List dead letters, the newest first."""
-    run(_list(store_framework(Invocation.of(context, config)), limit, cursor, as_json))
+    page = await framework.services.dead_letters.list_letters(EVERYONE, limit=limit, cursor=cursor)
+    if as_json:
+        print_json({"items": [letter.view() for letter in page.items], "next_cursor": page.next_cursor})
+        return
+    if not page.items:
+        note("No dead letters.")
+        return
+    print_letters(page.items, framework.services.store.now())
+    note("Look at one: taskframework dlq show ID. Queue tasks anew: taskframework dlq replay ID...")
+    if page.next_cursor:
+        note(f"More: --cursor {page.next_cursor}")
 
 
 @app.command()
-def show(context: typer.Context, letter_id: LetterId, config: Config = None, as_json: Json = False) -> None:
+@on_store
+async def show(framework: TaskFramework, letter_id: LetterId, as_json: Json = False) -> None:
     """Show one dead letter: a task with its history, a message with its bytes."""
-    run(_show(store_framework(Invocation.of(context, config)), letter_id, as_json))
+    letter = await framework.services.dead_letters.get(letter_id, EVERYONE)
+    if as_json:
+        print_json(letter.view(whole=True))
+    elif isinstance(letter.entry, DeadMessage):
+        out().print(facts(_message_facts(letter, letter.entry)))
+        note("No task belongs to it, so it cannot be replayed.")
+    else:
+        print_task(letter.entry)
 
 
 @app.command()
-def replay(context: typer.Context, letter_ids: LetterIds, config: Config = None, as_json: Json = False) -> None:
+@on_store
+async def replay(framework: TaskFramework, letter_ids: LetterIds, as_json: Json = False) -> None:
     """Queue dead tasks anew; exit code 0 if all were."""
-    outcomes = run(_replay(store_framework(Invocation.of(context, config)), letter_ids))
+    outcomes = await framework.services.dead_letters.replay(letter_ids, EVERYONE, by=operator())
     if as_json:
         print_json([_outcome_view(outcome) for outcome in outcomes])
     else:
@@ -49,43 +68,6 @@ def replay(context: typer.Context, letter_ids: LetterIds, config: Config = None,
             say(f"{outcome.id}: {outcome.problem or 'queued anew.'}")
     if any(outcome.problem is not None for outcome in outcomes):
         raise typer.Exit(1)
-
-
-async def _list(framework: TaskFramework, limit: int, cursor: str | None, as_json: bool) -> None:
-    async with framework.store_only():
-        page = await framework.services.dead_letters.list_letters(EVERYONE, limit=limit, cursor=cursor)
-        now = framework.services.store.now()
-    if as_json:
-        print_json({"items": [letter.view() for letter in page.items], "next_cursor": page.next_cursor})
-        return
-    if not page.items:
-        note("No dead letters.")
-        return
-    print_letters(page.items, now)
-    note("Look at one: taskframework dlq show ID. Queue tasks anew: taskframework dlq replay ID...")
-    if page.next_cursor:
-        note(f"More: --cursor {page.next_cursor}")
-
-
-async def _show(framework: TaskFramework, letter_id: str, as_json: bool) -> None:
-    async with framework.store_only():
-        letter = await framework.services.dead_letters.get(letter_id, EVERYONE)
-    if as_json:
-        print_json(letter.view(whole=True))
-        return
-    if isinstance(letter.entry, DeadMessage):
-        out().print(facts(_message_facts(letter, letter.entry)))
-        note("No task belongs to it, so it cannot be replayed.")
-        return
-    out().print(task_facts(letter.entry))
-    out().print()
-    print_timeline(letter.entry)
-    print_next_step(letter.entry)
-
-
-async def _replay(framework: TaskFramework, ids: list[str]) -> list[ReplayOutcome]:
-    async with framework.store_only():
-        return await framework.services.dead_letters.replay(ids, EVERYONE, by=operator())
 
 
 def _message_facts(letter: DeadLetter, message: DeadMessage) -> list[tuple[str, str | Text]]:

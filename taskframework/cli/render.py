@@ -73,6 +73,14 @@ def task_facts(task: Task) -> Table:
     return facts([*_state_facts(task), *_content_facts(task)])
 
 
+def print_task(task: Task) -> None:
+    """Print everything about one task, with its history."""
+    out().print(task_facts(task))
+    out().print()
+    print_timeline(task)
+    print_next_step(task)
+
+
 def print_timeline(task: Task, after: int = 0) -> int:
     """Print the history above a sequence; returns the last sequence printed."""
     for entry in task.history:

@@ -7,11 +7,10 @@ from typing import Annotated
 
 import typer
 
-from taskframework.cli.invocation import Invocation
-from taskframework.cli.options import Config, Cursor, Json, Limit, TaskId, or_bad_parameter
-from taskframework.cli.output import note, out, print_json, print_json_line, run, say
-from taskframework.cli.render import print_next_step, print_outcome, print_tasks, print_timeline, task_facts
-from taskframework.cli.store import operator, store_framework
+from taskframework.cli.options import Cursor, Json, Limit, TaskId, or_bad_parameter
+from taskframework.cli.output import note, print_json, print_json_line, say
+from taskframework.cli.render import print_next_step, print_outcome, print_task, print_tasks, print_timeline
+from taskframework.cli.store import on_store, operator
 from taskframework.cli.watching import follow
 from taskframework.model.query import TaskFilter
 from taskframework.model.scope import EVERYONE
@@ -47,99 +46,70 @@ Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Wh
 
 
 @app.command("list")
-def list_tasks(
-    context: typer.Context,
+@on_store
+async def list_tasks(
+    framework: TaskFramework,
     status: Status = None,
     task_type: TypeName = None,
     limit: Limit = 20,
     cursor: Cursor = None,
-    config: Config = None,
     as_json: Json = False,
 ) -> None:
     """List tasks, the newest first."""
     wanted = TaskFilter(status=status, task_type=task_type)
-    run(_list(store_framework(Invocation.of(context, config)), wanted, limit, cursor, as_json))
-
-
-@app.command()
-def show(context: typer.Context, task_id: TaskId, config: Config = None, as_json: Json = False) -> None:
-    """Show everything about one task, with its history."""
-    run(_show(store_framework(Invocation.of(context, config)), task_id, as_json))
-
-
-@app.command()
-def cancel(
-    context: typer.Context, task_id: TaskId, reason: Reason = None, config: Config = None, as_json: Json = False
-) -> None:
-    """Cancel a task: at once if it waits; a running one is asked to stop."""
-    run(_cancel(store_framework(Invocation.of(context, config)), task_id, reason, as_json))
-
-
-@app.command()
-def retry(context: typer.Context, task_id: TaskId, config: Config = None, as_json: Json = False) -> None:
-    """Queue a failed, dead or cancelled task anew."""
-    run(_retry(store_framework(Invocation.of(context, config)), task_id, as_json))
-
-
-@app.command()
-def watch(context: typer.Context, task_id: TaskId, config: Config = None, as_json: Json = False) -> None:
-    """Follow a task until it is final; exit code 0 if it is COMPLETED."""
-    task = run(_watch(store_framework(Invocation.of(context, config)), task_id, as_json))
-    if task.status is not TaskStatus.COMPLETED:
-        raise typer.Exit(1)
-
-
-async def _list(framework: TaskFramework, wanted: TaskFilter, limit: int, cursor: str | None, as_json: bool) -> None:
-    async with framework.store_only():
-        page = await framework.services.tasks.list_tasks(EVERYONE, wanted, limit=limit, cursor=cursor)
-        now = framework.services.store.now()
+    page = await framework.services.tasks.list_tasks(EVERYONE, wanted, limit=limit, cursor=cursor)
     if as_json:
         print_json({"items": [public_view(task) for task in page.items], "next_cursor": page.next_cursor})
         return
     if page.items:
-        print_tasks(page.items, now)
+        print_tasks(page.items, framework.services.store.now())
     else:
         note("No tasks." if wanted == TaskFilter() else "No such tasks.")
     if page.next_cursor:
         note(f"More: --cursor {page.next_cursor}")
 
 
-async def _show(framework: TaskFramework, task_id: str, as_json: bool) -> None:
-    async with framework.store_only():
-        task = await framework.get(task_id)
+@app.command()
+@on_store
+async def show(framework: TaskFramework, task_id: TaskId, as_json: Json = False) -> None:
+    """Show everything about one task, with its history."""
+    task = await framework.get(task_id)
     if as_json:
         print_json(public_view(task))
-        return
-    console = out()
-    console.print(task_facts(task))
-    console.print()
-    print_timeline(task)
-    print_next_step(task)
+    else:
+        print_task(task)
 
 
-async def _cancel(framework: TaskFramework, task_id: str, reason: str | None, as_json: bool) -> None:
-    async with framework.store_only():
-        task = await framework.services.tasks.cancel(task_id, EVERYONE, by=operator(), reason=reason)
+@app.command()
+@on_store
+async def cancel(framework: TaskFramework, task_id: TaskId, reason: Reason = None, as_json: Json = False) -> None:
+    """Cancel a task: at once if it waits; a running one is asked to stop."""
+    task = await framework.services.tasks.cancel(task_id, EVERYONE, by=operator(), reason=reason)
     if as_json:
         print_json(public_view(task))
     elif task.status is TaskStatus.CANCELLED:
         say(f"Task {task_id} is cancelled.")
     else:
         say(f"Task {task_id} is {task.status} and was asked to stop.")
-        note(f"Follow it: taskframework tasks watch {task_id}")
+        print_next_step(task)
 
 
-async def _retry(framework: TaskFramework, task_id: str, as_json: bool) -> None:
-    async with framework.store_only():
-        task = await framework.services.tasks.retry(task_id, EVERYONE, by=operator())
+@app.command()
+@on_store
+async def retry(framework: TaskFramework, task_id: TaskId, as_json: Json = False) -> None:
+    """Queue a failed, dead or cancelled task anew."""
+    task = await framework.services.tasks.retry(task_id, EVERYONE, by=operator())
     if as_json:
         print_json(public_view(task))
     else:
         say(f"Task {task_id} is queued anew, as generation {task.generation}.")
-        note(f"Follow it: taskframework tasks watch {task_id}")
+        print_next_step(task)
 
 
-async def _watch(framework: TaskFramework, task_id: str, as_json: bool) -> Task:
+@app.command()
+@on_store
+async def watch(framework: TaskFramework, task_id: TaskId, as_json: Json = False) -> None:
+    """Follow a task until it is final; exit code 0 if it is COMPLETED."""
     printed = 0
 
     def tell(task: Task) -> None:
@@ -149,8 +119,8 @@ async def _watch(framework: TaskFramework, task_id: str, as_json: bool) -> Task:
         else:
             printed = print_timeline(task, printed)
 
-    async with framework.store_only():
-        task = await follow(framework.handle(task_id), None, tell)
+    task = await follow(framework.handle(task_id), None, tell)
     if not as_json:
         print_outcome(task)
-    return task
+    if task.status is not TaskStatus.COMPLETED:
+        raise typer.Exit(1)
