@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 
 from taskframework.api.feed import Heard, Watcher, event_frame, frame
 from taskframework.errors import StoreError
-from taskframework.events.external import PREFIX, lifecycle_event
+from taskframework.events.external import PREFIX, lifecycle_events
 from taskframework.model.scope import Scope
 from taskframework.model.status import FINAL
 from taskframework.model.task import Task
@@ -106,9 +106,4 @@ class Follower:
         oldest = task.history[0].sequence if task.history else 1
         if known is None or oldest > known + 1:
             return frame("snapshot", public_view(task), f"{task.task_id}-{task.sequence}")
-        data = public_view(task, whole=False)
-        return b"".join(
-            event_frame(lifecycle_event(task, entry, self._source, data))
-            for entry in task.history
-            if entry.sequence > known
-        )
+        return b"".join(map(event_frame, lifecycle_events(task, known, self._source)))

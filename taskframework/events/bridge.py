@@ -16,12 +16,11 @@ from dataclasses import dataclass
 
 from taskframework import failpoint
 from taskframework.errors import BrokerError
-from taskframework.events.external import ExternalEvent, lifecycle_event, progress_event
+from taskframework.events.external import ExternalEvent, lifecycle_events, progress_event
 from taskframework.events.publisher import TaskEventPublisher
 from taskframework.model.events import TaskEvent, TaskProgressEvent
 from taskframework.model.marks import MarkPublished
 from taskframework.model.task import Task
-from taskframework.model.view import public_view
 from taskframework.stores.base import TaskStore
 from taskframework.stores.delayed_marks import DelayedMarks
 
@@ -115,11 +114,8 @@ class ExternalEventBridge:
 
     def _events(self, waiting: _Waiting) -> list[ExternalEvent]:
         task = waiting.task
-        mark = self._marks.get(task.task_id, 0)
-        view = public_view(task, whole=False)
-        events = [
-            lifecycle_event(task, entry, self._source, view) for entry in task.unpublished if entry.sequence > mark
-        ]
+        mark = max(task.published_sequence, self._marks.get(task.task_id, 0))
+        events = lifecycle_events(task, mark, self._source)
         if (progress := waiting.progress) is not None:
             place = sum(event.sequence <= progress.sequence for event in events)
             events.insert(place, progress_event(progress, self._source))

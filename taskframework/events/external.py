@@ -12,7 +12,7 @@ import orjson
 from taskframework.brokers.base import ExternalMessage
 from taskframework.errors import MessageUnreadableError
 from taskframework.model.message import rfc3339
-from taskframework.model.task import HistoryEntry, Task
+from taskframework.model.task import Task
 from taskframework.model.view import public_view
 
 SINGLE = "application/cloudevents+json"
@@ -62,18 +62,23 @@ class ExternalEvent:
         return event
 
 
-def lifecycle_event(task: Task, entry: HistoryEntry, source: str, data: dict[str, Any] | None = None) -> ExternalEvent:
-    """The event for one entry of a task's history; `data` spares making the public view again."""
-    return ExternalEvent(
-        id=f"{task.task_id}-{entry.sequence}",
-        type=PREFIX + entry.type,
-        source=source,
-        task_id=task.task_id,
-        sequence=entry.sequence,
-        time=entry.at,
-        data=public_view(task, whole=False) if data is None else data,
-        traceparent=task.traceparent,
-    )
+def lifecycle_events(task: Task, above: int, source: str) -> list[ExternalEvent]:
+    """The events for what a task's history has above a sequence, all with the task as it is now."""
+    data = public_view(task, whole=False)
+    return [
+        ExternalEvent(
+            id=f"{task.task_id}-{entry.sequence}",
+            type=PREFIX + entry.type,
+            source=source,
+            task_id=task.task_id,
+            sequence=entry.sequence,
+            time=entry.at,
+            data=data,
+            traceparent=task.traceparent,
+        )
+        for entry in task.history
+        if entry.sequence > above
+    ]
 
 
 def progress_event(task: Task, source: str) -> ExternalEvent:

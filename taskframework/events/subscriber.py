@@ -7,11 +7,12 @@ import inspect
 import logging
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import Protocol, Self
+from typing import Self
 
-from taskframework.brokers.base import Consumption, ExternalMessage, OnExternalMessage
+from taskframework.brokers.base import Broker, Consumption, ExternalMessage
 from taskframework.errors import MessageUnreadableError
 from taskframework.events.external import PREFIX, ExternalEvent, read_events
+from taskframework.events.http import HttpEvents
 
 logger = logging.getLogger(__name__)
 
@@ -19,16 +20,6 @@ Handle = Callable[[ExternalEvent], Awaitable[None] | None]
 
 #: How many tasks' last sequence is remembered. A duplicate that comes after so many other tasks is heard again.
 REMEMBERED = 100_000
-
-
-class EventSource(Protocol):
-    """Where events come from: a broker, or the HTTP interface of a process."""
-
-    async def open(self) -> None: ...
-
-    async def close(self) -> None: ...
-
-    def subscribe(self, on_message: OnExternalMessage, *, durable_name: str | None = None) -> Consumption: ...
 
 
 class EventSubscriber:
@@ -45,11 +36,11 @@ class EventSubscriber:
     events are dropped by sequence, as long as this subscriber lives.
     """
 
-    def __init__(self, broker: EventSource, *, queue: str | None = None, owns_broker: bool = False) -> None:
+    def __init__(self, broker: Broker | HttpEvents, *, queue: str | None = None, owns_broker: bool = False) -> None:
         """Prepare to listen.
 
         Args:
-            broker: where the events are.
+            broker: where the events are: a broker, or the HTTP interface of a process.
             queue: name of a durable queue that collects while nobody listens. Subscribers with the same name share
                 its events. Without a name, only what happens while listening is heard.
             owns_broker: open and close the broker along with the subscription.

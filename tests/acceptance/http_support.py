@@ -18,7 +18,7 @@ import taskframework.stores.sqlite  # noqa: F401
 from taskframework import Settings, TaskFramework
 from taskframework.api import feed
 from taskframework.api.server import ApiServer, serving
-from taskframework.events.external import lifecycle_event, to_message
+from taskframework.events.external import lifecycle_events, to_message
 from taskframework.testing.factories import new_task
 from tests.support.eventually import eventually
 from tests.support.kitchen_sink import ALL, Waits
@@ -93,7 +93,7 @@ async def stuck_reader(api: Api) -> socket.socket:
 async def tell_much(api: Api) -> None:
     """Publish an event that fills the buffers of a connection soon."""
     task = new_task(result="x" * 500_000)
-    message = to_message([lifecycle_event(task, task.history[0], "here")])
+    message = to_message(lifecycle_events(task, 0, "here"))
     await api.framework.process.broker.publish_event(message)
     await asyncio.sleep(0)
 

@@ -14,7 +14,7 @@ from taskframework.api import following
 from taskframework.api.feed import Heard, Watcher, event_frame
 from taskframework.api.following import Follower
 from taskframework.errors import StoreUnavailableError
-from taskframework.events.external import ExternalEvent, lifecycle_event, progress_event
+from taskframework.events.external import ExternalEvent, lifecycle_events, progress_event
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import HistoryEntry, Task
@@ -50,7 +50,7 @@ def put(watcher: Watcher, *events: ExternalEvent) -> None:
 
 def event_of(sequence: int, types: tuple[str, ...] = TYPES) -> ExternalEvent:
     task = task_at(sequence, types)
-    return lifecycle_event(task, task.history[-1], "here")
+    return lifecycle_events(task, 0, "here")[-1]
 
 
 def follower(task: Task, watcher: Watcher, store: Any = None, after: int | None = None) -> Follower:
