@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
@@ -82,61 +83,42 @@ class Metrics:
     """The metrics of one process, in a registry of their own."""
 
     def __init__(self) -> None:
-        self.registry = registry = CollectorRegistry()
-        self.submitted = EventCounter("tasks_submitted", "Tasks accepted", ["task_type"], registry=registry)
-        self.execution = SecondsHistogram(
+        self.registry = CollectorRegistry()
+        counter = partial(EventCounter, registry=self.registry)
+        histogram = partial(SecondsHistogram, registry=self.registry)
+        gauge = partial(Gauge, registry=self.registry)
+        self.submitted = counter("tasks_submitted", "Tasks accepted", ["task_type"])
+        self.execution = histogram(
             "tasks_execution_seconds",
             "Time from claim to settlement of an attempt, by what it ended as",
             ["task_type", "status"],
-            registry=registry,
         )
-        self.queue_wait = SecondsHistogram(
-            "tasks_queue_wait_seconds",
-            "Time a task waited for its claim after it was due",
-            ["task_type"],
-            registry=registry,
+        self.queue_wait = histogram(
+            "tasks_queue_wait_seconds", "Time a task waited for its claim after it was due", ["task_type"]
         )
-        self.retries = EventCounter("tasks_retries", "Attempts that will be repeated", ["task_type"], registry=registry)
-        self.dead = EventCounter(
-            "tasks_dlq_entered", "Tasks that became dead letters", ["task_type"], registry=registry
+        self.retries = counter("tasks_retries", "Attempts that will be repeated", ["task_type"])
+        self.dead = counter("tasks_dlq_entered", "Tasks that became dead letters", ["task_type"])
+        self.published = counter("tasks_events_published", "External events confirmed by the broker", ["event_type"])
+        self.processed = counter(
+            "tasks_events_processed", "Internal events handled, by listener", ["listener", "event_type"]
         )
-        self.published = EventCounter(
-            "tasks_events_published", "External events confirmed by the broker", ["event_type"], registry=registry
+        self.failed_listeners = counter(
+            "tasks_events_failed", "Internal events a listener failed on", ["listener", "event_type"]
         )
-        self.processed = EventCounter(
-            "tasks_events_processed",
-            "Internal events handled, by listener",
-            ["listener", "event_type"],
-            registry=registry,
-        )
-        self.failed_listeners = EventCounter(
-            "tasks_events_failed", "Internal events a listener failed on", ["listener", "event_type"], registry=registry
-        )
-        self.state_updates = EventCounter(
-            "tasks_state_db_updates", "Status changes written, by kind", ["operation"], registry=registry
-        )
-        self.stale_writes = EventCounter(
-            "tasks_stale_writes", "Writes refused because the lease was lost", ["task_type"], registry=registry
-        )
-        self.repairs_failed = EventCounter(
-            "tasks_repairs_failed", "Looks of a repair that failed; it goes on", ["repair"], registry=registry
-        )
-        self.loop_blocked = EventCounter(
+        self.state_updates = counter("tasks_state_db_updates", "Status changes written, by kind", ["operation"])
+        self.stale_writes = counter("tasks_stale_writes", "Writes refused because the lease was lost", ["task_type"])
+        self.repairs_failed = counter("tasks_repairs_failed", "Looks of a repair that failed; it goes on", ["repair"])
+        self.loop_blocked = counter(
             "tasks_loop_blocked",
             "Times something kept the event loop from running; task_type is empty if it was not a task's code",
             ["task_type"],
-            registry=registry,
         )
-        self.undriven = Gauge("tasks_undriven", "Live tasks that nothing would move on; must be 0", registry=registry)
-        self.by_status = Gauge("tasks_by_status", "Tasks in the store", ["status"], registry=registry)
-        self.queue_depth = Gauge(
-            "tasks_queue_depth", "Messages ready in the broker", ["task_type", "lane"], registry=registry
-        )
-        self.in_flight = Gauge("tasks_in_flight", "Attempts running in this process", registry=registry)
-        self.consuming = Gauge("tasks_consuming", "Whether this process takes in messages (0 or 1)", registry=registry)
-        self.loop_lag = Gauge(
-            "tasks_loop_lag_seconds", "How late the event loop was at its last look", registry=registry
-        )
+        self.undriven = gauge("tasks_undriven", "Live tasks that nothing would move on; must be 0")
+        self.by_status = gauge("tasks_by_status", "Tasks in the store", ["status"])
+        self.queue_depth = gauge("tasks_queue_depth", "Messages ready in the broker", ["task_type", "lane"])
+        self.in_flight = gauge("tasks_in_flight", "Attempts running in this process")
+        self.consuming = gauge("tasks_consuming", "Whether this process takes in messages (0 or 1)")
+        self.loop_lag = gauge("tasks_loop_lag_seconds", "How late the event loop was at its last look")
 
     def listen(self, bus: EventBus) -> None:
         """Count what the bus carries."""
@@ -152,18 +134,6 @@ class Metrics:
         for status, count in counts.by_status.items():
             self.by_status.labels(status).set(count)
         self.undriven.set(counts.undriven)
-
-    def stale(self, task_type: str) -> None:
-        self.stale_writes.add(task_type)
-
-    def repair_failed(self, repair: str) -> None:
-        self.repairs_failed.add(repair)
-
-    def blocked(self, task_type: str) -> None:
-        self.loop_blocked.add(task_type)
-
-    def event_published(self, event_type: str) -> None:
-        self.published.add(event_type)
 
     def _count(self, event: TaskEvent) -> None:
         task = event.task

@@ -24,7 +24,7 @@ _Look = Callable[[], Awaitable[bool]]
 
 def build_repairs(process: ProcessServices) -> tuple[RepairLoop, ...]:
     """The repairs, not started."""
-    clock, failed, is_away = process.services.clock, process.metrics.repair_failed, process.breaker.is_away
+    clock, failed, is_away = process.services.clock, process.metrics.repairs_failed.add, process.breaker.is_away
     return tuple(RepairLoop(name, look, pause, clock, failed, is_away) for name, look, pause in _looks(process))
 
 

@@ -35,7 +35,7 @@ def build_worker(process: ProcessServices) -> Worker:
         services.registry,
         claims,
         executor,
-        SettleStation(store, bus, clock, worker_id, process.retry_policy, metrics.stale, breaker.open),
+        SettleStation(store, bus, clock, worker_id, process.retry_policy, metrics.stale_writes.add, breaker.open),
         heartbeat,
         breaker,
         process.deliveries,
