@@ -240,6 +240,7 @@ def _http_server(framework: TaskFramework, *, api: bool) -> contextlib.AbstractA
     """What serves HTTP while the framework runs: everything, health and metrics alone, or nothing."""
     if not api and framework.settings.worker.http_port is None:
         return contextlib.nullcontext()
+    from taskframework.api.app import create_health_app
     from taskframework.api.server import serving, serving_health
 
-    return serving(framework) if api else serving_health(framework)
+    return serving(framework) if api else serving_health(create_health_app(framework), framework.settings.worker)

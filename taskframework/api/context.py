@@ -97,11 +97,9 @@ def json_response(content: Any, status: int = 200, headers: dict[str, str] | Non
 def trace_of(request: Request, name: str) -> Iterator[None]:
     """Continue the caller's trace, so that the message and the execution belong to it."""
     traceparent = request.headers.get("traceparent")
-    if is_tracing():
+    if is_tracing() or traceparent is None:
         with span(name, SpanKind.SERVER, traceparent, {"http.request.method": request.method}):
             yield
-    elif traceparent is None:
-        yield
     else:  # nobody listens here, but a worker may
         token = context.attach(propagate.extract({"traceparent": traceparent}))
         try:

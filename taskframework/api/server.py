@@ -11,10 +11,11 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 import uvicorn
 from starlette.types import ASGIApp
 
-from taskframework.api.app import create_app, create_health_app
+from taskframework.api.app import create_app
 from taskframework.api.connections import BoundedProtocol, most_connections
 from taskframework.api.context import Framework
 from taskframework.api.listening import listen, require_loopback, resolve
+from taskframework.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
 
@@ -130,8 +131,8 @@ async def serving(framework: Framework) -> AsyncIterator[ApiServer]:
 
 
 @contextlib.asynccontextmanager
-async def serving_health(framework: Framework) -> AsyncIterator[ApiServer]:
-    """Serve only health and metrics of a running framework, at `worker.http_host` and `worker.http_port`.
+async def serving_health(app: ASGIApp, settings: WorkerSettings) -> AsyncIterator[ApiServer]:
+    """Serve health and metrics of a worker, or of several, at `worker.http_host` and `worker.http_port`.
 
     Yields:
         The server, which tells its address.
@@ -139,10 +140,10 @@ async def serving_health(framework: Framework) -> AsyncIterator[ApiServer]:
     Raises:
         ConfigurationError: if host and port cannot be listened on.
     """
-    settings = framework.settings.worker
     addresses = await resolve(settings.http_host, key="worker.http_host")
-    server = ApiServer(create_health_app(framework), listen(addresses, settings.http_port or 0, key="worker.http_port"))
-    async with contextlib.AsyncExitStack() as stack:
-        stack.push_async_callback(server.stop)
+    server = ApiServer(app, listen(addresses, settings.http_port or 0, key="worker.http_port"))
+    try:
         await server.start()
         yield server
+    finally:
+        await server.stop()

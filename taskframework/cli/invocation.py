@@ -52,7 +52,11 @@ class Invocation:
         if framework is None:
             framework = TaskFramework(self.load(overrides).settings)
         else:
-            self._refuse_config()
+            if self.config is not None:
+                raise ConfigurationError(
+                    "--config and --app module:name were given together, and that framework has settings of its own.",
+                    hint="Leave one of them out, or build the framework with load_settings(Path(...)).settings.",
+                )
             framework.settings = _with_overrides(framework.settings, overrides or {})
         return self.register(framework) if registers else framework
 
@@ -70,13 +74,6 @@ class Invocation:
     @property
     def _names(self) -> list[AppName]:
         return [AppName.parse(text) for text in self.apps]
-
-    def _refuse_config(self) -> None:
-        if self.config is not None:
-            raise ConfigurationError(
-                "--config and --app module:name were given together, and that framework has settings of its own.",
-                hint="Leave one of them out, or build the framework with load_settings(Path(...)).settings.",
-            )
 
 
 def _with_overrides(settings: Settings, overrides: Mapping[str, object]) -> Settings:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import httpx
@@ -20,11 +19,8 @@ from starlette.routing import Route
 
 from taskframework.api.app import create_health_app
 from taskframework.api.context import json_response
-from taskframework.api.listening import listen, resolve
-from taskframework.api.server import ApiServer
 from taskframework.cli.tether import Answer
 from taskframework.runtime import TaskFramework
-from taskframework.settings import WorkerSettings
 
 #: Seconds to wait for a process's answer: it waits two for store and broker itself, and Prometheus waits ten for us.
 _PATIENCE_SECONDS = 3.0
@@ -52,25 +48,8 @@ def answers_of(framework: TaskFramework) -> Callable[[str], Awaitable[Answer]]:
     return answer
 
 
-@contextlib.asynccontextmanager
-async def serving_overview(settings: WorkerSettings, processes: Sequence[Process]) -> AsyncIterator[None]:
-    """Serve `/healthz`, `/readyz` and `/metrics` of all processes at `worker.http_host` and `worker.http_port`.
-
-    Raises:
-        ConfigurationError: if host and port cannot be listened on.
-    """
-    addresses = await resolve(settings.http_host, key="worker.http_host")
-    sockets = listen(addresses, settings.http_port or 0, key="worker.http_port")
-    server = ApiServer(create_overview(processes), sockets)
-    await server.start()
-    try:
-        yield
-    finally:
-        await server.stop()
-
-
 def create_overview(processes: Sequence[Process]) -> Starlette:
-    """The application of the parent."""
+    """The application of the parent: `/healthz`, `/readyz` and `/metrics` of all processes."""
 
     async def health(_: Request) -> Response:
         # Only a process that hangs makes this unhealthy: the parent starts again what died.

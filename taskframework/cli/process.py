@@ -176,8 +176,7 @@ def _open_tracing(settings: Settings) -> Callable[[], None]:
         return lambda: None
     from taskframework.observability.tracing import configure_tracing
 
-    provider = configure_tracing(settings)
-    return provider.shutdown if provider is not None else lambda: None
+    return configure_tracing(settings)
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

@@ -129,20 +129,16 @@ class WorkerProcess:
         self._leash = Leash(self._become_ready)
 
     async def live(self) -> Ending:
-        """Start the process and wait for its end.
-
-        Raises:
-            OSError: if the system starts no process.
-        """
+        """Start the process and wait for its end."""
         ours, theirs = socket.socketpair()
         leash = self._leash = Leash(self._become_ready)
         descriptor = theirs.fileno()
         command = [*self._command, "--tether", str(descriptor)]
         try:
             process = await asyncio.create_subprocess_exec(*command, stdin=DEVNULL, pass_fds=[descriptor])
-        except OSError:
+        except OSError as error:
             ours.close()
-            raise
+            return Ending(1, failure=Failure(f"No process could be started: {error}.", "", may_pass=True))
         finally:
             theirs.close()
         self.pid = process.pid
@@ -197,9 +193,11 @@ class Supervisor:
         self._stop.is_opening = False
         async with contextlib.AsyncExitStack() as stack:
             if self._settings.worker.http_port is not None:
-                from taskframework.cli.overview import serving_overview  # here: nothing else needs an HTTP server
+                from taskframework.api.server import serving_health  # here: nothing else needs an HTTP server
+                from taskframework.cli.overview import create_overview
 
-                await stack.enter_async_context(serving_overview(self._settings.worker, self.processes))
+                overview = create_overview(self.processes)
+                await stack.enter_async_context(serving_health(overview, self._settings.worker))
             logger.info("starting", extra={"role": "worker", "processes": len(self.processes)})
             await self._keep_all()
         if self._failure is not None:
@@ -224,7 +222,7 @@ class Supervisor:
         deaths = 0
         while not self._stop.asked.is_set():
             began = time.monotonic()
-            ending = await self._life_of(process)
+            ending = await process.live()
             deaths = 1 if time.monotonic() - began >= _WELL else deaths + 1
             if self._stop.asked.is_set():
                 if not ending.is_in_order:
@@ -235,12 +233,6 @@ class Supervisor:
                 self._stop.ask(cause=f"process {process.number} cannot start")
             else:
                 await self._rest_before_restart(process, ending, pause_before_restart(deaths, random.random()))
-
-    async def _life_of(self, process: WorkerProcess) -> Ending:
-        try:
-            return await process.live()
-        except OSError as error:
-            return Ending(1, failure=Failure(f"No process could be started: {error}.", "", may_pass=True))
 
     async def _rest_before_restart(self, process: WorkerProcess, ending: Ending, seconds: float) -> None:
         fields = {"number": process.number, **ending.fields, "seconds": round(seconds, 2)}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import SERVICE_NAME, Resource
@@ -12,16 +14,16 @@ from taskframework.settings import Settings
 from taskframework.telemetry import is_tracing
 
 
-def configure_tracing(settings: Settings) -> TracerProvider | None:
+def configure_tracing(settings: Settings) -> Callable[[], None]:
     """Install a tracer provider when an endpoint is set and the program has none of its own.
 
     Returns:
-        The provider, to be shut down at the end; None when there was nothing to do.
+        What is to be called at the end.
     """
     observability = settings.observability
     if not observability.tracing or observability.otlp_endpoint is None or is_tracing():
-        return None
+        return lambda: None
     provider = TracerProvider(resource=Resource.create({SERVICE_NAME: settings.app.source}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=observability.otlp_endpoint)))
     trace.set_tracer_provider(provider)
-    return provider
+    return provider.shutdown

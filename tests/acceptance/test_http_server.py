@@ -14,6 +14,7 @@ import pytest
 
 from taskframework import ConfigurationError, TaskFramework
 from taskframework.api import server as server_module
+from taskframework.api.app import create_health_app
 from taskframework.api.server import serving, serving_health
 from taskframework.model.task import Task
 from taskframework.stores.base import Inserted
@@ -132,7 +133,7 @@ async def test_a_worker_serves_its_health(tmp_path: Path) -> None:
     framework = TaskFramework(settings(tmp_path, worker={"http_port": 0}))
     async with (
         framework.running(worker=True),
-        serving_health(framework) as server,
+        serving_health(create_health_app(framework), framework.settings.worker) as server,
         httpx.AsyncClient(base_url=server.url, trust_env=False) as client,
     ):
         assert (await client.get("/readyz")).json()["status"] == "ready"
