@@ -171,11 +171,8 @@ def _parse(name: str, action: str) -> Action:
         return lambda: _pause(name, seconds)
     if verb == "drop" and name.endswith(_REPLY):
         return lambda: _raise(_ReplyLost(f"failpoint {name}"))
-    raise ValueError(f"failpoint {name}: unknown action {action!r}; use {_actions(name)}")
-
-
-def _actions(name: str) -> str:
-    return f"kill, raise, pause:SECONDS{' or drop' if name.endswith(_REPLY) else ''}"
+    known = f"kill, raise, pause:SECONDS{' or drop' if name.endswith(_REPLY) else ''}"
+    raise ValueError(f"failpoint {name}: unknown action {action!r}; use {known}")
 
 
 def _on_passage(name: str, verb: str, action: Action, number: int) -> Action:

@@ -216,17 +216,13 @@ def root_of(request: Request) -> str:
     return root.rstrip("/")
 
 
-def problem_response(problem: Problem, request: Request | None = None) -> Response:
+def problem_response(problem: Problem, request: Request) -> Response:
     """The answer that carries a problem."""
-    root, instance = "", None
-    if request is not None:
-        root = root_of(request)
-        # As it was sent, percent-encoded: the decoded path may hold anything.
-        raw: bytes = request.scope.get("raw_path") or b""
-        instance = raw.partition(b"?")[0][:200].decode("ascii", "replace")
-    return Response(
-        orjson.dumps(problem.document(root, instance)), problem.status, dict(problem.headers), media_type=PROBLEM_JSON
-    )
+    # As it was sent, percent-encoded: the decoded path may hold anything.
+    raw: bytes = request.scope.get("raw_path") or b""
+    instance = raw.partition(b"?")[0][:200].decode("ascii", "replace")
+    content = orjson.dumps(problem.document(root_of(request), instance))
+    return Response(content, problem.status, dict(problem.headers), media_type=PROBLEM_JSON)
 
 
 def handle_problems(app: FastAPI) -> None:

@@ -8,7 +8,7 @@ import asyncio
 import os
 import sys
 import threading
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterable
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
@@ -52,11 +52,6 @@ def note(text: str) -> None:
     err().print(Text(text, style="dim"), soft_wrap=True)
 
 
-def warn(text: str) -> None:
-    """Something that is probably not meant."""
-    err().print(Text("warning: ", style="bold yellow").append(text, style="not bold default"), soft_wrap=True)
-
-
 def show_error(error: TaskframeworkError) -> None:
     """The error in red, and what to do next."""
     console = err()
@@ -97,12 +92,12 @@ def table(*columns: str) -> Table:
     return made
 
 
-def facts(rows: Mapping[str, str | Text] | Sequence[tuple[str, str | Text]]) -> Table:
+def facts(rows: Iterable[tuple[str, str | Text]]) -> Table:
     """Names and values below each other."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
-    for name, value in rows.items() if isinstance(rows, Mapping) else rows:
+    for name, value in rows:
         grid.add_row(name, value if isinstance(value, Text) else Text(printable(value)))
     return grid
 

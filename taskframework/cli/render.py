@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
+from itertools import chain
 from typing import Any
 
 from rich.table import Table
@@ -70,7 +71,7 @@ def print_letters(letters: Iterable[DeadLetter], now: datetime) -> None:
 
 def task_facts(task: Task) -> Table:
     """Everything about one task but its history."""
-    return facts([*_state_facts(task), *_content_facts(task)])
+    return facts(chain(_state_facts(task), _content_facts(task)))
 
 
 def print_task(task: Task) -> None:

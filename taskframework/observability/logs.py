@@ -7,8 +7,6 @@ import logging.config
 import re
 import sys
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
 import structlog
 from structlog.typing import EventDict, Processor
@@ -71,6 +69,7 @@ def configure_logging(settings: ObservabilitySettings, fields: Mapping[str, obje
             _printable,
             structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=plain),
         ]
+    own_levels = read_log_levels(settings.logging_config) if settings.logging_config else {}
     log_structlog_by_logging()
     logging.captureWarnings(True)
     logging.config.dictConfig(
@@ -96,11 +95,7 @@ def configure_logging(settings: ObservabilitySettings, fields: Mapping[str, obje
             "loggers": {
                 # These repeat, as warnings, what our own supervisors report.
                 **{name: {"level": "ERROR"} for name in ("aio_pika", "aiormq", "pymongo", "pamqp")},
-                **(_levels(settings.logging_config) if settings.logging_config else {}),
+                **{name: {"level": level} for name, level in own_levels.items()},
             },
         }
     )
-
-
-def _levels(path: Path) -> dict[str, Any]:
-    return {name: {"level": level} for name, level in read_log_levels(path).items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -41,7 +41,7 @@ def variable_of(path: KeyPath) -> str:
 @cache
 def known_keys() -> Mapping[KeyPath, Key]:
     """Every key in the order of the schema."""
-    defaults = dict(flatten(Settings().model_dump(mode="json")))
+    defaults = flatten(Settings().model_dump(mode="json"))
     return {
         path: Key(path, accepted(field), defaults[path], field.description or "") for path, field in fields_of(Settings)
     }
@@ -49,8 +49,8 @@ def known_keys() -> Mapping[KeyPath, Key]:
 
 @cache
 def groups() -> frozenset[KeyPath]:
-    """Every path that has keys below it."""
-    return frozenset(path[:depth] for path in known_keys() for depth in range(len(path)))
+    """Every path that has keys below it: that of a section, and the empty one."""
+    return frozenset({(), *(path[:1] for path in known_keys())})
 
 
 def section_titles() -> Mapping[str, str]:
@@ -77,10 +77,6 @@ def advice(path: KeyPath) -> str:
     return f"The sections are: {', '.join(section_titles())}."
 
 
-def flatten(tree: Mapping[str, object], path: KeyPath = ()) -> Iterator[tuple[KeyPath, object]]:
-    """Every leaf of nested settings with its path."""
-    for name, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from flatten(value, (*path, name))
-        else:
-            yield (*path, name), value
+def flatten(sections: Mapping[str, Mapping[str, object]]) -> dict[KeyPath, object]:
+    """Every value with its path."""
+    return {(section, name): value for section, values in sections.items() for name, value in values.items()}

@@ -8,14 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from pydantic import ValidationError
 
 from taskframework.errors import ConfigurationError
 from taskframework.settings import refusals
 from taskframework.settings.keys import flatten, known_keys
-from taskframework.settings.refusals import KeyPath
 from taskframework.settings.schema import Settings
 from taskframework.settings.sources import Layer, from_environment, from_file, from_overrides
 from taskframework.settings.urls import redacted
@@ -81,7 +79,8 @@ def load_settings(
     problems = [problem for layer in layers for problem in layer.problems]
     tree = Settings().model_dump()
     for entry in given.values():
-        _put(tree, entry.path, entry.value)
+        section, name = entry.path
+        tree[section][name] = entry.value
     try:
         settings = Settings.__pydantic_validator__.validate_python(tree)
     except ValidationError as error:
@@ -95,7 +94,7 @@ def load_settings(
 def explain(loaded: LoadedSettings) -> list[ExplainedSetting]:
     """Every setting with its value, default, origin and meaning, in the order of the schema."""
     rows = []
-    for path, value in flatten(loaded.settings.model_dump(mode="json")):
+    for path, value in flatten(loaded.settings.model_dump(mode="json")).items():
         known = known_keys()[path]
         key = ".".join(path)
         shown = redacted(value) if isinstance(value, str) else value
@@ -121,10 +120,3 @@ def _profile_layer(name: str, base: Path) -> Layer:
             hint=f"Profiles there: {', '.join(there) or 'none'}. Choose one, or unset {PROFILE_VARIABLE}.",
         )
     return from_file(file, f"config/{name}.yml")
-
-
-def _put(tree: dict[str, Any], path: KeyPath, value: object) -> None:
-    *above, last = path
-    for part in above:
-        tree = tree[part]
-    tree[last] = value

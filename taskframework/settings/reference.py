@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 
 import yaml
 
@@ -39,7 +38,7 @@ def markdown() -> str:
     """The reference: one table for each section."""
     parts = [_INTRODUCTION]
     for section, title in section_titles().items():
-        rows = "".join(_row(key) for key in known_keys().values() if key.path[0] == section)
+        rows = "".join(map(_row, _keys_of(section)))
         parts.append(
             f"\n## {section}\n\n{title}\n\n| Key | Type | Default | Environment variable | Meaning |\n"
             f"|---|---|---|---|---|\n{rows}"
@@ -49,7 +48,11 @@ def markdown() -> str:
 
 def application_yml() -> str:
     """A settings file with every setting at its default, each after a line of meaning."""
-    return _YAML_INTRODUCTION + "".join(f"\n{line}" if depth == 0 else line for depth, line in _yaml_lines())
+    parts = [_YAML_INTRODUCTION]
+    for section, title in section_titles().items():
+        parts.append(f"\n# {title}\n{section}:\n")
+        parts += [f"  # {key.description}.\n  {key.path[1]}: {_scalar(key.default)}\n" for key in _keys_of(section)]
+    return "".join(parts)
 
 
 def _row(key: Key) -> str:
@@ -63,18 +66,8 @@ def _row(key: Key) -> str:
     return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |\n"
 
 
-def _yaml_lines() -> Iterator[tuple[int, str]]:
-    titles = section_titles()
-    open_groups: tuple[str, ...] = ()
-    for key in known_keys().values():
-        *groups, name = key.path
-        for depth, group in enumerate(groups):
-            if open_groups[: depth + 1] != tuple(groups[: depth + 1]):
-                title = f"# {titles[group]}\n" if depth == 0 else ""
-                yield depth, f"{title}{'  ' * depth}{group}:\n"
-        open_groups = tuple(groups)
-        indent = "  " * len(groups)
-        yield len(groups), f"{indent}# {key.description}.\n{indent}{name}: {_scalar(key.default)}\n"
+def _keys_of(section: str) -> list[Key]:
+    return [key for key in known_keys().values() if key.path[0] == section]
 
 
 def _scalar(value: object) -> str:
