@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import AsyncGenerator
 from typing import cast
 
 from fastapi import APIRouter
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from taskframework.api import following
@@ -34,42 +33,23 @@ _STREAM = {
 }
 
 
-class EventStream(Response):
+class EventStream(StreamingResponse):
     """A response that goes on until its frames end or its reader leaves; then the watcher leaves the feed."""
 
     media_type = "text/event-stream"
 
     def __init__(self, feed: Feed, watcher: Watcher, frames: AsyncGenerator[bytes, None]) -> None:
-        super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
-        del self.headers["content-length"]
+        super().__init__(frames, headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         self._feed = feed
         self._watcher = watcher
         self._frames = frames
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # Only `receive` tells that the reader is gone; writing to a closed connection goes unnoticed.
-        sides = [asyncio.create_task(self._send(send)), asyncio.create_task(_gone(receive))]
         try:
-            done, _ = await asyncio.wait(sides, return_when=asyncio.FIRST_COMPLETED)
-            for side in done:
-                side.result()
+            await super().__call__(scope, receive, send)
         finally:
-            for side in sides:
-                side.cancel()
-            await asyncio.wait(sides)
             await self._frames.aclose()
             await self._feed.leave(self._watcher)
-
-    async def _send(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        async for chunk in self._frames:
-            await send({"type": "http.response.body", "body": chunk, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 @router.get(

@@ -31,7 +31,10 @@ class EventsUnavailableError(BrokerUnavailableError):
 
 
 class HttpEvents:
-    """The event stream of an `api` or `dev`, in the place that a broker has in an `EventSubscriber`."""
+    """The event stream of an `api` or `dev`, in the place that a broker has in an `EventSubscriber`.
+
+    It is its own consumption: from `subscribe` to `stop` it connects again and again.
+    """
 
     def __init__(self, url: str, *, tell: Callable[[str], None] = logger.warning) -> None:
         """Prepare to listen.
@@ -42,7 +45,10 @@ class HttpEvents:
         """
         self.url = url.rstrip("/")
         self.tell = tell
+        #: Whether events are being delivered now.
+        self.is_live = False
         self._client: httpx.AsyncClient | None = None
+        self._listening: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         """Make sure that somebody answers now. If the connection breaks later, it is made again.
@@ -56,7 +62,7 @@ class HttpEvents:
             # A proxy in the environment is not meant for this machine itself.
             is_near = httpx.URL(self.url).host in _LOOPBACK
             self._client = httpx.AsyncClient(timeout=httpx.Timeout(5.0, read=_LONGEST_SILENCE), trust_env=not is_near)
-            async with self.connection(is_first=True):
+            async with self._connection(is_first=True):
                 pass
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             await self.close()
@@ -72,10 +78,17 @@ class HttpEvents:
 
     def subscribe(self, on_message: OnExternalMessage, *, durable_name: str | None = None) -> Consumption:
         """Hear events one at a time, from now on. A queue name has no meaning here: nothing is kept."""
-        return _Listening(self, on_message)
+        self.is_live = False
+        self._listening = asyncio.create_task(self._listen(on_message))
+        return self
+
+    async def stop(self) -> None:
+        if self._listening is not None:
+            self._listening.cancel()
+            await asyncio.wait([self._listening])
 
     @contextlib.asynccontextmanager
-    async def connection(self, *, is_first: bool) -> AsyncGenerator[EventSource, None]:
+    async def _connection(self, *, is_first: bool) -> AsyncGenerator[EventSource, None]:
         """The open stream."""
         from httpx_sse import SSEError, aconnect_sse
 
@@ -89,46 +102,33 @@ class HttpEvents:
                 raise SSEError(f"the answer is {kind}, not a stream of events")
             yield source
 
-
-class _Listening:
-    """Connects until it is stopped."""
-
-    def __init__(self, events: HttpEvents, on_message: OnExternalMessage) -> None:
-        self._events = events
-        self._on_message = on_message
-        self.is_live = False
-        self._task = asyncio.create_task(self._run())
-
-    async def stop(self) -> None:
-        self._task.cancel()
-        await asyncio.wait([self._task])
-
-    async def _run(self) -> None:
+    async def _listen(self, on_message: OnExternalMessage) -> None:
         import httpx
 
         is_first = True
         while True:
             with contextlib.suppress(httpx.HTTPError):
-                async with self._events.connection(is_first=is_first) as source:
+                async with self._connection(is_first=is_first) as source:
                     self.is_live, is_first = True, False
                     async for sent in source.aiter_sse():
-                        await self._take(sent)
+                        await self._take(sent, on_message)
             if self.is_live:
                 self.is_live = False
-                self._events.tell(f"The connection to {self._events.url} ended; trying again.")
+                self.tell(f"The connection to {self.url} ended; trying again.")
             await asyncio.sleep(_PAUSE)
 
-    async def _take(self, sent: ServerSentEvent) -> None:
+    async def _take(self, sent: ServerSentEvent, on_message: OnExternalMessage) -> None:
         if sent.event == "resync":
-            self._events.tell(f"Listening to {self._events.url}; events may have been missed in between.")
+            self.tell(f"Listening to {self.url}; events may have been missed in between.")
         elif sent.data:  # not a heartbeat: httpx-sse makes an event of every blank line once there was an id
-            await self._hand_over(ExternalMessage(sent.data.encode(), SINGLE, {}))
+            await _hand_over(ExternalMessage(sent.data.encode(), SINGLE, {}), on_message)
 
-    async def _hand_over(self, message: ExternalMessage) -> None:
-        while True:
-            try:
-                await self._on_message(message)
-                return
-            except Exception:
-                logger.warning("an event could not be handled and is tried again", exc_info=True)
-                await asyncio.sleep(_PAUSE)
+
+async def _hand_over(message: ExternalMessage, on_message: OnExternalMessage) -> None:
+    while True:
+        try:
+            await on_message(message)
+            return
+        except Exception:
+            logger.warning("an event could not be handled and is tried again", exc_info=True)
+            await asyncio.sleep(_PAUSE)
