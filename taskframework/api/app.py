@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
+from operator import attrgetter
 
 from fastapi import APIRouter
-from fastapi.routing import APIRoute
 
 from taskframework.api import dead_letters, docs, health, stream, task_types, tasks
 from taskframework.api.context import Framework
@@ -53,7 +53,7 @@ def _application(framework: Framework, *routers: APIRouter) -> DocumentedApi:
         redoc_url=None,
         # A redirect would lose the body of a careless client without a word.
         redirect_slashes=False,
-        generate_unique_id_function=_operation_id,
+        generate_unique_id_function=attrgetter("name"),
     )
     app.state.framework = framework
     for router in routers:
@@ -61,7 +61,3 @@ def _application(framework: Framework, *routers: APIRouter) -> DocumentedApi:
     handle_problems(app)
     app.add_middleware(AnswerAlways)
     return app
-
-
-def _operation_id(route: APIRoute) -> str:
-    return route.name
