@@ -15,6 +15,7 @@ from taskframework.stores.base import TaskStore
 from taskframework.stores.mongo.client import MongoDriver
 from taskframework.stores.mongo.store import MongoStore
 from taskframework.testing.conformance.store import StoreConformance
+from tests.conformance.idempotency_cases import IdempotencyCases
 
 Client = MongoClient[dict[str, Any]]
 
@@ -31,7 +32,7 @@ def clients() -> Iterator[dict[str, Client]]:
         client.close()
 
 
-class OnMongo(StoreConformance):
+class OnMongo(StoreConformance, IdempotencyCases):
     """On the server's own clock, in a database that is emptied: its indexes take longer to build than most tests."""
 
     driver: MongoDriver

@@ -11,9 +11,10 @@ from taskframework.stores.base import TaskStore
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.testing.clock import FakeClock
 from taskframework.testing.conformance.store import StoreConformance
+from tests.conformance.idempotency_cases import IdempotencyCases
 
 
-class TestSqliteStore(StoreConformance):
+class TestSqliteStore(StoreConformance, IdempotencyCases):
     """On a clock that stands still: what is due, is due exactly."""
 
     options: ClassVar[dict[str, Any]] = {}

@@ -17,7 +17,6 @@ from taskframework.testing.conformance.store_drivers import CountCases, PurgeCas
 from taskframework.testing.conformance.store_groups import GroupCases
 from taskframework.testing.conformance.store_inserts import InsertCases
 from taskframework.testing.conformance.store_interventions import CancelCases, PostponeCases, ReapCases, ReplayCases
-from taskframework.testing.conformance.store_keys import IdempotencyCases
 from taskframework.testing.conformance.store_lists import DeadLetterCases, ListCases
 from taskframework.testing.conformance.store_marks import DispatchMarkCases, HistoryCases, RelayCases
 from taskframework.testing.conformance.store_records import RecordCases
@@ -46,7 +45,6 @@ class StoreConformance(
     DeadLetterCases,
     ScopeCases,
     RecordCases,
-    IdempotencyCases,
     ValueCases,
     GroupCases,
     WalkCases,

@@ -10,6 +10,7 @@ import pytest
 
 from taskframework import failpoint
 from taskframework.model.drivers import DEADLINE, DISPATCH, LEASE, Driver
+from taskframework.model.idempotency import IDEMPOTENCY, IdempotencyKey, key_id
 from taskframework.model.interventions import Cancel, Expire
 from taskframework.model.marks import MarkPublished, ReserveDispatch
 from taskframework.model.query import DeadMessage
@@ -246,6 +247,27 @@ class PurgeCases(StoreSuite):
         counts = [await store.purge(finished=MINUTE, dead_letters=MINUTE, limit=limit) for _ in removed]
         assert counts == removed
         assert await store.get_dead_message("young") is not None
+
+    async def test_the_key_of_a_task_goes_before_it(self, store: TaskStore) -> None:
+        published = {"publish_at": None, "published_sequence": 1}
+        ended = {**published, "finished_at": store.now() - HOUR}
+        old = await put_final(store, TaskStatus.COMPLETED, idempotency_key="old", **ended)
+        moved_on = await put_final(store, TaskStatus.COMPLETED, idempotency_key="moved-on", **ended)
+        young = await put_final(store, TaskStatus.COMPLETED, idempotency_key="young", **published)
+        for key, task_id in (("old", old.task_id), ("moved-on", "a newer one"), ("young", young.task_id)):
+            await store.write_records([IDEMPOTENCY.new("alice", key, content=IdempotencyKey(task_id, "hash"))])
+
+        assert await store.purge(finished=MINUTE, dead_letters=None, limit=10) == 2
+
+        assert await store.get(moved_on.task_id, EVERYONE) is None
+        left = await store.read_records([key_id("alice", key) for key in ("old", "moved-on", "young")])
+        assert left.keys() == {key_id("alice", "moved-on"), key_id("alice", "young")}
+
+    async def test_the_ends_of_tasks_are_told_together(self, store: TaskStore) -> None:
+        live, ended = await put(store), await put_final(store, TaskStatus.FAILED)
+        found = await store.finished_at([live.task_id, ended.task_id, "unknown"])
+        assert found == {live.task_id: None, ended.task_id: ended.finished_at}
+        assert await store.finished_at([]) == {}
 
     async def _tasks_of_every_status(self, store: TaskStore, *, age: timedelta) -> list[str]:
         published = {"publish_at": None, "published_sequence": 1}

@@ -1,4 +1,4 @@
-"""Store suite: idempotency keys, in the two steps of a submission."""
+"""Idempotency keys, in the two steps of a submission, on the stores that the suites make."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import pytest
 
 from taskframework import failpoint
 from taskframework.errors import IdempotencyConflictError, ValueNotStorableError
-from taskframework.model.idempotency import IDEMPOTENCY, IdempotencyKey, key_id
+from taskframework.model.idempotency import IDEMPOTENCY, IdempotencyKey
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task
 from taskframework.stores.base import Inserted, TaskStore
 from taskframework.submission.idempotency import IdempotentInserts
-from taskframework.testing.conformance.store_suite import HOUR, MINUTE, StoreSuite, put_final, reply_lost, stored
+from taskframework.testing.conformance.store_suite import HOUR, StoreSuite, put_final, reply_lost, stored
 from taskframework.testing.factories import new_task
 
 
 class IdempotencyCases(StoreSuite):
-    """One task for each key of a user, on any store."""
+    """What `IdempotentInserts` promises: one task for each key of a user, on any store."""
 
     def inserts(self, store: TaskStore) -> IdempotentInserts:
         return IdempotentInserts(store, HOUR)
@@ -120,30 +120,6 @@ class IdempotencyCases(StoreSuite):
         reply = await inserts.insert(_keyed(store))
         assert (reply.task.task_id, reply.is_new) == (there.task_id, False)
         assert (await self.inserts(store).insert(_keyed(store))).task.task_id == there.task_id
-
-    async def test_the_key_of_a_task_goes_before_it(self, store: TaskStore) -> None:
-        published = {"publish_at": None, "published_sequence": 1}
-        ended = {**published, "finished_at": store.now() - HOUR}
-        old = await put_final(store, TaskStatus.COMPLETED, idempotency_key="key", parameters={"old": 1}, **ended)
-        moved_on = await put_final(store, TaskStatus.COMPLETED, idempotency_key="moved-on", **ended)
-        young = await put_final(store, TaskStatus.COMPLETED, idempotency_key="young", **published)
-        newer = _keyed(store, key="moved-on")
-        for key, task in (("key", old), ("moved-on", newer), ("young", young)):
-            await self._name(store, key, task)
-
-        assert await store.purge(finished=MINUTE, dead_letters=None, limit=10) == 2
-
-        assert await store.get(moved_on.task_id, EVERYONE) is None
-        left = await store.read_records([key_id("alice", key) for key in ("key", "moved-on", "young")])
-        assert left.keys() == {key_id("alice", "moved-on"), key_id("alice", "young")}
-        assert (await self.inserts(store).insert(_keyed(store, parameters={"new": 1}))).is_new
-
-    async def test_the_ends_of_tasks_are_told_together(self, store: TaskStore) -> None:
-        live = (await self.inserts(store).insert(_keyed(store))).task
-        ended = await put_final(store, TaskStatus.FAILED)
-        found = await store.finished_at([live.task_id, ended.task_id, "unknown"])
-        assert found == {live.task_id: None, ended.task_id: ended.finished_at}
-        assert await store.finished_at([]) == {}
 
     async def _name(self, store: TaskStore, key: str, task: Task) -> None:
         """Write the record of a key as a submission of this task does."""
