@@ -16,9 +16,9 @@ from taskframework.testing.conformance.store_claims import ClaimCases, RenewalCa
 from taskframework.testing.conformance.store_drivers import CountCases, PurgeCases, SweepCases
 from taskframework.testing.conformance.store_groups import GroupCases
 from taskframework.testing.conformance.store_inserts import InsertCases
-from taskframework.testing.conformance.store_interventions import CancelCases, PostponeCases, ReapCases, ReplayCases
 from taskframework.testing.conformance.store_lists import DeadLetterCases, ListCases
 from taskframework.testing.conformance.store_marks import DispatchMarkCases, HistoryCases, RelayCases
+from taskframework.testing.conformance.store_moves import MoveCases
 from taskframework.testing.conformance.store_records import RecordCases
 from taskframework.testing.conformance.store_scopes import ScopeCases
 from taskframework.testing.conformance.store_settlements import SettlementCases
@@ -30,11 +30,8 @@ class StoreConformance(
     InsertCases,
     ClaimCases,
     RenewalCases,
+    MoveCases,
     SettlementCases,
-    ReapCases,
-    CancelCases,
-    PostponeCases,
-    ReplayCases,
     DispatchMarkCases,
     HistoryCases,
     RelayCases,

@@ -1,25 +1,13 @@
-"""Store suite: drivers, marks and history."""
+"""Store suite: marks that come late, together or at once, and what the relay finds."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 from datetime import timedelta
 
 from taskframework.model.drivers import DISPATCH, OUTBOX
-from taskframework.model.interventions import Cancel
-from taskframework.model.marks import (
-    ForgetDispatch,
-    MakeDue,
-    MarkDispatched,
-    MarkPublished,
-    PostponeRelay,
-    ReserveDispatch,
-)
-from taskframework.model.scope import EVERYONE
-from taskframework.model.status import CLAIMABLE, TaskStatus
-from taskframework.model.task import HISTORY_LENGTH, HistoryEntry, Task, new_task_id
-from taskframework.model.transitions import Complete, Release
+from taskframework.model.marks import ForgetDispatch, MakeDue, MarkDispatched, MarkPublished
+from taskframework.model.task import HistoryEntry, Task
 from taskframework.stores.base import TaskStore
 from taskframework.testing.conformance.comparison import differences
 from taskframework.testing.conformance.store_suite import (
@@ -27,12 +15,9 @@ from taskframework.testing.conformance.store_suite import (
     MINUTE,
     SECOND,
     StoreSuite,
-    claimed,
     marked,
-    moved,
     put,
     put_running,
-    refused,
     stored,
 )
 from taskframework.testing.conformance.store_values import HOSTILE
@@ -40,43 +25,12 @@ from taskframework.testing.conformance.store_values import HOSTILE
 FIRST, LONGEST = 20 * SECOND, 15 * MINUTE
 
 
-def _dispatched(task: Task, epoch: int = 1) -> MarkDispatched:
-    return MarkDispatched(task.task_id, epoch, FIRST, LONGEST)
-
-
-def _reserve(task: Task, epoch: int = 1) -> ReserveDispatch:
-    return ReserveDispatch(task.task_id, epoch, FIRST, LONGEST)
+def _dispatched(task: Task) -> MarkDispatched:
+    return MarkDispatched(task.task_id, 1, FIRST, LONGEST)
 
 
 class DispatchMarkCases(StoreSuite):
-    """What `MarkDispatched` and `ReserveDispatch` promise: repaired, never flooded."""
-
-    async def test_each_dispatch_doubles_the_wait(self, store: TaskStore) -> None:
-        task = await put(store)
-        for doubled in (FIRST, 2 * FIRST, 4 * FIRST):
-            after = await marked(store, _dispatched(task))
-            assert after.next_dispatch_at is not None
-            assert doubled - 5 * SECOND < after.next_dispatch_at - store.now() < doubled + 5 * SECOND
-        assert after.dispatches == 3
-
-    async def test_the_wait_does_not_grow_for_ever(self, store: TaskStore) -> None:
-        after = await marked(store, _dispatched(await put(store, dispatches=500)))
-        assert after.next_dispatch_at is not None
-        assert after.next_dispatch_at < store.now() + LONGEST + 5 * SECOND
-
-    async def test_a_delayed_task_waits_from_its_own_time(self, store: TaskStore) -> None:
-        task = await put(store, not_before=store.now() + HOUR)
-        after = await marked(store, _dispatched(task))
-        assert after.next_dispatch_at == task.not_before + FIRST
-
-    async def test_an_old_message_moves_nothing(self, store: TaskStore) -> None:
-        task = await put(store, dispatch_epoch=2)
-        assert (await marked(store, _dispatched(task, 1))).dispatches == 0
-
-    async def test_a_task_that_does_not_wait_gets_no_driver(self, store: TaskStore) -> None:
-        for status in set(TaskStatus) - CLAIMABLE:
-            task = await put(store, status=status, next_dispatch_at=None)
-            assert (await marked(store, _dispatched(task))).next_dispatch_at is None
+    """What becomes of the marks of dispatched messages."""
 
     async def test_a_mark_that_comes_after_a_hand_over_moves_nothing(self, store: TaskStore) -> None:
         """The mark of a confirmed message waits for a moment; in it a worker may have left the task to the sweeper."""
@@ -92,50 +46,6 @@ class DispatchMarkCases(StoreSuite):
         assert (after.next_dispatch_at, after.dispatches) == (handed_over.next_dispatch_at, 0)
         assert (await stored(store, untouched.task_id)).dispatches == 1
         assert (await marked(store, late[0])).dispatches == 0
-
-    async def test_a_mark_on_nothing_is_no_error(self, store: TaskStore) -> None:
-        await store.mark(MarkDispatched(new_task_id(), 1, FIRST, LONGEST))
-        await store.mark(MarkPublished(new_task_id(), 1))
-
-    async def test_of_many_sweepers_one_reserves(self, store: TaskStore) -> None:
-        task = await put(store, next_dispatch_at=store.now() - SECOND)
-        replies = await asyncio.gather(*(store.apply(_reserve(task)) for _ in range(10)))
-        assert sum(reply is not None for reply in replies) == 1
-        assert (await stored(store, task.task_id)).dispatches == 1
-
-    async def test_a_due_task_is_reserved(self, store: TaskStore) -> None:
-        task = await put(store, next_dispatch_at=store.now() - SECOND)
-        after = await moved(store, _reserve(task))
-        assert (after.dispatches, after.revision, after.sequence) == (1, task.revision, task.sequence)
-
-    async def test_what_is_not_due_is_not_reserved(self, store: TaskStore) -> None:
-        due = store.now() - SECOND
-        await refused(store, _reserve(await put(store, next_dispatch_at=store.now() + MINUTE)))
-        await refused(store, _reserve(await put(store, next_dispatch_at=due, not_before=store.now() + MINUTE)))
-        await refused(store, _reserve(await put(store, next_dispatch_at=due, dispatch_epoch=2)))
-        await refused(store, _reserve(await put(store, next_dispatch_at=None)))
-        await refused(store, _reserve(await put(store, next_dispatch_at=due, status=TaskStatus.COMPLETED)))
-
-    async def test_what_was_handed_back_is_due_after_its_delay(self, store: TaskStore) -> None:
-        """Exactly then, whenever it was due before: a task that is put off must not be sent again meanwhile."""
-        now = store.now()
-        before = (now - MINUTE, now + MINUTE, now + 24 * HOUR, None)
-        for due, delay in itertools.product(before, (timedelta(0), HOUR)):
-            task = await put(store, next_dispatch_at=due, dispatches=3)
-            after = await marked(store, MakeDue(task.task_id, 1, delay))
-            assert after.next_dispatch_at is not None
-            assert now <= after.next_dispatch_at - delay <= store.now()
-            assert after == task.evolve(next_dispatch_at=after.next_dispatch_at, dispatches=0)
-            is_due = task.task_id in {found.task_id for found in await store.due(DISPATCH, 10)}
-            assert is_due == (not delay)
-
-    async def test_only_what_still_waits_for_this_message_is_made_due(self, store: TaskStore) -> None:
-        newer = await put(store, dispatch_epoch=2)
-        running, _ = await put_running(store)
-        done = await put(store, status=TaskStatus.COMPLETED, next_dispatch_at=None)
-        for task in (newer, running, done):
-            assert await marked(store, MakeDue(task.task_id, 1)) == task
-        await store.mark(MakeDue(new_task_id(), 1))
 
     async def test_a_lost_dispatch_is_forgotten(self, store: TaskStore) -> None:
         sent = await marked(store, _dispatched(await put(store, progress=HOSTILE)))
@@ -165,42 +75,11 @@ class DispatchMarkCases(StoreSuite):
 
 
 class HistoryCases(StoreSuite):
-    """What the outbox promises: no event is skipped, none is trimmed before it is published."""
-
-    async def test_marks_only_grow(self, store: TaskStore) -> None:
-        task, fence = await put_running(store)
-        await moved(store, Complete(fence, "worker-1", None))
-        assert (await marked(store, MarkPublished(task.task_id, 2))).published_sequence == 2
-        assert (await marked(store, MarkPublished(task.task_id, 1))).published_sequence == 2
-        assert (await marked(store, MarkPublished(task.task_id, 99))).published_sequence == 2
-
-    async def test_the_relay_rests_only_when_everything_is_published(self, store: TaskStore) -> None:
-        task, fence = await put_running(store)
-        await moved(store, Complete(fence, "worker-1", None))
-        assert (await marked(store, MarkPublished(task.task_id, 1))).publish_at is not None
-        assert (await marked(store, MarkPublished(task.task_id, 2))).publish_at is None
-
-    async def test_a_mark_beyond_the_end_stops_there(self, store: TaskStore) -> None:
-        task = await put(store)
-        after = await marked(store, MarkPublished(task.task_id, 50))
-        assert (after.published_sequence, after.publish_at) == (1, None)
-
-    async def test_the_next_event_wakes_the_relay_again(self, store: TaskStore) -> None:
-        task = await marked(store, MarkPublished((await put(store)).task_id, 1))
-        running, _ = await claimed(store, task)
-        assert running.publish_at is not None
-        assert [entry.sequence for entry in running.unpublished] == [2]
-
-    async def test_a_relay_is_postponed_only_while_something_waits(self, store: TaskStore) -> None:
-        task = await put(store)
-        after = await moved(store, PostponeRelay(task.task_id, HOUR))
-        assert after.publish_at is not None
-        assert after.publish_at > store.now() + HOUR / 2
-        await marked(store, MarkPublished(task.task_id, 1))
-        await refused(store, PostponeRelay(task.task_id, HOUR))
+    """What the outbox makes of several marks."""
 
     async def test_concurrent_marks_leave_the_highest(self, store: TaskStore) -> None:
-        task = await self._long_lived(store, events=30)
+        history = tuple(HistoryEntry(n, "released", store.now(), 1, "worker-1", None) for n in range(1, 31))
+        task = await put(store, history=history, sequence=30)
         await asyncio.gather(*(store.mark(MarkPublished(task.task_id, n)) for n in (7, 29, 3, 30, 12)))
         after = await stored(store, task.task_id)
         assert (after.published_sequence, after.publish_at) == (30, None)
@@ -217,35 +96,6 @@ class HistoryCases(StoreSuite):
         assert (after.published_sequence, (await stored(store, other.task_id)).published_sequence) == (1, 1)
         assert after.next_dispatch_at is not None
         assert after.next_dispatch_at < store.now() + HOUR / 2
-
-    async def test_the_sequence_has_no_gaps(self, store: TaskStore) -> None:
-        task = await put(store)
-        for _ in range(5):
-            _, fence = await claimed(store, task)
-            task = await moved(store, Release(fence, "worker-1"))
-        await moved(store, Cancel(task.task_id, EVERYONE, "alice", None))
-        after = await stored(store, task.task_id)
-        assert [entry.sequence for entry in after.history] == list(range(1, 13))
-        assert after.sequence == after.revision == 12
-
-    async def test_what_is_unpublished_is_never_trimmed(self, store: TaskStore) -> None:
-        task = await self._long_lived(store, events=HISTORY_LENGTH + 20)
-        running, _ = await claimed(store, task)
-        assert [entry.sequence for entry in running.unpublished] == list(range(1, HISTORY_LENGTH + 22))
-
-    async def test_what_is_published_is_trimmed(self, store: TaskStore) -> None:
-        task = await self._long_lived(store, events=HISTORY_LENGTH + 20)
-        await marked(store, MarkPublished(task.task_id, 15))
-        running, fence = await claimed(store, await stored(store, task.task_id))
-        assert running.history[0].sequence == 16
-        await marked(store, MarkPublished(task.task_id, running.sequence))
-        after = await moved(store, Complete(fence, "worker-1", None))
-        assert (len(after.history), after.history[-1].sequence) == (HISTORY_LENGTH, HISTORY_LENGTH + 22)
-
-    async def _long_lived(self, store: TaskStore, *, events: int) -> Task:
-        at = store.now()
-        history = tuple(HistoryEntry(n, "released", at, 1, "worker-1", None) for n in range(1, events + 1))
-        return await put(store, history=history, sequence=events, revision=events)
 
 
 class RelayCases(StoreSuite):

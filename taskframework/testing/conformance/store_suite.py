@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest_asyncio
 
 from taskframework import failpoint
-from taskframework.model.marks import Mark
+from taskframework.model.marks import ForgetDispatch, MakeDue, Mark, MarkDispatched, MarkPublished, RenewLease
 from taskframework.model.outcome import describe
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
@@ -26,7 +26,11 @@ HOUR = timedelta(hours=1)
 #: A lease that ended before it began: such a task can be reaped at once.
 EXPIRED = -MINUTE
 #: A test may know a server's clock a little late; what a write has just made due must be due in the test's eyes too.
-_SKEW = timedelta(milliseconds=50)
+SKEW = timedelta(milliseconds=50)
+
+#: Marks that nobody waits to read the outcome of, so that `mark` makes them; the others are made by `apply`.
+MARKS = (ForgetDispatch, MakeDue, MarkDispatched, MarkPublished, RenewLease)
+Request = Transition | Mark
 
 
 class StoreSuite:
@@ -99,10 +103,10 @@ async def move(store: TaskStore, transition: Transition) -> Task | None:
     the end of an attempt that is over by its claim may be answered with the document.
     """
     before = await stored(store, transition.task_id)
-    expected = transition.apply(before, store.now() + _SKEW)
+    expected = transition.apply(before, store.now() + SKEW)
     reply = await store.apply(transition)
     if expected is None and reply is not None:  # its time may have come in between
-        expected = transition.apply(before, store.now() + _SKEW)
+        expected = transition.apply(before, store.now() + SKEW)
     after = await stored(store, transition.task_id)
     if expected is None:
         is_repeated = reply is not None and transition.won(before) and differences(reply, after, timedelta(0)) == []
@@ -140,6 +144,13 @@ async def marked(store: TaskStore, mark: Mark) -> Task:
     else:
         assert differences(after, expected) == []
     return after
+
+
+async def asked(store: TaskStore, request: Request) -> Task | None:
+    """`move` or `marked`, whichever it is."""
+    if isinstance(request, MARKS):
+        return await marked(store, request)
+    return await move(store, cast(Transition, request))
 
 
 def claim_of(task: Task, *, lease: timedelta = HOUR, worker_id: str = "worker-1", **overrides: Any) -> Claim:

@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -14,7 +14,6 @@ from taskframework.model.interventions import Cancel, Expire, Postpone, Reap, Re
 from taskframework.model.marks import (
     ForgetDispatch,
     MakeDue,
-    Mark,
     MarkDispatched,
     MarkPublished,
     PostponeRelay,
@@ -33,15 +32,13 @@ from taskframework.model.transitions import (
     RecordStep,
     Release,
     ReportProgress,
-    Transition,
 )
 from taskframework.stores.base import TaskStore
-from taskframework.testing.conformance.store_suite import HOUR, MINUTE, StoreSuite, an_error, marked, move, put
+from taskframework.testing.conformance.store_suite import HOUR, MINUTE, Request, StoreSuite, an_error, asked, put
 
 STEPS = 25
 _VALUES: tuple[Any, ...] = (None, {"$set": 1}, [1, 1.0], "$$ROOT", {"": {}})
 _STEPS = ("a", "a.b", "$set", "__proto__")
-_MARKS = (ForgetDispatch, MakeDue, MarkDispatched, MarkPublished, RenewLease)
 
 
 class WalkCases(StoreSuite):
@@ -58,7 +55,7 @@ class WalkCases(StoreSuite):
 async def _walk(store: TaskStore, chance: random.Random) -> None:
     walker = _Walker(chance, await _born(store, chance))
     for _ in range(STEPS):
-        walker.observe(await _step(store, walker.next_request(), walker.task))
+        walker.observe(await asked(store, walker.next_request()) or walker.task)
 
 
 async def _born(store: TaskStore, chance: random.Random) -> Task:
@@ -71,12 +68,6 @@ async def _born(store: TaskStore, chance: random.Random) -> Task:
     )
 
 
-async def _step(store: TaskStore, request: Transition | Mark, task: Task) -> Task:
-    if isinstance(request, _MARKS):
-        return await marked(store, request)
-    return await move(store, cast(Transition, request)) or task
-
-
 class _Walker:
     """Someone who holds every claim there ever was of a task, and sends whatever comes to mind."""
 
@@ -85,7 +76,7 @@ class _Walker:
         self._chance = chance
         self._fences = [Fence(task.task_id, 1, "never-claimed")]
 
-    def next_request(self) -> Transition | Mark:
+    def next_request(self) -> Request:
         make = self._chance.choice(_REQUESTS)
         return make(self)
 
@@ -118,7 +109,7 @@ class _Walker:
         return self._chance.choice(values)
 
 
-_REQUESTS: tuple[Callable[[_Walker], Transition | Mark], ...] = (
+_REQUESTS: tuple[Callable[[_Walker], Request], ...] = (
     *[lambda w: Claim(w.task.task_id, w.epoch(), new_claim_id(), w.pick(("worker-1", "worker-2")), w.soon())] * 5,
     *[lambda w: Fail(w.fence(), "worker-1", an_error(), w.flag(), w.soon())] * 3,
     lambda w: Complete(w.fence(), "worker-1", w.pick(_VALUES)),

@@ -17,7 +17,7 @@ from taskframework.model.marks import (
     redispatch_delay,
 )
 from taskframework.model.scope import EVERYONE, Scope
-from taskframework.model.status import TaskStatus
+from taskframework.model.status import CLAIMABLE, TaskStatus
 from taskframework.model.task import (
     ERRORS_KEPT,
     HISTORY_LENGTH,
@@ -261,6 +261,12 @@ def test_a_lease_is_reaped_when_its_grace_is_over() -> None:
     assert task.history[-1].worker_id == "worker-1"
 
 
+def test_the_lease_of_a_dead_worker_is_reaped_before_its_end() -> None:
+    lease = Lease("worker-1", "the-claim", NOW + MINUTE)
+    assert applied(replace(REAP, grace=None), running(lease=lease)).status is TaskStatus.RETRYING
+    assert REAP.apply(running(lease=lease), NOW) is None
+
+
 def test_a_reaper_that_comes_late_does_nothing() -> None:
     assert replace(REAP, fencing_token=TOKEN - 1).apply(running(), NOW) is None
     assert REAP.apply(queued(), NOW) is None
@@ -350,6 +356,13 @@ def test_a_dispatch_waits_longer_each_time() -> None:
 def test_a_delayed_task_is_dispatched_again_only_after_its_own_time() -> None:
     task = applied(MarkDispatched(TASK_ID, 1, 20 * SECOND, MINUTE), queued(not_before=NOW + MINUTE))
     assert (task.next_dispatch_at, task.dispatches) == (NOW + MINUTE + 20 * SECOND, 1)
+
+
+def test_only_what_waits_for_this_message_was_dispatched_or_is_postponed() -> None:
+    for about_message in (MarkDispatched(TASK_ID, 1, SECOND, MINUTE), Postpone(TASK_ID, 1, MINUTE, 2)):
+        assert about_message.apply(queued(dispatch_epoch=2), NOW) is None
+        for status in set(TaskStatus) - CLAIMABLE:
+            assert about_message.apply(in_status(status), NOW) is None
 
 
 def test_a_reservation_is_for_what_is_due() -> None:
