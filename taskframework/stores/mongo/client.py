@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, cast
 
 import bson
 import pymongo
@@ -17,6 +17,7 @@ from bson.codec_options import CodecOptions, TypeDecoder, TypeRegistry
 from bson.raw_bson import RawBSONDocument
 from motor._version import version as motor_version
 from motor.motor_asyncio import AsyncIOMotorClient
+from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.errors import AutoReconnect, PyMongoError
 
 from taskframework import failpoint
@@ -54,27 +55,6 @@ class _PlainInteger(TypeDecoder):
 _CODEC: CodecOptions[Document] = CodecOptions(type_registry=TypeRegistry([_PlainInteger()]))
 
 
-class RawCollection(Protocol):
-    """What the two drivers' collections have in common, as far as the store needs it."""
-
-    @property
-    def name(self) -> str: ...
-    def estimated_document_count(self) -> Awaitable[int]: ...
-    def find_one(self, filter: Document, projection: Any = None) -> Awaitable[Document | None]: ...
-    def find(self, filter: Document, projection: Any = None, **options: Any) -> Any: ...
-    def aggregate(self, pipeline: Any) -> Any: ...
-    def find_one_and_update(self, filter: Document, update: Any, **options: Any) -> Awaitable[Document | None]: ...
-    def insert_many(self, documents: Any, ordered: bool = True) -> Awaitable[Any]: ...
-    def replace_one(self, filter: Document, replacement: Any, **options: Any) -> Awaitable[Any]: ...
-    def bulk_write(self, requests: Any, ordered: bool = True) -> Awaitable[Any]: ...
-    def update_many(self, filter: Document, update: Any, **options: Any) -> Awaitable[Any]: ...
-    def delete_many(self, filter: Document, **options: Any) -> Awaitable[Any]: ...
-    def drop_index(self, name: str) -> Awaitable[Any]: ...
-    def drop(self) -> Awaitable[Any]: ...
-    def create_indexes(self, indexes: Any) -> Awaitable[list[str]]: ...
-    def index_information(self) -> Awaitable[Mapping[str, Any]]: ...
-
-
 def encoded(document: Document, what: str) -> RawBSONDocument:
     """A document as it travels: what cannot be stored is found before it joins a group.
 
@@ -93,8 +73,13 @@ def encoded(document: Document, what: str) -> RawBSONDocument:
 class Collection:
     """The calls the store makes on one collection; every one raises only errors of the framework."""
 
-    def __init__(self, raw: RawCollection, run: Callable[[Document], Awaitable[Document]]) -> None:
-        """Make the calls; `run` runs a command on this collection's database."""
+    def __init__(self, raw: AsyncCollection[Document], run: Callable[[Document], Awaitable[Document]]) -> None:
+        """Make the calls.
+
+        Args:
+            raw: the driver's. Motor's has the same calls as PyMongo's but for `aggregate`, and no types.
+            run: runs a command on this collection's database.
+        """
         self._raw = raw
         self._run = run
 
@@ -115,7 +100,7 @@ class Collection:
         with driver_errors():
             order = list(sort.items()) if sort else None
             cursor = self._raw.find(filter, fields, sort=order, limit=limit, hint=index)
-            return cast("list[Document]", await cursor.to_list(None))
+            return await cursor.to_list(None)
 
     async def batches(
         self, filter: Document, fields: Sequence[str], index: str, size: int = 1_000
@@ -136,7 +121,7 @@ class Collection:
 
     async def aggregate(self, pipeline: Sequence[Document]) -> list[Document]:
         with driver_errors():
-            cursor = self._raw.aggregate(list(pipeline))
+            cursor: Any = self._raw.aggregate(list(pipeline))
             if inspect.iscoroutine(cursor):  # pymongo's; motor gives the cursor itself
                 cursor = await cursor
             return cast("list[Document]", await cursor.to_list(None))
@@ -250,7 +235,7 @@ class Connection:
 
     def collection(self, name: str) -> Collection:
         """Another collection than those of this release."""
-        return Collection(cast("RawCollection", self._database[name]), self.command)
+        return Collection(self._database[name], self.command)
 
     async def count_clients(self, app_name: str) -> int:
         """How many connections to this server, idle ones too, were made under this name."""
@@ -317,7 +302,7 @@ def connect(url: str, driver: MongoDriver, timeout: timedelta, pool_size: int, *
         message = f"The address of the MongoDB store cannot be used: {redacted(str(error))}."
         raise StoreMisconfiguredError(message, hint="Correct store.url.") from error
     run = partial(database.command, codec_options=_CODEC)
-    tasks, dead_messages, records = (Collection(cast("RawCollection", database[name]), run) for name in _COLLECTIONS)
+    tasks, dead_messages, records = (Collection(database[name], run) for name in _COLLECTIONS)
     to_any_set = partial(connect, url, driver, timeout, pool_size=1, replicaSet=None)
     return Connection(tasks, dead_messages, records, database, client, to_any_set)
 
