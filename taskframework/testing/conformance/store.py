@@ -23,7 +23,6 @@ from taskframework.testing.conformance.store_records import RecordCases
 from taskframework.testing.conformance.store_scopes import ScopeCases
 from taskframework.testing.conformance.store_settlements import SettlementCases
 from taskframework.testing.conformance.store_values import ValueCases
-from taskframework.testing.conformance.store_walk import WalkCases
 
 
 class StoreConformance(
@@ -44,6 +43,5 @@ class StoreConformance(
     RecordCases,
     ValueCases,
     GroupCases,
-    WalkCases,
 ):
     """The whole suite, for one store."""
