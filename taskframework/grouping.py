@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
-from taskframework.deadlines import Deadlines
+from taskframework.background import in_time
 
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")
@@ -54,19 +54,19 @@ class Grouping(Generic[Request, Reply]):
         self._waiting: deque[tuple[Request, asyncio.Future[Reply]]] = deque()
         self._pump: asyncio.Task[None] | None = None
         self._timeout = timeout
-        self._deadlines = Deadlines(on_timeout)
+        self._on_timeout = on_timeout
         self._had_company = False
 
     async def __call__(self, request: Request) -> Reply:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Reply] = loop.create_future()
         self._waiting.append((request, future))
-        if self._timeout is not None:
-            self._deadlines.limit(future, loop.time() + self._timeout)
         if self._pump is None:
             # In a context of its own: the pump outlives its first caller, whose time limits and log context end.
             self._pump = asyncio.create_task(self._run(), context=contextvars.Context())
-        return await future
+        if self._timeout is None:
+            return await future
+        return await in_time(future, loop.time() + self._timeout, self._on_timeout)
 
     async def drain(self) -> None:
         """Wait until nothing waits."""

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from taskframework.background import Background, end, is_failure
+from taskframework.background import Background, end, in_time, is_failure
 from taskframework.brokers.base import Broker, Delivery
 from taskframework.errors import StoreUnavailableError
 from taskframework.operations.collector import DeadLetterCollector
@@ -42,6 +42,29 @@ async def test_end_ends_a_task_that_loses_a_cancellation() -> None:
     await asyncio.sleep(0)
     await end(*tasks)
     assert all(task.cancelled() for task in tasks)
+
+
+async def test_a_future_in_time_gives_what_it_has_and_leaves_no_timer() -> None:
+    loop = asyncio.get_running_loop()
+    before = [handle for handle in loop._scheduled if not handle.cancelled()]  # type: ignore[attr-defined]
+    answered: asyncio.Future[str] = loop.create_future()
+    loop.call_soon(answered.set_result, "reply")
+    assert await in_time(answered, loop.time() + 3600) == "reply"
+    given_up: asyncio.Future[str] = loop.create_future()
+    waiting = asyncio.create_task(in_time(given_up, loop.time() + 3600))
+    await asyncio.sleep(0)
+    await end(cast(asyncio.Task[None], waiting))
+    assert given_up.cancelled()
+    assert [handle for handle in loop._scheduled if not handle.cancelled()] == before  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("seconds", [0.01, 0.0, -1.0])
+async def test_a_future_that_is_late_ends_with_the_error_asked_for_and_not_before(seconds: float) -> None:
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
+    with pytest.raises(KeyError):
+        await in_time(loop.create_future(), deadline, KeyError)
+    assert loop.time() >= deadline - 0.001, "the resolution of the clock"
 
 
 async def test_background_work_can_be_awaited() -> None:
