@@ -5,13 +5,11 @@ What it holds ends with the process; the sweeper publishes again from the docume
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 
-from taskframework.background import is_failure
 from taskframework.brokers.base import (
     BrokerReport,
     ConsumeRequest,
@@ -21,6 +19,7 @@ from taskframework.brokers.base import (
     OnExternalMessage,
 )
 from taskframework.brokers.embedded_queues import Consumer, Delays, EmbeddedDelivery, Message, Queue
+from taskframework.brokers.subscription import Subscription
 from taskframework.clock import Clock, SystemClock
 from taskframework.errors import BrokerUnavailableError, PublishRefusedError
 from taskframework.model.message import TaskMessage
@@ -31,8 +30,6 @@ logger = logging.getLogger(__name__)
 #: What a durable events queue keeps while nobody listens; beyond it the oldest are lost.
 MAX_KEPT_EVENTS = 100_000
 _DEAD_LETTER_PREFETCH = 100
-#: Seconds until a subscriber that failed gets the message again; doubled up to the longest.
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 _SYSTEM_CLOCK = SystemClock()
 
 
@@ -53,14 +50,13 @@ class EmbeddedBroker:
         self._clock = clock
         self._prefix = prefix
         self._numbers = itertools.count()
-        self._dead_letters = Queue(f"{prefix}.dlq")
-        self._dead_letters.is_declared = True
+        self._dead_letters = Queue(f"{prefix}.dlq", is_declared=True)
         self._queues: dict[str, Queue] = {}
         self._event_queues: dict[str, Queue] = {}
         self._delays = Delays(clock, self._put_due)
         # A dict keeps the order: consumers of a queue take turns in the order in which they came.
-        self._running: dict[_Consumption | _Subscription, None] = {}
-        self._handling: set[asyncio.Task[None]] = set()
+        self._running: dict[_Consumption, None] = {}
+        self._subscriptions: list[Subscription] = []
         self._is_open = False
         self._is_interrupted = False
 
@@ -76,10 +72,9 @@ class EmbeddedBroker:
         self._delays.stop()
         self._disconnect()
         self._running.clear()
-        ending = self._handling - {asyncio.current_task()}  # a subscriber may close the broker itself
-        for task in ending:
-            task.cancel()
-        await asyncio.gather(*ending, return_exceptions=True)
+        for subscription in self._subscriptions:
+            await subscription.close()
+        self._subscriptions.clear()
 
     @property
     def is_connected(self) -> bool:
@@ -137,7 +132,11 @@ class EmbeddedBroker:
             queue.put(sent)
 
     def subscribe(self, on_message: OnExternalMessage, *, durable_name: str | None = None) -> Consumption:
-        return self._start(_Subscription(self, on_message, durable_name))
+        subscription = Subscription(
+            on_message, lambda take: self._start(_EventConsumption(self, take, durable_name)), self._clock.sleep
+        )
+        self._subscriptions = [known for known in self._subscriptions if not known.is_stopped] + [subscription]
+        return subscription
 
     async def inspect(self) -> BrokerReport:
         ready = sum(len(queue.ready) for queue in self._queues.values())
@@ -159,7 +158,7 @@ class EmbeddedBroker:
         self._is_interrupted = False
         self._connect()
 
-    def _start(self, consumption: _Consumption | _Subscription) -> Consumption:
+    def _start(self, consumption: _Consumption) -> Consumption:
         self._running[consumption] = None
         if self.is_connected:
             consumption.connect()
@@ -201,7 +200,9 @@ class EmbeddedBroker:
 class _Consumption:
     """`Consumption` of task queues or dead letters."""
 
-    def __init__(self, broker: EmbeddedBroker, queues: Sequence[Queue], prefetch: int, take: OnDelivery) -> None:
+    def __init__(
+        self, broker: EmbeddedBroker, queues: Sequence[Queue], prefetch: int, take: Callable[[EmbeddedDelivery], None]
+    ) -> None:
         self._broker = broker
         self._queues = queues
         self._prefetch = prefetch
@@ -225,79 +226,20 @@ class _Consumption:
         return running and all(queue.is_declared for queue in self._queues)
 
 
-class _Subscription:
-    """`Consumption` of the events exchange: one message at a time, acknowledged after it was handled."""
+class _EventConsumption(_Consumption):
+    """`Consumption` of a subscriber's queue, which goes with the connection if it has no name to be found by."""
 
-    def __init__(self, broker: EmbeddedBroker, on_message: OnExternalMessage, durable_name: str | None) -> None:
-        self._broker = broker
-        self._on_message = on_message
-        self._is_durable = durable_name is not None
-        self._name = f"{broker._prefix}.events.{durable_name or f'exclusive-{next(broker._numbers)}'}"
-        self._inbox: asyncio.Queue[EmbeddedDelivery] = asyncio.Queue()
-        self._consumer: Consumer | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._is_handling = False
+    def __init__(self, broker: EmbeddedBroker, take: Callable[[EmbeddedDelivery], None], name: str | None) -> None:
+        super().__init__(broker, (), 1, take)
+        self._is_durable = name is not None
+        self._name = f"{broker._prefix}.events.{name or f'exclusive-{next(broker._numbers)}'}"
 
     def connect(self) -> None:
-        queue = self._broker._event_queues.setdefault(self._name, Queue(self._name, limit=MAX_KEPT_EVENTS))
-        self._consumer = Consumer(queue, 1, self._inbox.put_nowait)
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._handle_all())
-            self._broker._handling.add(self._task)
-            self._task.add_done_callback(self._broker._handling.discard)
+        queue = Queue(self._name, limit=MAX_KEPT_EVENTS, is_declared=True)
+        self._queues = [self._broker._event_queues.setdefault(self._name, queue)]
+        super().connect()
 
     def disconnect(self) -> None:
-        if self._consumer is not None:
-            self._consumer.cancel()
+        super().disconnect()
         if not self._is_durable:
             self._broker._event_queues.pop(self._name, None)
-
-    async def stop(self) -> None:
-        self._broker._running.pop(self, None)
-        self.disconnect()
-        if self._task is not None and not self._is_handling:  # what is being handled may still be acknowledged
-            self._task.cancel()
-            self._give_back()
-
-    @property
-    def is_live(self) -> bool:
-        return self._broker.is_connected and self._is_running
-
-    @property
-    def _is_running(self) -> bool:
-        return self in self._broker._running
-
-    async def _handle_all(self) -> None:
-        while self._is_running:
-            await self._handle(await self._inbox.get())
-        self._give_back()
-
-    async def _handle(self, delivery: EmbeddedDelivery) -> None:
-        message = ExternalMessage(delivery.body, delivery.message.content_type, delivery.headers)
-        pause = _FIRST_PAUSE
-        while delivery.is_in_hand:
-            if await self._is_handled(message):
-                await delivery.ack()
-                return
-            if not self._is_running:
-                return
-            await self._broker._clock.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
-
-    async def _is_handled(self, message: ExternalMessage) -> bool:
-        self._is_handling = True
-        try:
-            await self._on_message(message)
-        except BaseException as error:
-            if not is_failure(error):
-                raise
-            logger.warning("a subscriber of %s failed and gets the message again", self._name, exc_info=True)
-        else:
-            return True
-        finally:
-            self._is_handling = False
-        return False
-
-    def _give_back(self) -> None:
-        if self._consumer is not None:
-            self._consumer.queue.take_back(self._consumer)

@@ -32,38 +32,25 @@ class Message(NamedTuple):
 class EmbeddedDelivery:
     """`Delivery` of the port."""
 
-    __slots__ = ("consumer", "message")
+    __slots__ = ("body", "consumer", "content_type", "headers", "lane", "message", "queue")
 
     def __init__(self, message: Message, consumer: Consumer) -> None:
         self.message = message
         self.consumer = consumer
+        _, self.body, self.headers, self.content_type = message
+        self.queue = consumer.queue.name
+        self.lane = consumer.queue.lane
 
     @property
-    def body(self) -> bytes:
-        return self.message.body
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        return self.message.headers
-
-    @property
-    def queue(self) -> str:
-        return self.consumer.queue.name
-
-    @property
-    def lane(self) -> Priority:
-        return self.consumer.queue.lane
-
-    @property
-    def is_in_hand(self) -> bool:
-        """Whether neither an answer nor the loss of the connection ended it."""
-        return self in self.consumer.queue.unacked
+    def is_void(self) -> bool:
+        """Whether an answer or the loss of the connection ended it."""
+        return self not in self.consumer.queue.unacked
 
     async def ack(self) -> None:
         self.consumer.queue.settle(self)
 
     async def put_back(self) -> None:
-        if self.is_in_hand:
+        if not self.is_void:
             self.consumer.queue.put_back([self])
 
     async def reject(self) -> None:
@@ -111,11 +98,12 @@ class Queue:
         lane: Priority = Priority.NORMAL,
         dead_letters: Queue | None = None,
         limit: int | None = None,
+        is_declared: bool = False,
     ) -> None:
         self.name = name
         self.lane = lane
         self.dead_letters = dead_letters
-        self.is_declared = False
+        self.is_declared = is_declared
         self.ready: deque[Message] = deque()
         self.unacked: set[EmbeddedDelivery] = set()
         self.consumers: deque[Consumer] = deque()

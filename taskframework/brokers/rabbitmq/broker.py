@@ -27,9 +27,10 @@ from taskframework.brokers.rabbitmq.depth import DepthGauge
 from taskframework.brokers.rabbitmq.messages import event_publication, task_publication
 from taskframework.brokers.rabbitmq.publisher import Publisher, is_about_topology
 from taskframework.brokers.rabbitmq.report import inspect_broker
-from taskframework.brokers.rabbitmq.subscriber import Subscription
+from taskframework.brokers.rabbitmq.subscriber import event_source
 from taskframework.brokers.rabbitmq.supervision import Supervised
 from taskframework.brokers.rabbitmq.topology import Names, delayed_exchange
+from taskframework.brokers.subscription import Subscription
 from taskframework.errors import BrokerError, PublishRefusedError
 from taskframework.model.message import TaskMessage
 from taskframework.model.status import LANES, Priority
@@ -129,7 +130,10 @@ class RabbitBroker:
 
     def subscribe(self, on_message: OnExternalMessage, *, durable_name: str | None = None) -> Consumption:
         self._connection.start()
-        subscription = Subscription(self._connection, self._names, on_message, durable_name, self._background)
+        source = event_source(self._names, durable_name)
+        subscription = Subscription(
+            on_message, lambda take: QueueConsumer(self._connection, source, take, self._background)
+        )
         self._remember(subscription)
         return subscription
 

@@ -1,0 +1,111 @@
+"""Hearing the events exchange: one message at a time, in order, acknowledged after it was heard. For every broker."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_random_exponential
+
+from taskframework.background import end, is_failure
+from taskframework.brokers.base import Consumption, Delivery, ExternalMessage, OnExternalMessage
+
+logger = logging.getLogger(__name__)
+
+#: Longest pause before a message that could not be handled is handed over again, in seconds.
+_LONGEST_PAUSE = 5.0
+
+
+class EventDelivery(Delivery, Protocol):
+    """A message of the events exchange in our hands."""
+
+    @property
+    def content_type(self) -> str: ...
+
+    @property
+    def is_void(self) -> bool:
+        """Whether its connection is gone, so that the broker delivers it again."""
+        ...
+
+
+class Subscription:
+    """A running subscriber, the `Consumption` of the port."""
+
+    def __init__(
+        self,
+        on_message: OnExternalMessage,
+        consume: Callable[[Callable[[EventDelivery], None]], Consumption],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """Begin to hear.
+
+        Args:
+            on_message: as the port says.
+            consume: starts to consume the subscriber's queue, with a callback for deliveries.
+            sleep: for the pauses before a message that failed is handed over again.
+        """
+        self._on_message = on_message
+        self._sleep = sleep
+        self._arrived: asyncio.Queue[EventDelivery] = asyncio.Queue()
+        self._consumption = consume(self._arrived.put_nowait)
+        self.is_stopped = False
+        self._is_handling = False
+        self._worker = asyncio.create_task(self._work())
+
+    @property
+    def is_live(self) -> bool:
+        return self._consumption.is_live
+
+    async def stop(self) -> None:
+        """Nothing more is handed over after this returns; what is being handled may end and is acknowledged."""
+        self.is_stopped = True
+        await self._consumption.stop()
+        if not self._is_handling:
+            await end(self._worker)
+        while not self._arrived.empty():
+            await self._arrived.get_nowait().put_back()
+
+    async def close(self) -> None:
+        """Stop, and end what is being handled, unless it is the handler that asks for it."""
+        await self.stop()
+        if asyncio.current_task() is not self._worker:
+            await end(self._worker)
+
+    async def _work(self) -> None:
+        while not self.is_stopped:
+            delivery = await self._arrived.get()
+            try:
+                await self._hand_over(delivery)
+            except BaseException as error:
+                await delivery.put_back()  # no effect if its channel is gone: then it comes by itself
+                if not is_failure(error):
+                    raise
+
+    async def _hand_over(self, delivery: EventDelivery) -> None:
+        """Repeat until it is handled. Here and not through the broker, which would put others before it."""
+        if delivery.is_void:
+            return
+        message = ExternalMessage(delivery.body, delivery.content_type, delivery.headers)
+        patience = AsyncRetrying(
+            sleep=self._sleep,
+            wait=wait_random_exponential(multiplier=0.1, max=_LONGEST_PAUSE),
+            retry=retry_if_exception(lambda error: is_failure(error) and not self.is_stopped and not delivery.is_void),
+            before_sleep=_log_failure,
+            reraise=True,
+        )
+        await patience(self._handle, message)
+        await delivery.ack()
+
+    async def _handle(self, message: ExternalMessage) -> None:
+        self._is_handling = True
+        try:
+            await self._on_message(message)
+        finally:
+            self._is_handling = False
+
+
+def _log_failure(state: RetryCallState) -> None:
+    error = state.outcome.exception() if state.outcome is not None else None
+    logger.warning("an event could not be handled, attempt %d", state.attempt_number, exc_info=error)
