@@ -16,9 +16,9 @@ class Background:
     """asyncio tasks that nobody awaits yet: kept from the garbage collector, and awaited at the end."""
 
     def __init__(self) -> None:
-        self.tasks: set[asyncio.Task[None]] = set()
+        self.tasks: set[asyncio.Task[object]] = set()
 
-    def start(self, work: Coroutine[Any, Any, None], context: Context | None = None) -> None:
+    def start(self, work: Coroutine[Any, Any, object], context: Context | None = None) -> None:
         """Begin it, in a copy of the caller's context if none is given."""
         task = asyncio.create_task(work, context=context)
         self.tasks.add(task)
@@ -30,7 +30,7 @@ class Background:
             await asyncio.wait(self.tasks)
 
 
-async def end(*tasks: asyncio.Task[None]) -> None:
+async def end(*tasks: asyncio.Future[Any]) -> None:
     """Cancel tasks until they have ended."""
     # Once is not enough: on Python 3.11 `asyncio.wait_for`, which drivers use, loses a cancellation that comes in the
     # same moment as the result.

@@ -213,13 +213,14 @@ def _checked_type(instance: BackgroundTaskExecutable[Any, Any]) -> str:
 
 def _type_arguments(kind: type[BackgroundTaskExecutable[Any, Any]]) -> tuple[Any, Any]:
     """P and R of a subclass, through generic bases in between."""
-    found = _arguments_in(kind, {})
-    if found is None or any(isinstance(argument, TypeVar) or _is_open(argument) for argument in found):
+    found = _arguments_in(kind, ())
+    if not found or any(isinstance(argument, TypeVar) or _is_open(argument) for argument in found):
         raise RegistrationError(
             f"{kind.__qualname__} does not say its parameter and result types.",
             hint=f"Write class {kind.__name__}(BackgroundTaskExecutable[Parameters, Result]).",
         )
-    return found
+    parameters, result = found
+    return parameters, result
 
 
 def _is_open(argument: Any) -> bool:
@@ -227,29 +228,18 @@ def _is_open(argument: Any) -> bool:
     return get_origin(argument) is not None and bool(getattr(argument, "__parameters__", ()))
 
 
-def _substituted(argument: Any, bound: dict[Any, Any]) -> Any:
-    if isinstance(argument, TypeVar):
-        return bound.get(argument, argument)
-    if _is_open(argument):
-        return argument[tuple(bound.get(variable, variable) for variable in argument.__parameters__)]
-    return argument
-
-
-def _arguments_in(kind: Any, bound: dict[Any, Any]) -> tuple[Any, Any] | None:
-    for base in getattr(kind, "__orig_bases__", ()):
-        origin = get_origin(base)
-        arguments = tuple(_substituted(argument, bound) for argument in get_args(base))
-        if origin is BackgroundTaskExecutable:
-            return arguments[0], arguments[1]
-        if origin is not None and inspect.isclass(origin) and issubclass(origin, BackgroundTaskExecutable):
-            inner = dict(zip(getattr(origin, "__parameters__", ()), arguments, strict=False))
-            return _arguments_in(origin, inner)
-        if inspect.isclass(base) and issubclass(base, BackgroundTaskExecutable):
-            return _arguments_in(base, bound)
-    for base in kind.__bases__:
-        if base is not BackgroundTaskExecutable and issubclass(base, BackgroundTaskExecutable):
-            return _arguments_in(base, bound)
-    return None
+def _arguments_in(kind: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """P and R of a class whose own type variables stand for `arguments`; empty if it does not say them."""
+    if kind is BackgroundTaskExecutable:
+        return arguments
+    bound = dict(zip(getattr(kind, "__parameters__", ()), arguments, strict=False))
+    for base in vars(kind).get("__orig_bases__", kind.__bases__):
+        origin = get_origin(base) or base
+        if inspect.isclass(origin) and issubclass(origin, BackgroundTaskExecutable):
+            if _is_open(base):
+                base = base[tuple(bound.get(variable, variable) for variable in base.__parameters__)]
+            return _arguments_in(origin, get_args(base))
+    return ()
 
 
 def _adapter(argument: Any, instance: BackgroundTaskExecutable[Any, Any], what: str) -> TypeAdapter[Any]:

@@ -8,7 +8,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from tenacity import AsyncRetrying, retry_if_exception, retry_if_exception_type, wait_random_exponential
+from tenacity import AsyncRetrying, retry_if_exception, wait_random_exponential
 
 from taskframework.background import end, is_failure
 from taskframework.clock import Clock, happens_within
@@ -19,7 +19,6 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 3.0
-_PAUSE = wait_random_exponential(multiplier=_FIRST_PAUSE, max=_LONGEST_PAUSE)
 #: A store that was away again within this many seconds is asked at longer intervals from the start.
 _SOON = 30.0
 
@@ -43,22 +42,16 @@ async def until_available(
         StoreUnavailableError: the last one, once `give_up` said so.
     """
 
-    async def attempt() -> T:
+    longest = _FIRST_PAUSE
+    while True:
         try:
             return await call()
         except StoreUnavailableError as error:
             on_failure(error)
-            raise
-
-    try:
-        return await attempt()
-    except StoreUnavailableError:
-        if give_up():
-            raise
-    patience = AsyncRetrying(
-        retry=retry_if_exception_type(StoreUnavailableError), wait=_PAUSE, stop=lambda _: give_up(), reraise=True
-    )
-    return await patience(attempt)
+            if give_up():
+                raise
+        await asyncio.sleep(random.uniform(0, longest))
+        longest = min(2 * longest, _LONGEST_PAUSE)
 
 
 class StoreBreaker:

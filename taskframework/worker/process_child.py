@@ -91,7 +91,11 @@ class _Channel:
                 case "cancel", _:
                     self.is_cancelled = True
                 case "recorded", (number, outcome, problem):
-                    _resolve(self._asked.pop(number), outcome, problem)
+                    asked = self._asked.pop(number)
+                    if problem is None:
+                        asked.set_result(outcome)
+                    else:
+                        asked.set_exception(StoreError(problem))
         if self._asked:
             os._exit(1)  # the parent is gone, and nobody else could answer
         self.requests.put(None)
@@ -102,13 +106,6 @@ class _Channel:
             return self._connection.recv_bytes()
         except (EOFError, ConnectionError):  # the parent hung up, maybe before it had read everything
             return None
-
-
-def _resolve(asked: Future[StepOutcome | None], outcome: StepOutcome | None, problem: str | None) -> None:
-    if problem is None:
-        asked.set_result(outcome)
-    else:
-        asked.set_exception(StoreError(problem))
 
 
 class _Control:

@@ -25,6 +25,7 @@ from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
 from typing import Any, Self
 
+from taskframework.background import Background
 from taskframework.errors import NonRetryableError, TaskframeworkError
 from taskframework.model.outcome import Failed
 from taskframework.model.task import StepOutcome
@@ -77,7 +78,7 @@ class ProcessPool:
         self._grace = grace
         self._children: set[_Child] = set()
         self._idle: list[_Child] = []
-        self._ending: set[asyncio.Task[int | None]] = set()
+        self._ending = Background()
         self._is_closed = False
 
     async def run(
@@ -125,8 +126,7 @@ class ProcessPool:
         self._is_closed = True
         for child in list(self._children):
             self._end(child)
-        while self._ending:
-            await asyncio.wait(self._ending)
+        await self._ending.finished()
         atexit.unregister(self._kill_all)
 
     async def _take(self) -> _Child:
@@ -157,9 +157,7 @@ class ProcessPool:
 
     def _end(self, child: _Child) -> None:
         self._children.discard(child)
-        ending = asyncio.create_task(child.end())
-        self._ending.add(ending)
-        ending.add_done_callback(self._ending.discard)
+        self._ending.start(child.end())
 
     def _end_started(self, starting: asyncio.Task[_Child]) -> None:
         if not starting.cancelled() and starting.exception() is None:

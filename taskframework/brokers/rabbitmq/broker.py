@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
-
-from aio_pika.abc import AbstractChannel
 
 from taskframework.background import Background
 from taskframework.brokers.base import (
@@ -117,7 +115,7 @@ class RabbitBroker:
 
     def consume_dead_letters(self, on_delivery: OnDelivery) -> Consumption:
         name = self._names.dead_letter_queue
-        source = Source(name, _DEAD_LETTER_PREFETCH, _fixed(name), lambda: self._keeper.repair([]))
+        source = Source(name, _DEAD_LETTER_PREFETCH, repair=lambda: self._keeper.repair([]))
         return self._consumption([source], on_delivery)
 
     async def publish_event(self, message: ExternalMessage) -> None:
@@ -143,7 +141,7 @@ class RabbitBroker:
     def _task_source(self, task_type: str, lane: Priority, prefetch: int) -> Source:
         name = self._names.queue(task_type, lane)
         repair = partial(self._keeper.repair, [task_type])
-        return Source(name, prefetch, _fixed(name), repair, lane, self._consumer_arguments, self._learn_timeout)
+        return Source(name, prefetch, None, repair, lane, self._consumer_arguments, self._learn_timeout)
 
     def _learn_timeout(self, timeout: timedelta) -> None:
         if timeout < self.consumer_timeout:
@@ -167,10 +165,3 @@ class RabbitBroker:
 
     def _forget_connection(self, connection: BrokerConnection) -> None:
         self._background.start(connection.close())
-
-
-def _fixed(name: str) -> Callable[[AbstractChannel], Awaitable[str]]:
-    async def queue(_: AbstractChannel) -> str:
-        return name
-
-    return queue

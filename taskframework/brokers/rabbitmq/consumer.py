@@ -31,11 +31,11 @@ _REGISTER_SECONDS = 10.0
 class Source:
     """What a consumer consumes."""
 
-    #: For the log.
+    #: Of the queue; only for the log if that has to be declared.
     name: str
     prefetch: int
-    #: Gives the queue's name; may declare it on the consumer's own channel.
-    queue: Callable[[AbstractChannel], Awaitable[str]]
+    #: Declares the queue on the consumer's own channel and gives its name.
+    declare: Callable[[AbstractChannel], Awaitable[str]] | None = None
     #: Called when there is no such queue, before the next attempt.
     repair: Callable[[], Awaitable[None]] | None = None
     lane: Priority = Priority.NORMAL
@@ -121,8 +121,9 @@ class QueueConsumer:
     async def _register(self, channel: AbstractChannel, consumer: ConsumerChannel) -> None:
         with driver_errors(f"consuming {self._source.name}"):
             async with asyncio.timeout(_REGISTER_SECONDS):
-                queue = await self._source.queue(channel)
-                await consumer.consume(queue, self._source.prefetch, self._on_delivery, self._source.arguments)
+                source = self._source
+                queue = source.name if source.declare is None else await source.declare(channel)
+                await consumer.consume(queue, source.prefetch, self._on_delivery, source.arguments)
 
 
 async def _retire(registering: asyncio.Task[None], consumer: ConsumerChannel) -> None:

@@ -248,6 +248,7 @@ class RabbitDelivery:
         self._read = properties
         self._answered = False
         self.body = body
+        self.queue, self.lane = channel.queue, channel.lane
 
     @cached_property
     def _properties(self) -> Properties:
@@ -260,14 +261,6 @@ class RabbitDelivery:
     @property
     def content_type(self) -> str:
         return self._properties.content_type
-
-    @property
-    def queue(self) -> str:
-        return self._channel.queue
-
-    @property
-    def lane(self) -> Priority:
-        return self._channel.lane
 
     @property
     def is_void(self) -> bool:

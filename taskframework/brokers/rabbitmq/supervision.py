@@ -123,7 +123,7 @@ class Supervised(Generic[T]):
             await asyncio.sleep(random.uniform(*_PAUSE_AFTER_LOSS))
 
     async def _attempt(self) -> T:
-        return await self._establish()
+        return await self._establish()  # tenacity awaits coroutine functions only, and this may be a lambda
 
     def _failed(self, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome is not None else None

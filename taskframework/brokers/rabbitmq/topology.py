@@ -15,31 +15,16 @@ NO_DELIVERY_LIMIT = 2**31 - 1
 Arguments = Mapping[str, str | int]
 
 
-@dataclass(frozen=True, slots=True)
 class Names:
     """How everything is called, from the prefix of the installation."""
 
-    prefix: str
-
-    @property
-    def tasks(self) -> str:
-        return f"{self.prefix}.exchange"
-
-    @property
-    def delayed(self) -> str:
-        return f"{self.prefix}.delayed"
-
-    @property
-    def dead_letter_exchange(self) -> str:
-        return f"{self.prefix}.dlx"
-
-    @property
-    def dead_letter_queue(self) -> str:
-        return f"{self.prefix}.dlq"
-
-    @property
-    def events(self) -> str:
-        return f"{self.prefix}.events"
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        self.tasks = f"{prefix}.exchange"
+        self.delayed = f"{prefix}.delayed"
+        self.dead_letter_exchange = f"{prefix}.dlx"
+        self.dead_letter_queue = f"{prefix}.dlq"
+        self.events = f"{prefix}.events"
 
     def queue(self, task_type: str, lane: Priority) -> str:
         return f"{self.prefix}.{routing_key(task_type, lane)}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tenacity import wait_none
 
 from taskframework.errors import StoreUnavailableError
 from taskframework.testing.clock import FakeClock
@@ -14,9 +13,10 @@ from taskframework.worker import patience
 from taskframework.worker.patience import StoreBreaker, until_available
 
 
-@pytest.fixture(autouse=True)
-def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "_PAUSE", wait_none())
+@pytest.fixture
+def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "_LONGEST_PAUSE", 0)
+    monkeypatch.setattr(patience, "_FIRST_PAUSE", 0)
 
 
 class Store:
@@ -33,6 +33,7 @@ class Store:
         return "answer"
 
 
+@pytest.mark.usefixtures("without_pauses")
 @pytest.mark.parametrize("away", [0, 1, 5])
 @pytest.mark.parametrize("as_lambda", [True, False])
 async def test_the_answer_is_that_of_the_first_call_that_reached_the_store(away: int, as_lambda: bool) -> None:
@@ -41,6 +42,7 @@ async def test_the_answer_is_that_of_the_first_call_that_reached_the_store(away:
     assert store.asked == away + 1
 
 
+@pytest.mark.usefixtures("without_pauses")
 @pytest.mark.parametrize("patience_for", [1, 2, 5])
 async def test_who_gives_up_gets_the_last_error(patience_for: int) -> None:
     store = Store(away=100)
@@ -49,6 +51,7 @@ async def test_who_gives_up_gets_the_last_error(patience_for: int) -> None:
     assert store.asked == patience_for
 
 
+@pytest.mark.usefixtures("without_pauses")
 async def test_another_error_is_not_waited_for() -> None:
     calls: list[int] = []
 
