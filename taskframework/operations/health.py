@@ -21,9 +21,6 @@ class Repair(Protocol):
     @property
     def seconds_since_success(self) -> float: ...
 
-    @property
-    def problem(self) -> str | None: ...
-
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
@@ -31,15 +28,11 @@ class Readiness:
 
     ready: bool
     checks: dict[str, str]
-    #: When each repair last looked: by its name, the time (None before the first look) and how many seconds ago.
-    repairs: dict[str, tuple[datetime | None, float]]
+    #: When each repair last looked: by its name, the time (null before the first look) and how many seconds ago.
+    repairs: dict[str, dict[str, str | float | None]]
 
     def view(self) -> dict[str, Any]:
-        repairs = {
-            name: {"last_run": moment(at), "seconds_ago": round(seconds, 3)}
-            for name, (at, seconds) in self.repairs.items()
-        }
-        return {"status": "ready" if self.ready else "not ready", "checks": self.checks, "repairs": repairs}
+        return {"status": "ready" if self.ready else "not ready", "checks": self.checks, "repairs": self.repairs}
 
 
 @dataclass(slots=True)
@@ -60,17 +53,13 @@ class Health:
             await self.store.ping()
         except StoreError as error:
             checks["store"] = error.message
-        ready = checks["store"] == "ok" and not self.stopping
-        for name, problem in _ask(self.required):
-            checks[name] = problem or "ok"
-            ready = ready and problem is None
-        for name, problem in _ask(self.reported):
-            checks[name] = problem or "ok"
+        checks |= {name: question() or "ok" for name, question in self.required}
+        ready = not self.stopping and set(checks.values()) == {"ok"}
+        checks |= {name: question() or "ok" for name, question in self.reported}
         if self.stopping:
             checks["process"] = "stopping"
-        repairs = {repair.name: (repair.last_run, repair.seconds_since_success) for repair in self.repairs}
+        repairs: dict[str, dict[str, str | float | None]] = {
+            repair.name: {"last_run": moment(repair.last_run), "seconds_ago": round(repair.seconds_since_success, 3)}
+            for repair in self.repairs
+        }
         return Readiness(ready, checks, repairs)
-
-
-def _ask(questions: Sequence[tuple[str, Callable[[], str | None]]]) -> list[tuple[str, str | None]]:
-    return [(name, question()) for name, question in questions]

@@ -15,7 +15,7 @@ from pamqp.body import ContentBody
 from yarl import URL
 
 from taskframework.brokers.base import ConsumeRequest
-from taskframework.brokers.rabbitmq import RabbitBroker, connection
+from taskframework.brokers.rabbitmq import RabbitBroker
 from taskframework.brokers.rabbitmq.fast.transport import FrameTransport
 from taskframework.brokers.rabbitmq.fast.writing import FastWriter
 from taskframework.brokers.rabbitmq.plain import PlainWriter
@@ -125,7 +125,6 @@ def _fail_the_proof(patch: Patch) -> None:
 
 def _miss_a_name(patch: Patch) -> None:
     patch.setitem(sys.modules, "taskframework.brokers.rabbitmq.fast.wire", None)
-    patch.setattr(connection, "_fast_wire", connection._load_fast_path())
 
 
 _DRIVERS: dict[str, Callable[[Patch], None]] = {

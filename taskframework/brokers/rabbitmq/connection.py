@@ -31,23 +31,6 @@ logging.getLogger("aiormq.connection").addFilter(lambda record: not str(record.m
 MakeWire = Callable[[Connection], Wire]
 
 
-def _load_fast_path() -> Callable[[Connection, Callable[[str], None]], Wire]:
-    """What makes the fast wire of a connection. With a driver that misses a name it fails, when it is called."""
-    try:
-        from taskframework.brokers.rabbitmq.fast.wire import FastWire
-    except Exception as error:
-        reason = error
-
-        def fail(*_: object) -> Wire:
-            raise reason
-
-        return fail
-    return FastWire
-
-
-_fast_wire = _load_fast_path()
-
-
 class BrokerConnection:
     """An open connection."""
 
@@ -184,7 +167,10 @@ class Connector:
         return BrokerConnection(connection, wire, purpose, is_kept=is_kept)
 
     def _fast_wire(self, connection: Connection) -> Wire:
-        return _fast_wire(connection, self._refuse_fast_path)
+        # Here, because with a driver that misses a name this fails, which is no reason not to connect.
+        from taskframework.brokers.rabbitmq.fast.wire import FastWire
+
+        return FastWire(connection, self._refuse_fast_path)
 
     def _refuse_fast_path(self, why: str) -> None:
         if not self._was_warned:
