@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Coroutine, Iterable
 from contextlib import AsyncExitStack
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 from opentelemetry.trace import SpanKind
 
@@ -18,6 +18,7 @@ from taskframework.brokers.base import Delivery
 from taskframework.errors import MessageUnreadableError, StoreError, StoreUnavailableError
 from taskframework.model.message import read_message
 from taskframework.model.status import Priority
+from taskframework.model.transitions import Claim
 from taskframework.tasks.registry import Registration, TaskRegistry
 from taskframework.telemetry import log_with, span
 from taskframework.worker.admission import Admission, Candidate, PutOff
@@ -31,8 +32,6 @@ from taskframework.worker.patience import StoreBreaker
 from taskframework.worker.settle import SettleStation
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 #: Longest wait for the store to take the mark of a delivery that is handed over, in seconds.
 _MARK_SECONDS = 5.0
@@ -154,11 +153,7 @@ class TaskConsumer:
         claim = self._claims.request(pending.message)
         async with AsyncExitStack() as holding:
             candidate = Candidate(pending.message, pending.delivery.headers, registration, claim.claim_id, holding)
-            answer: PutOff | RunningAttempt | Refusal | None
-            answer = await self._answered(pending, lambda: self._admission.admit(candidate))
-            if answer is None:
-                await failpoint.reached("deliver.before_claim")
-                answer = await self._answered(pending, lambda: self._claims.claim(claim))
+            answer = await self._admit_and_claim(pending, candidate, claim)
             if isinstance(answer, PutOff):
                 await (pending.put_back() if self._is_closing else self._hand_over(pending, answer))
             elif isinstance(answer, Refusal):
@@ -167,15 +162,23 @@ class TaskConsumer:
                 pending.stage = Stage.RUNNING
                 await self._run(registration, answer, pending)
 
-    async def _answered(self, pending: PendingDelivery, ask: Callable[[], Awaitable[T]]) -> T | PutOff:
-        """Ask the store; while it is away the delivery is kept, neither acknowledged nor sent back.
+    async def _admit_and_claim(
+        self, pending: PendingDelivery, candidate: Candidate, claim: Claim
+    ) -> PutOff | RunningAttempt | Refusal:
+        """Ask the checks, then claim; while the store is away the delivery is kept, neither acknowledged nor sent back.
 
         Returns:
-            The answer; put off if the store was away for too long, or is away when the worker stops.
+            What came of it; put off if the store was away for too long, or is away when the worker stops.
         """
+        is_admitted = False
         while await self._breaker.closed(within=self.deliveries.seconds_to_claim(pending)):
             try:
-                return await ask()
+                if not is_admitted:
+                    if (put_off := await self._admission.admit(candidate)) is not None:
+                        return put_off
+                    is_admitted = True
+                    await failpoint.reached("deliver.before_claim")
+                return await self._claims.claim(claim)
             except StoreUnavailableError as error:
                 self._breaker.open(error)
         return _AT_ONCE
