@@ -20,12 +20,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A move was made: the task as it was read after it, and the entry of its history that the move appended."""
+    """A move was made: the task as it was read after it, and the entry of its history that the move appended.
+
+    If an earlier asking made it, whose reply was lost, the task may have moved on since.
+    """
 
     task: Task
     entry: HistoryEntry
-    #: By an earlier asking, whose reply was lost. The task may have moved on since.
-    is_recognised: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +72,16 @@ class TaskMoves:
             StoreUnavailableError: as `make`; ask for the same move again.
         """
         task = await self._apply(move)
-        if is_recognised := task is None:
+        if task is None:
             try:
                 task = await self._store.get(move.task_id, EVERYONE)
             except TaskUnreadableError:
                 return NotMade(None, is_unreadable=True)
-        if task is None or (is_recognised and not move.won(task)):
-            return NotMade(task)
+            if task is None or not move.won(task):
+                return NotMade(task)
         entry = entry_in(task)
         await self._made(EVENT_OF[entry.type](task))
-        return Made(task, entry, is_recognised)
+        return Made(task, entry)
 
     async def repair(self, move: Move) -> Task | None:
         """`make`, passing over a task that a newer release wrote: its own processes repair it."""

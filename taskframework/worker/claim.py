@@ -77,8 +77,13 @@ class ClaimStation:
             message.task_type,
         )
 
-    async def claim(self, claim: Claim) -> RunningAttempt | Refusal:
+    async def claim(self, claim: Claim, *, is_asked_again: bool = False) -> RunningAttempt | Refusal:
         """Try to make the task ours.
+
+        Args:
+            claim: what `request` gave.
+            is_asked_again: an earlier asking had no reply. If that one made the claim, the lease runs since then;
+                the store may answer either way.
 
         Returns:
             The attempt, or why there is none.
@@ -94,10 +99,10 @@ class ClaimStation:
         if isinstance(made, NotMade):
             if made.present is not None and (wait := self._early_by(claim, made.present)) is not None:
                 await self._clock.sleep(wait)
-                return await self.claim(claim)
+                return await self.claim(claim, is_asked_again=is_asked_again)
             return await self._refuse(claim, made)
         task, lease = made.task, self._policy.lease
-        if made.is_recognised and task.lease is not None:  # it runs since the first asking
+        if is_asked_again and task.lease is not None:
             lease = min(lease, task.lease.expires_at - self._store.now())
         fence = Fence(task.task_id, task.fencing_token, claim.claim_id)
         return RunningAttempt(task, fence, asked_at + lease.total_seconds())

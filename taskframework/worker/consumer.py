@@ -170,7 +170,7 @@ class TaskConsumer:
         Returns:
             What came of it; put off if the store was away for too long, or is away when the worker stops.
         """
-        is_admitted = False
+        is_admitted = is_asked_again = False
         while await self._breaker.closed(within=self.deliveries.seconds_to_claim(pending)):
             try:
                 if not is_admitted:
@@ -178,8 +178,9 @@ class TaskConsumer:
                         return put_off
                     is_admitted = True
                     await failpoint.reached("deliver.before_claim")
-                return await self._claims.claim(claim)
+                return await self._claims.claim(claim, is_asked_again=is_asked_again)
             except StoreUnavailableError as error:
+                is_asked_again = is_admitted
                 self._breaker.open(error)
         return _AT_ONCE
 

@@ -58,6 +58,8 @@ async def test_settlements_whose_replies_were_lost_are_recognised(
         failing = [await framework.submit("broken") for _ in range(together)]
         retrying = [await framework.submit("flaky", {"succeed_at": 2, "delay": 0}) for _ in range(together)]
         ended = [await handle.finished(timeout=30) for handle in [*counting, *failing, *retrying]]
+        # The store knew of the ends before they were asked for again, and only then they are told.
+        await eventually(lambda: framework.process.worker is not None and not framework.process.worker.in_flight)
         await framework.services.bus.drain()
         metrics = framework.process.metrics.exposition().decode()
     assert [task.status for task in ended] == (

@@ -72,8 +72,7 @@ class RabbitBroker:
         self._publisher.open()
 
     async def close(self) -> None:
-        for consumption in self._consumptions:
-            await consumption.close()
+        await asyncio.gather(*(consumption.close() for consumption in self._consumptions))
         self._consumptions.clear()
         if (connection := await self._connection.stop()) is not None:
             await connection.close()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -60,19 +59,6 @@ class Bridge:
 
     async def drain(self) -> None:
         self.drained = list(self.taken)
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-async def store(tmp_path: Path, clock: FakeClock) -> AsyncIterator[SqliteStore]:
-    store = SqliteStore(tmp_path / "tasks.db", clock=clock)
-    await store.open()
-    yield store
-    await store.close()
 
 
 @pytest.fixture

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,19 +21,6 @@ from taskframework.testing.factories import new_task
 
 DAY = timedelta(days=1)
 BATCH = 2
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-async def store(tmp_path: Path, clock: FakeClock) -> AsyncIterator[SqliteStore]:
-    store = SqliteStore(tmp_path / "tasks.db", clock=clock)
-    await store.open()
-    yield store
-    await store.close()
 
 
 def retention_of(store: SqliteStore, **kept: timedelta) -> Retention:

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
-
-import pytest
 
 from taskframework import BackgroundTaskExecutable, TaskContext, TaskOptions
 from taskframework.stores.sqlite import SqliteStore
@@ -30,19 +26,6 @@ def declares(store: SqliteStore, *names: str, max_attempts: int = 1) -> TaskType
 
         registry.register(Counts)
     return TaskTypes(registry, store)
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-async def store(tmp_path: Path, clock: FakeClock) -> AsyncIterator[SqliteStore]:
-    store = SqliteStore(tmp_path / "tasks.db", clock=clock)
-    await store.open()
-    yield store
-    await store.close()
 
 
 async def known(store: SqliteStore) -> dict[str, int | None]:

@@ -59,12 +59,14 @@ class FakeClaims:
         self.due: list[str] = []
         self.put_off: list[PutOff] = []
         self.asked = 0
+        self.is_asked_again = False
 
     def request(self, message: TaskMessage) -> Claim:
         return Claim(message.task_id, message.dispatch_epoch, "a claim", "worker", TIMEOUT)
 
-    async def claim(self, claim: Claim) -> RunningAttempt | Refusal:
+    async def claim(self, claim: Claim, *, is_asked_again: bool = False) -> RunningAttempt | Refusal:
         self.asked += 1
+        self.is_asked_again = is_asked_again
         self._look()
         return cast(RunningAttempt, FakeAttempt(claim.task_id)) if self.known else Refusal.NO_DOCUMENT
 
@@ -259,10 +261,12 @@ async def test_a_delivery_is_held_while_the_store_is_away(bench: Bench) -> None:
     held = bench.take()
     await bench.after(10)
     assert (held.answers, bench.claims.asked, bench.breaker.is_open) == ([], 1, True)
+    assert not bench.claims.is_asked_again
     bench.claims.is_away = False
     await bench.after(4)
     assert list(bench.work.running) == ["t1"]
     assert held.answers == []
+    assert bench.claims.is_asked_again, "the lease may run since the first asking"
 
 
 async def test_held_for_a_quarter_it_is_left_to_its_document(bench: Bench) -> None:
