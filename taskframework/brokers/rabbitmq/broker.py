@@ -72,7 +72,8 @@ class RabbitBroker:
         self._publisher.open()
 
     async def close(self) -> None:
-        await asyncio.gather(*(consumption.close() for consumption in self._consumptions))
+        for consumption in self._consumptions:  # in this asyncio task: it may be the handler's, which is not waited for
+            await consumption.close()
         self._consumptions.clear()
         if (connection := await self._connection.stop()) is not None:
             await connection.close()
