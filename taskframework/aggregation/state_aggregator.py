@@ -7,10 +7,11 @@ from functools import partial
 
 from taskframework import failpoint
 from taskframework.model.events import AttemptFinished, Settlement, Stale, end_of_attempt
-from taskframework.model.outcome import Failed, Released, Succeeded
+from taskframework.model.outcome import Failed, Released, Succeeded, Waits
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task
 from taskframework.model.transitions import Complete, Fail, Move, Release
+from taskframework.model.waiting import Wait
 from taskframework.moves import NotMade, TaskMoves
 
 
@@ -49,6 +50,8 @@ def _move(request: AttemptFinished) -> Move:
             return Complete(request.fence, request.worker_id, result)
         case Failed(error, retryable, delay):
             return Fail(request.fence, request.worker_id, error, retryable, delay or timedelta(0))
+        case Waits(subtasks, signal, timeout, result):
+            return Wait(request.fence, request.worker_id, subtasks, signal, timeout, result)
         case Released():
             return Release(request.fence, request.worker_id)
 

@@ -117,7 +117,28 @@ OUTBOX = Driver(
     needed_while_below=("published_sequence", "sequence"),
 )
 
-DRIVERS: tuple[Driver, ...] = (DISPATCH, LEASE, DEADLINE, OUTBOX)
+#: The sub-tasks that a task planned have yet to be stored.
+SPAWN = Driver(
+    name="spawn",
+    field="spawn_at",
+    index="spawn",
+    statuses=frozenset({TaskStatus.WAITING}),
+    needed_in=frozenset(),
+)
+#: A waiting task is looked at: its signal may have come or be late, or the count of its sub-tasks be old.
+CHECK = Driver(
+    name="check",
+    field="check_at",
+    index="check",
+    statuses=frozenset({TaskStatus.WAITING}),
+    needed_in=frozenset({TaskStatus.WAITING}),
+)
+#: The end of a sub-task has yet to be reported to its parent.
+REPORT = Driver(name="report", field="report_at", index="report", statuses=_ANY_STATUS, needed_in=frozenset())
+#: Sub-tasks that nobody waits for any more are cancelled.
+CASCADE = Driver(name="cascade", field="cascade_at", index="cascade", statuses=_ANY_STATUS, needed_in=frozenset())
+
+DRIVERS: tuple[Driver, ...] = (DISPATCH, LEASE, DEADLINE, OUTBOX, SPAWN, CHECK, REPORT, CASCADE)
 
 
 def missing_drivers(task: Task) -> list[Driver]:

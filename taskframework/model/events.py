@@ -12,6 +12,7 @@ from taskframework.model.outcome import Outcome
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import HistoryEntry, Task
 from taskframework.model.transitions import Fence, Move, RecordStep, ReportProgress
+from taskframework.model.waiting import CountSubtasks, Wake
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class TaskStartedEvent(TaskEvent):
 
 
 class TaskProgressEvent(TaskEvent):
-    """The running task said how far it is."""
+    """The running task said how far it is, or sub-tasks of the waiting one were counted."""
 
 
 class TaskRetryingEvent(TaskEvent):
@@ -43,7 +44,15 @@ class TaskRetryingEvent(TaskEvent):
 
 
 class TaskWaitingEvent(TaskEvent):
-    """The task waits for its sub-tasks."""
+    """The task waits for sub-tasks, for a signal, or for whichever comes first."""
+
+
+class TaskResumedEvent(TaskEvent):
+    """What the task waited for has come, or is late; the task is queued to go on."""
+
+
+class TaskSignalledEvent(TaskEvent):
+    """The task was told something that it does not wait for yet."""
 
 
 class TaskCompletedEvent(TaskEvent):
@@ -106,6 +115,8 @@ EVENT_OF: dict[str, type[TaskEvent]] = {
     "started": TaskStartedEvent,
     "retrying": TaskRetryingEvent,
     "waiting": TaskWaitingEvent,
+    "resumed": TaskResumedEvent,
+    "signalled": TaskSignalledEvent,
     "completed": TaskCompletedEvent,
     "completed_with_errors": TaskCompletedEvent,
     "failed": TaskFailedEvent,
@@ -135,7 +146,11 @@ def event_of(move: Move, task: Task) -> TaskEvent | None:
             return TaskProgressEvent(task)
         case RecordStep():
             return None
+        case CountSubtasks(verdict=None):
+            return TaskProgressEvent(task)
         case Postpone() if not task.status.is_final:
+            return None
+        case Wake() if task.status is TaskStatus.WAITING:
             return None
     return event_for(task)
 

@@ -13,7 +13,7 @@ from taskframework.model.task import CancelRequest, Task
 from taskframework.model.transitions import (
     DEADLINE,
     DEADLINE_PASSED,
-    Group,
+    Alone,
     at_rest,
     claimable_at,
     framework_error,
@@ -23,18 +23,8 @@ from taskframework.model.transitions import (
 )
 
 
-class _Alone:
-    """A write for itself. Nobody asks for it again, so none is recognised."""
-
-    __slots__ = ()
-    group: ClassVar[Group] = "single"
-
-    def won(self, task: Task) -> bool:
-        return False
-
-
 @dataclass(frozen=True, slots=True)
-class Reap(_Alone):
+class Reap(Alone):
     """RUNNING with an expired lease → RETRYING, DEAD_LETTER or CANCELLED, without needing the task's code.
 
     The lease must be over for longer than `grace`; with None it may still have time: the worker is known to be dead.
@@ -76,7 +66,7 @@ LEASE_EXPIRED = "The worker stopped renewing its lease: it died, hung or lost th
 
 
 @dataclass(frozen=True, slots=True)
-class Cancel(_Alone):
+class Cancel(Alone):
     """A task at rest → CANCELLED; a running one is asked to stop."""
 
     failpoint: ClassVar[str] = "cancel.after_write"
@@ -96,7 +86,7 @@ class Cancel(_Alone):
 
 
 @dataclass(frozen=True, slots=True)
-class Expire(_Alone):
+class Expire(Alone):
     """A live task past its deadline: FAILED at rest, asked to stop when running."""
 
     failpoint: ClassVar[str] = "expire.after_write"
@@ -113,7 +103,7 @@ class Expire(_Alone):
 
 
 @dataclass(frozen=True, slots=True)
-class Postpone(_Alone):
+class Postpone(Alone):
     """Nobody here can run it (unknown type, newer version): tried again later, DEAD_LETTER after `limit` times."""
 
     failpoint: ClassVar[str] = "claim.postponed"
@@ -137,7 +127,7 @@ NO_HANDLER = "No worker that received it could run this type and version."
 
 
 @dataclass(frozen=True, slots=True)
-class Replay(_Alone):
+class Replay(Alone):
     """FAILED, DEAD_LETTER or CANCELLED → QUEUED as a new generation; the fencing token goes on counting.
 
     The steps stay: what was done is done, and a replay is there to do the rest.
@@ -169,6 +159,11 @@ class Replay(_Alone):
             progress=None,
             started_at=None,
             purge_at=None,
-            report_to_parent=False,
+            report_at=None,
+            cascade_at=None,
+            subtasks=None,
+            stage="execute",
+            signals=(),
+            woken_by=None,
         )
         return with_event(queued, "replayed", now, data={"by": self.by})

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import ClassVar, Protocol
 
-from taskframework.model.drivers import DISPATCH
+from taskframework.model.drivers import DISPATCH, Driver
 from taskframework.model.status import CLAIMABLE
 from taskframework.model.task import Task
 from taskframework.model.transitions import Fence, Group
@@ -157,3 +157,64 @@ class PostponeRelay:
     def won(self, task: Task) -> bool:
         """Another relay of the same moment may have been the one: subscribers drop what comes twice."""
         return task.publish_at is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """A repair is about to do what a driver is due for: the others leave the task alone for `delay`.
+
+    A transition, since the winner reads the task it won.
+    """
+
+    group: ClassVar[Group] = "single"
+    task_id: str
+    driver: Driver
+    delay: timedelta
+
+    def apply(self, task: Task, now: datetime) -> Task | None:
+        return task.evolve(**{self.driver.field: now + self.delay}) if self.driver.is_due(task, now) else None
+
+    def won(self, task: Task) -> bool:
+        """Never: if its reply was lost, the task is due again later."""
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class MarkSpawned:
+    """Every sub-task of a round is stored."""
+
+    task_id: str
+    generation: int
+    round: int
+
+    def apply(self, task: Task, now: datetime) -> Task | None:
+        subtasks = task.subtasks
+        if subtasks is None or (task.generation, subtasks.round) != (self.generation, self.round):
+            return None
+        return task.evolve(spawn_at=None, subtasks=replace(subtasks, plan=None, plan_records=0))
+
+
+@dataclass(frozen=True, slots=True)
+class MarkReported:
+    """A count that followed the end of this sub-task is written into its parent."""
+
+    task_id: str
+    #: The generation that ended; a sub-task that was replayed and ended again meanwhile is still to be reported.
+    generation: int
+
+    def apply(self, task: Task, now: datetime) -> Task | None:
+        if task.generation != self.generation or task.report_at is None:
+            return None
+        return task.evolve(report_at=None)
+
+
+@dataclass(frozen=True, slots=True)
+class EndCascade:
+    """No sub-task is left that nobody waits for."""
+
+    task_id: str
+    #: When the cascade was due next as this one looked; another time says that there is more to cancel.
+    due: datetime
+
+    def apply(self, task: Task, now: datetime) -> Task | None:
+        return task.evolve(cascade_at=None) if task.cascade_at == self.due else None

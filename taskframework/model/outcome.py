@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from taskframework import frames
 from taskframework.errors import NonRetryableError, RetryableError, TaskframeworkError
-from taskframework.model.task import TaskError
+from taskframework.model.task import Subtasks, TaskError
 from taskframework.model.values import Json, fingerprint, in_one_line
 
 MAX_MESSAGE = 2_000
@@ -44,11 +44,25 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
+class Waits:
+    """The task code returned, and the task waits for the sub-tasks that it planned, for a signal, or for either."""
+
+    #: The round of sub-tasks that begins. None: the code planned none.
+    subtasks: Subtasks | None
+    #: The name of the signal. None: it waits for sub-tasks alone.
+    signal: str | None
+    #: How long for the signal; None: for ever.
+    timeout: timedelta | None
+    #: What `execute` returned, as plain JSON: the result if the policy is met and nothing resumes the task.
+    result: Json = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Released:
     """The worker stops; the attempt is handed back unfinished."""
 
 
-Outcome = Succeeded | Failed | Released
+Outcome = Succeeded | Failed | Waits | Released
 
 
 def classify(error: BaseException, retry_on: tuple[type[BaseException], ...] = ()) -> Failed:

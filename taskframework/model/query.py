@@ -71,6 +71,15 @@ class TaskFilter:
 
 
 @dataclass(frozen=True, slots=True)
+class RoundOfSubtasks:
+    """One round of the sub-tasks of a task."""
+
+    parent_id: str
+    generation: int
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
 class Page(Generic[Item]):
     """Some entries and where the next ones begin; `next_cursor` None means these were the last."""
 

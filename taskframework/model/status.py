@@ -12,10 +12,10 @@ class TaskStatus(StrEnum):
     QUEUED = "QUEUED"
     RUNNING = "RUNNING"
     RETRYING = "RETRYING"
-    WAITING = "WAITING"  # for its sub-tasks; not in this release
+    WAITING = "WAITING"  # for its sub-tasks or a signal
     BLOCKED = "BLOCKED"  # an earlier task of its ordered stream is not finished; not in this release
     COMPLETED = "COMPLETED"
-    COMPLETED_WITH_ERRORS = "COMPLETED_WITH_ERRORS"  # some sub-tasks failed; not in this release
+    COMPLETED_WITH_ERRORS = "COMPLETED_WITH_ERRORS"  # some sub-tasks failed, which its policy allows
     FAILED = "FAILED"  # not retryable
     DEAD_LETTER = "DEAD_LETTER"  # budget used, poison, or no handler
     CANCELLED = "CANCELLED"
@@ -31,7 +31,9 @@ ReachableStatus = Literal[
     TaskStatus.QUEUED,
     TaskStatus.RUNNING,
     TaskStatus.RETRYING,
+    TaskStatus.WAITING,
     TaskStatus.COMPLETED,
+    TaskStatus.COMPLETED_WITH_ERRORS,
     TaskStatus.FAILED,
     TaskStatus.DEAD_LETTER,
     TaskStatus.CANCELLED,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from datetime import datetime, timedelta
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import uuid_utils
 
@@ -13,8 +13,15 @@ from taskframework.model.shape import places_in, shape_of
 from taskframework.model.status import Priority, TaskStatus, lane_of
 from taskframework.model.values import Json
 
-#: The version of the documents that this release writes, and the newest that it claims. Newer tasks are postponed.
-SCHEMA_VERSION = 1
+#: The newest version of the documents that this release claims; newer tasks are postponed.
+SCHEMA_VERSION = 2
+#: What a new task is written as. A release that knows no more than this may run it.
+_FIRST_VERSION = 1
+#: What a sub-task is written as, and a task becomes when it waits: an older release would not report the one to its
+#: parent, and would run the wrong method of the other.
+FAMILY_VERSION = 2
+#: Which method of the task type the next attempt calls: `execute`, `on_subtasks_finished` or `on_signal`.
+Stage = Literal["execute", "resume", "signal"]
 HISTORY_LENGTH = 100
 ERRORS_KEPT = 5
 
@@ -73,22 +80,66 @@ class StepOutcome:
 
 @dataclass(frozen=True, slots=True)
 class ParentLink:
-    """Which task this one is a sub-task of."""
+    """Which task this one is a sub-task of: the generation and round in which the parent planned it, and its slot."""
 
     task_id: str
     generation: int
     slot: int
+    #: The rounds of a generation count from 1.
+    round: int = 1
+    #: How many tasks are above this one.
+    depth: int = 1
 
 
 @dataclass(frozen=True, slots=True)
-class SubtaskCounts:
-    """How far the sub-tasks of a waiting task are."""
+class Subtasks:
+    """The newest round of sub-tasks of a task, and how far it is by the last count."""
 
-    planned: int
-    plan: Json
-    done: int
-    succeeded: int
-    failed: int
+    #: How many there are; None while a batch is still open.
+    planned: int | None
+    #: What has yet to be inserted: `model.subtasks` says how it looks. None once every sub-task is there.
+    plan: Json = field(repr=False)
+    done: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    round: int = 1
+    #: When the round is decided and how, as `Policy.text`.
+    policy: str = "all_must_succeed"
+    #: Whether the task goes on in `on_subtasks_finished` when the policy is met.
+    resumes: bool = False
+    #: Records that hold a plan too large for this document; 0 if it is in `plan`.
+    plan_records: int = 0
+    #: Raised by each count that is written, so that an older count cannot overwrite a newer one.
+    report_serial: int = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether sub-tasks may still be alive, by the last count."""
+        return self.planned is None or self.done < self.planned
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """What somebody told the task. One key is one signal, however often it is sent."""
+
+    key: str
+    name: str
+    at: datetime
+    payload: Json = field(default=None, repr=False)
+    #: The task went on with it; the payload is gone then.
+    is_heard: bool = False
+    #: Nobody told it in time: the task goes on all the same.
+    timed_out: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SignalWait:
+    """Which signal a waiting task waits for, and until when."""
+
+    name: str
+    #: None: for ever.
+    until: datetime | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +147,7 @@ class Task:
     """One task. Immutable: a transition makes a new one. Its `repr` shows nothing of what the user gave or got."""
 
     task_id: str
-    schema_version: int = SCHEMA_VERSION
+    schema_version: int = _FIRST_VERSION
     task_type: str
     priority: str = Priority.NORMAL
     user_id: str
@@ -122,9 +173,15 @@ class Task:
     cancel: CancelRequest | None = None
     deadline: datetime | None = None
     parent: ParentLink | None = None
-    report_to_parent: bool = False
-    subtasks: SubtaskCounts | None = None
+    report_at: datetime | None = None
+    subtasks: Subtasks | None = None
     spawn_at: datetime | None = None
+    cascade_at: datetime | None = None
+    check_at: datetime | None = None
+    stage: Stage = "execute"
+    waits_for: SignalWait | None = None
+    signals: tuple[Signal, ...] = ()
+    woken_by: Signal | None = None
     no_handler: int = 0
     progress: Json = field(default=None, repr=False)
     progress_revision: int = 0

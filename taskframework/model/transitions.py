@@ -30,6 +30,9 @@ Group = Literal["claim", "settle", "reserve", "single"]
 #: How long the process that made an event has to publish it. After that the relay does.
 RELAY_AFTER = timedelta(seconds=5)
 
+#: How long the process that ended a sub-task has to report it to the parent. After that anyone does.
+REPORT_AFTER = timedelta(seconds=5)
+
 #: `cancel.by` of a cancel that the framework itself asked for because the deadline passed.
 DEADLINE = "deadline"
 DEADLINE_PASSED = "The deadline passed."
@@ -60,6 +63,16 @@ class Move(Transition, Protocol):
 
     #: The named point that the code passes right after the write.
     failpoint: ClassVar[str]
+
+
+class Alone:
+    """A write for itself. Nobody asks for it again, so none is recognised."""
+
+    __slots__ = ()
+    group: ClassVar[Group] = "single"
+
+    def won(self, task: Task) -> bool:
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +111,19 @@ def with_event(task: Task, event: str, now: datetime, *, worker_id: str | None =
 
 
 def at_rest(task: Task, status: TaskStatus, now: datetime) -> Task:
-    """The task in a status that nobody drives any more: no lease, no due time."""
+    """The task in a final status: nobody drives it any more, but its end is reported to its parent, and the sub-tasks
+    that it leaves behind are cancelled.
+    """
     return task.evolve(
         status=status,
         lease=None,
         next_dispatch_at=None,
         spawn_at=None,
-        finished_at=now if status.is_final else None,
-        report_to_parent=status.is_final and task.parent is not None,
+        check_at=None,
+        waits_for=None,
+        cascade_at=now if task.subtasks is not None and task.subtasks.is_open else task.cascade_at,
+        finished_at=now,
+        report_at=None if task.parent is None else now + REPORT_AFTER,
     )
 
 
@@ -190,7 +208,7 @@ class _OfAttempt:
 
 
 @dataclass(frozen=True, slots=True)
-class _Settlement(_OfAttempt):
+class AttemptEnd(_OfAttempt):
     """The end of an attempt. It leaves its claim id in the task, which recognises it when it is asked for again."""
 
     worker_id: str
@@ -241,7 +259,7 @@ class RecordStep(_OfAttempt):
 
 
 @dataclass(frozen=True, slots=True)
-class Complete(_Settlement):
+class Complete(AttemptEnd):
     """RUNNING → COMPLETED. A pending cancel does not stop it: the work was done."""
 
     failpoint: ClassVar[str] = "settle.after_write"
@@ -257,7 +275,7 @@ class Complete(_Settlement):
 
 
 @dataclass(frozen=True, slots=True)
-class Fail(_Settlement):
+class Fail(AttemptEnd):
     """RUNNING → RETRYING, FAILED, DEAD_LETTER or CANCELLED. The write decides, so that no cancel comes in between."""
 
     failpoint: ClassVar[str] = "settle.after_write"
@@ -286,7 +304,7 @@ class Fail(_Settlement):
 
 
 @dataclass(frozen=True, slots=True)
-class Release(_Settlement):
+class Release(AttemptEnd):
     """RUNNING → QUEUED: the worker hands an unfinished attempt back. It does not count as one."""
 
     failpoint: ClassVar[str] = "release.after_write"
@@ -295,12 +313,17 @@ class Release(_Settlement):
         if not self.fence.holds(task):
             return None
         released = task.evolve(last_claim_id=self.fence.claim_id, releases=task.releases + 1)
-        if task.cancel is not None:  # no claim accepts a task with a cancel: QUEUED, it would wait for ever
-            status = TaskStatus.CANCELLED
-            if task.cancel.by == DEADLINE:
-                status = TaskStatus.FAILED
-                error = framework_error("deadline", DEADLINE_PASSED, retryable=False, attempt=task.attempts, at=now)
-                released = with_error(released, error)
-            return with_event(at_rest(released, status, now), status.lower(), now, worker_id=self.worker_id)
+        if task.cancel is not None:
+            return ended_by_cancel(released, now, self.worker_id)
         queued = with_event(claimable_at(released, TaskStatus.QUEUED, now), "released", now, worker_id=self.worker_id)
         return queued.evolve(attempts=task.attempts - 1)  # only now: the event has to name this attempt
+
+
+def ended_by_cancel(task: Task, now: datetime, worker_id: str) -> Task:
+    """The end of a task with a cancel that has not finished its work; at rest with a cancel it would stay for ever."""
+    status = TaskStatus.CANCELLED
+    if task.cancel is not None and task.cancel.by == DEADLINE:
+        status = TaskStatus.FAILED
+        error = framework_error("deadline", DEADLINE_PASSED, retryable=False, attempt=task.attempts, at=now)
+        task = with_error(task, error)
+    return with_event(at_rest(task, status, now), status.lower(), now, worker_id=worker_id)

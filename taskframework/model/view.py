@@ -61,11 +61,11 @@ def error_view(error: TaskError | None) -> dict[str, Any] | None:
     }
 
 
-def subtasks_view(task: Task) -> dict[str, int] | None:
+def subtasks_view(task: Task) -> dict[str, int | None] | None:
     counts = task.subtasks
     if counts is None:
         return None
-    return {"planned": counts.planned, "done": counts.done, "succeeded": counts.succeeded, "failed": counts.failed}
+    return {name: getattr(counts, name) for name in ("round", "planned", "done", "succeeded", "failed", "cancelled")}
 
 
 def entry_view(entry: HistoryEntry) -> dict[str, Any]:

@@ -6,14 +6,14 @@ write. Its own clock decides every lease and due time.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
 from taskframework.model.drivers import Driver
 from taskframework.model.marks import Mark
-from taskframework.model.query import DeadMessage, Page, TaskFilter
+from taskframework.model.query import DeadMessage, Page, RoundOfSubtasks, TaskFilter
 from taskframework.model.records import Record
 from taskframework.model.scope import Scope
 from taskframework.model.status import Priority, TaskStatus
@@ -138,6 +138,28 @@ class TaskReads(Protocol):
         ...
 
 
+class SubtaskReads(Protocol):
+    """Looking at the sub-tasks of a task. Whoever may see the task may see them, so without a scope."""
+
+    async def count_subtasks(self, round: RoundOfSubtasks) -> Mapping[TaskStatus, int]:
+        """How many sub-tasks of a round are in each status, as a majority knows it; what is none is missing.
+
+        One look at an index: it costs the same for each sub-task, however many there are.
+        """
+        ...
+
+    async def list_subtasks(
+        self,
+        round: RoundOfSubtasks,
+        *,
+        limit: int,
+        after_slot: int = -1,
+        statuses: Collection[TaskStatus] | None = None,
+    ) -> Sequence[Task]:
+        """Sub-tasks of a round in slot order, from the first one after `after_slot`; only those in these statuses."""
+        ...
+
+
 class Repairs(Protocol):
     """Finding what was interrupted, what is wrong and what is over. Nobody's in particular, so without a scope."""
 
@@ -225,7 +247,7 @@ class Records(Protocol):
         ...
 
 
-class TaskStore(TaskWrites, Leases, TaskReads, Repairs, DeadMessages, Records, Protocol):
+class TaskStore(TaskWrites, Leases, TaskReads, SubtaskReads, Repairs, DeadMessages, Records, Protocol):
     """A database that holds tasks: what the parts above say, and its own life.
 
     Every method raises `StoreUnavailableError` when the database cannot be reached in time.

@@ -8,7 +8,7 @@ from datetime import timedelta
 from taskframework.errors import ValueNotStorableError
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
-from taskframework.model.task import ParentLink, SubtaskCounts, new_task_id
+from taskframework.model.task import ParentLink, Subtasks, new_task_id
 from taskframework.stores.base import Inserted, TaskStore
 from taskframework.testing.conformance.comparison import differences
 from taskframework.testing.conformance.store_suite import HOUR, StoreSuite, put, put_running, stored
@@ -27,7 +27,7 @@ class InsertCases(StoreSuite):
             idempotency_key="key",
             deadline=now + HOUR,
             parent=ParentLink(new_task_id(), 2, 7),
-            subtasks=SubtaskCounts(3, {"n": 3}, 1, 1, 0),
+            subtasks=Subtasks(3, {"n": 3}, 1, 1, 0),
             no_handler=2,
             purge_at=now + HOUR,
         )

@@ -13,7 +13,7 @@ from taskframework.model.task import (
     HistoryEntry,
     ParentLink,
     StepOutcome,
-    SubtaskCounts,
+    Subtasks,
     Task,
     new_claim_id,
     new_task_id,
@@ -24,7 +24,7 @@ from tests.unit.model.scenes import NOW, an_error, in_status, queued, running
 FULL = running(
     cancel=CancelRequest("alice", NOW, "why"),
     parent=ParentLink("parent", 1, 2),
-    subtasks=SubtaskCounts(3, {"a": 1}, 1, 1, 0),
+    subtasks=Subtasks(3, {"a": 1}, 1, 1, 0),
     error=an_error(),
     errors=(an_error(), an_error("again")),
     priority=Priority.LOW,
@@ -97,7 +97,8 @@ def test_the_public_view_keeps_what_is_internal_to_itself() -> None:
     assert "traceback" not in view["error"]
     assert view["attempt"] == 3
     assert view["parent_task_id"] == "parent"
-    assert view["subtasks"] == {"planned": 3, "done": 1, "succeeded": 1, "failed": 0}
+    counts = {"done": 1, "succeeded": 1, "failed": 0, "cancelled": 0}
+    assert view["subtasks"] == {"round": 1, "planned": 3, **counts}
     assert view["history"][0]["at"] == "2026-01-02T03:03:05.000Z"
     brief = public_view(FULL, whole=False)
     assert view.keys() - brief.keys() == {"parameters", "history"}

@@ -196,9 +196,9 @@ def test_the_last_errors_are_kept() -> None:
 
 def test_a_sub_task_reports_only_when_it_is_final() -> None:
     parent = ParentLink("parent", 0, 0)
-    assert applied(Complete(FENCE, "worker-1", 1), running(parent=parent)).report_to_parent
-    assert not applied(Complete(FENCE, "worker-1", 1), running()).report_to_parent
-    assert not applied(FAIL, running(parent=parent)).report_to_parent
+    assert applied(Complete(FENCE, "worker-1", 1), running(parent=parent)).report_at
+    assert not applied(Complete(FENCE, "worker-1", 1), running()).report_at
+    assert not applied(FAIL, running(parent=parent)).report_at
 
 
 def test_a_release_gives_the_attempt_back() -> None:

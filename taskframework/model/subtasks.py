@@ -1,0 +1,160 @@
+"""Sub-tasks: the policies that decide a round, the plan of one, and the tasks it becomes.
+
+A plan is JSON: a list of groups `{"task_type", "priority", "max_attempts", "items"}`, each item the parameters of one
+sub-task and their hash. The slots count through all groups.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Self
+
+from taskframework.model.status import DEAD, FINAL, TaskStatus
+from taskframework.model.task import FAMILY_VERSION, ParentLink, Task, first_state
+from taskframework.model.values import Json
+
+#: Sub-tasks of one round: as many as one upload of a batch may have.
+MAX_SUBTASKS = 100_000
+#: Tasks above one task. Each level doubles the time of a cancel from the top; nobody was seen to need more.
+MAX_DEPTH = 16
+#: The namespace of the ids of sub-tasks; any fixed one will do, but it must never change.
+_IDS = uuid.UUID("b1d5e2a4-1c1b-5a8e-9d57-3f0f6a1f2c77")
+_AT_LEAST = re.compile(r"at_least\(([1-9][0-9]{0,5})\)")
+
+
+class Verdict(enum.Enum):
+    """How a round of sub-tasks was decided."""
+
+    MET = "met"
+    MET_WITH_ERRORS = "met with errors"
+    NOT_MET = "not met"
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How many sub-tasks of a round are over, and how they ended."""
+
+    succeeded: int = 0
+    failed: int = 0
+    cancelled: int = 0
+
+    @property
+    def done(self) -> int:
+        return self.succeeded + self.failed + self.cancelled
+
+    @classmethod
+    def of(cls, by_status: Mapping[TaskStatus, int]) -> Self:
+        """The counts, from the numbers of sub-tasks in each status."""
+        failed = sum(by_status.get(status, 0) for status in DEAD)
+        cancelled = by_status.get(TaskStatus.CANCELLED, 0)
+        done = sum(by_status.get(status, 0) for status in FINAL)
+        return cls(done - failed - cancelled, failed, cancelled)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """When a round of sub-tasks is decided: `all_must_succeed`, `allow_failures`, `first_success` or `at_least(n)`."""
+
+    text: str
+
+    @classmethod
+    def parse(cls, text: object) -> Self:
+        """Read a policy.
+
+        Raises:
+            ValueError: if it is none.
+        """
+        if isinstance(text, str) and (text in _NAMES or _AT_LEAST.fullmatch(text)):
+            return cls(text)
+        raise ValueError(f"must be {', '.join(_NAMES)} or at_least(n)")
+
+    def verdict(self, planned: int, counts: Counts) -> Verdict | None:
+        """What these counts decide; None if the rest matters still."""
+        bad = counts.failed + counts.cancelled
+        if self.text == "allow_failures":
+            if counts.done < planned:
+                return None
+            return Verdict.MET_WITH_ERRORS if bad else Verdict.MET
+        needed = self.needed(planned)
+        if counts.succeeded >= needed:
+            return Verdict.MET
+        return Verdict.NOT_MET if planned - bad < needed else None
+
+    def needed(self, planned: int) -> int:
+        """How many have to succeed for it to be met, if it is not `allow_failures`."""
+        if (match := _AT_LEAST.fullmatch(self.text)) is not None:
+            return int(match[1])
+        return 1 if self.text == "first_success" else planned
+
+
+_NAMES = ("all_must_succeed", "allow_failures", "first_success")
+
+
+def at_least(number: int) -> str:
+    """The policy of a task that needs this many of its sub-tasks to succeed.
+
+    Raises:
+        ValueError: if it is not a number from 1 to 999,999.
+    """
+    return Policy.parse(f"at_least({number})").text
+
+
+def subtask_id(parent_id: str, generation: int, round: int, slot: int) -> str:
+    """The id of a sub-task: the same whoever inserts it, and however often."""
+    return str(uuid.uuid5(_IDS, f"{parent_id}/{generation}/{round}/{slot}"))
+
+
+def planned_tasks(
+    parent: Task, plan: list[dict[str, Any]], now: datetime, dispatch_after: timedelta, *, first_slot: int = 0
+) -> Iterator[Task]:
+    """The sub-tasks of a plan, in slot order.
+
+    Args:
+        parent: the task that planned them, as it waits.
+        plan: the groups.
+        now: the store's time.
+        dispatch_after: as in the submission service.
+        first_slot: the slot of the first item.
+    """
+    slot = first_slot
+    for group in plan:
+        for parameters, parameters_hash in group["items"]:
+            yield subtask_of(parent, slot, group, parameters, parameters_hash, now, dispatch_after)
+            slot += 1
+
+
+def subtask_of(
+    parent: Task,
+    slot: int,
+    group: Mapping[str, Any],
+    parameters: Json,
+    parameters_hash: str,
+    now: datetime,
+    dispatch_after: timedelta,
+) -> Task:
+    """One sub-task of the present round, as it is stored first."""
+    subtasks = parent.subtasks
+    assert subtasks is not None, "only a task with sub-tasks has a round of them"
+    depth = parent.parent.depth + 1 if parent.parent else 1
+    return Task.new(
+        task_id=subtask_id(parent.task_id, parent.generation, subtasks.round, slot),
+        schema_version=FAMILY_VERSION,
+        task_type=group["task_type"],
+        priority=group["priority"],
+        max_attempts=group["max_attempts"],
+        user_id=parent.user_id,
+        correlation_id=parent.correlation_id,
+        traceparent=parent.traceparent,
+        parameters=parameters,
+        parameters_hash=parameters_hash,
+        parent=ParentLink(parent.task_id, parent.generation, slot, subtasks.round, depth),
+        not_before=now,
+        created_at=now,
+        updated_at=now,
+        **first_state(now, now, dispatch_after),
+    )

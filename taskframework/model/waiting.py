@@ -1,0 +1,264 @@
+"""The moves into WAITING and out of it: wait, count the sub-tasks, hear a signal, be woken."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any, ClassVar
+
+from taskframework.model import drivers
+from taskframework.model.scope import Scope
+from taskframework.model.status import LIVE, TaskStatus
+from taskframework.model.subtasks import Counts, Policy, Verdict
+from taskframework.model.task import FAMILY_VERSION, Signal, SignalWait, Stage, Subtasks, Task
+from taskframework.model.transitions import (
+    Alone,
+    AttemptEnd,
+    at_rest,
+    claimable_at,
+    ended_by_cancel,
+    framework_error,
+    with_error,
+    with_event,
+)
+from taskframework.model.values import Json
+
+#: When a waiting task is looked at although nothing was heard of it: what it waits for may have come unnoticed, by the
+#: hand of a release that knows of no parents. Rare, since a look is a count and there may be very many that wait.
+LOOK_AGAIN = timedelta(minutes=30)
+#: How long the process that planned sub-tasks has to store them, and any other once it has begun.
+SPAWN_AFTER = timedelta(seconds=5)
+MAX_SIGNALS = 100
+
+SUBTASKS_FAILED = (
+    "The sub-tasks did not meet {policy}: {succeeded} succeeded, {failed} failed, {cancelled} were cancelled."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Wait(AttemptEnd):
+    """RUNNING → WAITING for sub-tasks, for a signal, or for whichever comes first. A task with a cancel ends instead.
+
+    The plan of the sub-tasks is part of this write: nothing of it exists before, and an attempt that failed planned
+    nothing.
+    """
+
+    failpoint: ClassVar[str] = "settle.after_write"
+    #: The round that begins; its number is set by the write.
+    subtasks: Subtasks | None
+    signal: str | None
+    #: How long to wait for the signal; None: for ever.
+    timeout: timedelta | None
+    #: What the task has for a result if its sub-tasks meet the policy and nothing resumes it.
+    result: Json = field(repr=False)
+
+    def apply(self, task: Task, now: datetime) -> Task | None:
+        if not self.fence.holds(task):
+            return None
+        settled = task.evolve(last_claim_id=self.fence.claim_id)
+        if task.cancel is not None:
+            return ended_by_cancel(settled, now, self.worker_id)
+        waits_for = None
+        if self.signal is not None:
+            waits_for = SignalWait(self.signal, None if self.timeout is None else now + self.timeout)
+        waiting = settled.evolve(
+            status=TaskStatus.WAITING,
+            schema_version=FAMILY_VERSION,
+            lease=None,
+            subtasks=self._round_after(task),
+            spawn_at=None if self.subtasks is None else now + SPAWN_AFTER,
+            waits_for=waits_for,
+            check_at=_next_look(task, waits_for, now),
+            result=self.result,
+            error=None,
+        )
+        data = {"subtasks": self.subtasks and self.subtasks.planned, "signal": self.signal}
+        return with_event(waiting, "waiting", now, worker_id=self.worker_id, data=data)
+
+    def _round_after(self, task: Task) -> Subtasks | None:
+        if self.subtasks is None:
+            return task.subtasks
+        return replace(self.subtasks, round=1 if task.subtasks is None else task.subtasks.round + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class CountSubtasks(Alone):
+    """A count of the sub-tasks is written into the parent; if it decides the round, the parent goes on or ends with it.
+
+    Of two counts the one that was begun earlier is refused if the other is written already (`report_serial`): the
+    reporter counts again.
+    """
+
+    failpoint: ClassVar[str] = "report.after_write"
+    task_id: str
+    generation: int
+    round: int
+    report_serial: int
+    policy: str
+    resumes: bool
+    counts: Counts
+    verdict: Verdict | None
+
+    @classmethod
+    def of(cls, parent: Task, counts: Counts) -> CountSubtasks:
+        """The move for counts that were made after the parent was read."""
+        subtasks = parent.subtasks
+        assert subtasks is not None, "only a task with sub-tasks is counted"
+        verdict = None if subtasks.planned is None else Policy(subtasks.policy).verdict(subtasks.planned, counts)
+        return cls(
+            parent.task_id,
+            parent.generation,
+            subtasks.round,
+            subtasks.report_serial,
+            subtasks.policy,
+            subtasks.resumes,
+            counts,
+            verdict,
+        )
+
+    def apply(self, task: Task, now: datetime) -> Task | None:
+        subtasks = task.subtasks
+        if (
+            task.status is not TaskStatus.WAITING
+            or subtasks is None
+            or (task.generation, subtasks.round, subtasks.report_serial)
+            != (self.generation, self.round, self.report_serial)
+        ):
+            return None
+        counted = task.evolve(
+            subtasks=replace(
+                subtasks,
+                done=self.counts.done,
+                succeeded=self.counts.succeeded,
+                failed=self.counts.failed,
+                cancelled=self.counts.cancelled,
+                report_serial=subtasks.report_serial + 1,
+            )
+        )
+        if self.verdict is None:
+            return counted.evolve(
+                check_at=_next_look(task, task.waits_for, now),
+                progress_revision=task.progress_revision + 1,
+                revision=task.revision + 1,
+                updated_at=now,
+            )
+        if self.verdict is not Verdict.NOT_MET and self.resumes:
+            return resumed(counted, "resume", now, self.data)
+        return self._ended(counted, now)
+
+    @property
+    def status(self) -> TaskStatus:
+        """What the parent ends as if nothing resumes it."""
+        return _ENDS[self.verdict] if self.verdict is not None else TaskStatus.WAITING
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """What the history says of it."""
+        return {name: getattr(self.counts, name) for name in ("succeeded", "failed", "cancelled")}
+
+    @property
+    def message(self) -> str:
+        """Why the parent failed."""
+        return SUBTASKS_FAILED.format(policy=self.policy, **self.data)
+
+    def _ended(self, counted: Task, now: datetime) -> Task:
+        ended = at_rest(counted, self.status, now)
+        if self.status is TaskStatus.FAILED:
+            error = framework_error("subtasks_failed", self.message, retryable=False, attempt=counted.attempts, at=now)
+            ended = with_error(ended, error).evolve(result=None)
+        return with_event(ended, self.status.lower(), now, data=self.data)
+
+
+_ENDS = {
+    Verdict.MET: TaskStatus.COMPLETED,
+    Verdict.MET_WITH_ERRORS: TaskStatus.COMPLETED_WITH_ERRORS,
+    Verdict.NOT_MET: TaskStatus.FAILED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SendSignal(Alone):
+    """A live task is told something: it resumes if it waits for that, else it keeps the signal until it does.
+
+    The same key again is the same signal and changes nothing.
+    """
+
+    failpoint: ClassVar[str] = "signal.after_write"
+    task_id: str
+    scope: Scope
+    key: str
+    name: str
+    payload: Json = field(repr=False)
+
+    def apply(self, task: Task, now: datetime) -> Task | None:
+        if task.status not in LIVE or not self.scope.covers(task.user_id):
+            return None
+        if len(task.signals) >= MAX_SIGNALS or any(signal.key == self.key for signal in task.signals):
+            return None
+        told = task.evolve(signals=(*task.signals, Signal(self.key, self.name, now, self.payload)))
+        if task.status is TaskStatus.WAITING and task.waits_for is not None and task.waits_for.name == self.name:
+            return with_kept_signal(told, now)
+        return with_event(told, "signalled", now, data={"signal": self.name, "key": self.key})
+
+
+@dataclass(frozen=True, slots=True)
+class Wake(Alone):
+    """A waiting task whose signal is there already, or is late, goes on; any other is looked at again later."""
+
+    failpoint: ClassVar[str] = "wake.after_write"
+    task_id: str
+
+    def apply(self, task: Task, now: datetime) -> Task | None:
+        if not drivers.CHECK.is_due(task, now):
+            return None
+        if task.waits_for is not None:
+            if _kept(task) is not None:
+                return with_kept_signal(task, now)
+            if task.waits_for.until is not None and task.waits_for.until <= now:
+                late = Signal("", task.waits_for.name, now, timed_out=True)
+                data = {"signal": late.name, "timed_out": True}
+                return resumed(task.evolve(woken_by=late), "signal", now, data)
+        return task.evolve(check_at=_next_look(task, task.waits_for, now), revision=task.revision + 1)
+
+
+def with_kept_signal(task: Task, now: datetime) -> Task:
+    """The task goes on with the signal that it waits for, which is among those it has.
+
+    The signal stays in the list without its payload, so that its key is known.
+    """
+    kept = _kept(task)
+    assert kept is not None, "asked for by whoever has seen it"
+    heard = replace(kept, payload=None, is_heard=True)
+    signals = tuple(heard if signal is kept else signal for signal in task.signals)
+    return resumed(task.evolve(signals=signals, woken_by=kept), "signal", now, {"signal": kept.name, "key": kept.key})
+
+
+def _kept(task: Task) -> Signal | None:
+    """The first signal that the task waits for and has not heard yet."""
+    name = task.waits_for.name if task.waits_for else None
+    return next((signal for signal in task.signals if signal.name == name and not signal.is_heard), None)
+
+
+def resumed(task: Task, stage: Stage, now: datetime, data: Json) -> Task:
+    """WAITING → QUEUED, to be run in another method, with a whole budget of attempts. Sub-tasks that are still alive
+    are not waited for any more, so they are cancelled.
+    """
+    queued = claimable_at(task, TaskStatus.QUEUED, now).evolve(
+        stage=stage,
+        attempts=0,
+        crashes=0,
+        releases=0,
+        spawn_at=None,
+        check_at=None,
+        waits_for=None,
+        cascade_at=now if task.subtasks is not None and task.subtasks.is_open else task.cascade_at,
+    )
+    return with_event(queued, "resumed", now, data=data)
+
+
+def _next_look(task: Task, wait: SignalWait | None, now: datetime) -> datetime:
+    """When somebody has to look at a waiting task: at once if its signal is there already."""
+    if wait is not None and any(signal.name == wait.name and not signal.is_heard for signal in task.signals):
+        return now
+    until = wait.until if wait is not None else None
+    return now + LOOK_AGAIN if until is None else min(until, now + LOOK_AGAIN)
