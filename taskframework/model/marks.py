@@ -160,8 +160,8 @@ class PostponeRelay:
 
 
 @dataclass(frozen=True, slots=True)
-class Reserve:
-    """A repair is about to do what a driver is due for: the others leave the task alone for `delay`.
+class MoveDriver:
+    """The time of a driver is moved, if it is still the one that was read: of several processes one does the work.
 
     A transition, since the winner reads the task it won.
     """
@@ -169,13 +169,18 @@ class Reserve:
     group: ClassVar[Group] = "single"
     task_id: str
     driver: Driver
-    delay: timedelta
+    #: The time that was read.
+    due: datetime
+    #: How long other processes leave the task alone; None: the work is done, and nothing is due any more.
+    delay: timedelta | None
 
     def apply(self, task: Task, now: datetime) -> Task | None:
-        return task.evolve(**{self.driver.field: now + self.delay}) if self.driver.is_due(task, now) else None
+        if getattr(task, self.driver.field) != self.due:
+            return None
+        return task.evolve(**{self.driver.field: None if self.delay is None else now + self.delay})
 
     def won(self, task: Task) -> bool:
-        """Never: if its reply was lost, the task is due again later."""
+        """Never: if the reply was lost, the task is due again later."""
         return False
 
 
@@ -206,15 +211,3 @@ class MarkReported:
         if task.generation != self.generation or task.report_at is None:
             return None
         return task.evolve(report_at=None)
-
-
-@dataclass(frozen=True, slots=True)
-class EndCascade:
-    """No sub-task is left that nobody waits for."""
-
-    task_id: str
-    #: When the cascade was due next as this one looked; another time says that there is more to cancel.
-    due: datetime
-
-    def apply(self, task: Task, now: datetime) -> Task | None:
-        return task.evolve(cascade_at=None) if task.cascade_at == self.due else None
