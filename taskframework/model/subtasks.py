@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import re
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Self
@@ -110,21 +110,26 @@ def subtask_id(parent_id: str, generation: int, round: int, slot: int) -> str:
 
 
 def planned_tasks(
-    parent: Task, plan: list[dict[str, Any]], now: datetime, dispatch_after: timedelta, *, first_slot: int = 0
+    parent: Task,
+    plan: list[dict[str, Any]],
+    now: Callable[[], datetime],
+    dispatch_after: timedelta,
+    *,
+    first_slot: int = 0,
 ) -> Iterator[Task]:
     """The sub-tasks of a plan, in slot order.
 
     Args:
         parent: the task that planned them, as it waits.
         plan: the groups.
-        now: the store's time.
+        now: tells the store's time; asked for each, since a large plan takes a while.
         dispatch_after: as in the submission service.
         first_slot: the slot of the first item.
     """
     slot = first_slot
     for group in plan:
         for parameters, parameters_hash in group["items"]:
-            yield subtask_of(parent, slot, group, parameters, parameters_hash, now, dispatch_after)
+            yield subtask_of(parent, slot, group, parameters, parameters_hash, now(), dispatch_after)
             slot += 1
 
 

@@ -118,6 +118,11 @@ class Subtasks:
         """Whether sub-tasks may still be alive, by the last count."""
         return self.planned is None or self.done < self.planned
 
+    @property
+    def is_being_stored(self) -> bool:
+        """Whether some sub-tasks of the plan may not be there yet."""
+        return self.plan is not None or self.plan_records > 0
+
 
 @dataclass(frozen=True, slots=True)
 class Signal:

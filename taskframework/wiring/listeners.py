@@ -5,12 +5,17 @@ from __future__ import annotations
 from taskframework.aggregation.state_aggregator import StateAggregatorService
 from taskframework.model.events import (
     AttemptFinished,
+    TaskCancelledEvent,
     TaskCancelRequestedEvent,
+    TaskCompletedEvent,
     TaskEvent,
+    TaskFailedEvent,
     TaskReleasedEvent,
     TaskReplayedEvent,
+    TaskResumedEvent,
     TaskRetryingEvent,
     TaskSubmittedEvent,
+    TaskWaitingEvent,
 )
 from taskframework.observability import task_log
 from taskframework.wiring.process_services import ProcessServices
@@ -22,10 +27,21 @@ def register_listeners(process: ProcessServices) -> None:
     aggregator = StateAggregatorService(process.services.moves)
     bus.listen(AttemptFinished, aggregator.hear, name="state_aggregator", must_succeed=True)
     if process.dispatches:
-        for claimable in (TaskSubmittedEvent, TaskRetryingEvent, TaskReleasedEvent, TaskReplayedEvent):
+        for claimable in (
+            TaskSubmittedEvent,
+            TaskRetryingEvent,
+            TaskReleasedEvent,
+            TaskReplayedEvent,
+            TaskResumedEvent,
+        ):
             bus.listen(claimable, process.producer.hear, name="producer")
     if process.worker is not None:
         bus.listen(TaskCancelRequestedEvent, process.worker.heartbeat.hear, name="heartbeat")
+    bus.listen(TaskWaitingEvent, process.spawner.hear, name="spawner")
+    for left in (TaskCompletedEvent, TaskFailedEvent, TaskCancelledEvent, TaskResumedEvent):
+        bus.listen(left, process.cascade.hear, name="cascade")
+    for over in (TaskCompletedEvent, TaskFailedEvent, TaskCancelledEvent):
+        bus.listen(over, process.reporter.hear, name="reporter")
     bus.listen(TaskEvent, process.bridge.hear, name="bridge")
     process.metrics.listen(bus)
     task_log.listen(bus)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from taskframework.aggregation.cascade import Cascade
+from taskframework.aggregation.parents import SubtaskReporter
+from taskframework.aggregation.spawner import Spawner
 from taskframework.brokers.base import Broker
 from taskframework.events.bridge import ExternalEventBridge
 from taskframework.events.publisher import TaskEventPublisher
@@ -43,6 +46,9 @@ def _without_worker_and_repairs(services: StoreServices, broker: Broker, *, exec
         services=services,
         broker=broker,
         producer=TaskMessageProducer(store, broker, clock, _dispatch_policy(services), topology.doubt),
+        spawner=Spawner(store, services.bus, services.dispatch_after),
+        reporter=SubtaskReporter(store, services.moves, clock),
+        cascade=Cascade(store, services.moves),
         bridge=ExternalEventBridge(store, TaskEventPublisher(broker, metrics.published.add), settings.app.source),
         collector=DeadLetterCollector(store, broker),
         topology=topology,

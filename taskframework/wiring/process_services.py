@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from taskframework.aggregation.cascade import Cascade
+from taskframework.aggregation.parents import SubtaskReporter
+from taskframework.aggregation.spawner import Spawner
 from taskframework.brokers.base import Broker
 from taskframework.events.bridge import ExternalEventBridge
 from taskframework.model.retry import RetryPolicy
@@ -28,6 +31,9 @@ class ProcessServices:
     services: StoreServices
     broker: Broker
     producer: TaskMessageProducer
+    spawner: Spawner
+    reporter: SubtaskReporter
+    cascade: Cascade
     bridge: ExternalEventBridge
     collector: DeadLetterCollector
     topology: TopologyRepair

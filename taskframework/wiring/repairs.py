@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from taskframework.operations.health import Health
 from taskframework.recovery.loop import RepairLoop
+from taskframework.recovery.parents import ParentRepair
 from taskframework.recovery.reaper import Reaper
 from taskframework.recovery.relay import Relay
 from taskframework.recovery.retention import Retention
@@ -17,7 +18,7 @@ from taskframework.wiring.process_services import ProcessServices
 _RETENTION_INTERVAL = timedelta(minutes=1)
 _TOPOLOGY_INTERVAL = timedelta(seconds=2)
 #: Without these a process does not keep what it promises.
-_ESSENTIAL = frozenset({"sweep", "expire", "reap", "relay"})
+_ESSENTIAL = frozenset({"sweep", "expire", "reap", "relay", "parents"})
 
 _Look = Callable[[], Awaitable[bool]]
 
@@ -54,6 +55,8 @@ def _looks(process: ProcessServices) -> Iterator[tuple[str, _Look, timedelta]]:
     # Twice as often as the grace is long: lease, grace and a look together must not take longer than lease + 10 s.
     yield "reap", _reaper(process).reap, settings.worker.lease_grace / 2
     yield "relay", Relay(store, broker, process.bridge, batch).relay, recovery.relay_interval
+    parents = ParentRepair(store, services.moves, process.spawner, process.reporter, process.cascade, batch)
+    yield "parents", parents.look, recovery.sweep_interval
     yield "retention", retention.purge, _RETENTION_INTERVAL
 
 

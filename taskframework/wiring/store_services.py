@@ -31,6 +31,8 @@ class StoreServices:
     submission: TaskSubmissionService
     tasks: TaskOperations
     dead_letters: DeadLetterOperations
+    #: How long the process that stored a task has to dispatch it.
+    dispatch_after: timedelta
 
 
 def build_store_services(
@@ -59,4 +61,6 @@ def build_store_services(
     )
     tasks = TaskOperations(store, moves, dispatch_after)
     dead_letters = DeadLetterOperations(store, tasks)
-    return StoreServices(settings, registry, clock, bus, store, moves, types, submission, tasks, dead_letters)
+    return StoreServices(
+        settings, registry, clock, bus, store, moves, types, submission, tasks, dead_letters, dispatch_after
+    )

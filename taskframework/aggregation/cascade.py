@@ -1,0 +1,113 @@
+"""The cascade: cancels the sub-tasks that nobody waits for any more.
+
+A parent that ended, or went on before all of its sub-tasks had ended, says so by `cascade_at`. A sub-task that is
+cancelled and has sub-tasks itself does the same, so that whole trees end, level by level.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from datetime import timedelta
+
+from taskframework import failpoint
+from taskframework.background import Background
+from taskframework.errors import StoreError
+from taskframework.model.drivers import CASCADE
+from taskframework.model.events import TaskEvent
+from taskframework.model.interventions import Cancel
+from taskframework.model.marks import MarkSpawned, MoveDriver
+from taskframework.model.query import RoundOfSubtasks
+from taskframework.model.scope import EVERYONE
+from taskframework.model.status import LIVE, TaskStatus
+from taskframework.model.task import Task
+from taskframework.moves import TaskMoves
+from taskframework.stores.base import TaskStore
+
+logger = logging.getLogger(__name__)
+
+#: Sub-tasks that are cancelled together.
+_TOGETHER = 500
+#: How long other processes leave a parent alone whose sub-tasks this one cancels. Each step begins it anew.
+_IN_HAND = timedelta(seconds=30)
+#: A process that was storing a plan when its parent ended may store some more of it: so long is looked for that.
+_LATE_SPAWN = timedelta(minutes=1)
+_LOOK_AGAIN = timedelta(seconds=5)
+#: `cancel.by` of a cancel that comes from the parent.
+BY_PARENT = "parent"
+
+
+class Cascade:
+    """Cancels what is left of a round of sub-tasks."""
+
+    def __init__(self, store: TaskStore, moves: TaskMoves) -> None:
+        self._store = store
+        self._moves = moves
+        self._cancelling = Background()
+
+    def hear(self, event: TaskEvent) -> None:
+        """Listener for the moves after which a parent does not wait any more."""
+        if event.task.cascade_at is not None:
+            self._cancelling.start(self._cancel_heard(event.task), contextvars.Context())
+
+    async def finished(self) -> None:
+        """Wait until what was heard is cancelled, or left to the repair."""
+        await self._cancelling.finished()
+
+    async def take(self, parent: Task) -> None:
+        """Cancel the sub-tasks of a parent that it does not wait for, if no other process is about to.
+
+        Raises:
+            StoreError: if some could not be cancelled; the parent is due again later.
+        """
+        held = await self._hold(parent, _IN_HAND)
+        for round in _left_rounds(parent):
+            after = -1
+            while held is not None:
+                live = await self._store.list_subtasks(round, limit=_TOGETHER, after_slot=after, statuses=LIVE)
+                if not live:
+                    break
+                await asyncio.gather(*(self._cancel(subtask, held) for subtask in live))
+                await failpoint.reached("cascade.after_cancel")
+                after = max(subtask.parent.slot for subtask in live if subtask.parent is not None)
+                held = await self._hold(held, _IN_HAND)
+        if held is not None:
+            await self._end(held)
+
+    async def _cancel_heard(self, parent: Task) -> None:
+        try:
+            await self.take(parent)
+        except StoreError as error:
+            logger.info("the sub-tasks of task %s are cancelled by the repair: %s", parent.task_id, error.message)
+        except Exception:
+            logger.exception("the sub-tasks of task %s are cancelled by the repair", parent.task_id)
+
+    async def _cancel(self, subtask: Task, parent: Task) -> None:
+        if subtask.cancel is None:
+            reason = f"its parent is {parent.status}" if parent.status.is_final else "its parent went on without it"
+            await self._moves.repair(Cancel(subtask.task_id, EVERYONE, BY_PARENT, reason))
+
+    async def _hold(self, parent: Task, delay: timedelta | None) -> Task | None:
+        if parent.cascade_at is None:
+            return None
+        return await self._store.apply(MoveDriver(parent.task_id, CASCADE, parent.cascade_at, delay))
+
+    async def _end(self, parent: Task) -> None:
+        """Nothing is left to cancel now; if the plan was being stored when the parent ended, look again for a while."""
+        subtasks = parent.subtasks
+        if subtasks is not None and subtasks.is_being_stored and parent.status is not TaskStatus.WAITING:
+            if self._store.now() < (parent.finished_at or parent.updated_at) + _LATE_SPAWN:
+                await self._hold(parent, _LOOK_AGAIN)
+                return
+            await self._store.mark(MarkSpawned(parent.task_id, parent.generation, subtasks.round))
+        await self._hold(parent, None)
+
+
+def _left_rounds(parent: Task) -> list[RoundOfSubtasks]:
+    """The rounds that the parent does not wait for: all but the present one while it waits, the newest first."""
+    if parent.subtasks is None:
+        return []
+    newest = parent.subtasks.round - (parent.status is TaskStatus.WAITING)
+    oldest = 1 if parent.status.is_final else max(1, newest - 1)  # what is older was cancelled when it was left
+    return [RoundOfSubtasks(parent.task_id, parent.generation, number) for number in range(newest, oldest - 1, -1)]

@@ -1,0 +1,143 @@
+"""The reporter: counts the sub-tasks of a parent when some have ended, and writes the count into the parent.
+
+Nothing is ever added up, so nothing can be counted twice or be forgotten. What keeps it true is the order: the reporter
+knows of ends, counts, writes the count into the parent if nobody wrote another one meanwhile, and only then clears the
+markers of the ends that it knew of. So some count follows the last end of all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from taskframework import failpoint
+from taskframework.background import Background, end
+from taskframework.clock import Clock
+from taskframework.errors import StoreError
+from taskframework.model.events import TaskEvent
+from taskframework.model.marks import MarkReported
+from taskframework.model.query import RoundOfSubtasks
+from taskframework.model.scope import EVERYONE
+from taskframework.model.status import TaskStatus
+from taskframework.model.subtasks import Counts
+from taskframework.model.task import Task
+from taskframework.model.waiting import CountSubtasks
+from taskframework.moves import TaskMoves
+from taskframework.stores.base import TaskStore
+
+logger = logging.getLogger(__name__)
+
+#: The pause after a count is so many times as long as the count took: counting takes a twentieth of one processor at
+#: most, and a sub-task costs the same whether it is one of a hundred or of a hundred thousand.
+_PAUSE_FACTOR = 20
+#: Seconds. No pause is shorter, so that a parent of quick sub-tasks is written five times a second at most.
+_SHORTEST_PAUSE = 0.2
+#: How often a count is begun anew because another process wrote one meanwhile. Beyond that the repair takes it up.
+_TRIES = 20
+
+
+@dataclass(slots=True)
+class _Reported:
+    """What is known of one parent's sub-tasks and not reported yet."""
+
+    #: The generation in which each of them ended.
+    ended: dict[str, int] = field(default_factory=dict)
+    #: How many had not ended by the last count; None: not counted yet.
+    missing: int | None = None
+    #: Set when, as far as this process knows, the last one has ended: then nobody waits for the end of the pause.
+    is_last: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class SubtaskReporter:
+    """Reports the ends of sub-tasks to their parents."""
+
+    def __init__(self, store: TaskStore, moves: TaskMoves, clock: Clock) -> None:
+        self._store = store
+        self._moves = moves
+        self._clock = clock
+        self._parents: dict[str, _Reported] = {}
+        self._reporting = Background()
+
+    def hear(self, event: TaskEvent) -> None:
+        """Listener for the ends of tasks. Also the repair's way in, through `take`."""
+        self.take(event.task)
+
+    def take(self, task: Task) -> None:
+        """Report the end of a sub-task soon."""
+        if task.parent is None or task.report_at is None:
+            return
+        reported = self._parent(task.parent.task_id)
+        reported.ended[task.task_id] = task.generation
+        if reported.missing is not None and len(reported.ended) >= reported.missing:
+            reported.is_last.set()
+
+    def look_at(self, parent_id: str) -> None:
+        """Count the sub-tasks of a parent soon, although nothing was heard of them."""
+        self._parent(parent_id)
+
+    async def finished(self) -> None:
+        """Wait until what was heard is reported, or left to the repair; pauses end at once."""
+        for reported in self._parents.values():
+            reported.is_last.set()
+        await self._reporting.finished()
+
+    def _parent(self, parent_id: str) -> _Reported:
+        if parent_id not in self._parents:
+            self._parents[parent_id] = _Reported()
+            self._reporting.start(self._report_all(parent_id), contextvars.Context())
+        return self._parents[parent_id]
+
+    async def _report_all(self, parent_id: str) -> None:
+        reported = self._parents[parent_id]
+        try:
+            while True:
+                began = self._clock.monotonic()
+                ended, reported.ended = reported.ended, {}
+                reported.is_last.clear()
+                reported.missing = await self._report(parent_id, ended)
+                await self._pause(reported, self._clock.monotonic() - began)
+                if not reported.ended:
+                    return
+        except StoreError as error:
+            logger.info("sub-tasks of task %s are left to the repair: %s", parent_id, error.message)
+        except Exception:
+            logger.exception("sub-tasks of task %s are left to the repair", parent_id)
+        finally:
+            del self._parents[parent_id]
+
+    async def _pause(self, reported: _Reported, took: float) -> None:
+        pause = asyncio.ensure_future(self._clock.sleep(max(_SHORTEST_PAUSE, _PAUSE_FACTOR * took)))
+        last = asyncio.ensure_future(reported.is_last.wait())
+        try:
+            await asyncio.wait([pause, last], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await end(pause, last)
+
+    async def _report(self, parent_id: str, ended: Mapping[str, int]) -> int | None:
+        """Count, write the count, and clear the markers of those that were known to have ended before.
+
+        Returns:
+            How many have not ended yet; None if the parent does not wait for them.
+        """
+        missing = await self._count(parent_id)
+        await failpoint.reached("report.before_clear")
+        if ended:
+            await self._store.mark(*(MarkReported(task_id, generation) for task_id, generation in ended.items()))
+        return missing
+
+    async def _count(self, parent_id: str) -> int | None:
+        for _ in range(_TRIES):
+            parent = await self._store.get(parent_id, EVERYONE)
+            if parent is None or parent.subtasks is None or parent.status is not TaskStatus.WAITING:
+                return None
+            round = RoundOfSubtasks(parent_id, parent.generation, parent.subtasks.round)
+            counts = Counts.of(await self._store.count_subtasks(round))
+            await failpoint.reached("report.after_count")
+            counted = await self._moves.make(CountSubtasks.of(parent, counts))
+            if counted is not None:
+                planned = parent.subtasks.planned
+                return None if planned is None else planned - counts.done
+        raise StoreError(f"The sub-tasks of task {parent_id} are counted by too many processes at once.")

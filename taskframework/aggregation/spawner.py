@@ -1,0 +1,96 @@
+"""The spawner: stores the sub-tasks that a waiting task planned, and tells of each.
+
+The plan is part of the parent and the ids follow from it, so any process may do it, and do it again: what is there
+already is passed over.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+from collections.abc import Sequence
+from datetime import timedelta
+from itertools import islice
+
+from taskframework import failpoint
+from taskframework.background import Background
+from taskframework.bus import EventBus
+from taskframework.errors import StoreError
+from taskframework.model.drivers import SPAWN
+from taskframework.model.events import TaskSubmittedEvent, TaskWaitingEvent
+from taskframework.model.marks import MarkSpawned, MoveDriver
+from taskframework.model.subtasks import planned_tasks
+from taskframework.model.task import Task
+from taskframework.stores.base import TaskStore
+
+logger = logging.getLogger(__name__)
+
+#: Sub-tasks that are stored together.
+_TOGETHER = 500
+#: How long other processes leave a plan alone that this one is storing. Each part that is stored begins it anew.
+IN_HAND = timedelta(seconds=30)
+
+
+class Spawner:
+    """Stores planned sub-tasks."""
+
+    def __init__(self, store: TaskStore, bus: EventBus, dispatch_after: timedelta) -> None:
+        """Prepare; `dispatch_after` as in the submission service."""
+        self._store = store
+        self._bus = bus
+        self._dispatch_after = dispatch_after
+        self._spawning = Background()
+
+    def hear(self, event: TaskWaitingEvent) -> None:
+        """Listener: the process in which a task planned sub-tasks stores them at once."""
+        if event.task.spawn_at is not None:
+            self._spawning.start(self._spawn_heard(event.task), contextvars.Context())
+
+    async def spawn(self, parent: Task) -> None:
+        """Store every sub-task of the plan, and end as soon as nobody waits for them any more.
+
+        Args:
+            parent: as it waits.
+
+        Raises:
+            StoreError: if some could not be stored; the plan is due again later.
+        """
+        subtasks = parent.subtasks
+        if subtasks is None or parent.spawn_at is None:
+            return
+        tasks = planned_tasks(parent, subtasks.plan or [], self._store.now, self._dispatch_after)
+        held: Task | None = parent
+        while together := list(islice(tasks, _TOGETHER)):
+            if held is None:
+                return
+            await self._insert(together)
+            await failpoint.reached("spawn.after_insert")
+            if len(together) == _TOGETHER:
+                held = await self._go_on(held)
+        await self._store.mark(MarkSpawned(parent.task_id, parent.generation, subtasks.round))
+
+    async def finished(self) -> None:
+        """Wait until what was heard is stored, or left to the repair."""
+        await self._spawning.finished()
+
+    async def _spawn_heard(self, parent: Task) -> None:
+        try:
+            await self.spawn(parent)
+        except StoreError as error:
+            logger.info("the sub-tasks of task %s are left to the repair: %s", parent.task_id, error.message)
+        except Exception:
+            logger.exception("the sub-tasks of task %s are left to the repair", parent.task_id)
+
+    async def _insert(self, tasks: Sequence[Task]) -> None:
+        outcomes = await self._store.insert_many(tasks)
+        for outcome in outcomes:
+            if isinstance(outcome, Exception):
+                raise outcome
+            if outcome.is_new:
+                await self._bus.publish(TaskSubmittedEvent(outcome.task))
+
+    async def _go_on(self, parent: Task) -> Task | None:
+        """The parent, if it is still to be spawned and nobody else has begun to do it."""
+        if parent.spawn_at is None:
+            return None
+        return await self._store.apply(MoveDriver(parent.task_id, SPAWN, parent.spawn_at, IN_HAND))

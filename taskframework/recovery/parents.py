@@ -1,0 +1,90 @@
+"""The repairs of parents: what a process that died left of spawning, reporting, waking and cancelling."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Protocol
+
+from taskframework.model.drivers import CASCADE, CHECK, REPORT, SPAWN, Driver
+from taskframework.model.marks import MoveDriver
+from taskframework.model.task import Task
+from taskframework.model.waiting import Wake
+from taskframework.moves import TaskMoves
+from taskframework.recovery.loop import reserved
+from taskframework.stores.base import DueTask, TaskStore
+
+#: How long other processes leave a task alone that this one has taken up.
+_IN_HAND = timedelta(seconds=30)
+
+
+class Spawner(Protocol):
+    """What the repair needs of the spawner."""
+
+    async def spawn(self, parent: Task) -> None: ...
+
+
+class Reporter(Protocol):
+    """What the repair needs of the reporter."""
+
+    def take(self, task: Task) -> None: ...
+
+    def look_at(self, parent_id: str) -> None: ...
+
+
+class Cascade(Protocol):
+    """What the repair needs of the cascade."""
+
+    async def take(self, parent: Task) -> None: ...
+
+
+class ParentRepair:
+    """Looks for parents and sub-tasks that wait for somebody."""
+
+    def __init__(
+        self, store: TaskStore, moves: TaskMoves, spawner: Spawner, reporter: Reporter, cascade: Cascade, batch: int
+    ) -> None:
+        self._store = store
+        self._moves = moves
+        self._spawner = spawner
+        self._reporter = reporter
+        self._cascade = cascade
+        self._batch = batch
+
+    async def look(self) -> bool:
+        """Take up one batch of each sort.
+
+        Returns:
+            Whether there may be more.
+        """
+        found = [await self._spawn(), await self._report(), await self._wake(), await self._cancel()]
+        return self._batch in found
+
+    async def _spawn(self) -> int:
+        due = await self._store.due(SPAWN, self._batch)
+        for parent in await self._reserved(SPAWN, due):
+            await self._spawner.spawn(parent)
+        return len(due)
+
+    async def _report(self) -> int:
+        due = await self._store.due(REPORT, self._batch)
+        for subtask in await self._reserved(REPORT, due):
+            self._reporter.take(subtask)
+        return len(due)
+
+    async def _wake(self) -> int:
+        due = await self._store.due(CHECK, self._batch)
+        for found in due:
+            task = await self._moves.repair(Wake(found.task_id))
+            if task is not None and task.check_at is not None and task.subtasks is not None:
+                self._reporter.look_at(task.task_id)
+        return len(due)
+
+    async def _cancel(self) -> int:
+        due = await self._store.due(CASCADE, self._batch)
+        for parent in await self._reserved(CASCADE, due):
+            await self._cascade.take(parent)
+        return len(due)
+
+    async def _reserved(self, driver: Driver, due: Sequence[DueTask]) -> list[Task]:
+        return await reserved(self._store, [MoveDriver(found.task_id, driver, found.due, _IN_HAND) for found in due])
