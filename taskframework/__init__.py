@@ -30,10 +30,10 @@ if TYPE_CHECKING:  # for type checkers and editors; `_PUBLIC` is the same for Py
     from taskframework.model.status import Priority as Priority
     from taskframework.model.status import TaskStatus as TaskStatus
     from taskframework.model.task import Task as Task
+    from taskframework.operations.handle import TaskHandle as TaskHandle
     from taskframework.runtime import TaskFramework as TaskFramework
     from taskframework.settings import Settings as Settings
     from taskframework.settings import load_settings as load_settings
-    from taskframework.submission.handle import TaskHandle as TaskHandle
     from taskframework.submission.options import InvalidRequestError as InvalidRequestError
     from taskframework.submission.options import SubmissionOptions as SubmissionOptions
     from taskframework.submission.service import SubmitRequest as SubmitRequest
@@ -56,7 +56,7 @@ _PUBLIC = {
     "model.task": "Task",
     "runtime": "TaskFramework",
     "settings": "Settings load_settings",
-    "submission.handle": "TaskHandle",
+    "operations.handle": "TaskHandle",
     "submission.options": "InvalidRequestError SubmissionOptions",
     "submission.service": "SubmitRequest",
     "tasks.context": "TaskContext",

@@ -8,7 +8,8 @@ A class docstring is the message an instance has when none is given; `hint` says
     ├── SubmissionError                            the request is wrong, nothing was stored
     │   ├── UnknownTaskTypeError, InvalidParametersError, ValueNotStorableError
     │   └── IdempotencyConflictError
-    ├── TaskNotFoundError, TransitionRefusedError  the request does not fit the task
+    ├── TaskNotFoundError, SignalsFullError        the request does not fit the task
+    ├── TransitionRefusedError ── ParentFinishedError
     ├── TaskFailedError, ResultTimeoutError        raised to who waits for a result
     ├── NotRunningError ── StoreOnlyError          asked for what is not open in this process
     ├── MessageUnreadableError
@@ -195,6 +196,31 @@ class TransitionRefusedError(TaskframeworkError):
         self.task_id = task_id
         self.action = action
         self.status = status
+
+
+class SignalsFullError(TaskframeworkError):
+    """The task has as many signals as it may have."""
+
+    hint = "Send fewer signals to one task; put what changes often into a store and signal that it changed."
+
+    def __init__(self, task_id: str, most: int) -> None:
+        super().__init__(f"Task {task_id} has {most} signals already.")
+        self.task_id = task_id
+
+
+class ParentFinishedError(TransitionRefusedError):
+    """The parent of the sub-task is over."""
+
+    def __init__(self, task_id: str, parent_id: str, parent_status: str) -> None:
+        TaskframeworkError.__init__(
+            self,
+            f"Task {task_id} is a sub-task of {parent_id}, which is {parent_status}; it cannot be retried alone.",
+            hint="Retry the parent, or ask to reopen it: then it waits for its sub-tasks again.",
+        )
+        self.task_id = task_id
+        self.action = "retried"
+        self.status = parent_status
+        self.parent_id = parent_id
 
 
 class TaskFailedError(TaskframeworkError):

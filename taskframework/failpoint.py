@@ -59,6 +59,7 @@ POINTS: Mapping[str, str] = {
     "report.before_clear": "a count is written, the ends that it counted are still marked as not reported",
     "wake.after_write": "a waiting task goes on, nobody was told",
     "signal.after_write": "a signal is stored, nobody was told and the caller has no answer",
+    "reopen.after_write": "a finished parent waits again, its sub-task is not replayed yet",
     "cascade.after_cancel": "some sub-tasks of a parent that does not wait are cancelled",
     "settle.before_ack": "the outcome is stored and told, the message not acknowledged",
     "release.after_write": "a stopping worker handed an attempt back, nobody was told",

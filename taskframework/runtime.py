@@ -12,8 +12,8 @@ from taskframework.clock import Clock, SystemClock
 from taskframework.errors import ConfigurationError, NotRunningError, StoreOnlyError
 from taskframework.model.scope import EVERYONE
 from taskframework.model.task import Task
+from taskframework.operations.handle import TaskHandle
 from taskframework.settings import LoadedSettings, Settings, load_settings
-from taskframework.submission.handle import TaskHandle
 from taskframework.submission.options import SubmissionOptions
 from taskframework.submission.service import Submission, SubmitRequest
 from taskframework.tasks.executable import AnyExecutable
@@ -177,7 +177,7 @@ class TaskFramework:
 
     def handle(self, task_id: str) -> TaskHandle:
         """A handle on a task that was submitted earlier."""
-        return TaskHandle(task_id, False, self.services.store)
+        return TaskHandle(task_id, False, self.services.tasks)
 
     async def get(self, task_id: str) -> Task:
         """Read a task.
@@ -188,7 +188,7 @@ class TaskFramework:
         return await self.services.tasks.get(task_id, EVERYONE)
 
     def _handle(self, submission: Submission) -> TaskHandle:
-        return TaskHandle(submission.task.task_id, submission.is_new, self.services.store)
+        return TaskHandle(submission.task.task_id, submission.is_new, self.services.tasks)
 
     async def _open_store(self, stack: contextlib.AsyncExitStack, *, dispatches: bool) -> StoreServices:
         if self._services is not None:

@@ -10,6 +10,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    RootModel,
     TypeAdapter,
     ValidationError,
     ValidatorFunctionWrapHandler,
@@ -84,7 +85,19 @@ class CancelTask(Body):
 
 
 class RetryTask(Body):
-    """An empty object, or no body at all: a retry has no options."""
+    """How to queue a task anew; no body at all is as an empty object."""
+
+    reopen: bool = Field(
+        default=False,
+        strict=True,
+        description="For a sub-task whose parent is over: the parent waits for its sub-tasks again and ends anew",
+    )
+
+
+class SignalPayload(RootModel[Any]):
+    """What goes with a signal: any JSON; no body at all is null."""
+
+    root: Any = None
 
 
 class ReplayDeadLetters(Body):
@@ -103,7 +116,8 @@ BodyT = TypeVar("BodyT")
 
 #: The bodies there are, each with what reads it.
 BODIES: dict[type, TypeAdapter[Any]] = {
-    model: TypeAdapter(model) for model in (SubmitTask, SubmitTasks, CancelTask, RetryTask, ReplayDeadLetters)
+    model: TypeAdapter(model)
+    for model in (SubmitTask, SubmitTasks, CancelTask, RetryTask, SignalPayload, ReplayDeadLetters)
 }
 
 
@@ -113,16 +127,15 @@ async def read(request: Request, model: type[BodyT], *, is_optional: bool = Fals
     Args:
         request: the request.
         model: what the body must be.
-        is_optional: whether no body at all means an empty object.
+        is_optional: whether no body at all means the model's defaults.
 
     Raises:
         RequestRefusedError: too large, not JSON, or not what the model accepts.
     """
     content = await _receive(request, request.app.state.framework.settings.api.max_body)
     if is_optional and not content:
-        content = bytearray(b"{}")
-    else:
-        _require_json(request)
+        return model()
+    _require_json(request)
     try:
         body: BodyT = BODIES[model].validate_json(content)
     except ValidationError as error:

@@ -20,6 +20,8 @@ from taskframework.errors import (
     IdempotencyConflictError,
     InvalidParametersError,
     NotRunningError,
+    ParentFinishedError,
+    SignalsFullError,
     StoreOnlyError,
     StoreUnavailableError,
     SubmissionError,
@@ -54,6 +56,8 @@ CODES: dict[str, tuple[int, str]] = {
     "idempotency_conflict": (409, "The idempotency key belongs to another task"),
     "task_unreadable": (409, "A newer release wrote this task"),
     "transition_refused": (409, "The task is not in a status that allows this"),
+    "parent_finished": (409, "The parent of the sub-task is over"),
+    "too_many_signals": (409, "The task has as many signals as it may have"),
     "request_timeout": (408, "The request did not come in time"),
     "body_too_large": (413, "The body is too large"),
     "unsupported_media_type": (415, "The body is not application/json"),
@@ -139,6 +143,10 @@ def describe(error: Exception) -> Problem:
         return Problem("task_not_found", error.message, error.hint)
     if isinstance(error, TaskUnreadableError):
         return Problem("task_unreadable", error.message, error.hint)
+    if isinstance(error, ParentFinishedError):
+        return Problem("parent_finished", error.message, error.hint)
+    if isinstance(error, SignalsFullError):
+        return Problem("too_many_signals", error.message, error.hint)
     if isinstance(error, TransitionRefusedError):
         return Problem("transition_refused", error.message, error.hint)
     if isinstance(error, StoreOnlyError):

@@ -38,7 +38,7 @@ DEFAULT_LIMIT = 50
 router = APIRouter(prefix=PREFIX, tags=["tasks"])
 
 _SUBMISSION_CODES = ("invalid_task", "unknown_task_type", "invalid_parameters", "value_not_storable")
-_KEY_HEADER = {
+KEY_HEADER = {
     "name": "Idempotency-Key",
     "in": "header",
     "description": "A second submission with the same key returns the first task; same as the field idempotency_key",
@@ -64,7 +64,7 @@ class TaskQuery(BaseModel):
     "/tasks",
     status_code=202,
     summary="Submit a task",
-    openapi_extra=takes(SubmitTask) | {"parameters": [_KEY_HEADER]},
+    openapi_extra=takes(SubmitTask) | {"parameters": [KEY_HEADER]},
     responses={
         202: {"model": TaskView, "description": "Accepted: it is stored and will be done", "headers": _LOCATION},
         200: {
@@ -78,7 +78,7 @@ class TaskQuery(BaseModel):
 async def submit_task(request: Request) -> Response:
     """Store a task durably; a worker executes it as soon as it is due, whatever happens to this process."""
     body = await read(request, SubmitTask)
-    if (key := _key_in_header(request)) is not None:
+    if (key := key_in_header(request)) is not None:
         body = _with_key(body, key)
     wanted = SubmitRequest(**body, user_id=CALLER)
     with trace_of(request, "submit"), log_context(user_id=CALLER, correlation_id=body.get("correlation_id")):
@@ -183,17 +183,25 @@ async def cancel_task(request: Request, task_id: IdInPath) -> Response:
     openapi_extra=takes(RetryTask, is_optional=True),
     responses={
         202: {"model": TaskView, "description": "Queued as a new generation, with all its attempts"},
-        **refuses(*BODY_CODES, "task_not_found", "task_unreadable", "transition_refused", "store_unavailable"),
+        **refuses(
+            *BODY_CODES,
+            "task_not_found",
+            "task_unreadable",
+            "transition_refused",
+            "parent_finished",
+            "store_unavailable",
+        ),
     },
 )
 async def retry_task(request: Request, task_id: IdInPath) -> Response:
     """Queue a task anew that is FAILED, DEAD_LETTER or CANCELLED."""
-    await read(request, RetryTask, is_optional=True)
-    task = await framework_of(request).services.tasks.retry(checked_id(task_id), scope_of(request), by=CALLER)
+    body = await read(request, RetryTask, is_optional=True)
+    retry = framework_of(request).services.tasks.retry
+    task = await retry(checked_id(task_id), scope_of(request), by=CALLER, reopen=body.reopen)
     return json_response(public_view(task), 202)
 
 
-def _key_in_header(request: Request) -> str | None:
+def key_in_header(request: Request) -> str | None:
     keys = request.headers.getlist("idempotency-key")
     if len(keys) > 1:
         raise RequestRefusedError("The header Idempotency-Key comes twice.", hint="Send it once.")

@@ -53,12 +53,14 @@ class TaskErrorView(BaseModel):
 
 
 class SubtasksView(BaseModel):
-    """How far the sub-tasks are."""
+    """How far the newest round of sub-tasks is, by the last count."""
 
-    planned: int
+    round: int = Field(description="Counts from 1 in each generation")
+    planned: int | None = Field(description="How many there are; null while a batch is still uploaded")
     done: int
     succeeded: int
     failed: int
+    cancelled: int
 
 
 class HistoryEntryView(BaseModel):

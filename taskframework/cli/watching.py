@@ -15,7 +15,7 @@ from taskframework.cli.render import progress_text, status_text
 from taskframework.errors import ResultTimeoutError
 from taskframework.model.status import CLAIMABLE
 from taskframework.model.task import Task
-from taskframework.submission.handle import TaskHandle
+from taskframework.operations.handle import TaskHandle
 
 #: Seconds between two looks at the store: at first, and when nothing has happened for long.
 _FIRST_LOOK, _SLOWEST_LOOK = 0.02, 0.5

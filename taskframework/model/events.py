@@ -55,6 +55,10 @@ class TaskSignalledEvent(TaskEvent):
     """The task was told something that it does not wait for yet."""
 
 
+class TaskReopenedEvent(TaskEvent):
+    """A finished task waits for its sub-tasks again."""
+
+
 class TaskCompletedEvent(TaskEvent):
     """Finished with a result."""
 
@@ -117,6 +121,7 @@ EVENT_OF: dict[str, type[TaskEvent]] = {
     "waiting": TaskWaitingEvent,
     "resumed": TaskResumedEvent,
     "signalled": TaskSignalledEvent,
+    "reopened": TaskReopenedEvent,
     "completed": TaskCompletedEvent,
     "completed_with_errors": TaskCompletedEvent,
     "failed": TaskFailedEvent,

@@ -22,7 +22,7 @@ class TaskStatus(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """Whether only a replay leads out of this status."""
+        """Whether only an operator leads it out of this status."""
         return self in FINAL
 
 
@@ -78,11 +78,11 @@ MOVES: dict[TaskStatus, frozenset[TaskStatus]] = {
     TaskStatus.RUNNING: frozenset(TaskStatus) - {TaskStatus.RUNNING, TaskStatus.BLOCKED},
     TaskStatus.WAITING: FINAL | {TaskStatus.QUEUED},
     TaskStatus.BLOCKED: frozenset({TaskStatus.QUEUED, TaskStatus.CANCELLED, TaskStatus.FAILED}),
-    TaskStatus.COMPLETED: frozenset(),
-    TaskStatus.COMPLETED_WITH_ERRORS: frozenset(),
-    TaskStatus.FAILED: frozenset({TaskStatus.QUEUED}),
-    TaskStatus.DEAD_LETTER: frozenset({TaskStatus.QUEUED}),
-    TaskStatus.CANCELLED: frozenset({TaskStatus.QUEUED}),
+    TaskStatus.COMPLETED: frozenset({TaskStatus.WAITING}),
+    TaskStatus.COMPLETED_WITH_ERRORS: frozenset({TaskStatus.WAITING}),
+    TaskStatus.FAILED: frozenset({TaskStatus.QUEUED, TaskStatus.WAITING}),
+    TaskStatus.DEAD_LETTER: frozenset({TaskStatus.QUEUED, TaskStatus.WAITING}),
+    TaskStatus.CANCELLED: frozenset({TaskStatus.QUEUED, TaskStatus.WAITING}),
 }
 
 

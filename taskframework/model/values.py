@@ -21,6 +21,7 @@ Json = Any
 MAX_PARAMETERS_BYTES = 1024 * 1024
 MAX_RESULT_BYTES = 1024 * 1024
 MAX_PROGRESS_BYTES = 16 * 1024
+MAX_SIGNAL_BYTES = 64 * 1024
 #: Steps of one task, characters of a step's name, bytes of one outcome, and of all outcomes of a task with their names.
 MAX_STEPS = 1_000
 MAX_STEP_NAME = 200

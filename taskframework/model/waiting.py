@@ -28,6 +28,8 @@ from taskframework.model.values import Json
 LOOK_AGAIN = timedelta(minutes=30)
 #: How long the process that planned sub-tasks has to store them, and any other once it has begun.
 SPAWN_AFTER = timedelta(seconds=5)
+#: How long the process that reopened a parent has to replay a sub-task, before the parent is counted as it is.
+COUNT_REOPENED = timedelta(seconds=10)
 MAX_SIGNALS = 100
 
 SUBTASKS_FAILED = (
@@ -219,6 +221,34 @@ class Wake(Alone):
                 data = {"signal": late.name, "timed_out": True}
                 return resumed(task.evolve(woken_by=late), "signal", now, data)
         return task.evolve(check_at=_next_look(task, task.waits_for, now), revision=task.revision + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Reopen(Alone):
+    """A finished parent waits for its newest round of sub-tasks again, because one of them is about to be replayed."""
+
+    failpoint: ClassVar[str] = "reopen.after_write"
+    task_id: str
+    scope: Scope
+    by: str
+
+    def apply(self, task: Task, now: datetime) -> Task | None:
+        if not task.status.is_final or task.subtasks is None or not self.scope.covers(task.user_id):
+            return None
+        waiting = task.evolve(
+            status=TaskStatus.WAITING,
+            finished_at=None,
+            purge_at=None,
+            cancel=None,
+            deadline=None,
+            error=None,
+            result=None,
+            report_at=None,
+            cascade_at=None,
+            # Counted again even if the process that asked for this dies before it replays a sub-task.
+            check_at=now + COUNT_REOPENED,
+        )
+        return with_event(waiting, "reopened", now, data={"by": self.by})
 
 
 def with_kept_signal(task: Task, now: datetime) -> Task:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
-from taskframework.errors import TaskNotFoundError, TransitionRefusedError
+from taskframework.errors import ParentFinishedError, SignalsFullError, TaskNotFoundError, TransitionRefusedError
 from taskframework.model.interventions import Cancel, Replay
-from taskframework.model.query import Page, TaskFilter
+from taskframework.model.query import Page, RoundOfSubtasks, TaskFilter
 from taskframework.model.scope import Scope
 from taskframework.model.status import LIVE, REACHABLE, REPLAYABLE, TaskStatus
-from taskframework.model.task import Task
+from taskframework.model.task import Task, new_claim_id
+from taskframework.model.values import MAX_SIGNAL_BYTES, check_storable
+from taskframework.model.waiting import MAX_SIGNALS, Reopen, SendSignal
 from taskframework.moves import TaskMoves
 from taskframework.stores.base import TaskStore
+from taskframework.submission.options import accepted_name
 
 
 class TaskOperations:
@@ -56,19 +61,99 @@ class TaskOperations:
             raise TransitionRefusedError(task_id, "cancelled", task.status, _names(LIVE))
         return task
 
-    async def retry(self, task_id: str, scope: Scope, *, by: str) -> Task:
+    async def retry(self, task_id: str, scope: Scope, *, by: str, reopen: bool = False) -> Task:
         """Queue a failed, dead or cancelled task anew, as a new generation with its whole budget.
+
+        A sub-task of a parent that waits counts again; one of a parent that is over is refused.
+
+        Args:
+            task_id: which task.
+            scope: whose it may be.
+            by: who asks.
+            reopen: whether a parent that is over waits again, and the parents above it, so that they end anew.
 
         Raises:
             TaskNotFoundError: if there is none.
             TransitionRefusedError: if it is not one of those.
+            ParentFinishedError: if its parent is over and is not to be reopened.
         """
         task = await self.get(task_id, scope)
+        if task.status in REPLAYABLE:
+            await self._wait_for_it(task, scope, by, reopen)
         replayed = await self._moves.make(Replay(task_id, scope, by, self._dispatch_after, task.revision))
         if replayed is None:
             task = await self.get(task_id, scope)
             raise TransitionRefusedError(task_id, "retried", task.status, _names(REPLAYABLE))
         return replayed
+
+    async def subtasks(
+        self,
+        task_id: str,
+        scope: Scope,
+        *,
+        limit: int,
+        round: int | None = None,
+        status: TaskStatus | None = None,
+        after_slot: int = -1,
+    ) -> Sequence[Task]:
+        """Sub-tasks of a task in slot order, those of its newest round if none is named.
+
+        Raises:
+            TaskNotFoundError: if there is no such task.
+        """
+        task = await self.get(task_id, scope)
+        if task.subtasks is None:
+            return []
+        chosen = RoundOfSubtasks(task_id, task.generation, task.subtasks.round if round is None else round)
+        statuses = None if status is None else [status]
+        return await self._store.list_subtasks(chosen, limit=limit, after_slot=after_slot, statuses=statuses)
+
+    async def signal(
+        self, task_id: str, scope: Scope, name: str, payload: Any = None, *, key: str | None = None
+    ) -> Task:
+        """Tell a live task something: it goes on if it waits for that, else it keeps it until it does.
+
+        Args:
+            task_id: which task.
+            scope: whose it may be.
+            name: of the signal: 1 to 200 printable ASCII characters.
+            payload: JSON of at most 64 KiB.
+            key: a second signal with it is the same one; without, each call is a signal of its own.
+
+        Raises:
+            TaskNotFoundError: if there is none.
+            InvalidRequestError: if the name or key is none.
+            ValueNotStorableError: if the payload is not JSON, or too large.
+            TransitionRefusedError: if it is final.
+            SignalsFullError: if it has too many.
+        """
+        accepted_name(name, "name")
+        check_storable(payload, "payload", MAX_SIGNAL_BYTES)
+        signal = SendSignal(task_id, scope, new_claim_id() if key is None else accepted_name(key, "key"), name, payload)
+        if (told := await self._moves.make(signal)) is not None:
+            return told
+        task = await self.get(task_id, scope)
+        if any(known.key == key for known in task.signals):
+            return task
+        if task.status.is_final:
+            raise TransitionRefusedError(task_id, "signalled", task.status, _names(LIVE))
+        raise SignalsFullError(task_id, MAX_SIGNALS)
+
+    async def _wait_for_it(self, task: Task, scope: Scope, by: str, reopen: bool) -> None:
+        """See to it that the parents above a sub-task wait; the highest first, so that none ends early."""
+        finished: list[Task] = []
+        link = task.parent
+        while link is not None:
+            parent = await self._store.get(link.task_id, scope)
+            # A parent that began anew does not wait for the sub-tasks of its earlier generations.
+            if parent is None or parent.generation != link.generation or not parent.status.is_final:
+                break
+            finished.append(parent)
+            link = parent.parent
+        if finished and not reopen:
+            raise ParentFinishedError(task.task_id, finished[0].task_id, finished[0].status)
+        for parent in reversed(finished):
+            await self._moves.make(Reopen(parent.task_id, scope, by))
 
 
 def _names(statuses: frozenset[TaskStatus]) -> tuple[str, ...]:

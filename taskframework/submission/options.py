@@ -116,21 +116,21 @@ def accepted(options: SubmissionOptions) -> dict[str, Any]:
         raise _refusal(error) from None
 
 
-def accepted_user(user_id: str) -> str:
-    """The user's name.
+def accepted_name(name: str, field: str) -> str:
+    """A name that somebody gave in this field.
 
     Raises:
         InvalidRequestError: if it is none.
     """
     try:
-        return _NAME.validate_python(user_id)
+        return _NAME.validate_python(name)
     except ValidationError as error:
-        raise _refusal(error, "user_id") from None
+        raise _refusal(error, field) from None
 
 
 def _refusal(error: ValidationError, name: str = "") -> InvalidRequestError:
     wrong = error.errors(include_url=False, include_context=False)[0]
     name = name or str(wrong["loc"][0])
     said = problem(wrong["loc"], wrong["msg"])["message"]
-    hint = described().get(name, {"description": "Whose task it is"})["description"]
+    hint = described().get(name, {"description": f"Give a name of 1 to {MAX_NAME} characters"})["description"]
     return InvalidRequestError(name, f"{said}, not {wrong['input']!r:.50}", f"{hint}.")

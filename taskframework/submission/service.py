@@ -17,7 +17,7 @@ from taskframework.model.task import Task, first_state, new_task_id
 from taskframework.model.values import fingerprint
 from taskframework.stores.base import Inserted, TaskStore
 from taskframework.submission.idempotency import IdempotentInserts
-from taskframework.submission.options import OPTIONS, InvalidRequestError, SubmissionOptions, accepted, accepted_user
+from taskframework.submission.options import OPTIONS, InvalidRequestError, SubmissionOptions, accepted, accepted_name
 from taskframework.submission.types import Submittable, TaskTypes
 from taskframework.tasks.executable import AnyExecutable, BackgroundTaskExecutable
 from taskframework.telemetry import current_traceparent
@@ -179,7 +179,7 @@ class TaskSubmissionService:
         given = {
             "task_id": task_id,
             "task_type": kind.task_type,
-            "user_id": accepted_user(request.user_id),
+            "user_id": accepted_name(request.user_id, "user_id"),
             "traceparent": current_traceparent(),
             "parameters": parameters,
             "parameters_hash": fingerprint(kind.task_type, canonical),

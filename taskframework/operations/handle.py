@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from taskframework.errors import ResultTimeoutError, TaskFailedError, TaskNotFoundError
+from taskframework.errors import ResultTimeoutError, TaskFailedError
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task
 from taskframework.model.view import error_view
-from taskframework.stores.base import TaskStore
+from taskframework.operations.tasks import TaskOperations
 
 _FIRST_LOOK = 0.01
 _SLOWEST_LOOK = 0.5
@@ -24,7 +24,7 @@ class TaskHandle:
 
     task_id: str
     is_new: bool
-    store: TaskStore
+    operations: TaskOperations
 
     async def task(self) -> Task:
         """The task as it is now.
@@ -32,10 +32,11 @@ class TaskHandle:
         Raises:
             TaskNotFoundError: if it was removed.
         """
-        task = await self.store.get(self.task_id, EVERYONE)
-        if task is None:
-            raise TaskNotFoundError(self.task_id)
-        return task
+        return await self.operations.get(self.task_id, EVERYONE)
+
+    async def signal(self, name: str, payload: Any = None, *, key: str | None = None) -> Task:
+        """Tell the task something; see `TaskOperations.signal`."""
+        return await self.operations.signal(self.task_id, EVERYONE, name, payload, key=key)
 
     async def finished(self, timeout: timedelta | float | None = None) -> Task:
         """Wait until the task is final.

@@ -1,0 +1,103 @@
+"""Parents over HTTP: the sub-tasks of a task, and signals for one that waits."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path, Query
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from taskframework.api.bodies import BODY_CODES, SignalPayload, read
+from taskframework.api.context import IdInPath, checked_id, framework_of, json_response, refuse_repeated, scope_of
+from taskframework.api.openapi import refuses, takes
+from taskframework.api.tasks import DEFAULT_LIMIT, PREFIX, key_in_header
+from taskframework.api.views import TaskPage, TaskView
+from taskframework.model.query import MAX_LIMIT
+from taskframework.model.status import ReachableStatus
+from taskframework.model.subtasks import MAX_SUBTASKS
+from taskframework.model.view import public_view
+from taskframework.submission.options import MAX_NAME, NAME_PATTERN
+
+router = APIRouter(prefix=PREFIX, tags=["sub-tasks"])
+
+SignalName = Annotated[
+    str,
+    Path(description="What the task is told", json_schema_extra={"pattern": NAME_PATTERN, "maxLength": MAX_NAME}),
+]
+_KEY_HEADER = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "description": "A second signal with the same key is the same signal; without one each request is a new signal",
+    "schema": {"type": "string", "minLength": 1, "maxLength": MAX_NAME, "pattern": NAME_PATTERN},
+}
+
+
+class SubtaskQuery(BaseModel):
+    """Which sub-tasks to list."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    status: ReachableStatus | None = Field(default=None, description="Only sub-tasks in this status")
+    round: int | None = Field(default=None, ge=1, le=2**31, description="Sub-tasks of this round; else of the newest")
+    limit: int = Field(default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT, description="Most sub-tasks on the page")
+    cursor: str | None = Field(
+        default=None, max_length=500, description="`next_cursor` of the page before, unchanged", pattern="^[0-9]{1,6}$"
+    )
+
+
+@router.get(
+    "/tasks/{task_id}/subtasks",
+    summary="List the sub-tasks of a task",
+    dependencies=[Depends(refuse_repeated)],
+    responses={
+        200: {"model": TaskPage, "description": "A page in slot order: in the order in which they were planned"},
+        **refuses("invalid_request", "task_not_found", "task_unreadable", "store_unavailable"),
+    },
+)
+async def list_subtasks(request: Request, task_id: IdInPath, query: Annotated[SubtaskQuery, Query()]) -> Response:
+    """List the sub-tasks of a task's newest round, in the order in which they were planned."""
+    after = -1 if query.cursor is None else min(int(query.cursor), MAX_SUBTASKS)
+    found = await framework_of(request).services.tasks.subtasks(
+        checked_id(task_id),
+        scope_of(request),
+        limit=query.limit + 1,  # one more tells whether another page follows
+        round=query.round,
+        status=query.status,
+        after_slot=after,
+    )
+    page = found[: query.limit]
+    last = page[-1].parent if len(found) > query.limit else None
+    return json_response(
+        {"items": [public_view(task) for task in page], "next_cursor": None if last is None else str(last.slot)}
+    )
+
+
+@router.post(
+    "/tasks/{task_id}/signals/{name}",
+    status_code=202,
+    summary="Signal a task",
+    openapi_extra=takes(SignalPayload, is_optional=True) | {"parameters": [_KEY_HEADER]},
+    responses={
+        202: {"model": TaskView, "description": "The task as it is after the signal"},
+        **refuses(
+            *BODY_CODES,
+            "value_not_storable",
+            "task_not_found",
+            "task_unreadable",
+            "transition_refused",
+            "too_many_signals",
+            "store_unavailable",
+        ),
+    },
+)
+async def signal_task(request: Request, task_id: IdInPath, name: SignalName) -> Response:
+    """Tell a task something; the body is the payload, any JSON.
+
+    A task that waits for the signal goes on with it. One that does not wait for it yet keeps it until it does.
+    """
+    payload = (await read(request, SignalPayload, is_optional=True)).root
+    signal = framework_of(request).services.tasks.signal
+    task = await signal(checked_id(task_id), scope_of(request), name, payload, key=key_in_header(request))
+    return json_response(public_view(task), 202)
