@@ -61,19 +61,19 @@ class Cascade:
         Raises:
             StoreError: if some could not be cancelled; the parent is due again later.
         """
-        held = await self._hold(parent, _IN_HAND)
+        present = await self._move_time(parent, _IN_HAND)
         for round in _left_rounds(parent):
             after = -1
-            while held is not None:
+            while present is not None:
                 live = await self._store.list_subtasks(round, limit=_TOGETHER, after_slot=after, statuses=LIVE)
                 if not live:
                     break
-                await asyncio.gather(*(self._cancel(subtask, held) for subtask in live))
+                await asyncio.gather(*(self._cancel(subtask, present) for subtask in live))
                 await failpoint.reached("cascade.after_cancel")
                 after = max(subtask.parent.slot for subtask in live if subtask.parent is not None)
-                held = await self._hold(held, _IN_HAND)
-        if held is not None:
-            await self._end(held)
+                present = await self._move_time(present, _IN_HAND)
+        if present is not None:
+            await self._end(present)
 
     async def _cancel_heard(self, parent: Task) -> None:
         try:
@@ -88,7 +88,7 @@ class Cascade:
             reason = f"its parent is {parent.status}" if parent.status.is_final else "its parent went on without it"
             await self._moves.repair(Cancel(subtask.task_id, EVERYONE, BY_PARENT, reason))
 
-    async def _hold(self, parent: Task, delay: timedelta | None) -> Task | None:
+    async def _move_time(self, parent: Task, delay: timedelta | None) -> Task | None:
         if parent.cascade_at is None:
             return None
         return await self._store.apply(MoveDriver(parent.task_id, CASCADE, parent.cascade_at, delay))
@@ -98,10 +98,10 @@ class Cascade:
         subtasks = parent.subtasks
         if subtasks is not None and subtasks.is_being_stored and parent.status is not TaskStatus.WAITING:
             if self._store.now() < (parent.finished_at or parent.updated_at) + _LATE_SPAWN:
-                await self._hold(parent, _LOOK_AGAIN)
+                await self._move_time(parent, _LOOK_AGAIN)
                 return
             await self._store.mark(MarkSpawned(parent.task_id, parent.generation, subtasks.round))
-        await self._hold(parent, None)
+        await self._move_time(parent, None)
 
 
 def _left_rounds(parent: Task) -> list[RoundOfSubtasks]:

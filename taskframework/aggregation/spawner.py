@@ -59,14 +59,14 @@ class Spawner:
         if subtasks is None or parent.spawn_at is None:
             return
         tasks = planned_tasks(parent, subtasks.plan or [], self._store.now, self._dispatch_after)
-        held: Task | None = parent
+        present: Task | None = parent
         while together := list(islice(tasks, _TOGETHER)):
-            if held is None:
+            if present is None:
                 return
             await self._insert(together)
             await failpoint.reached("spawn.after_insert")
             if len(together) == _TOGETHER:
-                held = await self._go_on(held)
+                present = await self._go_on(present)
         await self._store.mark(MarkSpawned(parent.task_id, parent.generation, subtasks.round))
 
     async def finished(self) -> None:

@@ -9,7 +9,7 @@ from statistics import median
 
 from tests.chaos import rules
 from tests.chaos.history import Observation
-from tests.chaos.rules import Violation
+from tests.chaos.judging import Violation
 from tests.chaos.story import World
 
 

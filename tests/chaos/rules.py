@@ -8,23 +8,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from tests.chaos import parent_rules
 from tests.chaos.history import Observation
-from tests.chaos.story import FINAL_STATUSES, FINAL_TYPES, Story, World
+from tests.chaos.judging import Violation, documents
+from tests.chaos.story import BEGIN_ANEW, FINAL_STATUSES, FINAL_TYPES, Story, World
 
 #: Documents keep milliseconds.
 _PRECISION = 0.0015
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """A broken promise."""
-
-    rule: str
-    subject: str
-    what: str
-
-    def __str__(self) -> str:
-        return f"{self.rule}: {self.subject}: {self.what}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +46,7 @@ def lost(world: World) -> Iterator[Violation]:
 
 def not_final(world: World) -> Iterator[Violation]:
     """What is there reached an end, whether its submission was answered or not."""
-    for story, document in _documents(world):
+    for story, document in documents(world):
         if document["status"] not in FINAL_STATUSES:
             yield Violation("not_final", story.task_id, f"it is {document['status']}: {document}")
 
@@ -88,11 +78,11 @@ def refused_badly(world: World) -> Iterator[Violation]:
 
 def completed_twice(world: World) -> Iterator[Violation]:
     """A generation of a task ends once; between two ends there is a replay."""
-    for story, _ in _documents(world):
+    for story, _ in documents(world):
         generation = 0
         ends: Counter[int] = Counter()
         for sequence, kind in sorted(_lifecycle(world, story).items()):
-            if kind == "replayed":
+            if kind in BEGIN_ANEW:
                 generation += 1
             elif kind in FINAL_TYPES:
                 ends[generation] += 1
@@ -102,10 +92,10 @@ def completed_twice(world: World) -> Iterator[Violation]:
 
 def final_changed(world: World) -> Iterator[Violation]:
     """After an end nothing follows but a replay, and what was seen of the end stays true."""
-    for story, document in _documents(world):
+    for story, document in documents(world):
         before = None
         for sequence, kind in sorted(_lifecycle(world, story).items()):
-            if before in FINAL_TYPES and kind not in FINAL_TYPES and kind != "replayed":
+            if before in FINAL_TYPES and kind not in FINAL_TYPES and kind not in BEGIN_ANEW:
                 yield Violation("final_changed", story.task_id, f"{kind} at sequence {sequence} came after {before}")
             before = kind
         for seen in story.finals:
@@ -119,7 +109,7 @@ def final_changed(world: World) -> Iterator[Violation]:
 
 def contradicted(world: World) -> Iterator[Violation]:
     """A sequence means the same event to everybody."""
-    for story, _ in _documents(world):
+    for story, _ in documents(world):
         types = {entry.sequence: entry.type for entry in story.entries}
         for seen in _events(world, story):
             if types.setdefault(seen["sequence"], seen["type"]) != seen["type"]:
@@ -129,7 +119,7 @@ def contradicted(world: World) -> Iterator[Violation]:
 
 def stale_result(world: World) -> Iterator[Violation]:
     """A result was written by the attempt with the largest token."""
-    for story, document in _documents(world):
+    for story, document in documents(world):
         result = document["result"]
         if document["status"] != "COMPLETED" or not isinstance(result, dict) or "token" not in result:
             continue
@@ -140,7 +130,7 @@ def stale_result(world: World) -> Iterator[Violation]:
 
 def history_broken(world: World) -> Iterator[Violation]:
     """A document's sequences count 1..n without a gap, and each token is one `started`."""
-    for story, document in _documents(world):
+    for story, document in documents(world):
         sequences = [entry.sequence for entry in story.entries]
         first = 1 if story.is_whole else document["sequence"] - len(sequences) + 1
         if sequences != list(range(first, document["sequence"] + 1)):
@@ -153,7 +143,7 @@ def history_broken(world: World) -> Iterator[Violation]:
 def event_missing(world: World) -> Iterator[Violation]:
     """Every subscriber that was there from the start heard every event, whenever it was away."""
     for subscriber, heard in world.heard.items():
-        for story, document in _documents(world):
+        for story, document in documents(world):
             missing = set(range(1, document["sequence"] + 1)) - {seen["sequence"] for seen in heard[story.task_id]}
             if missing:
                 yield Violation("event_missing", story.task_id, f"{subscriber} did not hear {sorted(missing)}")
@@ -170,7 +160,7 @@ def event_out_of_order(world: World) -> Iterator[Violation]:
 
 def never_ran(world: World) -> Iterator[Violation]:
     """What is completed was executed to its end."""
-    for story, document in _documents(world):
+    for story, document in documents(world):
         if document["status"] == "COMPLETED" and not any(e["outcome"] == "returned" for e in story.ends.values()):
             yield Violation("never_ran", story.task_id, "it is COMPLETED and no execution came to its end")
 
@@ -185,7 +175,7 @@ def token_ran_twice(world: World) -> Iterator[Violation]:
 
 def undriven(world: World) -> Iterator[Violation]:
     """Every live document says what moves it on, and no event waits for nobody."""
-    for story, document in _documents(world):
+    for story, document in documents(world):
         what = _undriven(document)
         if what is not None:
             yield Violation("undriven", story.task_id, what)
@@ -203,7 +193,7 @@ def left_in_queue(world: World) -> Iterator[Violation]:
 
 def early_claim(world: World) -> Iterator[Violation]:
     """No attempt begins before its time, neither the first nor the one after a failure."""
-    for story, document in _documents(world):
+    for story, document in documents(world):
         entries = story.entries
         submission = world.submissions.get(document["correlation_id"])
         first = next((entry for entry in entries if entry.type == "started"), None)
@@ -257,7 +247,7 @@ def recoveries(world: World) -> list[Recovery]:
         pid: seen.wall for seen in world.of_kind("fault.start") if seen["fault"] == "kill -9" for pid in seen["pids"]
     }
     found = []
-    for story, _ in _documents(world):
+    for story, _ in documents(world):
         entries = story.entries
         for index, entry in enumerate(entries[:-1]):
             killed = kills.get(entry.pid or 0)
@@ -298,11 +288,8 @@ ALL: tuple[Callable[[World], Iterator[Violation]], ...] = (
     early_claim,
     stopped_badly,
     error_logged,
+    *parent_rules.ALL,
 )
-
-
-def _documents(world: World) -> Iterator[tuple[Story, Any]]:
-    return ((story, story.document) for story in world.stories.values() if story.document is not None)
 
 
 def _events(world: World, story: Story) -> Iterator[Observation]:
@@ -319,6 +306,8 @@ def _undriven(document: Any) -> str | None:
     status = document["status"]
     if status in ("QUEUED", "RETRYING") and document["next_dispatch_at"] is None:
         return f"{status} without a time for its next dispatch"
+    if status == "WAITING" and document["check_at"] is None:
+        return "WAITING and nobody looks at it"
     if status == "RUNNING" and document["lease"] is None:
         return "RUNNING without a lease"
     if document["publish_at"] is None and document["published_sequence"] < document["sequence"]:

@@ -11,8 +11,10 @@ from typing import Any
 
 from tests.chaos.history import Observation
 
-#: Types of history entries after which only a replay follows.
+#: Types of history entries that end a task.
 FINAL_TYPES = frozenset({"completed", "completed_with_errors", "failed", "dead_letter", "cancelled"})
+#: After these an end is not the last one any more.
+BEGIN_ANEW = frozenset({"replayed", "reopened"})
 FINAL_STATUSES = frozenset(name.upper() for name in FINAL_TYPES)
 #: A history is cut to this many entries.
 KEPT = 100
@@ -130,7 +132,8 @@ class World:
         elif kind == "document":
             document = seen["document"]
             self._story(document["_id"]).document = document
-            self.by_submission[document["correlation_id"]].append(document["_id"])
+            if document.get("parent") is None:  # sub-tasks carry the correlation id of the task above
+                self.by_submission[document["correlation_id"]].append(document["_id"])
         elif kind == "subscriber.start":
             self.heard.setdefault(seen["subscriber"], defaultdict(list))
         elif kind == "event":

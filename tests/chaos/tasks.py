@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from taskframework import BackgroundTaskExecutable, RetryableError, TaskContext
+from taskframework import BackgroundTaskExecutable, RetryableError, SubtasksSummary, TaskContext
 from tests.chaos.history import Recorder
 
 _SLICE = 0.02
@@ -57,6 +57,36 @@ class PlainWork(BackgroundTaskExecutable[Work, dict[str, int]]):
             _sleep(context, context.parameters.seconds / 2)
             _fail_in_time(context)
         return _result(context)
+
+
+class Tree(BaseModel):
+    """A tree of tasks: so many levels, on each so many sub-tasks a task; the lowest ones take time."""
+
+    children: int
+    levels: int = 1
+    seconds: float = 0.0
+
+
+class Parent(BackgroundTaskExecutable[Tree, dict[str, Any]]):
+    """Plans sub-tasks, and tells in its result which outcomes it saw."""
+
+    task_type = "parent"
+
+    async def execute(self, context: TaskContext[Tree]) -> dict[str, Any]:
+        tree = context.parameters
+        with _written_down(context):
+            if tree.levels > 1:
+                below = tree.model_copy(update={"levels": tree.levels - 1})
+                await context.submit_subtasks("parent", [below] * tree.children)
+            else:
+                await context.submit_subtasks("async-work", [Work(seconds=tree.seconds)] * tree.children)
+        return {}
+
+    async def on_subtasks_finished(self, context: TaskContext[Tree], summary: SubtasksSummary) -> dict[str, Any]:
+        with _written_down(context):
+            slots = [outcome.slot async for outcome in summary.outcomes() if outcome.status == "COMPLETED"]
+        is_whole = slots == list(range(context.parameters.children))
+        return {**_result(context), "is_whole": is_whole, "succeeded": summary.succeeded}
 
 
 class Exits(BackgroundTaskExecutable[None, None]):
