@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Literal
 
+from taskframework.model.status import TaskStatus
+from taskframework.model.task import SCHEMA_VERSION, SignalWait
 from taskframework.model.transitions import Claim
 from tests.chaos.failpoint_processes import Role
 from tests.chaos.failpoint_stage import Stage
@@ -124,7 +126,7 @@ async def lost_a_worker(stage: Stage) -> AsyncIterator[None]:
 async def is_too_new(stage: Stage) -> AsyncIterator[None]:
     """Nobody here can run it, so it is put off twice and then given up."""
     stage.expected = "DEAD_LETTER"
-    await stage.plant(schema_version=2)
+    await stage.plant(schema_version=SCHEMA_VERSION + 1)
     yield
 
 
@@ -137,6 +139,59 @@ async def gets_rubbish(stage: Stage) -> AsyncIterator[None]:
     assert {letter.body for letter in kept} == {b"rubbish"}
     # Who died over it did not acknowledge it, and nobody can tell one piece of rubbish from another.
     assert len(kept) == 1 or stage.fault.verb == "kill"
+
+
+async def plans(stage: Stage) -> AsyncIterator[None]:
+    """The parent is claimed twice: to plan, and to go on."""
+    stage.repeats = 1
+    await stage.submit(task_type="family")
+    yield
+
+
+async def cancels_a_family(stage: Stage) -> AsyncIterator[None]:
+    stage.expected = "CANCELLED"
+    await stage.submit(task_type="family", waits_from=1)
+    await stage.there_are(3, "RUNNING")
+    task_id = await stage.only_task()
+    await stage.post(f"/tasks/{task_id}/cancel")
+    yield
+    assert await stage.post(f"/tasks/{task_id}/cancel") in (202, 409)
+
+
+async def reopens_a_family(stage: Stage) -> AsyncIterator[None]:
+    """The sub-task is broken; mended and replayed it lets the parent end anew."""
+    stage.repeats = 2
+    await stage.submit(task_type="family", subtasks=1, is_broken=True)
+    await stage.all_are("FAILED")
+    stage.touch(MENDED)
+    subtask = await stage.subtask()
+    await stage.post(f"/tasks/{subtask}/retry", {"reopen": True})
+    yield
+    assert await stage.post(f"/tasks/{subtask}/retry", {"reopen": True}) in (202, 409)
+
+
+async def is_signalled(stage: Stage) -> AsyncIterator[None]:
+    """The signal is sent again with its key, since nobody may have been told: it counts once."""
+    stage.repeats = 1
+    await stage.submit(task_type="patient")
+    await stage.all_are("WAITING")
+    task_id = await stage.only_task()
+    await stage.post(f"/tasks/{task_id}/signals/go", 7, key="k")
+    yield
+    assert await stage.post(f"/tasks/{task_id}/signals/go", 7, key="k") in (202, 409)
+    await stage.all_are("COMPLETED")
+    [document] = await stage.documents()
+    assert (document["result"]["payload"], document["sequence"]) == (7, 6)
+
+
+async def waits_in_vain(stage: Stage) -> AsyncIterator[None]:
+    now = stage.store.now()
+    waiting = {"status": TaskStatus.WAITING, "next_dispatch_at": None, "check_at": now, "schema_version": 2}
+    await stage.plant(task_type="patient", waits_for=SignalWait("go", now), **waiting)
+    yield
+    await stage.all_are("COMPLETED")
+    [document] = await stage.documents()
+    assert document["result"]["timed_out"]
 
 
 @dataclass(frozen=True)
@@ -176,6 +231,16 @@ _SLOW_RETRIES = _NO_SWEEP | {"RETRY__INITIAL_DELAY": "2s"}
 #: The longest first, so that they do not end after all others.
 SCENARIOS = (
     Scenario("relay.after_reserve", leaves_due, "front", is_alone=True, settings=_NO_SWEEP),
+    Scenario("reopen.after_write", reopens_a_family, "front"),
+    Scenario("cascade.after_cancel", cancels_a_family, "front"),
+    Scenario("spawn.after_insert", plans, "back"),
+    Scenario("report.after_count", plans, "back"),
+    Scenario("report.after_write", plans, "back"),
+    Scenario("report.before_clear", plans, "back"),
+    Scenario("settle.after_write", plans, "back"),
+    Scenario("settle.reply", plans, "back"),
+    Scenario("signal.after_write", is_signalled, "front"),
+    Scenario("wake.after_write", waits_in_vain, "front", is_alone=True),
     Scenario("relay.before_publish", submits, "back"),
     Scenario("relay.after_confirm", submits, "back"),
     Scenario("relay.after_mark", submits, "back"),

@@ -27,7 +27,10 @@ from tests.chaos.listener import Listener
 from tests.chaos.story import FINAL_STATUSES
 from tests.chaos.truth import MongoTruth, SqliteTruth, Truth
 
-_QUEUES = ("tasks.probe.high", "tasks.probe.normal", "tasks.probe.low", "tasks.dlq")
+_TYPES = ("probe", "family", "patient")
+_QUEUES = (*(f"tasks.{name}.{lane}" for name in _TYPES for lane in ("high", "normal", "low")), "tasks.dlq")
+#: While one of these has a time, something about a task is left to do.
+_LEFT = ("report_at", "spawn_at", "cascade_at")
 _AGO = timedelta(seconds=1)
 
 
@@ -99,11 +102,11 @@ class Stage:
         self._truth.close()
         self._recorder.close()
 
-    async def submit(self, count: int = 1, **parameters: Any) -> None:
+    async def submit(self, count: int = 1, task_type: str = "probe", **parameters: Any) -> None:
         """Submit at once so many tasks with these parameters; a process that dies over it is asked again later."""
         for _ in range(count):
             name = f"s{len(self._wanted)}"
-            self._wanted[name] = {"task_type": "probe", "parameters": parameters, "correlation_id": name}
+            self._wanted[name] = {"task_type": task_type, "parameters": parameters, "correlation_id": name}
             self._recorder.record("submit.invoke", submission=name)
         await self._submit(list(self._wanted)[-count:])
 
@@ -118,11 +121,12 @@ class Stage:
         self._recorder.record("submit.ok", submission=name, status=202, task=task.task_id)
         return task
 
-    async def post(self, path: str) -> int | None:
+    async def post(self, path: str, body: Any = None, key: str | None = None) -> int | None:
         """Ask the API for something; None when it dies over it."""
+        headers = {} if key is None else {"Idempotency-Key": key}
         with contextlib.suppress(httpx.TransportError):
             async with self._client() as client:
-                return (await client.post(path)).status_code
+                return (await client.post(path, json={} if body is None else body, headers=headers)).status_code
         return None
 
     async def publish(self, body: bytes, queue: str) -> None:
@@ -136,9 +140,22 @@ class Stage:
         return await asyncio.to_thread(self._truth.documents)
 
     async def only_task(self) -> str:
-        """The id of the one task there is."""
-        [document] = await self.documents()
+        """The id of the one task there is that is no sub-task."""
+        [document] = [document for document in await self.documents() if document["parent"] is None]
         return str(document["_id"])
+
+    async def subtask(self) -> str:
+        """The id of the first sub-task."""
+        found = [document for document in await self.documents() if document["parent"] is not None]
+        return str(min(found, key=lambda document: document["parent"]["slot"])["_id"])
+
+    async def there_are(self, count: int, status: str) -> None:
+        """Wait until so many tasks have this status."""
+
+        async def are() -> bool:
+            return [document["status"] for document in await self.documents()].count(status) == count
+
+        await until(are, f"{count} are {status}")
 
     async def all_are(self, status: str) -> None:
         """Wait until every task has this status."""
@@ -216,6 +233,8 @@ class Stage:
 
     def _is_at_rest(self, document: Mapping[str, Any]) -> bool:
         if document["status"] not in FINAL_STATUSES or document["published_sequence"] < document["sequence"]:
+            return False
+        if any(document[name] is not None for name in _LEFT):
             return False
         return self._listener is None or self._listener.heard(document["_id"]) >= document["sequence"]
 

@@ -1,4 +1,4 @@
-"""The task type of the failpoint scenarios. Run by the processes under test, in the scenario's folder."""
+"""The task types of the failpoint scenarios. Run by the processes under test, in the scenario's folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from taskframework import BackgroundTaskExecutable, RetryableError, TaskContext
+from taskframework import BackgroundTaskExecutable, RetryableError, Signal, SubtaskSummary, TaskContext
 from tests.chaos.history import Recorder
 
 #: Files in the scenario's folder, by which its story tells running tasks what to do.
@@ -29,6 +29,8 @@ class Wanted(BaseModel):
     #: The first attempt that waits until it may go; 0 for none.
     waits_from: int = 0
     is_broken: bool = False
+    #: How many sub-tasks a family has.
+    subtasks: int = 3
 
 
 class Probe(BackgroundTaskExecutable[Wanted, dict[str, int]]):
@@ -61,6 +63,40 @@ class Probe(BackgroundTaskExecutable[Wanted, dict[str, int]]):
         while 0 < wanted.waits_from <= context.attempt and not GO.exists():  # noqa: ASYNC110 - another process makes the file
             await asyncio.sleep(_LOOK_SECONDS)
         _note("effect", context)
+
+
+class Family(BackgroundTaskExecutable[Wanted, dict[str, int]]):
+    """Plans probes and returns what it saw of them."""
+
+    task_type = "family"
+
+    async def execute(self, context: TaskContext[Wanted]) -> dict[str, int]:
+        _note("start", context, attempt=context.attempt)
+        await context.submit_subtasks("probe", [context.parameters] * context.parameters.subtasks)
+        _note("end", context, outcome="returned", delay=None)
+        return {}
+
+    async def on_subtasks_finished(self, context: TaskContext[Wanted], summary: SubtaskSummary) -> dict[str, Any]:
+        _note("start", context, attempt=context.attempt)
+        slots = [outcome.slot async for outcome in summary.outcomes()]
+        _note("end", context, outcome="returned", delay=None)
+        return {"token": context.fencing_token, "is_whole": slots == list(range(context.parameters.subtasks))}
+
+
+class Patient(BackgroundTaskExecutable[Wanted, dict[str, Any]]):
+    """Waits for a signal and returns its payload."""
+
+    task_type = "patient"
+
+    async def execute(self, context: TaskContext[Wanted]) -> Any:
+        _note("start", context, attempt=context.attempt)
+        _note("end", context, outcome="returned", delay=None)
+        return context.wait_for(signal="go")
+
+    async def on_signal(self, context: TaskContext[Wanted], signal: Signal) -> dict[str, Any]:
+        _note("start", context, attempt=context.attempt)
+        _note("end", context, outcome="returned", delay=None)
+        return {"token": context.fencing_token, "payload": signal.payload, "timed_out": signal.timed_out}
 
 
 def _note(what: str, context: TaskContext[Any], **fields: Any) -> None:

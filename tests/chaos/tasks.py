@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from taskframework import BackgroundTaskExecutable, RetryableError, SubtasksSummary, TaskContext
+from taskframework import BackgroundTaskExecutable, RetryableError, SubtaskSummary, TaskContext
 from tests.chaos.history import Recorder
 
 _SLICE = 0.02
@@ -82,7 +82,7 @@ class Parent(BackgroundTaskExecutable[Tree, dict[str, Any]]):
                 await context.submit_subtasks("async-work", [Work(seconds=tree.seconds)] * tree.children)
         return {}
 
-    async def on_subtasks_finished(self, context: TaskContext[Tree], summary: SubtasksSummary) -> dict[str, Any]:
+    async def on_subtasks_finished(self, context: TaskContext[Tree], summary: SubtaskSummary) -> dict[str, Any]:
         with _written_down(context):
             slots = [outcome.slot async for outcome in summary.outcomes() if outcome.status == "COMPLETED"]
         is_whole = slots == list(range(context.parameters.children))
