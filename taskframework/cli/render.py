@@ -12,12 +12,15 @@ from rich.text import Text
 
 from taskframework.cli.output import ago, as_json_text, duration, facts, note, out, printable
 from taskframework.model.message import rfc3339
-from taskframework.model.status import CLAIMABLE, REPLAYABLE, TaskStatus
-from taskframework.model.task import HistoryEntry, Task, TaskError
+from taskframework.model.status import CLAIMABLE, REPLAYABLE, SUCCEEDED, TaskStatus
+from taskframework.model.task import HistoryEntry, Subtasks, Task, TaskError
 from taskframework.operations.dead_letters import DeadLetter
 
 _COLOURS = {
     "RUNNING": "cyan",
+    "WAITING": "blue",
+    "RESUMED": "blue",
+    "COMPLETED_WITH_ERRORS": "yellow",
     "STARTED": "cyan",
     "RETRYING": "yellow",
     "RELEASED": "yellow",
@@ -46,6 +49,18 @@ def progress_text(progress: object) -> str:
         return _shortened(as_json_text(progress))
     rest = [f"{name} {value}" for name, value in progress.items() if name != "percent"]
     return _shortened(", ".join([f"{percent:g} %", *rest]))
+
+
+def counts_text(subtasks: Subtasks) -> str:
+    """`12 of 20 sub-tasks done, 1 failed`."""
+    planned = "an open number of" if subtasks.planned is None else f"{subtasks.planned:,}"
+    bad = {"failed": subtasks.failed, "cancelled": subtasks.cancelled}
+    return ", ".join(
+        [
+            f"{subtasks.done:,} of {planned} sub-tasks done",
+            *(f"{count:,} {name}" for name, count in bad.items() if count),
+        ]
+    )
 
 
 def print_tasks(tasks: Iterable[Task], now: datetime) -> None:
@@ -99,7 +114,7 @@ def print_outcome(task: Task) -> None:
     if task.attempts > 1:
         line.append(f", attempt {task.attempts}", style="default")
     console.print(line)
-    if task.status is TaskStatus.COMPLETED:
+    if task.status in SUCCEEDED:
         console.print(Text(as_json_text(task.result)), soft_wrap=True)
     elif task.error is not None:
         console.print(Text(error_text(task.error), style="red"), soft_wrap=True)
@@ -157,6 +172,11 @@ def _driver_facts(task: Task) -> Iterator[tuple[str, str]]:
     if task.status in CLAIMABLE:
         yield "Not before", rfc3339(task.not_before)
         yield "Dispatches", str(task.dispatches)
+    if task.subtasks:
+        yield "Sub-tasks", counts_text(task.subtasks)
+    if task.waits_for:
+        until = f" until {rfc3339(task.waits_for.until)}" if task.waits_for.until else ""
+        yield "Waits for", f"the signal {task.waits_for.name}{until}"
     if task.next_dispatch_at:
         yield "Next dispatch", rfc3339(task.next_dispatch_at)
     if task.lease:
@@ -174,7 +194,7 @@ def _content_facts(task: Task) -> Iterator[tuple[str, str | Text]]:
         yield "Progress", progress_text(task.progress)
     if task.steps:
         yield "Steps done", ", ".join(entry.step for entry in task.steps)
-    if task.status is TaskStatus.COMPLETED:
+    if task.status in SUCCEEDED:
         yield "Result", as_json_text(task.result)
     if task.error:
         yield "Error" if task.status.is_final else "Last error", Text(error_text(task.error), style="red")

@@ -33,7 +33,12 @@ from taskframework.wiring.store_services import build_store_services
 _EXAMPLE = """'{"name": "value"}'"""
 
 
-def _parameters(text: str) -> Any:
+def read_json(text: str) -> Any:
+    """The JSON that an argument gives: itself, standard input for `-`, or a file for `@FILE`.
+
+    Raises:
+        typer.BadParameter: if it is none.
+    """
     if text == "-":
         text = sys.stdin.read()
     elif text.startswith("@"):
@@ -116,7 +121,7 @@ def submit(
 
     Needs no --app once a process that executes TYPE has started.
     """
-    request = SubmitRequest(task_type=task_type, parameters=_parameters(parameters), user_id=user, **options)
+    request = SubmitRequest(task_type=task_type, parameters=read_json(parameters), user_id=user, **options)
     invocation = Invocation.of(context, config, app)
     framework = invocation.framework(registers=bool(invocation.apps))
     if lacks_store(framework.settings):  # so nobody has declared anything; and what is refused is to make no store

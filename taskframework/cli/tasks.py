@@ -1,4 +1,4 @@
-"""`tasks`: look at tasks, follow one, cancel it, queue it anew."""
+"""`tasks`: look at tasks, follow one, cancel it, signal it, queue it anew."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
-from taskframework.cli.options import Cursor, Json, Limit, TaskId, or_bad_parameter
+from taskframework.cli.options import Cursor, Json, Limit, TaskId, or_bad_parameter, whole_number
 from taskframework.cli.output import note, print_json, print_json_line, say
 from taskframework.cli.render import print_next_step, print_outcome, print_task, print_tasks, print_timeline
 from taskframework.cli.store import on_store, operator
+from taskframework.cli.submit import read_json
 from taskframework.cli.watching import follow
 from taskframework.model.query import TaskFilter
 from taskframework.model.scope import EVERYONE
@@ -19,7 +20,7 @@ from taskframework.model.task import Task
 from taskframework.model.view import public_view
 from taskframework.runtime import TaskFramework
 
-app = typer.Typer(no_args_is_help=True, help="Look at tasks; follow, cancel and retry one.")
+app = typer.Typer(no_args_is_help=True, help="Look at tasks; follow, cancel, signal and retry one.")
 
 _STATUSES = ", ".join(REACHABLE).lower()
 
@@ -42,6 +43,18 @@ Status = Annotated[
     ),
 ]
 TypeName = Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Only tasks of this type.")]
+After = Annotated[
+    int,
+    typer.Option(
+        "--after", parser=whole_number(), metavar="SLOT", help="Only those behind this one.", show_default=False
+    ),
+]
+SignalName = Annotated[str, typer.Argument(metavar="NAME", help="What the task is told.")]
+Payload = Annotated[str, typer.Argument(metavar="JSON", help="What goes with it; - reads it, @FILE too.")]
+Key = Annotated[str | None, typer.Option("--key", metavar="KEY", help="A second signal with it is the same signal.")]
+ReopenFlag = Annotated[
+    bool, typer.Option("--reopen", help="Of a sub-task whose parent is over: the parent waits again and ends anew.")
+]
 Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; kept in the task's history.")]
 
 
@@ -96,9 +109,53 @@ async def cancel(framework: TaskFramework, task_id: TaskId, reason: Reason = Non
 
 @app.command()
 @on_store
-async def retry(framework: TaskFramework, task_id: TaskId, as_json: Json = False) -> None:
+async def subtasks(
+    framework: TaskFramework,
+    task_id: TaskId,
+    status: Status = None,
+    limit: Limit = 20,
+    after: After = -1,
+    as_json: Json = False,
+) -> None:
+    """List the sub-tasks of a task, in the order in which it planned them."""
+    operations = framework.services.tasks
+    found = await operations.subtasks(task_id, EVERYONE, limit=limit, status=status, after_slot=after)
+    if as_json:
+        print_json({"items": [public_view(task) for task in found]})
+        return
+    if found:
+        print_tasks(found, framework.services.store.now())
+    else:
+        note("No such sub-tasks.")
+    if len(found) == limit and (last := found[-1].parent) is not None:
+        note(f"More, if there are any: --after {last.slot}")
+
+
+@app.command()
+@on_store
+async def signal(
+    framework: TaskFramework,
+    task_id: TaskId,
+    name: SignalName,
+    payload: Payload = "null",
+    key: Key = None,
+    as_json: Json = False,
+) -> None:
+    """Tell a task something. One that waits for it goes on; any other keeps it until it waits for it."""
+    task = await framework.services.tasks.signal(task_id, EVERYONE, name, read_json(payload), key=key)
+    if as_json:
+        print_json(public_view(task))
+    else:
+        went_on = "it goes on" if task.status is TaskStatus.QUEUED else f"it is {task.status} and keeps the signal"
+        say(f"Task {task_id} was told {name}: {went_on}.")
+        print_next_step(task)
+
+
+@app.command()
+@on_store
+async def retry(framework: TaskFramework, task_id: TaskId, reopen: ReopenFlag = False, as_json: Json = False) -> None:
     """Queue a failed, dead or cancelled task anew."""
-    task = await framework.services.tasks.retry(task_id, EVERYONE, by=operator())
+    task = await framework.services.tasks.retry(task_id, EVERYONE, by=operator(), reopen=reopen)
     if as_json:
         print_json(public_view(task))
     else:

@@ -11,11 +11,12 @@ from rich.status import Status
 from rich.text import Text
 
 from taskframework.cli.output import err
-from taskframework.cli.render import progress_text, status_text
+from taskframework.cli.tree import described, task_tree
 from taskframework.errors import ResultTimeoutError
 from taskframework.model.status import CLAIMABLE
 from taskframework.model.task import Task
 from taskframework.operations.handle import TaskHandle
+from taskframework.operations.tasks import TaskOperations
 
 #: Seconds between two looks at the store: at first, and when nothing has happened for long.
 _FIRST_LOOK, _SLOWEST_LOOK = 0.02, 0.5
@@ -40,11 +41,11 @@ async def follow(handle: TaskHandle, timeout: timedelta | None, hear: Callable[[
         TaskNotFoundError: if there is no such task.
     """
     newest = await handle.task()
-    line = _LiveLine(newest)
+    line = _LiveLine(newest, handle.operations)
     try:
         async for task in _states(handle, newest, timeout):
             newest = task
-            line.update(task)
+            await line.update(task)
             if hear is not None:
                 hear(task)
     finally:
@@ -70,21 +71,22 @@ async def _states(handle: TaskHandle, task: Task, timeout: timedelta | None) -> 
 
 
 class _LiveLine:
-    """One line that tells how the task is, where somebody looks; and a word if nobody takes the task."""
+    """Tells how the task is and what is below it, where somebody looks; and a word if nobody takes the task."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, operations: TaskOperations) -> None:
         self._task = task
+        self._operations = operations
         self._console = err()
         self._reminder = asyncio.get_running_loop().call_later(_WORKER_PATIENCE, self._remind)
         self._status: Status | None = None
         if self._console.is_terminal and not task.status.is_final:
-            self._status = self._console.status(_described(task))
+            self._status = self._console.status(described(task))
             self._status.start()
 
-    def update(self, task: Task) -> None:
+    async def update(self, task: Task) -> None:
         self._task = task
         if self._status is not None:
-            self._status.update(_described(task))
+            self._status.update(await task_tree(self._operations, task))
 
     def close(self) -> None:
         self._reminder.cancel()
@@ -94,12 +96,3 @@ class _LiveLine:
     def _remind(self) -> None:
         if self._task.status in CLAIMABLE and self._task.attempts == 0:
             self._console.print(Text(_NO_WORKER, style="dim"), soft_wrap=True)
-
-
-def _described(task: Task) -> Text:
-    line = status_text(task.status)
-    if task.attempts > 1:
-        line.append(f" · attempt {task.attempts} of {task.max_attempts}", style="default")
-    if task.progress is not None:
-        line.append(" · ", style="default").append(progress_text(task.progress))
-    return line

@@ -63,6 +63,7 @@ FINAL = frozenset(
 )
 LIVE = frozenset(TaskStatus) - FINAL
 CLAIMABLE = frozenset({TaskStatus.QUEUED, TaskStatus.RETRYING})
+SUCCEEDED = frozenset({TaskStatus.COMPLETED, TaskStatus.COMPLETED_WITH_ERRORS})
 DEAD = frozenset({TaskStatus.FAILED, TaskStatus.DEAD_LETTER})
 #: What an operator may queue anew.
 REPLAYABLE = DEAD | {TaskStatus.CANCELLED}

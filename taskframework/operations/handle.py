@@ -9,7 +9,7 @@ from typing import Any
 
 from taskframework.errors import ResultTimeoutError, TaskFailedError
 from taskframework.model.scope import EVERYONE
-from taskframework.model.status import TaskStatus
+from taskframework.model.status import SUCCEEDED
 from taskframework.model.task import Task
 from taskframework.model.view import error_view
 from taskframework.operations.tasks import TaskOperations
@@ -71,6 +71,6 @@ class TaskHandle:
             ResultTimeoutError: as `finished`.
         """
         task = await self.finished(timeout)
-        if task.status in (TaskStatus.COMPLETED, TaskStatus.COMPLETED_WITH_ERRORS):
+        if task.status in SUCCEEDED:
             return task.result
         raise TaskFailedError(self.task_id, task.status, error_view(task.error))
