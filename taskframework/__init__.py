@@ -12,6 +12,7 @@ if TYPE_CHECKING:  # for type checkers and editors; `_PUBLIC` is the same for Py
     from taskframework.errors import ConfigurationError as ConfigurationError
     from taskframework.errors import IdempotencyConflictError as IdempotencyConflictError
     from taskframework.errors import InvalidParametersError as InvalidParametersError
+    from taskframework.errors import InvalidRequestError as InvalidRequestError
     from taskframework.errors import NonRetryableError as NonRetryableError
     from taskframework.errors import NotRunningError as NotRunningError
     from taskframework.errors import RegistrationError as RegistrationError
@@ -29,23 +30,27 @@ if TYPE_CHECKING:  # for type checkers and editors; `_PUBLIC` is the same for Py
     from taskframework.events.subscriber import EventSubscriber as EventSubscriber
     from taskframework.model.status import Priority as Priority
     from taskframework.model.status import TaskStatus as TaskStatus
+    from taskframework.model.subtasks import at_least as at_least
+    from taskframework.model.task import Signal as Signal
     from taskframework.model.task import Task as Task
     from taskframework.operations.handle import TaskHandle as TaskHandle
     from taskframework.runtime import TaskFramework as TaskFramework
     from taskframework.settings import Settings as Settings
     from taskframework.settings import load_settings as load_settings
-    from taskframework.submission.options import InvalidRequestError as InvalidRequestError
     from taskframework.submission.options import SubmissionOptions as SubmissionOptions
     from taskframework.submission.service import SubmitRequest as SubmitRequest
     from taskframework.tasks.context import TaskContext as TaskContext
     from taskframework.tasks.executable import BackgroundTaskExecutable as BackgroundTaskExecutable
     from taskframework.tasks.options import TaskOptions as TaskOptions
+    from taskframework.tasks.subtasks import SubtaskOutcome as SubtaskOutcome
+    from taskframework.tasks.subtasks import SubtaskSummary as SubtaskSummary
+    from taskframework.tasks.subtasks import WaitForSignal as WaitForSignal
     from taskframework.wiring.subscriber import event_subscriber as event_subscriber
 
 #: The public names by the module below this package where each is.
 _PUBLIC = {
     "errors": (
-        "BrokerUnavailableError ConfigurationError IdempotencyConflictError InvalidParametersError "
+        "BrokerUnavailableError ConfigurationError IdempotencyConflictError InvalidParametersError InvalidRequestError "
         "NonRetryableError NotRunningError RegistrationError ResultTimeoutError RetryableError "
         "StoreUnavailableError SubmissionError TaskFailedError TaskNotFoundError TaskframeworkError "
         "TransitionRefusedError UnknownTaskTypeError ValueNotStorableError"
@@ -53,15 +58,17 @@ _PUBLIC = {
     "events.external": "ExternalEvent",
     "events.subscriber": "EventSubscriber",
     "model.status": "Priority TaskStatus",
-    "model.task": "Task",
+    "model.subtasks": "at_least",
+    "model.task": "Signal Task",
+    "operations.handle": "TaskHandle",
     "runtime": "TaskFramework",
     "settings": "Settings load_settings",
-    "operations.handle": "TaskHandle",
-    "submission.options": "InvalidRequestError SubmissionOptions",
+    "submission.options": "SubmissionOptions",
     "submission.service": "SubmitRequest",
     "tasks.context": "TaskContext",
     "tasks.executable": "BackgroundTaskExecutable",
     "tasks.options": "TaskOptions",
+    "tasks.subtasks": "SubtaskOutcome SubtaskSummary WaitForSignal",
     "wiring.subscriber": "event_subscriber",
 }
 _HOMES = {name: module for module, names in _PUBLIC.items() for name in names.split()}

@@ -6,7 +6,7 @@ A class docstring is the message an instance has when none is given; `hint` says
     ├── RetryableError, NonRetryableError          raised by task code
     ├── ConfigurationError, RegistrationError      found at start
     ├── SubmissionError                            the request is wrong, nothing was stored
-    │   ├── UnknownTaskTypeError, InvalidParametersError, ValueNotStorableError
+    │   ├── UnknownTaskTypeError, InvalidParametersError, InvalidRequestError, ValueNotStorableError
     │   └── IdempotencyConflictError
     ├── TaskNotFoundError, SignalsFullError        the request does not fit the task
     ├── TransitionRefusedError ── ParentFinishedError
@@ -41,6 +41,14 @@ class TaskframeworkError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message} {self.hint}" if self.hint else self.message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Task code in a process of its own hears errors of the worker; by itself pickle calls `__init__` with the text.
+        return _restored, (type(self), self.args), self.__dict__
+
+
+def _restored(kind: type[TaskframeworkError], args: tuple[Any, ...]) -> TaskframeworkError:
+    return kind.__new__(kind, *args)
 
 
 class RetryableError(TaskframeworkError):
@@ -148,6 +156,16 @@ class InvalidParametersError(SubmissionError):
         )
         self.task_type = task_type
         self.problems = problems
+
+
+class InvalidRequestError(SubmissionError):
+    """The request contradicts itself or a limit."""
+
+    code = "invalid_request"
+
+    def __init__(self, field: str, reason: str, hint: str) -> None:
+        super().__init__(f"{field}: {reason}.", hint=hint)
+        self.field = field
 
 
 class ValueNotStorableError(SubmissionError):

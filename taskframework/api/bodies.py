@@ -20,7 +20,8 @@ from pydantic import (
 from starlette.requests import ClientDisconnect, Request
 
 from taskframework.api.problems import RequestRefusedError, invalid_fields
-from taskframework.submission.options import MAX_NAME, SubmissionOptions
+from taskframework.model.values import MAX_NAME
+from taskframework.submission.options import SubmissionOptions
 
 #: Problems of every route that reads a body.
 BODY_CODES = (

@@ -19,6 +19,7 @@ from starlette.responses import Response
 from taskframework.errors import (
     IdempotencyConflictError,
     InvalidParametersError,
+    InvalidRequestError,
     NotRunningError,
     ParentFinishedError,
     SignalsFullError,
@@ -34,7 +35,6 @@ from taskframework.errors import (
 )
 from taskframework.model.query import CursorInvalidError
 from taskframework.model.values import MOST_PROBLEMS, problem, problems_of
-from taskframework.submission.options import InvalidRequestError
 
 logger = logging.getLogger(__name__)
 

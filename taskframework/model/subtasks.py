@@ -1,7 +1,7 @@
 """Sub-tasks: the policies that decide a round, the plan of one, and the tasks it becomes.
 
-A plan is JSON: a list of groups `{"task_type", "priority", "max_attempts", "items"}`, each item the parameters of one
-sub-task and their hash. The slots count through all groups.
+A plan is JSON: a list of groups `{"task_type", …, "items"}`, each item the parameters of one sub-task and their hash,
+and in between the options of them all. The slots count through all groups.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from taskframework.model.status import DEAD, FINAL, TaskStatus
 from taskframework.model.task import FAMILY_VERSION, ParentLink, Task, first_state
@@ -20,6 +20,8 @@ from taskframework.model.values import Json
 
 #: Sub-tasks of one round: as many as one upload of a batch may have.
 MAX_SUBTASKS = 100_000
+#: The options of a submission that a sub-task may have too. An idempotency key is none: its slot is one already.
+SUBTASK_OPTIONS = ("priority", "max_attempts", "not_before", "deadline", "correlation_id")
 #: Tasks above one task. Each level doubles the time of a cancel from the top; nobody was seen to need more.
 MAX_DEPTH = 16
 #: The namespace of the ids of sub-tasks; any fixed one will do, but it must never change.
@@ -60,7 +62,14 @@ class Counts:
 class Policy:
     """When a round of sub-tasks is decided: `all_must_succeed`, `allow_failures`, `first_success` or `at_least(n)`."""
 
+    #: What is one, for people.
+    ACCEPTED: ClassVar[str] = "all_must_succeed, allow_failures, first_success or at_least(number)"
     text: str
+
+    @staticmethod
+    def is_one(text: object) -> bool:
+        """Whether a value is the text of a policy."""
+        return isinstance(text, str) and (text in _NAMES or _AT_LEAST.fullmatch(text) is not None)
 
     @classmethod
     def parse(cls, text: object) -> Self:
@@ -69,9 +78,9 @@ class Policy:
         Raises:
             ValueError: if it is none.
         """
-        if isinstance(text, str) and (text in _NAMES or _AT_LEAST.fullmatch(text)):
+        if isinstance(text, str) and cls.is_one(text):
             return cls(text)
-        raise ValueError(f"must be {', '.join(_NAMES)} or at_least(n)")
+        raise ValueError(f"must be {cls.ACCEPTED}")
 
     def verdict(self, planned: int, counts: Counts) -> Verdict | None:
         """What these counts decide; None if the rest matters still."""
@@ -86,7 +95,7 @@ class Policy:
         return Verdict.NOT_MET if planned - bad < needed else None
 
     def needed(self, planned: int) -> int:
-        """How many have to succeed for it to be met, if it is not `allow_failures`."""
+        """How many have to succeed for it to be met, or with `allow_failures` to be over."""
         if (match := _AT_LEAST.fullmatch(self.text)) is not None:
             return int(match[1])
         return 1 if self.text == "first_success" else planned
@@ -145,7 +154,7 @@ def subtask_of(
     """One sub-task of the present round, as it is stored first."""
     subtasks = parent.subtasks
     assert subtasks is not None, "only a task with sub-tasks has a round of them"
-    depth = parent.parent.depth + 1 if parent.parent else 1
+    not_before = max(now, _moment(group.get("not_before")) or now)
     return Task.new(
         task_id=subtask_id(parent.task_id, parent.generation, subtasks.round, slot),
         schema_version=FAMILY_VERSION,
@@ -153,13 +162,28 @@ def subtask_of(
         priority=group["priority"],
         max_attempts=group["max_attempts"],
         user_id=parent.user_id,
-        correlation_id=parent.correlation_id,
+        correlation_id=group.get("correlation_id", parent.correlation_id),
         traceparent=parent.traceparent,
         parameters=parameters,
         parameters_hash=parameters_hash,
-        parent=ParentLink(parent.task_id, parent.generation, slot, subtasks.round, depth),
-        not_before=now,
+        parent=ParentLink(parent.task_id, parent.generation, slot, subtasks.round, depth_below(parent)),
+        not_before=not_before,
+        deadline=_moment(group.get("deadline")),
         created_at=now,
         updated_at=now,
-        **first_state(now, now, dispatch_after),
+        **first_state(not_before, now, dispatch_after),
     )
+
+
+def depth_below(parent: Task) -> int:
+    """How many tasks are above a sub-task of this one."""
+    return parent.parent.depth + 1 if parent.parent else 1
+
+
+def next_round(parent: Task) -> int:
+    """The number of the round that a running task may plan."""
+    return parent.subtasks.round + 1 if parent.subtasks else 1
+
+
+def _moment(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)

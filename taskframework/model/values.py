@@ -29,6 +29,8 @@ MAX_STEP_BYTES = 256 * 1024
 MAX_STEPS_BYTES = 1024 * 1024
 #: Levels of arrays and objects in one value: BSON has a limit of 100, some of which the document itself takes.
 MAX_DEPTH = 64
+#: Characters of a name.
+MAX_NAME = 200
 #: How many wrong fields of one value are told.
 MOST_PROBLEMS = 50
 _INT64 = 2**63
@@ -95,6 +97,11 @@ def _check_key(key: object, what: str) -> None:
 def _check_text(text: str, what: str) -> None:
     if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
         raise ValueNotStorableError(what, "a text contains half of a surrogate pair and is not valid Unicode")
+
+
+def is_name(value: object) -> bool:
+    """Whether a value may name something: a text, not empty, not too long, printable ASCII."""
+    return isinstance(value, str) and 0 < len(value) <= MAX_NAME and value.isascii() and value.isprintable()
 
 
 def fingerprint(*parts: bytes | str) -> str:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from taskframework.model import drivers
 from taskframework.model.scope import Scope
 from taskframework.model.status import LIVE, TaskStatus
-from taskframework.model.subtasks import Counts, Policy, Verdict
+from taskframework.model.subtasks import Counts, Policy, Verdict, next_round
 from taskframework.model.task import FAMILY_VERSION, Signal, SignalWait, Stage, Subtasks, Task
 from taskframework.model.transitions import (
     Alone,
@@ -80,7 +80,7 @@ class Wait(AttemptEnd):
     def _round_after(self, task: Task) -> Subtasks | None:
         if self.subtasks is None:
             return task.subtasks
-        return replace(self.subtasks, round=1 if task.subtasks is None else task.subtasks.round + 1)
+        return replace(self.subtasks, round=next_round(task))
 
 
 @dataclass(frozen=True, slots=True)

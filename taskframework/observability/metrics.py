@@ -24,6 +24,7 @@ from taskframework.model.events import (
     TaskRetryingEvent,
     TaskStartedEvent,
     TaskSubmittedEvent,
+    TaskWaitingEvent,
 )
 from taskframework.observability.counting import TaskCounts
 
@@ -148,7 +149,8 @@ class Metrics:
             case TaskFailedEvent():
                 self.dead.add(task.task_type)
         self.state_updates.add(task.history[-1].type)
-        if task.started_at is not None and isinstance(event, _ENDS):
+        # A task that ends at rest, as a parent does by a count of its sub-tasks, ends no attempt and names no worker.
+        if task.started_at is not None and isinstance(event, _ENDS) and task.history[-1].worker_id is not None:
             seconds = (task.updated_at - task.started_at).total_seconds()
             self.execution.observe(max(0.0, seconds), task.task_type, task.status.value)
 
@@ -157,4 +159,11 @@ class Metrics:
         counter.add(listener.name, type(event).__name__)
 
 
-_ENDS = (TaskCompletedEvent, TaskFailedEvent, TaskRetryingEvent, TaskCancelledEvent, TaskReleasedEvent)
+_ENDS = (
+    TaskCompletedEvent,
+    TaskFailedEvent,
+    TaskRetryingEvent,
+    TaskWaitingEvent,
+    TaskCancelledEvent,
+    TaskReleasedEvent,
+)

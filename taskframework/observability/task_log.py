@@ -1,4 +1,4 @@
-"""The log's line on each attempt that failed and each task that ended, written by the process that stored the fact.
+"""The log's line on each attempt that failed and each task that ended or waits, by the process that stored the fact.
 
 That may be a worker, the repair that found the task of a dead worker, or an API process that was asked to cancel. An
 exception's message is its author's word and is shown; parameters, results and variables are not.
@@ -17,6 +17,7 @@ from taskframework.model.events import (
     TaskEvent,
     TaskFailedEvent,
     TaskRetryingEvent,
+    TaskWaitingEvent,
 )
 from taskframework.model.task import HistoryEntry, Task, TaskError
 
@@ -27,6 +28,7 @@ _LEVELS: dict[type[TaskEvent], int] = {
     TaskFailedEvent: logging.ERROR,
     TaskCancelledEvent: logging.INFO,
     TaskCompletedEvent: logging.DEBUG,
+    TaskWaitingEvent: logging.DEBUG,
 }
 
 
@@ -43,7 +45,7 @@ def _hear(event: TaskEvent) -> None:
     task = event.task
     # Not simply the newest entry: the task may have moved on since, if it was read again after a lost reply.
     end = next(entry for entry in reversed(task.history) if EVENT_OF[entry.type] is type(event))
-    error = None if isinstance(event, TaskCompletedEvent) else _error_of(task, end)
+    error = None if isinstance(event, (TaskCompletedEvent, TaskWaitingEvent)) else _error_of(task, end)
     fields = _fields(task, end, error)
     record = logger.makeRecord(logger.name, level, __file__, 0, _text(task, end, error), (), None, extra=fields)
     if level == logging.ERROR and error is not None and error.traceback:
@@ -71,7 +73,16 @@ def _what(task: Task, end: HistoryEntry) -> str:
             return f"was cancelled by {task.cancel.by}" if task.cancel else "was cancelled"
         case "completed" | "completed_with_errors":
             return "completed"
+        case "waiting":
+            return f"waits for {_awaited(end)}"
     return "failed"
+
+
+def _awaited(end: HistoryEntry) -> str:
+    subtasks, signal = end.data["subtasks"], end.data["signal"]
+    named = None if signal is None else f"the signal {signal!r}"
+    counted = None if subtasks is None else f"{subtasks:,} sub-task{'' if subtasks == 1 else 's'}"
+    return " or ".join(filter(None, (counted, named)))
 
 
 def _error_of(task: Task, end: HistoryEntry) -> TaskError | None:

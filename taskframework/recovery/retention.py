@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
+from taskframework.errors import TaskUnreadableError
 from taskframework.model.idempotency import IDEMPOTENCY, kept_until
+from taskframework.model.plans import PLAN, PLAN_KEPT, are_needed
 from taskframework.model.records import Record
+from taskframework.model.scope import EVERYONE
 from taskframework.stores.base import TaskStore
 
 
@@ -36,10 +39,14 @@ class Retention:
             Whether there may be more.
         """
         expired = await self._store.expired_records(self._batch)
-        keys = [record for record in expired if record.kind == IDEMPOTENCY.name]
-        await self._store.delete_records([record for record in expired if record.kind != IDEMPOTENCY.name])
-        if keys:
+        by_kind: dict[str, list[Record]] = {}
+        for record in expired:
+            by_kind.setdefault(record.kind, []).append(record)
+        if keys := by_kind.pop(IDEMPOTENCY.name, None):
             await self._look_at_keys(keys)
+        if parts := by_kind.pop(PLAN.name, None):
+            await self._look_at_plans(parts)
+        await self._store.delete_records([record for records in by_kind.values() for record in records])
         removed = await self._store.purge(finished=self._finished, dead_letters=self._dead_letters, limit=self._batch)
         return self._batch in (len(expired), removed)
 
@@ -62,3 +69,26 @@ class Retention:
                 later.append(IDEMPOTENCY.changed(record, content, expires_at=until))
         await self._store.write_records(later)
         await self._store.delete_records(over)
+
+    async def _look_at_plans(self, records: Sequence[Record]) -> None:
+        """A part of a plan is looked at later while its attempt runs or its sub-tasks have yet to be stored."""
+        until = self._store.now() + PLAN_KEPT
+        known: dict[tuple[str, int], bool] = {}
+        later, over = [], []
+        for record in records:
+            part = PLAN.content(record)
+            attempt = (part.task_id, part.fencing_token)
+            if attempt not in known:
+                known[attempt] = await self._are_parts_needed(*attempt)
+            if known[attempt]:
+                later.append(PLAN.changed(record, part, expires_at=until))
+            else:
+                over.append(record)
+        await self._store.write_records(later)
+        await self._store.delete_records(over)
+
+    async def _are_parts_needed(self, task_id: str, fencing_token: int) -> bool:
+        try:
+            return are_needed(await self._store.get(task_id, EVERYONE), fencing_token)
+        except TaskUnreadableError:  # a newer release wrote the task, and its processes know
+            return True

@@ -12,27 +12,15 @@ from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field, Type
 from typing_extensions import TypedDict  # pydantic reads no other before Python 3.12
 
 from taskframework.clock import whole_milliseconds
-from taskframework.errors import SubmissionError
+from taskframework.errors import InvalidRequestError
 from taskframework.model.status import LANES, Priority
-from taskframework.model.values import problem
+from taskframework.model.values import MAX_NAME, is_name, problem
 from taskframework.tasks.options import MAX_ATTEMPTS
 
-#: Characters of a name.
-MAX_NAME = 200
 #: Printable ASCII: names travel in headers, indexes and logs.
 NAME_PATTERN = "^[ -~]*$"
 _FARTHEST = timedelta(days=3660)
 _TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d[Tt ]")
-
-
-class InvalidRequestError(SubmissionError):
-    """The request contradicts itself or a limit."""
-
-    code = "invalid_request"
-
-    def __init__(self, field: str, reason: str, hint: str) -> None:
-        super().__init__(f"{field}: {reason}.", hint=hint)
-        self.field = field
 
 
 def _only_timestamps(value: object) -> object:
@@ -61,7 +49,7 @@ def _lane(value: str) -> Priority:
 
 
 def _printable(value: str) -> str:
-    if not (0 < len(value) <= MAX_NAME and value.isascii() and value.isprintable()):
+    if not is_name(value):
         raise ValueError(f"must be 1 to {MAX_NAME} printable ASCII characters")
     return value
 
@@ -114,6 +102,21 @@ def accepted(options: SubmissionOptions) -> dict[str, Any]:
         return {name: value for name, value in _ALL.validate_python(options).items() if value is not None}
     except ValidationError as error:
         raise _refusal(error) from None
+
+
+def accepted_times(options: Mapping[str, Any], now: datetime) -> datetime:
+    """When the first attempt may begin, by accepted options.
+
+    Raises:
+        InvalidRequestError: if the deadline comes before that.
+    """
+    not_before: datetime = max(options.get("not_before", now), now)
+    deadline = options.get("deadline")
+    if deadline is not None and deadline <= not_before:
+        raise InvalidRequestError(
+            "deadline", "it has passed or lies before not_before", "Give a time after not_before and in the future."
+        )
+    return not_before
 
 
 def accepted_name(name: str, field: str) -> str:

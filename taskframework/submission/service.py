@@ -10,16 +10,16 @@ from typing import Any, Unpack
 
 from taskframework import failpoint
 from taskframework.bus import EventBus
-from taskframework.errors import SubmissionError
+from taskframework.errors import InvalidRequestError, SubmissionError
 from taskframework.model.events import TaskSubmittedEvent
 from taskframework.model.status import lane_of
 from taskframework.model.task import Task, first_state, new_task_id
 from taskframework.model.values import fingerprint
 from taskframework.stores.base import Inserted, TaskStore
 from taskframework.submission.idempotency import IdempotentInserts
-from taskframework.submission.options import OPTIONS, InvalidRequestError, SubmissionOptions, accepted, accepted_name
+from taskframework.submission.options import OPTIONS, SubmissionOptions, accepted, accepted_name, accepted_times
 from taskframework.submission.types import Submittable, TaskTypes
-from taskframework.tasks.executable import AnyExecutable, BackgroundTaskExecutable
+from taskframework.tasks.executable import AnyExecutable, type_name
 from taskframework.telemetry import current_traceparent
 
 ANONYMOUS = "anonymous"
@@ -165,11 +165,7 @@ class TaskSubmissionService:
         parameters, canonical = kind.accept(request.parameters)
         options = accepted(request.options)
         now = self._store.now()
-        not_before, deadline = max(options.get("not_before", now), now), options.get("deadline")
-        if deadline is not None and deadline <= not_before:
-            raise InvalidRequestError(
-                "deadline", "it has passed or lies before not_before", "Give a time after not_before and in the future."
-            )
+        not_before = accepted_times(options, now)
         task_id = new_task_id()
         defaults = {
             "priority": lane_of(kind.priority),
@@ -197,20 +193,3 @@ def _names_in(requests: Iterable[SubmitRequest]) -> set[str]:
         with suppress(InvalidRequestError):
             names.add(type_name(request.task_type))
     return names
-
-
-def type_name(given: object) -> str:
-    """The name of a task type that is given by it, by its class or by an instance.
-
-    Raises:
-        InvalidRequestError: if it is anything else.
-    """
-    if isinstance(given, str):
-        return given
-    is_task = isinstance(given, BackgroundTaskExecutable) or (
-        isinstance(given, type) and issubclass(given, BackgroundTaskExecutable)
-    )
-    if is_task and isinstance(name := getattr(given, "task_type", None), str):
-        return name
-    what = "the task class has no task_type" if is_task else f"{given!r:.100} names no task"
-    raise InvalidRequestError("task_type", what, "Give the type's name, its class or an instance of that.")

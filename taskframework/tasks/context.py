@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, Generic, Protocol, TypeVar
 
 from taskframework.model.values import Json
 from taskframework.tasks.steps import Steps
+from taskframework.tasks.subtasks import (
+    AnyTaskType,
+    Family,
+    WaitForSignal,
+    WantedSubtasks,
+    planned,
+    planned_blocking,
+    planned_one,
+    planned_one_blocking,
+)
 
 P = TypeVar("P")
 
@@ -21,6 +32,9 @@ class AttemptControl(Protocol):
 
     @property
     def steps(self) -> Steps: ...
+
+    @property
+    def family(self) -> Family: ...
 
     async def report_progress(self, value: object) -> None: ...
 
@@ -107,6 +121,94 @@ class TaskContext(Generic[P]):
             BaseException: as `once`.
         """
         return self.control.steps.once_blocking(step, function)
+
+    async def submit_subtask(
+        self, task_type: AnyTaskType, parameters: Any = None, *, policy: str | None = None, **options: Any
+    ) -> str:
+        """Submit one sub-task; see `submit_subtasks`.
+
+        Returns:
+            Its id.
+
+        Raises:
+            BaseException: as `submit_subtasks`.
+        """
+        [task_id] = await planned_one(self.control.family, WantedSubtasks(task_type, options, policy, (parameters,)))
+        return task_id
+
+    def submit_subtask_blocking(
+        self, task_type: AnyTaskType, parameters: Any = None, *, policy: str | None = None, **options: Any
+    ) -> str:
+        """`submit_subtask` for a plain `def`, in a thread or a process.
+
+        Raises:
+            RuntimeError: on an event loop, which must not wait; await `submit_subtask` there.
+            BaseException: as `submit_subtasks`.
+        """
+        [task_id] = planned_one_blocking(self.control.family, WantedSubtasks(task_type, options, policy, (parameters,)))
+        return task_id
+
+    async def submit_subtasks(
+        self,
+        task_type: AnyTaskType,
+        parameters: Iterable[Any] | AsyncIterable[Any],
+        *,
+        policy: str | None = None,
+        **options: Any,
+    ) -> list[str]:
+        """Submit a sub-task for each of these parameters.
+
+        They are stored when this attempt has ended without an error, all or none; one that fails or dies has submitted
+        nothing. The task waits for them then, and takes no slot of a worker meanwhile.
+
+        Args:
+            task_type: the name of a type, or its class or an instance of that.
+            parameters: of each sub-task what the type's model accepts; a generator of 100,000 will do.
+            policy: for the whole round, instead of `options.subtasks` of this task type.
+            options: `priority`, `max_attempts`, `not_before`, `deadline` and `correlation_id` of `SubmissionOptions`.
+                The correlation id is that of this task if none is given.
+
+        Returns:
+            Their ids, in the order given; the same in each attempt.
+
+        Raises:
+            SubmissionError: if the type is unknown, or parameters or an option are wrong, or there are more than
+                100,000 in the round, or more than 16 tasks above one. Those of the same call that came before stay
+                submitted.
+            TypeError: for an option that sub-tasks do not have.
+            asyncio.CancelledError: if the lease was lost: the attempt is stopped, another worker does the task.
+        """
+        return await planned(self.control.family, WantedSubtasks(task_type, options, policy), parameters)
+
+    def submit_subtasks_blocking(
+        self, task_type: AnyTaskType, parameters: Iterable[Any], *, policy: str | None = None, **options: Any
+    ) -> list[str]:
+        """`submit_subtasks` for a plain `def`, in a thread or a process.
+
+        Raises:
+            RuntimeError: on an event loop, which must not wait; await `submit_subtasks` there.
+            BaseException: as `submit_subtasks`.
+        """
+        return planned_blocking(self.control.family, WantedSubtasks(task_type, options, policy), parameters)
+
+    def wait_for(self, *, signal: str, timeout: timedelta | float | None = None) -> WaitForSignal:
+        """Wait for a signal, or for the sub-tasks if some were submitted and finish first.
+
+        Write `return context.wait_for(...)`. The task takes no slot of a worker while it waits, and goes on in
+        `on_signal`; with a signal that was sent before, at once.
+
+        Args:
+            signal: the name of the signal, 1 to 200 printable ASCII characters.
+            timeout: how long to wait, as a timedelta or in seconds; None waits for ever. After that `on_signal` is
+                called all the same, with a signal whose `timed_out` is true.
+
+        Returns:
+            What the method has to return.
+
+        Raises:
+            InvalidRequestError: if name or timeout are none.
+        """
+        return WaitForSignal.new(signal, timeout)
 
     @property
     def is_cancel_requested(self) -> bool:

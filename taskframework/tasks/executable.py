@@ -5,8 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Generic, TypeVar
 
+from taskframework.errors import InvalidRequestError
+from taskframework.model.task import Signal
 from taskframework.tasks.context import TaskContext
 from taskframework.tasks.options import TaskOptions
+from taskframework.tasks.subtasks import SubtaskSummary
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -18,6 +21,10 @@ class BackgroundTaskExecutable(ABC, Generic[P, R]):
     P and R are anything pydantic validates. `execute` is `async def`, or a plain `def` that then runs in a thread
     (or, with `options.run_in="process"`, in a process of its own). One instance serves all attempts, so keep no state
     of an attempt on `self`.
+
+    A task that submits sub-tasks, or waits for a signal, goes on in `on_subtasks_finished` or `on_signal`. Both are
+    written like `execute`, run as it does, with a whole budget of attempts of their own, and may do what it may:
+    give the result, submit the next round of sub-tasks, wait again. A task type that needs neither leaves them out.
 
     An attempt may be repeated: the process can die after the work is done and before that is known. Use
     `context.once`, `context.idempotency_key` and `context.fencing_token` where an effect must not happen twice.
@@ -35,13 +42,62 @@ class BackgroundTaskExecutable(ABC, Generic[P, R]):
             context: the parameters and everything else about this attempt.
 
         Returns:
-            R, or a coroutine that gives R.
+            R, or a coroutine that gives R; or what `context.wait_for` gave.
 
         Raises:
             RetryableError: to be tried again, after `delay` if given.
             NonRetryableError: to fail for good.
         """
 
+    def on_subtasks_finished(self, context: TaskContext[P], summary: SubtaskSummary) -> Any:
+        """Go on when the sub-tasks have met the policy.
+
+        Without this method the task is done then, and what `execute` returned is its result.
+
+        Args:
+            context: as for `execute`, with the same parameters.
+            summary: how the sub-tasks ended.
+
+        Returns:
+            As `execute`.
+
+        Raises:
+            Exception: as `execute`.
+        """
+        raise NotImplementedError
+
+    def on_signal(self, context: TaskContext[P], signal: Signal) -> Any:
+        """Go on when the signal has come that the task waits for, or is late.
+
+        Args:
+            context: as for `execute`, with the same parameters.
+            signal: with its `name` and `payload`; `timed_out` says that it did not come in time.
+
+        Returns:
+            As `execute`.
+
+        Raises:
+            Exception: as `execute`.
+        """
+        raise NotImplementedError
+
 
 #: An executable as users name it: an instance, or a class that needs no arguments.
 AnyExecutable = BackgroundTaskExecutable[Any, Any] | type[BackgroundTaskExecutable[Any, Any]]
+
+
+def type_name(given: object) -> str:
+    """The name of a task type that is given by it, by its class or by an instance.
+
+    Raises:
+        InvalidRequestError: if it is anything else.
+    """
+    if isinstance(given, str):
+        return given
+    is_task = isinstance(given, BackgroundTaskExecutable) or (
+        isinstance(given, type) and issubclass(given, BackgroundTaskExecutable)
+    )
+    if is_task and isinstance(name := getattr(given, "task_type", None), str):
+        return name
+    what = "the task class has no task_type" if is_task else f"{given!r:.100} names no task"
+    raise InvalidRequestError("task_type", what, "Give the type's name, its class or an instance of that.")

@@ -8,6 +8,7 @@ from typing import Literal
 
 from taskframework.errors import RegistrationError
 from taskframework.model.status import Priority
+from taskframework.model.subtasks import Policy
 
 DEFAULT_TIMEOUT = timedelta(hours=1)
 MAX_ATTEMPTS = 1000
@@ -28,6 +29,8 @@ class TaskOptions:
         retry_on: further exception types that deserve another attempt.
         run_in: where a plain `def execute` runs: `"thread"` (a bounded pool) or `"process"` (a process pool, for
             code that keeps the processor busy).
+        subtasks: when the sub-tasks of a round are enough: `"all_must_succeed"`, `"allow_failures"`,
+            `"first_success"` or `at_least(number)`.
     """
 
     max_attempts: int | None = None
@@ -37,6 +40,7 @@ class TaskOptions:
     max_delay: timedelta | float | None = None
     retry_on: tuple[type[BaseException], ...] = ()
     run_in: Literal["thread", "process"] = "thread"
+    subtasks: str = "all_must_succeed"
 
     def __post_init__(self) -> None:
         """Check each option where it is written, not where it is first used.
@@ -45,13 +49,14 @@ class TaskOptions:
             RegistrationError: naming the option and what it accepts.
         """
         _require(self.max_attempts is None or _is_count(self.max_attempts), self, "max_attempts", _COUNT)
-        _require(_is_time(self.timeout) and bool(self.timeout), self, "timeout", "a timedelta or seconds, above zero")
+        _require(is_time(self.timeout) and bool(self.timeout), self, "timeout", "a timedelta or seconds, above zero")
         _require(self.priority in tuple(Priority), self, "priority", "high, normal or low")
         for name in ("initial_delay", "max_delay"):
             delay = getattr(self, name)
-            _require(delay is None or _is_time(delay), self, name, "a timedelta or seconds, zero or more")
+            _require(delay is None or is_time(delay), self, name, "a timedelta or seconds, zero or more")
         _require(_are_errors(self.retry_on), self, "retry_on", "a tuple of exception types")
         _require(self.run_in in ("thread", "process"), self, "run_in", "thread or process")
+        _require(Policy.is_one(self.subtasks), self, "subtasks", Policy.ACCEPTED)
 
 
 def _is_count(value: object) -> bool:
@@ -69,7 +74,8 @@ def as_timedelta(value: timedelta | float) -> timedelta:
     return value if isinstance(value, timedelta) else timedelta(seconds=value)
 
 
-def _is_time(value: object) -> bool:
+def is_time(value: object) -> bool:
+    """Whether a value is a length of time, as a timedelta or in seconds."""
     if isinstance(value, timedelta):
         return value >= timedelta(0)
     if isinstance(value, bool) or not isinstance(value, (int, float)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, TypeVar, get_args, get_origin
@@ -15,9 +15,11 @@ from pydantic.errors import PydanticSchemaGenerationError, PydanticUndefinedAnno
 
 from taskframework.errors import InvalidParametersError, RegistrationError, UnknownTaskTypeError
 from taskframework.model.status import LANES
+from taskframework.model.task import Stage
 from taskframework.model.values import Json, problem, problems_of
 from taskframework.tasks.executable import AnyExecutable, BackgroundTaskExecutable
 from taskframework.tasks.options import TaskOptions
+from taskframework.tasks.stages import described, stages_of
 from taskframework.tasks.values import storable_parameters
 
 logger = logging.getLogger(__name__)
@@ -32,7 +34,8 @@ class Registration:
     executable: BackgroundTaskExecutable[Any, Any]
     parameters: TypeAdapter[Any]
     result: TypeAdapter[Any]
-    is_async: bool
+    #: The stages that it has a method for, and of each whether that is a coroutine function.
+    stages: Mapping[Stage, bool]
 
     @property
     def task_type(self) -> str:
@@ -93,21 +96,18 @@ class TaskRegistry:
         task_type = _checked_type(instance)
         if (present := self._registrations.get(task_type)) is not None:
             raise RegistrationError(
-                f"Task type {task_type!r} is registered twice: by {_name(present.executable)} and {_name(instance)}.",
+                f"Task type {task_type!r} is registered twice: by {described(present.executable)} "
+                f"and {described(instance)}.",
                 hint="Give one of them another task_type.",
             )
-        _check_execute(instance)
+        _check_options(instance)
         parameters, result = _type_arguments(type(instance))
         registration = Registration(
             instance,
             _adapter(parameters, instance, "parameters"),
             _adapter(result, instance, "result"),
-            inspect.iscoroutinefunction(instance.execute),
+            stages_of(instance),
         )
-        if registration.is_async and instance.options.run_in == "process":
-            raise RegistrationError(
-                f"{_name(instance)} has run_in='process' and an async execute.", hint="Make it a plain def."
-            )
         self._registrations[task_type] = registration
         return registration
 
@@ -178,34 +178,23 @@ def _instance(
         ) from error
 
 
-def _check_execute(instance: BackgroundTaskExecutable[Any, Any]) -> None:
+def _check_options(instance: BackgroundTaskExecutable[Any, Any]) -> None:
     if not isinstance(instance.options, TaskOptions):
         raise RegistrationError(
-            f"The options of {_name(instance)} are {instance.options!r}.", hint="Write options = TaskOptions(...)."
+            f"The options of {described(instance)} are {instance.options!r}.", hint="Write options = TaskOptions(...)."
         )
-    if inspect.isasyncgenfunction(instance.execute) or inspect.isgeneratorfunction(instance.execute):
-        raise RegistrationError(
-            f"execute of {_name(instance)} is a generator.", hint="Return the result instead of yielding it."
-        )
-    try:
-        inspect.signature(instance.execute).bind(None)
-    except TypeError as error:
-        raise RegistrationError(
-            f"execute of {_name(instance)} cannot be called with a context: {error}.",
-            hint="Write def execute(self, context).",
-        ) from error
 
 
 def _checked_type(instance: BackgroundTaskExecutable[Any, Any]) -> str:
     task_type = getattr(instance, "task_type", None)
     if not isinstance(task_type, str) or TASK_TYPE.fullmatch(task_type) is None:
         raise RegistrationError(
-            f"{_name(instance)} has task_type {task_type!r}.",
+            f"{described(instance)} has task_type {task_type!r}.",
             hint="Use lower-case letters, digits, '.', '_' and '-', starting with a letter or digit, at most 100.",
         )
     if "." in task_type and task_type.rpartition(".")[2] in LANES:
         raise RegistrationError(
-            f"{_name(instance)} has task_type {task_type!r}, which ends like a lane.",
+            f"{described(instance)} has task_type {task_type!r}, which ends like a lane.",
             hint="Queues are named by type and lane, so a type cannot end in .high, .normal or .low.",
         )
     return task_type
@@ -249,10 +238,6 @@ def _adapter(argument: Any, instance: BackgroundTaskExecutable[Any, Any], what: 
         return adapter
     except (PydanticSchemaGenerationError, PydanticUndefinedAnnotation, NameError) as error:
         raise RegistrationError(
-            f"The {what} type of {_name(instance)} is not one pydantic can validate: {error}.",
+            f"The {what} type of {described(instance)} is not one pydantic can validate: {error}.",
             hint="Use a pydantic model, a dataclass or plain types.",
         ) from error
-
-
-def _name(instance: BackgroundTaskExecutable[Any, Any]) -> str:
-    return f"{type(instance).__module__}.{type(instance).__qualname__}"

@@ -78,7 +78,7 @@ class Steps:
 
     def once_blocking(self, step: str, function: Callable[[], Awaitable[Any] | Any]) -> Json:
         """`TaskContext.once_blocking`."""
-        _refuse_on_a_loop()
+        refuse_on_a_loop("once_blocking", "await context.once(...)")
         while not isinstance(entered := self._enter(step, threading.get_ident()), bytes):
             run, is_ours = entered
             if is_ours:
@@ -159,12 +159,17 @@ def _check_name(step: str) -> None:
         raise ValueNotStorableError("name of a step", reason)
 
 
-def _refuse_on_a_loop() -> None:
+def refuse_on_a_loop(blocking: str, instead: str) -> None:
+    """Refuse a call that would make an event loop wait.
+
+    Raises:
+        RuntimeError: if it comes from one.
+    """
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return
-    raise RuntimeError("once_blocking would block the event loop; use `await context.once(...)` here.")
+    raise RuntimeError(f"{blocking} would block the event loop; use `{instead}` here.")
 
 
 async def _awaited(outcome: Awaitable[Any]) -> Any:

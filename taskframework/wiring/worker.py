@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from taskframework.submission.subtasks import SubtaskKinds
 from taskframework.wiring.process_services import ProcessServices
 from taskframework.worker.admission import Admission
 from taskframework.worker.claim import ClaimPolicy, ClaimStation
 from taskframework.worker.consumer import TaskConsumer
 from taskframework.worker.executor import TaskExecutorService
+from taskframework.worker.family import FamilyServices
 from taskframework.worker.heartbeat import Heartbeat
 from taskframework.worker.intake import Intake
 from taskframework.worker.settle import SettleStation
@@ -20,8 +22,9 @@ def build_worker(process: ProcessServices) -> Worker:
     settings, store, bus, clock = services.settings, services.store, services.bus, services.clock
     worker_id = new_worker_id()
     heartbeat = Heartbeat(store, clock, settings.worker.lease, breaker.open)
+    families = FamilyServices(store, SubtaskKinds(services.types, store.now, settings.retry.max_attempts), clock)
     executor = TaskExecutorService(
-        services.moves, clock, threads=settings.worker.max_threads, processes=settings.worker.max_processes
+        services.moves, clock, families, threads=settings.worker.max_threads, processes=settings.worker.max_processes
     )
     claims = ClaimStation(
         store,

@@ -24,6 +24,10 @@ class StopReason(enum.Enum):
     RELEASED = "released"
 
 
+class LeaseLostError(Exception):
+    """The attempt is no longer ours: nothing it did may be written."""
+
+
 @dataclass(slots=True)
 class RunningAttempt:
     """One attempt in this process, from claim to settlement."""

@@ -22,10 +22,10 @@ from taskframework.model.transitions import Claim
 from taskframework.tasks.registry import Registration, TaskRegistry
 from taskframework.telemetry import log_with, span
 from taskframework.worker.admission import Admission, Candidate, PutOff
-from taskframework.worker.attempt import RunningAttempt
+from taskframework.worker.attempt import LeaseLostError, RunningAttempt
 from taskframework.worker.claim import ClaimStation, Refusal
 from taskframework.worker.deliveries import PendingDeliveries, PendingDelivery, Stage
-from taskframework.worker.executor import LeaseLostError, TaskExecutorService
+from taskframework.worker.executor import TaskExecutorService
 from taskframework.worker.heartbeat import Heartbeat
 from taskframework.worker.lanes import Lanes
 from taskframework.worker.patience import StoreBreaker

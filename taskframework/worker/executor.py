@@ -9,23 +9,23 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from pydantic import ValidationError
-
 from taskframework.clock import Clock
-from taskframework.errors import InvalidParametersError, NonRetryableError, TaskframeworkError
-from taskframework.model.outcome import Failed, Outcome, Released, Succeeded, classify, describe
+from taskframework.errors import InvalidParametersError, InvalidRequestError, NonRetryableError, TaskframeworkError
+from taskframework.model.outcome import Failed, Outcome, Released, classify, describe
+from taskframework.model.task import Subtasks, Task
 from taskframework.model.transitions import DEADLINE, DEADLINE_PASSED
-from taskframework.model.values import MAX_RESULT_BYTES, check_storable, in_one_line
 from taskframework.moves import TaskMoves
 from taskframework.tasks.context import AttemptControl, TaskContext
 from taskframework.tasks.options import as_timedelta
 from taskframework.tasks.registry import Registration
-from taskframework.tasks.values import refuse_non_finite
+from taskframework.tasks.stages import Call
 from taskframework.telemetry import AttemptCode, running_as
-from taskframework.worker.attempt import STOP_PATIENCE, RunningAttempt, StopReason
+from taskframework.worker.attempt import STOP_PATIENCE, LeaseLostError, RunningAttempt, StopReason
 from taskframework.worker.containment import cancel_own
+from taskframework.worker.family import FamilyServices
 from taskframework.worker.processes import ExecutionFailedError, ProcessPool
 from taskframework.worker.reports import AttemptReports
+from taskframework.worker.returns import BadResultError, outcome_of
 from taskframework.worker.threads import ThreadPool
 
 logger = logging.getLogger(__name__)
@@ -42,20 +42,19 @@ class AttemptCancelledError(NonRetryableError):
     """The task was asked to stop."""
 
 
-class BadResultError(NonRetryableError):
-    """The result cannot be stored."""
-
-
-class LeaseLostError(Exception):
-    """The attempt is no longer ours: nothing it did may be written."""
+class MissingMethodError(NonRetryableError):
+    """The task type has no method to go on with."""
 
 
 class TaskExecutorService:
     """Runs attempts: coroutines on the loop, plain functions in threads or processes, both bounded."""
 
-    def __init__(self, moves: TaskMoves, clock: Clock, *, threads: int, processes: int | None) -> None:
+    def __init__(
+        self, moves: TaskMoves, clock: Clock, families: FamilyServices, *, threads: int, processes: int | None
+    ) -> None:
         self._moves = moves
         self._clock = clock
+        self._families = families
         self._threads = ThreadPool(threads)
         self._processes = ProcessPool(processes or os.cpu_count() or 1)
 
@@ -68,7 +67,7 @@ class TaskExecutorService:
         Raises:
             LeaseLostError: if the lease was lost meanwhile; the result is discarded.
         """
-        reports = AttemptReports(attempt, self._moves, self._clock)
+        reports = AttemptReports(attempt, self._moves, self._clock, self._families)
         code = AttemptCode(attempt.task.task_type, attempt.task.task_id)
         try:
             outcome = await self._run(registration, attempt, reports, code)
@@ -101,13 +100,14 @@ class TaskExecutorService:
         limit = _TimeLimit(as_timedelta(registration.executable.options.timeout).total_seconds(), is_over)
         with running_as(code):
             try:
+                call = _call_of(registration, attempt.task)
                 context = _context(registration, attempt, reports)
             except InvalidParametersError as error:
                 return Failed(describe(error, False, error.code), False)
-            except Exception as error:  # a validator of the author's broke
+            except Exception as error:  # a validator of the author's broke, or there is no method to call
                 return classify(error, registration.executable.options.retry_on)
             # A task of its own: cancelling it stops the code and nothing else.
-            run = loop.create_task(self._call(registration, context, limit))
+            run = loop.create_task(self._call(registration, call, context, limit))
         run.add_done_callback(happened)
         attempt.runs(run, on_given_up=happened)
         try:
@@ -122,13 +122,19 @@ class TaskExecutorService:
         finally:
             cancel_own(run)
             limit.end()
+        try:
+            subtasks = await reports.planned(registration) if _has_returned(run) else None
+        except InvalidRequestError as error:
+            return classify(error)
         with running_as(code):
-            return self._outcome(registration, attempt, run)
+            return self._outcome(registration, attempt, run, subtasks)
 
     @staticmethod
-    def _outcome(registration: Registration, attempt: RunningAttempt, run: asyncio.Task[Any]) -> Outcome:
+    def _outcome(
+        registration: Registration, attempt: RunningAttempt, run: asyncio.Task[Any], subtasks: Subtasks | None
+    ) -> Outcome:
         try:
-            return Succeeded(_storable_result(registration, run.result()))
+            return outcome_of(registration, run.result(), subtasks)
         except asyncio.CancelledError:
             return _stopped(attempt)
         except BadResultError as error:
@@ -138,21 +144,23 @@ class TaskExecutorService:
         except BaseException as error:
             return classify(error, registration.executable.options.retry_on)
 
-    async def _call(self, registration: Registration, context: TaskContext[Any], limit: _TimeLimit) -> Any:
+    async def _call(self, registration: Registration, call: Call, context: TaskContext[Any], limit: _TimeLimit) -> Any:
         try:
-            return await self._execute(registration, context, limit)
+            return await self._execute(registration, call, context, limit)
         except (KeyboardInterrupt, SystemExit) as error:
             # Out of an asyncio task these two leave the event loop, and would end the worker with everything in it.
             raise RuntimeError(f"the task code raised {type(error).__name__}") from error
 
-    async def _execute(self, registration: Registration, context: TaskContext[Any], limit: _TimeLimit) -> Any:
-        execute = registration.executable.execute
-        if registration.is_async:
+    async def _execute(
+        self, registration: Registration, call: Call, context: TaskContext[Any], limit: _TimeLimit
+    ) -> Any:
+        executable = registration.executable
+        if registration.stages[call.stage]:
             limit.start()
-            return await execute(context)
-        if registration.executable.options.run_in == "process":
-            return await self._processes.run(registration.executable, context, on_start=limit.start)
-        return await self._threads.run(execute, context, on_start=limit.start)
+            return await call.make(executable, context)
+        if executable.options.run_in == "process":
+            return await self._processes.run(executable, call, context, on_start=limit.start)
+        return await self._threads.run(functools.partial(call.make, executable), context, on_start=limit.start)
 
 
 class _TimeLimit:
@@ -177,6 +185,19 @@ def _logger_of(task_type: str) -> logging.Logger:
     return _task_logger.getChild(task_type)
 
 
+def _call_of(registration: Registration, task: Task) -> Call:
+    call = Call.of(task)
+    if call.stage not in registration.stages:
+        raise MissingMethodError(
+            f"Task type {task.task_type!r} has no {call.method} any more, in which this task would go on."
+        )
+    return call
+
+
+def _has_returned(run: asyncio.Task[Any]) -> bool:
+    return not run.cancelled() and run.exception() is None
+
+
 def _context(registration: Registration, attempt: RunningAttempt, control: AttemptControl) -> TaskContext[Any]:
     task = attempt.task
     return TaskContext(
@@ -193,20 +214,6 @@ def _context(registration: Registration, attempt: RunningAttempt, control: Attem
         logger=_logger_of(task.task_type),
         control=control,
     )
-
-
-def _storable_result(registration: Registration, value: Any) -> Any:
-    """The result as JSON; a result that cannot be stored would fail on every attempt, so it is final."""
-    try:
-        validated = registration.result.validate_python(value)
-        refuse_non_finite(registration.result.dump_python(validated, by_alias=True), "result")
-        plain = registration.result.dump_python(validated, mode="json", by_alias=True)
-        check_storable(plain, "result", MAX_RESULT_BYTES)
-    except ValidationError as error:
-        raise BadResultError(f"The result is not the declared type: {in_one_line(error)}."[:2000]) from None
-    except (TaskframeworkError, ValueError, TypeError, RecursionError) as error:
-        raise BadResultError(f"The result cannot be stored: {error}"[:2000]) from None
-    return plain
 
 
 def _stopped(attempt: RunningAttempt) -> Outcome:

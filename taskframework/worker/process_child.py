@@ -18,17 +18,21 @@ import socket
 import sys
 import threading
 from concurrent.futures import Future
+from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from taskframework.errors import NonRetryableError, StoreError
+from taskframework.errors import NonRetryableError
 from taskframework.model.outcome import Failed, classify, describe
 from taskframework.model.task import StepOutcome
 from taskframework.model.values import MAX_PROGRESS_BYTES, MAX_RESULT_BYTES
 from taskframework.tasks.context import TaskContext
+from taskframework.tasks.executable import type_name
 from taskframework.tasks.steps import Steps
-from taskframework.tasks.values import storable
+from taskframework.tasks.subtasks import Family, SubtaskOutcome, WantedSubtasks, saying_which
+from taskframework.tasks.values import storable, storable_parameters
 from taskframework.telemetry import log_structlog_by_logging
+from taskframework.worker.questions import OutcomesAfter, Question
 
 #: A result that is larger as a pickle is certainly too large as JSON; it must not fill the parent's memory first.
 _MAX_RESULT_PICKLE = 16 * MAX_RESULT_BYTES
@@ -59,7 +63,7 @@ class _Channel:
         self._connection = Connection(connection.detach())
         self._sending = threading.Lock()
         self._numbers = itertools.count()
-        self._asked: dict[int, Future[StepOutcome | None]] = {}
+        self._asked: dict[int, Future[Any]] = {}
         #: Attempts to run, in the end None.
         self.requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         #: Whether the newest attempt is to stop.
@@ -74,12 +78,12 @@ class _Channel:
             except OSError:
                 os._exit(1)  # the parent is gone, and with it everybody who could want a result
 
-    def ask(self, outcome: StepOutcome) -> Future[StepOutcome | None]:
-        """Let the parent record the outcome of a step."""
-        answer: Future[StepOutcome | None] = Future()
+    def ask(self, question: Question) -> Future[Any]:
+        """Let the parent do something that needs the store."""
+        answer: Future[Any] = Future()
         number = next(self._numbers)
         self._asked[number] = answer
-        self.send("step", (number, outcome))
+        self.send("ask", (number, question))
         return answer
 
     def _listen(self) -> None:
@@ -90,12 +94,12 @@ class _Channel:
                     self.requests.put(request)
                 case "cancel", _:
                     self.is_cancelled = True
-                case "recorded", (number, outcome, problem):
+                case "answer", (number, result, error):
                     asked = self._asked.pop(number)
-                    if problem is None:
-                        asked.set_result(outcome)
+                    if error is None:
+                        asked.set_result(result)
                     else:
-                        asked.set_exception(StoreError(problem))
+                        asked.set_exception(error)
         if self._asked:
             os._exit(1)  # the parent is gone, and nobody else could answer
         self.requests.put(None)
@@ -109,7 +113,7 @@ class _Channel:
 
 
 class _Control:
-    """`AttemptControl` of an attempt in a child process, and the `Recorder` of its steps."""
+    """`AttemptControl` of an attempt in a child process, with the `Recorder` of its steps and its `Family`."""
 
     def __init__(self, channel: _Channel) -> None:
         self._channel = channel
@@ -130,14 +134,28 @@ class _Control:
         return not (self._is_over or self._is_lost)
 
     def record(self, outcome: StepOutcome) -> Future[StepOutcome | None]:
-        with self._sending:
-            if not self._is_over:
-                answer = self._channel.ask(outcome)
-                answer.add_done_callback(self._note)
-                return answer
+        if (answer := self._ask(outcome)) is not None:
+            answer.add_done_callback(self._note)
+            return answer
         nobody: Future[StepOutcome | None] = Future()
         nobody.set_result(None)
         return nobody
+
+    @property
+    def family(self) -> Family:
+        return self
+
+    def plan(self, wanted: WantedSubtasks) -> Future[list[str]]:
+        # What crosses is a name and plain JSON: an object of the author's may not exist over there.
+        plain = []
+        for number, parameters in wanted.numbered():
+            with saying_which(number):
+                plain.append(storable_parameters(parameters)[0])
+        name = type_name(wanted.task_type)
+        return self._ask(replace(wanted, task_type=name, parameters=tuple(plain))) or _too_late()
+
+    def outcomes(self, after_slot: int) -> Future[list[SubtaskOutcome]]:
+        return self._ask(OutcomesAfter(after_slot)) or _too_late()
 
     async def report_progress(self, value: object) -> None:
         self.report_progress_soon(value)
@@ -153,8 +171,18 @@ class _Control:
         with self._sending:
             self._is_over = True
 
+    def _ask(self, question: Question) -> Future[Any] | None:
+        with self._sending:
+            return None if self._is_over else self._channel.ask(question)
+
     def _note(self, answer: Future[StepOutcome | None]) -> None:
         self._is_lost = self._is_lost or (answer.exception() is None and answer.result() is None)
+
+
+def _too_late() -> Future[Any]:
+    answer: Future[Any] = Future()
+    answer.set_exception(asyncio.CancelledError("The attempt is over."))
+    return answer
 
 
 class _LogsToParent(logging.handlers.QueueHandler):
@@ -180,12 +208,12 @@ def _run_attempt(channel: _Channel, request: bytes) -> None:
     control = _Control(channel)
     retry_on: tuple[type[BaseException], ...] = ()
     try:
-        executable, fields, steps, logger_name, level = pickle.loads(request)
+        executable, call, fields, steps, logger_name, level = pickle.loads(request)
         control.steps = Steps(steps, control)
         retry_on = executable.options.retry_on
         logging.getLogger().setLevel(level)
         context: TaskContext[Any] = TaskContext(**fields, logger=logging.getLogger(logger_name), control=control)
-        result = executable.execute(context)
+        result = call.make(executable, context)
         if inspect.iscoroutine(result):
             result = asyncio.run(result)
     except BaseException as error:  # sys.exit() in task code ends the attempt, not this process

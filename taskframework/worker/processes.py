@@ -26,13 +26,14 @@ from multiprocessing.context import SpawnProcess
 from typing import Any, Self
 
 from taskframework.background import Background
-from taskframework.errors import NonRetryableError, TaskframeworkError
+from taskframework.errors import NonRetryableError, StoreError, TaskframeworkError
 from taskframework.model.outcome import Failed
-from taskframework.model.task import StepOutcome
 from taskframework.tasks.context import AttemptControl, TaskContext
 from taskframework.tasks.executable import BackgroundTaskExecutable
+from taskframework.tasks.stages import Call
 from taskframework.worker import process_child
 from taskframework.worker.process_child import PARENTS_SIGNALS
+from taskframework.worker.questions import asked
 
 #: Seconds that code in a process or a thread has to end after a cancel. Less than the executor and a stopping worker
 #: wait, so that the process is gone by then.
@@ -84,28 +85,30 @@ class ProcessPool:
     async def run(
         self,
         executable: BackgroundTaskExecutable[Any, Any],
+        call: Call,
         context: TaskContext[Any],
         on_start: Callable[[], None] = lambda: None,
     ) -> Any:
-        """Execute in a child; progress, steps and log lines come back through `context` and `logging`.
+        """Make the call in a child; what the code asks and reports comes back through `context` and `logging`.
 
         When the caller is cancelled, `context.is_cancel_requested` becomes true in the child, which then has `grace`
         to end before it is killed together with what it started. A second cancellation kills it at once.
 
         Args:
-            executable: whose `execute` runs.
+            executable: whose method runs.
+            call: which one.
             context: what it is given.
             on_start: called when a child has been found, after whatever wait that took.
 
         Returns:
-            What `execute` returned.
+            What the method returned.
 
         Raises:
-            ExecutionFailedError: if `execute` raised, or its result cannot be brought back.
+            ExecutionFailedError: if it raised, or its result cannot be brought back.
             NonRetryableError: if the executable or its parameters cannot be sent.
             ProcessDiedError: if the child died, or the pool was closed.
         """
-        request = _request(executable, context)
+        request = _request(executable, call, context)
         async with self._slots:
             child = await self._take()
             on_start()
@@ -203,10 +206,10 @@ class _Child:
             match kind:
                 case "progress":
                     control.report_progress_soon(value)
-                case "step":
-                    number, outcome = value
+                case "ask":
+                    number, question = value
                     # Not waited for: what else the child has to say must not wait for the store.
-                    control.steps.recorder.record(outcome).add_done_callback(partial(self._tell_recorded, number))
+                    asked(control, question).add_done_callback(partial(self._tell, number))
                 case "log":
                     _log(value)
                 case "failed":
@@ -220,10 +223,11 @@ class _Child:
         """Make `is_cancel_requested` true in the child."""
         self._writer.write(_packed("cancel"))
 
-    def _tell_recorded(self, number: int, recording: Future[StepOutcome | None]) -> None:
-        error = recording.exception()
-        answer = (None, str(error)) if error else (recording.result(), None)
-        self._writer.write(_packed("recorded", (number, *answer)))
+    def _tell(self, number: int, answer: Future[Any]) -> None:
+        error = answer.exception()
+        if error is not None and not isinstance(error, (TaskframeworkError, TypeError, asyncio.CancelledError)):
+            error = StoreError(str(error))  # others, as a driver's, may not survive pickling
+        self._writer.write(_packed("answer", (number, None if error else answer.result(), error)))
 
     async def end(self) -> int | None:
         """End it, at once if it is busy, and return its exit code when it is gone."""
@@ -242,12 +246,13 @@ def _packed(kind: str, content: Any = None) -> bytes:
     return _HEADER.pack(len(payload)) + payload
 
 
-def _request(executable: BackgroundTaskExecutable[Any, Any], context: TaskContext[Any]) -> bytes:
+def _request(executable: BackgroundTaskExecutable[Any, Any], call: Call, context: TaskContext[Any]) -> bytes:
     names = [field.name for field in dataclasses.fields(context) if field.name not in ("logger", "control")]
     fields = {name: getattr(context, name) for name in names}
     try:
         content = (
             executable,
+            call,
             fields,
             context.control.steps.earlier,
             context.logger.name,

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
 import threading
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 from taskframework import failpoint
-from taskframework.background import Background
 from taskframework.clock import Clock
 from taskframework.errors import StoreError, StoreUnavailableError
-from taskframework.model.task import StepOutcome
+from taskframework.model.task import StepOutcome, Subtasks
 from taskframework.model.transitions import RecordStep, ReportProgress
 from taskframework.model.values import MAX_PROGRESS_BYTES
 from taskframework.moves import TaskMoves
+from taskframework.tasks.registry import Registration
 from taskframework.tasks.steps import Steps
 from taskframework.tasks.values import storable
 from taskframework.worker.attempt import RunningAttempt, StopReason
+from taskframework.worker.errands import Errands
+from taskframework.worker.family import AttemptFamily, FamilyServices
 from taskframework.worker.patience import until_available
 
 logger = logging.getLogger(__name__)
@@ -32,20 +34,17 @@ class AttemptReports:
     may last: its effect has been made, so neither a cancel nor a store that is away is a reason to give up.
     """
 
-    def __init__(self, attempt: RunningAttempt, moves: TaskMoves, clock: Clock) -> None:
+    def __init__(self, attempt: RunningAttempt, moves: TaskMoves, clock: Clock, services: FamilyServices) -> None:
         self._steps: Steps | None = None
+        self._family: AttemptFamily | None = None
         self._attempt = attempt
         self._moves = moves
         self._clock = clock
-        self._loop = asyncio.get_running_loop()
-        #: Of the worker: what writes is no part of the task code that gave the value.
-        self._context = contextvars.copy_context()
+        self._services = services
+        self._errands = Errands()
         self._newest: Any = None
         self._has_newest = False
         self._writing_progress: asyncio.Task[None] | None = None
-        self._recording = Background()
-        self._was_handed_over = False
-        self._is_over = False
         self._lock = threading.Lock()
 
     @property
@@ -57,12 +56,24 @@ class AttemptReports:
             return self._steps
 
     @property
+    def family(self) -> AttemptFamily:
+        # As rare as steps, so it is made when asked for too.
+        with self._lock:
+            if self._family is None:
+                self._family = AttemptFamily(self._services, self._attempt, self._errands)
+            return self._family
+
+    async def planned(self, registration: Registration) -> Subtasks | None:
+        """The sub-tasks that the code submitted, if it did; see `AttemptFamily.planned`."""
+        return None if self._family is None else await self._family.planned(registration)
+
+    @property
     def cancel_requested(self) -> bool:
         return self._attempt.stop_reason is not None
 
     @property
     def is_open(self) -> bool:
-        return not self._is_over and self._attempt.stop_reason is not StopReason.LEASE_LOST
+        return not self._errands.is_over and self._attempt.stop_reason is not StopReason.LEASE_LOST
 
     async def report_progress(self, value: object) -> None:
         self._take(storable(value, "progress", MAX_PROGRESS_BYTES))
@@ -71,33 +82,27 @@ class AttemptReports:
             await asyncio.shield(self._writing_progress)
 
     def report_progress_soon(self, value: object) -> None:
-        self._was_handed_over = True
-        self._loop.call_soon_threadsafe(self._take, storable(value, "progress", MAX_PROGRESS_BYTES))
+        self._errands.call(self._take, storable(value, "progress", MAX_PROGRESS_BYTES))
 
     def record(self, outcome: StepOutcome) -> Future[StepOutcome | None]:
         recorded: Future[StepOutcome | None] = Future()
-        with self._lock:
-            if not self._is_over:
-                self._was_handed_over = True
-                self._loop.call_soon_threadsafe(self._begin_record, outcome, recorded)
-                return recorded
-        recorded.set_result(None)  # here, because the event loop may not run again, and a thread would wait for ever
+        if not self._errands.start(partial(self._record, outcome, recorded)):
+            recorded.set_result(None)
         return recorded
 
     async def close(self) -> None:
         """Wait until what the code reported is written. Code that was left behind records no step from now on."""
-        with self._lock:
-            self._is_over = True
-        if self._was_handed_over:
-            await asyncio.sleep(0)  # lets in what a thread handed over just before it ended
+        await self._errands.close()
         while self._writing_progress is not None:
             await asyncio.wait([self._writing_progress])
-        await self._recording.finished()
+        await self._errands.finished()
 
     def _take(self, value: Any) -> None:
         self._newest, self._has_newest = value, True
         if self._writing_progress is None:
-            self._writing_progress = self._loop.create_task(self._write_progress(), context=self._context)
+            self._writing_progress = asyncio.get_running_loop().create_task(
+                self._write_progress(), context=self._errands.context
+            )
 
     async def _write_progress(self) -> None:
         try:
@@ -110,9 +115,6 @@ class AttemptReports:
             logger.info("progress of task %s not written: %s", self._attempt.task.task_id, error.message)
         finally:
             self._writing_progress = None
-
-    def _begin_record(self, outcome: StepOutcome, recorded: Future[StepOutcome | None]) -> None:
-        self._recording.start(self._record(outcome, recorded), self._context)
 
     async def _record(self, outcome: StepOutcome, recorded: Future[StepOutcome | None]) -> None:
         try:

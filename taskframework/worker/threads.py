@@ -13,6 +13,7 @@ from typing import Any
 
 from taskframework.tasks.context import AttemptControl, TaskContext
 from taskframework.tasks.steps import Steps
+from taskframework.tasks.subtasks import Family
 from taskframework.worker.processes import GRACE, retrieved
 
 
@@ -103,6 +104,10 @@ class _ThreadControl:
     @property
     def steps(self) -> Steps:
         return self._control.steps
+
+    @property
+    def family(self) -> Family:
+        return self._control.family
 
     async def report_progress(self, value: object) -> None:
         await self._control.report_progress(value)

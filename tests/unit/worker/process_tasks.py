@@ -12,19 +12,45 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, ClassVar
 
 from taskframework.errors import RetryableError
+from taskframework.model.status import TaskStatus
 from taskframework.model.task import StepOutcome
 from taskframework.tasks.context import TaskContext
 from taskframework.tasks.executable import BackgroundTaskExecutable
 from taskframework.tasks.options import TaskOptions
 from taskframework.tasks.steps import Steps
+from taskframework.tasks.subtasks import SubtaskOutcome, WantedSubtasks
 from taskframework.testing.eventually import eventually
 from tests.support.notebook import Notebook
 
 logger = logging.getLogger("taskframework.task.test")
+
+
+class Relatives:
+    """`Family` that remembers what was planned; three sub-tasks have ended."""
+
+    def __init__(self) -> None:
+        self.planned: list[WantedSubtasks] = []
+        self.error: Exception | None = None
+
+    def plan(self, wanted: WantedSubtasks) -> Future[list[str]]:
+        answer: Future[list[str]] = Future()
+        if self.error is not None:
+            answer.set_exception(self.error)
+        else:
+            first = sum(len(before.parameters) for before in self.planned)
+            self.planned.append(wanted)
+            answer.set_result([f"id {first + number}" for number in range(len(wanted.parameters))])
+        return answer
+
+    def outcomes(self, after_slot: int) -> Future[list[SubtaskOutcome]]:
+        answer: Future[list[SubtaskOutcome]] = Future()
+        slots = range(after_slot + 1, min(after_slot + 3, 3))
+        answer.set_result([SubtaskOutcome(slot, f"id {slot}", TaskStatus.COMPLETED, slot, None) for slot in slots])
+        return answer
 
 
 class Control:
@@ -34,6 +60,7 @@ class Control:
         self.reported: list[Any] = []
         self.notebook = Notebook()
         self.steps = Steps(earlier, self.notebook)
+        self.family = Relatives()
 
     @property
     def cancel_requested(self) -> bool:

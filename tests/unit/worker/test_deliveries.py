@@ -18,11 +18,10 @@ from taskframework.tasks.registry import Registration, TaskRegistry
 from taskframework.testing.clock import FakeClock
 from taskframework.testing.factories import new_task
 from taskframework.worker.admission import Admission, AdmissionCheck, PutOff
-from taskframework.worker.attempt import RunningAttempt
+from taskframework.worker.attempt import LeaseLostError, RunningAttempt
 from taskframework.worker.claim import Refusal
 from taskframework.worker.consumer import TaskConsumer
 from taskframework.worker.deliveries import PendingDeliveries, PendingDelivery
-from taskframework.worker.executor import LeaseLostError
 from taskframework.worker.patience import StoreBreaker
 
 #: A quarter of it is 15 s, half is 30 s, an eighth 7.5 s; it is looked for what is due once a second.

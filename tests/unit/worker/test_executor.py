@@ -22,15 +22,16 @@ from taskframework.tasks.registry import TaskRegistry
 from taskframework.testing.factories import new_task
 from taskframework.worker import attempt as attempts
 from taskframework.worker import executor as executors
-from taskframework.worker.attempt import RunningAttempt, StopReason
-from taskframework.worker.executor import LeaseLostError, TaskExecutorService
+from taskframework.worker.attempt import LeaseLostError, RunningAttempt, StopReason
+from taskframework.worker.executor import TaskExecutorService
+from tests.support.families import NO_FAMILIES
 
 Code = Callable[[TaskContext[Any]], Any]
 
 
 @pytest.fixture
 async def executor() -> AsyncIterator[TaskExecutorService]:
-    service = TaskExecutorService(cast(TaskMoves, None), SystemClock(), threads=2, processes=1)
+    service = TaskExecutorService(cast(TaskMoves, None), SystemClock(), NO_FAMILIES, threads=2, processes=1)
     yield service
     await service.close()
 
@@ -222,7 +223,7 @@ async def test_an_error_that_cannot_be_told_is_bounded(executor: TaskExecutorSer
 
 async def test_waiting_for_a_thread_is_not_part_of_an_attempts_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executors, "STOP_PATIENCE", 0.05)
-    service = TaskExecutorService(cast(TaskMoves, None), SystemClock(), threads=1, processes=1)
+    service = TaskExecutorService(cast(TaskMoves, None), SystemClock(), NO_FAMILIES, threads=1, processes=1)
     brief = TaskOptions(timeout=timedelta(milliseconds=300))
     outcomes = await asyncio.gather(
         *(execute(service, lambda context: threading.Event().wait(0.15), options=brief) for _ in range(5))

@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 
 from taskframework.errors import StoreError
+from taskframework.tasks.stages import EXECUTE
 from taskframework.testing.eventually import eventually
 from taskframework.worker.processes import ExecutionFailedError, ProcessPool
 from tests.unit.worker.process_tasks import Control, LeavesAThreadBehind, Steady, context_of
@@ -29,26 +30,26 @@ async def pool() -> AsyncIterator[ProcessPool]:
 @pytest.mark.parametrize("where", ["in a coroutine", "in threads"])
 async def test_a_step_in_a_process_is_recorded_here_once(pool: ProcessPool, where: str) -> None:
     control = Control()
-    first = await pool.run(Steady(), context_of(where, control))
+    first = await pool.run(Steady(), EXECUTE, context_of(where, control))
     [done] = control.notebook.kept
     assert done.step == "$set"
     assert done.outcome["pid"] != os.getpid()
     assert first == {"given": [done.outcome] * 2, "calls": 1}
     later = Control(done)
-    assert await pool.run(Steady(), context_of(where, later)) == {"given": [done.outcome] * 2, "calls": 0}
+    assert await pool.run(Steady(), EXECUTE, context_of(where, later)) == {"given": [done.outcome] * 2, "calls": 0}
     assert later.notebook.kept == []
 
 
 async def test_an_outcome_that_cannot_be_stored_is_refused_in_the_child(pool: ProcessPool) -> None:
     with pytest.raises(ExecutionFailedError, match="nan is not a JSON number") as caught:
-        await pool.run(Steady(), context_of("not a number"))
+        await pool.run(Steady(), EXECUTE, context_of("not a number"))
     assert not caught.value.retryable
 
 
 async def _recording(pool: ProcessPool, how: str) -> tuple[Control, asyncio.Task[Any]]:
     control = Control()
     control.notebook.is_slow = True
-    run = asyncio.create_task(pool.run(Steady(), context_of(how, control)))
+    run = asyncio.create_task(pool.run(Steady(), EXECUTE, context_of(how, control)))
     await eventually(lambda: control.notebook.recording == ["$set"], what="has done its step")
     return control, run
 
@@ -89,7 +90,7 @@ async def test_a_cancel_is_heard_while_a_step_waits_for_the_store(pool: ProcessP
 async def test_a_thread_that_was_left_behind_records_nothing_for_the_next_attempt() -> None:
     pool = ProcessPool(1)
     controls = [Control(), Control()]
-    await pool.run(LeavesAThreadBehind(), context_of("begin", controls[0]))
-    assert await pool.run(LeavesAThreadBehind(), context_of("look", controls[1])) == ["CancelledError"]
+    await pool.run(LeavesAThreadBehind(), EXECUTE, context_of("begin", controls[0]))
+    assert await pool.run(LeavesAThreadBehind(), EXECUTE, context_of("look", controls[1])) == ["CancelledError"]
     assert [control.notebook.kept for control in controls] == [[], []]
     await pool.close()

@@ -18,6 +18,7 @@ import pytest
 import pytest_asyncio
 
 from taskframework.errors import NonRetryableError
+from taskframework.tasks.stages import EXECUTE
 from taskframework.testing.eventually import eventually
 from taskframework.worker.processes import ExecutionFailedError, ProcessDiedError, ProcessPool
 from tests.unit.worker.process_tasks import (
@@ -72,13 +73,13 @@ async def own_pool() -> AsyncIterator[ProcessPool]:
 
 async def fail(pool: ProcessPool, how: str) -> ExecutionFailedError:
     with pytest.raises(ExecutionFailedError) as caught:
-        await pool.run(Fail(), context_of(how))
+        await pool.run(Fail(), EXECUTE, context_of(how))
     return caught.value
 
 
 async def test_brings_back_the_result_from_one_child_that_stays(pool: ProcessPool) -> None:
-    first = await pool.run(Echo(), context_of({"text": "ä" * 500_000}))
-    second = await pool.run(Echo(), context_of([1, None]))
+    first = await pool.run(Echo(), EXECUTE, context_of({"text": "ä" * 500_000}))
+    second = await pool.run(Echo(), EXECUTE, context_of([1, None]))
     assert first["parameters"] == {"text": "ä" * 500_000}
     assert first["attempt"] == 2
     assert second["parameters"] == [1, None]
@@ -87,7 +88,7 @@ async def test_brings_back_the_result_from_one_child_that_stays(pool: ProcessPoo
 
 async def test_runs_a_coroutine_that_execute_returned(pool: ProcessPool) -> None:
     control = Control()
-    assert await pool.run(EchoLater(), context_of("x", control)) == "x"
+    assert await pool.run(EchoLater(), EXECUTE, context_of("x", control)) == "x"
     assert control.reported == ["in a coroutine"]
 
 
@@ -114,9 +115,9 @@ async def test_an_exception_that_does_not_pickle_keeps_name_text_and_retryable(p
 
 
 async def test_sys_exit_in_task_code_ends_the_attempt_only(pool: ProcessPool) -> None:
-    before = await pool.run(Echo(), context_of(None))
+    before = await pool.run(Echo(), EXECUTE, context_of(None))
     assert (await fail(pool, "exit")).outcome.error.type == "SystemExit"
-    assert (await pool.run(Echo(), context_of(None)))["pid"] == before["pid"]
+    assert (await pool.run(Echo(), EXECUTE, context_of(None)))["pid"] == before["pid"]
 
 
 @pytest.mark.parametrize("how", ["result", "large"])
@@ -131,7 +132,7 @@ async def test_progress_that_cannot_be_stored_is_refused_in_the_child(pool: Proc
 
 async def test_parameters_that_cannot_be_sent_are_explained(pool: ProcessPool) -> None:
     with pytest.raises(NonRetryableError, match="'some-type' cannot run in a process"):
-        await pool.run(Echo(), context_of(threading.Lock()))
+        await pool.run(Echo(), EXECUTE, context_of(threading.Lock()))
 
 
 class _Ghost:
@@ -143,19 +144,19 @@ class _Ghost:
 
 async def test_parameters_that_cannot_be_read_in_the_child_fail_the_attempt(pool: ProcessPool) -> None:
     with pytest.raises(ExecutionFailedError, match="ModuleNotFoundError"):
-        await pool.run(Echo(), context_of(_Ghost()))
-    assert (await pool.run(Echo(), context_of("next")))["parameters"] == "next"
+        await pool.run(Echo(), EXECUTE, context_of(_Ghost()))
+    assert (await pool.run(Echo(), EXECUTE, context_of("next")))["parameters"] == "next"
 
 
 async def test_progress_arrives_in_order_before_the_result(pool: ProcessPool) -> None:
     control = Control()
-    await pool.run(Report(), context_of(500, control))
+    await pool.run(Report(), EXECUTE, context_of(500, control))
     assert control.reported == [{"done": number} for number in range(500)]
 
 
 async def test_a_log_line_keeps_its_parts(pool: ProcessPool, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    await pool.run(Complain(), context_of(None))
+    await pool.run(Complain(), EXECUTE, context_of(None))
     (record,) = caplog.records
     assert (record.getMessage(), vars(record)["bank"]) == ("no luck", "b7")
     formatted = logging.Formatter().format(record)
@@ -177,11 +178,11 @@ async def test_log_lines_appear_here_in_the_context_of_the_attempt(pool: Process
     logger.setLevel(logging.INFO)
     try:
         task_id.set("01K")
-        await pool.run(Report(), context_of(0))
+        await pool.run(Report(), EXECUTE, context_of(0))
     finally:
         logger.removeHandler(handler)
         logger.setLevel(logging.NOTSET)
-    pid = (await pool.run(Echo(), context_of(None)))["pid"]
+    pid = (await pool.run(Echo(), EXECUTE, context_of(None)))["pid"]
     assert seen == [("01K", f"halfway {pid}")]
 
 
@@ -189,7 +190,7 @@ async def test_a_late_cancel_does_not_reach_the_next_attempt(pool: ProcessPool) 
     [child] = pool._idle
     child.cancel()
     control = Control()
-    run = asyncio.create_task(pool.run(Hang(), context_of("until cancelled", control)))
+    run = asyncio.create_task(pool.run(Hang(), EXECUTE, context_of("until cancelled", control)))
     await control.find("pid")
     done, _ = await asyncio.wait([run], timeout=0.1)
     assert not done
@@ -199,24 +200,24 @@ async def test_a_late_cancel_does_not_reach_the_next_attempt(pool: ProcessPool) 
 
 
 async def test_a_child_leaves_the_parents_signals_alone(pool: ProcessPool) -> None:
-    result = await pool.run(Interrupted(), context_of(None))
+    result = await pool.run(Interrupted(), EXECUTE, context_of(None))
     assert result["group"] != os.getpgrp()
 
 
 async def test_code_that_looks_for_a_cancel_ends_by_itself_and_its_child_stays(pool: ProcessPool) -> None:
     control = Control()
-    run = asyncio.create_task(pool.run(Hang(), context_of("until cancelled", control)))
+    run = asyncio.create_task(pool.run(Hang(), EXECUTE, context_of("until cancelled", control)))
     pid = await control.find("pid")
     run.cancel()
     with pytest.raises(asyncio.CancelledError):
         await run
-    assert (await pool.run(Echo(), context_of(None)))["pid"] == pid
+    assert (await pool.run(Echo(), EXECUTE, context_of(None)))["pid"] == pid
 
 
 async def test_a_second_cancellation_does_not_wait_for_the_grace() -> None:
     pool = ProcessPool(1, grace=1_000)
     control = Control()
-    run = asyncio.create_task(pool.run(Hang(), context_of("loop", control)))
+    run = asyncio.create_task(pool.run(Hang(), EXECUTE, context_of("loop", control)))
     pid = await control.find("pid")
     run.cancel()
     await asyncio.sleep(0)
@@ -230,7 +231,7 @@ async def test_a_second_cancellation_does_not_wait_for_the_grace() -> None:
 @pytest.mark.parametrize("where", ["loop", "in C", "with a program"])
 async def test_code_that_never_ends_is_killed_with_what_it_started(own_pool: ProcessPool, where: str) -> None:
     control = Control()
-    run = asyncio.create_task(own_pool.run(Hang(), context_of(where, control)))
+    run = asyncio.create_task(own_pool.run(Hang(), EXECUTE, context_of(where, control)))
     pids = [await control.find("pid")]
     if where == "with a program":
         pids.append(await control.find("program"))
@@ -238,31 +239,34 @@ async def test_code_that_never_ends_is_killed_with_what_it_started(own_pool: Pro
     with pytest.raises(asyncio.CancelledError):
         await run
     await is_gone(*pids)
-    assert (await own_pool.run(Echo(), context_of("next")))["parameters"] == "next"
+    assert (await own_pool.run(Echo(), EXECUTE, context_of("next")))["parameters"] == "next"
 
 
 @pytest.mark.parametrize(("how", "told"), [("exit", "exit code 3"), ("crash", "SIGSEGV")])
 async def test_a_child_that_dies_is_replaced(own_pool: ProcessPool, how: str, told: str) -> None:
     with pytest.raises(ProcessDiedError, match=told) as caught:
-        await own_pool.run(Die(), context_of(how))
+        await own_pool.run(Die(), EXECUTE, context_of(how))
     assert caught.value.retryable
-    assert (await own_pool.run(Echo(), context_of("next")))["parameters"] == "next"
+    assert (await own_pool.run(Echo(), EXECUTE, context_of("next")))["parameters"] == "next"
 
 
 async def test_a_child_that_died_idle_is_not_used(own_pool: ProcessPool) -> None:
-    pid = (await own_pool.run(Echo(), context_of(None)))["pid"]
+    pid = (await own_pool.run(Echo(), EXECUTE, context_of(None)))["pid"]
     os.kill(pid, signal.SIGKILL)
     # Not `is_gone`: a process of several threads counts as a zombie while the last of them still holds the connection.
     await eventually(lambda: not own_pool._idle[0].is_free, what="hears of the death")
-    assert (await own_pool.run(Echo(), context_of(None)))["pid"] != pid
+    assert (await own_pool.run(Echo(), EXECUTE, context_of(None)))["pid"] != pid
 
 
 async def test_children_are_started_when_needed_and_never_more_than_the_size() -> None:
     pool = ProcessPool(2, grace=60)
     controls = [Control(), Control(), Control()]
-    runs = [asyncio.create_task(pool.run(Hang(), context_of("until cancelled", control))) for control in controls[:2]]
+    runs = [
+        asyncio.create_task(pool.run(Hang(), EXECUTE, context_of("until cancelled", control)))
+        for control in controls[:2]
+    ]
     pids = {await control.find("pid") for control in controls[:2]}
-    third = asyncio.create_task(pool.run(Hang(), context_of("until cancelled", controls[2])))
+    third = asyncio.create_task(pool.run(Hang(), EXECUTE, context_of("until cancelled", controls[2])))
     runs[0].cancel()
     assert await controls[2].find("pid") in pids
     assert len(pids) == 2
@@ -275,10 +279,10 @@ async def test_children_are_started_when_needed_and_never_more_than_the_size() -
 async def test_close_leaves_nothing_not_even_a_zombie() -> None:
     pool = ProcessPool(2)
     control = Control()
-    idle = (await pool.run(Echo(), context_of(None)))["pid"]
-    run = asyncio.create_task(pool.run(Hang(), context_of("loop", control)))
+    idle = (await pool.run(Echo(), EXECUTE, context_of(None)))["pid"]
+    run = asyncio.create_task(pool.run(Hang(), EXECUTE, context_of("loop", control)))
     assert await control.find("pid") == idle
-    other = (await pool.run(Echo(), context_of(None)))["pid"]
+    other = (await pool.run(Echo(), EXECUTE, context_of(None)))["pid"]
     await pool.close()
     for pid in (idle, other):
         with pytest.raises(ProcessLookupError):
@@ -286,30 +290,31 @@ async def test_close_leaves_nothing_not_even_a_zombie() -> None:
     with pytest.raises(ProcessDiedError):
         await run
     with pytest.raises(ProcessDiedError, match="closed"):
-        await pool.run(Echo(), context_of(None))
+        await pool.run(Echo(), EXECUTE, context_of(None))
 
 
 async def test_a_caller_that_leaves_while_the_child_starts_leaves_nothing_behind() -> None:
     pool = ProcessPool(1)
-    run = asyncio.create_task(pool.run(Echo(), context_of(None)))
+    run = asyncio.create_task(pool.run(Echo(), EXECUTE, context_of(None)))
     await asyncio.sleep(0)
     run.cancel()
     with pytest.raises(asyncio.CancelledError):
         await run
-    assert (await pool.run(Echo(), context_of(1)))["parameters"] == 1
+    assert (await pool.run(Echo(), EXECUTE, context_of(1)))["parameters"] == 1
     await pool.close()
 
 
 PARENT = """
 import asyncio, sys
+from taskframework.tasks.stages import EXECUTE
 from taskframework.worker.processes import ProcessPool
 from tests.unit.worker.process_tasks import Control, Echo, Hang, context_of
 
 async def main():
     pool = ProcessPool(3)
     controls = {"loop": Control(), "in C": Control()}
-    hanging = [asyncio.create_task(pool.run(Hang(), context_of(*item))) for item in controls.items()]
-    print((await pool.run(Echo(), context_of(None)))["pid"], flush=True)
+    hanging = [asyncio.create_task(pool.run(Hang(), EXECUTE, context_of(*item))) for item in controls.items()]
+    print((await pool.run(Echo(), EXECUTE, context_of(None)))["pid"], flush=True)
     for control in controls.values():
         print(await control.find("pid"), flush=True)
     if sys.argv[1] == "wait":

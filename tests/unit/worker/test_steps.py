@@ -28,9 +28,10 @@ from taskframework.tasks.registry import TaskRegistry
 from taskframework.testing.eventually import eventually
 from taskframework.testing.factories import new_task
 from taskframework.worker import attempt as attempts
-from taskframework.worker.attempt import RunningAttempt, StopReason
-from taskframework.worker.executor import LeaseLostError, TaskExecutorService
+from taskframework.worker.attempt import LeaseLostError, RunningAttempt, StopReason
+from taskframework.worker.executor import TaskExecutorService
 from taskframework.worker.reports import AttemptReports
+from tests.support.families import NO_FAMILIES
 
 Code = Callable[[TaskContext[Any]], Any]
 CLOCK = SystemClock()
@@ -110,7 +111,7 @@ async def store() -> Store:
 
 @pytest.fixture
 async def run(store: Store) -> AsyncIterator[Running]:
-    executor = TaskExecutorService(moves_of(store), CLOCK, threads=4, processes=1)
+    executor = TaskExecutorService(moves_of(store), CLOCK, NO_FAMILIES, threads=4, processes=1)
     yield Running(executor, store)
     await executor.close()
 
@@ -299,7 +300,7 @@ def test_code_that_was_left_behind_hears_so_without_an_event_loop() -> None:
     async def closed() -> AttemptReports:
         store = Store()
         fence = Fence(store.task.task_id, 1, "claim")
-        recorder = AttemptReports(RunningAttempt(store.task, fence, 1), moves_of(store), CLOCK)
+        recorder = AttemptReports(RunningAttempt(store.task, fence, 1), moves_of(store), CLOCK, NO_FAMILIES)
         await recorder.close()
         return recorder
 
@@ -310,7 +311,7 @@ def test_code_that_was_left_behind_hears_so_without_an_event_loop() -> None:
 
 
 async def test_what_was_handed_over_before_the_end_is_written(run: Running, store: Store) -> None:
-    recorder = AttemptReports(run.attempt, moves_of(store), CLOCK)
+    recorder = AttemptReports(run.attempt, moves_of(store), CLOCK, NO_FAMILIES)
     recorded = recorder.record(StepOutcome("a", 1))
     await recorder.close()
     assert recorded.result(timeout=0) == StepOutcome("a", 1)

@@ -20,6 +20,7 @@ from taskframework.testing.factories import new_task
 from taskframework.worker.attempt import RunningAttempt, StopReason
 from taskframework.worker.executor import TaskExecutorService
 from taskframework.worker.threads import ThreadPool
+from tests.support.families import NO_FAMILIES
 from tests.unit.worker.process_tasks import Control, context_of
 
 FOR_EVER = 3600.0
@@ -53,7 +54,7 @@ class Brief(Gated):
 
 @pytest.fixture
 async def executor() -> AsyncIterator[TaskExecutorService]:
-    service = TaskExecutorService(cast(TaskMoves, None), SystemClock(), threads=1, processes=1)
+    service = TaskExecutorService(cast(TaskMoves, None), SystemClock(), NO_FAMILIES, threads=1, processes=1)
     yield service
     await service.close()
 

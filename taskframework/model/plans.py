@@ -1,0 +1,61 @@
+"""Plans of sub-tasks that are too large for the document of their task: records, each with a part of the plan.
+
+They are written while the attempt runs, and only its settlement makes them count. Their ids name the token of the
+claim: no two attempts share a part, so one that was presumed dead cannot change the plan of its successor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+import orjson
+
+from taskframework.model.records import Record, RecordKind
+from taskframework.model.status import TaskStatus
+from taskframework.model.task import Task
+
+#: Bytes as JSON: of a plan that is kept in its task, and of one part of a larger one unless a single item is larger.
+MAX_PLAN_BYTES = 512 * 1024
+#: How long a part is kept at least before the retention looks whether anybody still needs it.
+PLAN_KEPT = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanPart:
+    """Some of the sub-tasks that an attempt planned."""
+
+    task_id: str
+    #: Of the attempt.
+    fencing_token: int
+    first_slot: int
+    #: The groups as JSON text; users' values have names in them that mean something elsewhere.
+    text: str = field(repr=False)
+
+    @property
+    def groups(self) -> list[dict[str, Any]]:
+        """As in a plan that is kept in its task."""
+        groups: list[dict[str, Any]] = orjson.loads(self.text)
+        return groups
+
+
+PLAN = RecordKind("plan", PlanPart)
+
+
+def part_id(task_id: str, fencing_token: int, number: int) -> str:
+    """The id of a part; they count from 0."""
+    return PLAN.id_of(task_id, str(fencing_token), str(number))
+
+
+def part_of(task: Task, number: int, first_slot: int, groups: list[dict[str, Any]], now: datetime) -> Record:
+    """A part that is not stored yet, planned by the attempt under which the task runs."""
+    content = PlanPart(task.task_id, task.fencing_token, first_slot, orjson.dumps(groups).decode())
+    return PLAN.new(task.task_id, str(task.fencing_token), str(number), content=content, expires_at=now + PLAN_KEPT)
+
+
+def are_needed(parent: Task | None, fencing_token: int) -> bool:
+    """Whether the parts that an attempt wrote are needed: it still runs, or its sub-tasks have yet to be stored."""
+    if parent is None or parent.fencing_token != fencing_token:
+        return False
+    return parent.status is TaskStatus.RUNNING or (parent.status is TaskStatus.WAITING and parent.spawn_at is not None)

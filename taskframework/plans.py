@@ -1,0 +1,50 @@
+"""The way of a large plan of sub-tasks into the store, and back."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from taskframework.errors import StoreError
+from taskframework.model.plans import PLAN, part_id
+from taskframework.model.records import Record
+from taskframework.model.task import Task
+from taskframework.stores.base import Records
+
+#: The slot of the first sub-task, and the groups.
+Part = tuple[int, list[dict[str, Any]]]
+
+
+async def read_plan(store: Records, parent: Task) -> AsyncIterator[Part]:
+    """The plan of a waiting task in slot order, wherever it is; a large one part by part.
+
+    Args:
+        store: where it is.
+        parent: as it waits.
+
+    Raises:
+        StoreError: if a part is missing.
+    """
+    subtasks = parent.subtasks
+    if subtasks is None:
+        return
+    if subtasks.plan is not None:
+        yield 0, subtasks.plan
+    for number in range(subtasks.plan_records):
+        if (record := await _part(store, parent, number)) is None:
+            raise StoreError(f"Part {number} of the plan of task {parent.task_id} is missing.")
+        part = PLAN.content(record)
+        yield part.first_slot, part.groups
+
+
+async def delete_plan(store: Records, parent: Task) -> None:
+    """Delete the parts of a plan whose sub-tasks are stored. What is left over ages away."""
+    for number in range(parent.subtasks.plan_records if parent.subtasks else 0):
+        if (record := await _part(store, parent, number)) is not None:
+            await store.delete_records([record])
+
+
+async def _part(store: Records, parent: Task, number: int) -> Record | None:
+    """One part; read alone, since each may be large."""
+    wanted = part_id(parent.task_id, parent.fencing_token, number)
+    return (await store.read_records([wanted])).get(wanted)

@@ -1,0 +1,96 @@
+"""The methods of an executable: which of them an attempt calls, and with what."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from taskframework.errors import RegistrationError
+from taskframework.model.task import Signal, Stage, Subtasks, Task
+from taskframework.tasks.context import TaskContext
+from taskframework.tasks.executable import BackgroundTaskExecutable
+from taskframework.tasks.subtasks import SubtaskSummary
+
+METHODS: Mapping[Stage, str] = {"execute": "execute", "resume": "on_subtasks_finished", "signal": "on_signal"}
+#: What each is given beside itself.
+_ARGUMENTS = {
+    "execute": ("context",),
+    "on_subtasks_finished": ("context", "summary"),
+    "on_signal": ("context", "signal"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What one attempt calls. It can be sent to another process."""
+
+    stage: Stage
+    #: What the method is told beside the context.
+    about: Subtasks | Signal | None = None
+
+    @property
+    def method(self) -> str:
+        return METHODS[self.stage]
+
+    @classmethod
+    def of(cls, task: Task) -> Call:
+        """The call for a claimed task."""
+        match task.stage:
+            case "resume" if task.subtasks is not None:
+                return cls("resume", replace(task.subtasks, plan=None))
+            case "signal" if task.woken_by is not None:
+                return cls("signal", task.woken_by)
+        return EXECUTE
+
+    def make(self, executable: BackgroundTaskExecutable[Any, Any], context: TaskContext[Any]) -> Any:
+        """Call it; a coroutine function gives a coroutine, as always."""
+        method = getattr(executable, self.method)
+        if self.about is None:
+            return method(context)
+        about = self.about
+        return method(context, about if isinstance(about, Signal) else SubtaskSummary.of(about, context.control.family))
+
+
+EXECUTE = Call("execute")
+
+
+def stages_of(instance: BackgroundTaskExecutable[Any, Any]) -> dict[Stage, bool]:
+    """The stages that an executable has a method for, and of each whether it is a coroutine function.
+
+    Raises:
+        RegistrationError: if one of the methods cannot be called as it will be, or not where the options say.
+    """
+    stages: dict[Stage, bool] = {}
+    for stage, name in METHODS.items():
+        method = getattr(instance, name)
+        if getattr(method, "__func__", None) is getattr(BackgroundTaskExecutable, name):
+            continue  # not defined
+        _check(instance, name, method)
+        stages[stage] = inspect.iscoroutinefunction(method)
+        if stages[stage] and instance.options.run_in == "process":
+            raise RegistrationError(
+                f"{described(instance)} has run_in='process' and an async {name}.", hint="Make it a plain def."
+            )
+    return stages
+
+
+def described(instance: BackgroundTaskExecutable[Any, Any]) -> str:
+    """The class of an executable, for people."""
+    return f"{type(instance).__module__}.{type(instance).__qualname__}"
+
+
+def _check(instance: BackgroundTaskExecutable[Any, Any], name: str, method: Any) -> None:
+    if inspect.isasyncgenfunction(method) or inspect.isgeneratorfunction(method):
+        raise RegistrationError(
+            f"{name} of {described(instance)} is a generator.", hint="Return the result instead of yielding it."
+        )
+    arguments = _ARGUMENTS[name]
+    try:
+        inspect.signature(method).bind(*arguments)
+    except TypeError as error:
+        raise RegistrationError(
+            f"{name} of {described(instance)} cannot be called with a {' and a '.join(arguments)}: {error}.",
+            hint=f"Write def {name}(self, {', '.join(arguments)}).",
+        ) from error

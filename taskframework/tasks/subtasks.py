@@ -1,0 +1,246 @@
+"""Sub-tasks and signals as task code has them: what it plans, what it waits for, and what became of it.
+
+Everything here works on any event loop and in any thread, as the steps do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from itertools import islice
+from typing import Any, ClassVar, Protocol, Self, TypeVar
+
+from taskframework.errors import InvalidParametersError, InvalidRequestError, ValueNotStorableError
+from taskframework.model.status import TaskStatus
+from taskframework.model.task import Subtasks, Task
+from taskframework.model.values import MAX_NAME, Json, is_name
+from taskframework.model.view import error_view
+from taskframework.tasks.options import as_timedelta, is_time
+from taskframework.tasks.steps import refuse_on_a_loop
+
+T = TypeVar("T")
+
+#: Sub-tasks that are planned together; the event loop has its turn in between.
+_TOGETHER = 100
+LONGEST_WAIT = timedelta(days=3650)
+
+
+class HasTaskType(Protocol):
+    """An executable; or, of a class, what its objects are."""
+
+    task_type: ClassVar[str]
+
+
+#: A task type as task code names it.
+AnyTaskType = str | HasTaskType | type[HasTaskType]
+
+
+@dataclass(frozen=True, slots=True)
+class WantedSubtasks:
+    """Sub-tasks of one type that are planned together."""
+
+    task_type: AnyTaskType
+    options: Mapping[str, Any]
+    #: When the round is decided; None: as the calls before say, or the options of the task type.
+    policy: str | None
+    parameters: tuple[Any, ...] = field(default=(), repr=False)
+    #: How many of the same call came before these; None: it is a call for a single one.
+    before: int | None = None
+
+    def numbered(self) -> Iterator[tuple[int | None, Any]]:
+        """The parameters, of several each with its number in the call."""
+        for number, parameters in enumerate(self.parameters, self.before or 0):
+            yield None if self.before is None else number, parameters
+
+
+@contextmanager
+def saying_which(number: int | None) -> Iterator[None]:
+    """What is refused inside is one of several parameters, and the error says which."""
+    try:
+        yield
+    except InvalidParametersError as error:
+        if number is None:
+            raise
+        fields = [f"{number}.{wrong['field']}".removesuffix(".(whole)") for wrong in error.problems]
+        problems = [{**wrong, "field": field} for field, wrong in zip(fields, error.problems, strict=True)]
+        raise InvalidParametersError(error.task_type, problems) from None
+    except ValueNotStorableError as error:
+        if number is None:
+            raise
+        raise ValueNotStorableError(f"{error.what} {number}", error.reason) from None
+
+
+@dataclass(frozen=True, slots=True)
+class SubtaskOutcome:
+    """What became of one sub-task.
+
+    Attributes:
+        slot: its place among the sub-tasks of its round, from 0, in the order in which they were submitted.
+        status: a final one, or that of a sub-task which is being cancelled because it is not needed any more.
+        result: as JSON; None if it did not succeed.
+        error: `{"code", "type", "message", "retryable", "fingerprint"}`; None if it did not fail.
+    """
+
+    slot: int
+    task_id: str
+    status: TaskStatus
+    result: Json = field(repr=False)
+    error: dict[str, Any] | None
+
+    @classmethod
+    def of(cls, subtask: Task) -> Self:
+        """What became of a task that has a parent."""
+        assert subtask.parent is not None, "listed as a sub-task"
+        return cls(subtask.parent.slot, subtask.task_id, subtask.status, subtask.result, error_view(subtask.error))
+
+
+class Family(Protocol):
+    """What a worker does for a task with sub-tasks; from any thread, without waiting."""
+
+    def plan(self, wanted: WantedSubtasks) -> Future[list[str]]:
+        """Add sub-tasks to the plan of the attempt; gives their ids."""
+        ...
+
+    def outcomes(self, after_slot: int) -> Future[list[SubtaskOutcome]]:
+        """What became of the next sub-tasks of the newest round, in slot order; none if these were all."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SubtaskSummary:
+    """How a round of sub-tasks ended, as it was when the policy was decided.
+
+    Attributes:
+        total: how many were submitted; those that are in none of the other numbers were not needed any more.
+    """
+
+    total: int
+    succeeded: int
+    failed: int
+    cancelled: int
+    family: Family = field(repr=False)
+
+    @classmethod
+    def of(cls, subtasks: Subtasks, family: Family) -> Self:
+        """The summary of a round that is decided."""
+        assert subtasks.planned is not None, "what is still open is not decided"
+        return cls(subtasks.planned, subtasks.succeeded, subtasks.failed, subtasks.cancelled, family)
+
+    async def outcomes(self) -> AsyncIterator[SubtaskOutcome]:
+        """What became of each, in slot order, read from the store page by page.
+
+        Raises:
+            asyncio.CancelledError: if the lease was lost: the attempt is stopped, another worker does the task.
+        """
+        after = -1
+        while page := await _answer(self.family.outcomes(after)):
+            for outcome in page:
+                yield outcome
+            after = page[-1].slot
+
+    def outcomes_blocking(self) -> Iterator[SubtaskOutcome]:
+        """`outcomes` for a plain `def`, in a thread or a process.
+
+        Raises:
+            RuntimeError: on an event loop, which must not wait; use `async for` there.
+            asyncio.CancelledError: as `outcomes`.
+        """
+        refuse_on_a_loop("outcomes_blocking", "async for ... in summary.outcomes()")
+        after = -1
+        while page := self.family.outcomes(after).result():
+            yield from page
+            after = page[-1].slot
+
+
+@dataclass(frozen=True, slots=True)
+class WaitForSignal:
+    """What `TaskContext.wait_for` gives, for task code to return."""
+
+    signal: str
+    #: None: for ever.
+    timeout: timedelta | None
+
+    @classmethod
+    def new(cls, signal: str, timeout: timedelta | float | None) -> Self:
+        """Check what task code wants to wait for.
+
+        Raises:
+            InvalidRequestError: naming what is wrong.
+        """
+        if not is_name(signal):
+            raise InvalidRequestError(
+                "signal",
+                f"{signal!r:.50} names none",
+                f"Use 1 to {MAX_NAME} printable ASCII characters.",
+            )
+        if timeout is None:
+            return cls(signal, None)
+        if not is_time(timeout) or not timeout or as_timedelta(timeout) > LONGEST_WAIT:
+            raise InvalidRequestError(
+                "timeout",
+                f"{timeout!r:.50} is no time to wait",
+                "Use a timedelta or seconds, above zero and not above ten years, or None to wait for ever.",
+            )
+        return cls(signal, as_timedelta(timeout))
+
+
+async def planned_one(family: Family, wanted: WantedSubtasks) -> list[str]:
+    """Plan them as they are; `TaskContext.submit_subtask`."""
+    return await _answer(family.plan(wanted))
+
+
+def planned_one_blocking(family: Family, wanted: WantedSubtasks) -> list[str]:
+    """`planned_one` for a thread; `TaskContext.submit_subtask_blocking`."""
+    refuse_on_a_loop("submit_subtask_blocking", "await context.submit_subtask(...)")
+    return family.plan(wanted).result()
+
+
+async def planned(family: Family, wanted: WantedSubtasks, parameters: Iterable[Any] | AsyncIterable[Any]) -> list[str]:
+    """Plan a sub-task for each of these parameters; `TaskContext.submit_subtasks`."""
+    ids: list[str] = []
+    async for together in _parts(parameters):
+        ids += await planned_one(family, replace(wanted, parameters=together, before=len(ids)))
+    return ids
+
+
+def planned_blocking(family: Family, wanted: WantedSubtasks, parameters: Iterable[Any]) -> list[str]:
+    """`planned` for a thread; `TaskContext.submit_subtasks_blocking`."""
+    refuse_on_a_loop("submit_subtasks_blocking", "await context.submit_subtasks(...)")
+    ids: list[str] = []
+    for together in _parts_of(parameters):
+        ids += family.plan(replace(wanted, parameters=together, before=len(ids))).result()
+    return ids
+
+
+async def _answer(asked: Future[T]) -> T:
+    # Shielded: a caller that is cancelled must not interrupt what has begun.
+    return await asyncio.shield(asyncio.wrap_future(asked))
+
+
+async def _parts(parameters: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[tuple[Any, ...]]:
+    """All of them in parts of at most `_TOGETHER`; one empty part if there are none, since a type is checked too."""
+    if isinstance(parameters, Iterable):
+        for part in _parts_of(parameters):
+            yield part
+        return
+    together: list[Any] = []
+    is_first = True
+    async for each in parameters:
+        together.append(each)
+        if len(together) == _TOGETHER:
+            yield tuple(together)
+            together, is_first = [], False
+    if together or is_first:
+        yield tuple(together)
+
+
+def _parts_of(parameters: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
+    rest = iter(parameters)
+    part = tuple(islice(rest, _TOGETHER))
+    yield part
+    while len(part) == _TOGETHER and (part := tuple(islice(rest, _TOGETHER))):
+        yield part

@@ -1,0 +1,60 @@
+"""What task code asks of its worker from any thread, done before the attempt is settled."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from taskframework.background import Background
+
+
+class Errands:
+    """Coroutines that task code starts on the event loop of the worker, for as long as its attempt lasts."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        #: Of the worker: what is done here is no part of the task code that asked for it.
+        self.context = contextvars.copy_context()
+        self._under_way = Background()
+        self._was_asked = False
+        self._is_over = False
+        self._lock = threading.Lock()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the attempt is over: nothing begins any more."""
+        return self._is_over
+
+    def start(self, errand: Callable[[], Coroutine[Any, Any, object]]) -> bool:
+        """Begin it soon; from any thread, without waiting.
+
+        Returns:
+            Whether it begins. If not, the event loop may not run again, and nobody should wait for it.
+        """
+        with self._lock:
+            if self._is_over:
+                return False
+            self.call(self._begin, errand)
+            return True
+
+    def call(self, function: Callable[..., object], *arguments: Any) -> None:
+        """Call it on the event loop soon; from any thread, without waiting."""
+        self._was_asked = True
+        self._loop.call_soon_threadsafe(function, *arguments)
+
+    async def close(self) -> None:
+        """Let in what was asked for just before the code ended, then nothing more."""
+        with self._lock:
+            self._is_over = True
+        if self._was_asked:
+            await asyncio.sleep(0)
+
+    async def finished(self) -> None:
+        """Wait until everything that was begun is done."""
+        await self._under_way.finished()
+
+    def _begin(self, errand: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        self._under_way.start(errand(), self.context)

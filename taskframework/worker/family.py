@@ -1,0 +1,128 @@
+"""What a worker does for a task with sub-tasks: it plans the next round, and reads what became of the one before."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+from taskframework.clock import Clock
+from taskframework.errors import StoreUnavailableError
+from taskframework.model.query import RoundOfSubtasks
+from taskframework.model.records import Record
+from taskframework.model.task import Subtasks
+from taskframework.stores.base import TaskStore
+from taskframework.tasks.registry import Registration
+from taskframework.tasks.subtasks import SubtaskOutcome, WantedSubtasks
+from taskframework.worker.attempt import LeaseLostError, RunningAttempt, StopReason
+from taskframework.worker.errands import Errands
+from taskframework.worker.patience import until_available
+from taskframework.worker.plan import AttemptPlan, SubtaskKind
+
+T = TypeVar("T")
+
+#: Sub-tasks that are read together; the result of each may have a megabyte.
+_TOGETHER = 100
+_OVER = "The attempt lost its lease or is over."
+
+
+class SubtaskKinds(Protocol):
+    """The submission's check of what an attempt wants to plan."""
+
+    async def find(self, task_type: object, options: Mapping[str, Any]) -> SubtaskKind: ...
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyServices:
+    """What the families of all attempts share."""
+
+    store: TaskStore
+    kinds: SubtaskKinds
+    clock: Clock
+
+
+class AttemptFamily:
+    """`Family` of one attempt.
+
+    Whatever needs the store waits for it as long as the lease may last. After that the attempt is lost.
+    """
+
+    def __init__(self, services: FamilyServices, attempt: RunningAttempt, errands: Errands) -> None:
+        self._services = services
+        self._attempt = attempt
+        self._errands = errands
+        self._plan: AttemptPlan | None = None
+        self._is_planned = False
+        #: Slots are given in the order in which the calls came.
+        self._planning = asyncio.Lock()
+
+    def plan(self, wanted: WantedSubtasks) -> Future[list[str]]:
+        return self._asked(partial(self._add, wanted))
+
+    def outcomes(self, after_slot: int) -> Future[list[SubtaskOutcome]]:
+        return self._asked(partial(self._page, after_slot))
+
+    async def planned(self, registration: Registration) -> Subtasks | None:
+        """The round that begins when the attempt is settled; None if its code submitted no sub-tasks.
+
+        Raises:
+            InvalidRequestError: if it can never end well.
+            LeaseLostError: if the lease was lost before a large plan was written.
+        """
+        async with self._planning:
+            self._is_planned = True
+            if self._plan is None:
+                return None
+            options = registration.executable.options
+            return await self._plan.end(options.subtasks, resumes="resume" in registration.stages)
+
+    def _asked(self, errand: Callable[[], Awaitable[T]]) -> Future[T]:
+        answer: Future[T] = Future()
+        is_lost = self._attempt.stop_reason is StopReason.LEASE_LOST
+        if is_lost or not self._errands.start(partial(_answer, answer, errand)):
+            answer.set_exception(asyncio.CancelledError(_OVER))
+        return answer
+
+    async def _add(self, wanted: WantedSubtasks) -> list[str]:
+        async with self._planning:
+            if self._is_planned:  # by a thread that the code left behind
+                raise LeaseLostError
+            kind = await self._from_store(lambda: self._services.kinds.find(wanted.task_type, wanted.options))
+            if self._plan is None:
+                self._plan = AttemptPlan(self._attempt.task, self._services.store.now, self._write)
+            return await self._plan.add(kind, wanted)
+
+    async def _page(self, after_slot: int) -> list[SubtaskOutcome]:
+        task, store = self._attempt.task, self._services.store
+        if task.subtasks is None:
+            return []
+        round = RoundOfSubtasks(task.task_id, task.generation, task.subtasks.round)
+        found = await self._from_store(lambda: store.list_subtasks(round, limit=_TOGETHER, after_slot=after_slot))
+        return [SubtaskOutcome.of(subtask) for subtask in found]
+
+    async def _write(self, part: Record) -> None:
+        # Nobody else writes a record with its id: one that is there already is ours, and the reply to it was lost.
+        await self._from_store(lambda: self._services.store.write_records([part]))
+
+    async def _from_store(self, call: Callable[[], Awaitable[T]]) -> T:
+        attempt, clock = self._attempt, self._services.clock
+        try:
+            return await until_available(call, lambda: clock.monotonic() > attempt.lease_ends)
+        except StoreUnavailableError:
+            attempt.stop(StopReason.LEASE_LOST)
+            raise LeaseLostError from None
+
+
+async def _answer(answer: Future[T], errand: Callable[[], Awaitable[T]]) -> None:
+    try:
+        answer.set_result(await errand())
+    except LeaseLostError:  # not an `Exception` for task code, which must not go on
+        pass
+    except Exception as error:
+        answer.set_exception(error)
+    finally:  # a thread that waits must hear it even if the event loop ends
+        if not answer.done():
+            answer.set_exception(asyncio.CancelledError(_OVER))

@@ -1,0 +1,145 @@
+"""The plan of an attempt: the sub-tasks that it has submitted and that are stored when it is settled."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from datetime import datetime
+from typing import Any, Protocol
+
+import orjson
+
+from taskframework.errors import InvalidRequestError
+from taskframework.model.plans import MAX_PLAN_BYTES, part_of
+from taskframework.model.records import Record
+from taskframework.model.subtasks import MAX_DEPTH, MAX_SUBTASKS, Policy, depth_below, next_round, subtask_id
+from taskframework.model.task import Subtasks, Task
+from taskframework.model.values import Json, fingerprint
+from taskframework.tasks.subtasks import WantedSubtasks, saying_which
+
+#: Bytes of an item beside its parameters: the hash, and what holds them together.
+_ITEM_BYTES = 24
+
+
+class SubtaskKind(Protocol):
+    """What a plan needs to know of some sub-tasks: their type and options."""
+
+    @property
+    def header(self) -> Mapping[str, Json]:
+        """What their group in the plan says of them all."""
+        ...
+
+    def accept(self, parameters: Any) -> tuple[Json, bytes]:
+        """Parameters as they are stored, and as canonical JSON; an error if they do not fit."""
+        ...
+
+
+class AttemptPlan:
+    """Grows with each sub-task that task code submits; what is too much for the task's document becomes records."""
+
+    def __init__(self, task: Task, now: Callable[[], datetime], write: Callable[[Record], Awaitable[object]]) -> None:
+        """Begin the next round of a running task.
+
+        Args:
+            task: as it was claimed.
+            now: tells the store's time.
+            write: stores a part of a plan that becomes too large.
+        """
+        self._task = task
+        self._now = now
+        self._write = write
+        self._round = next_round(task)
+        self._policy: str | None = None
+        self._planned = 0
+        #: Of these the groups below are not written.
+        self._first_slot = 0
+        self._groups: list[dict[str, Any]] = []
+        self._bytes = 0
+        self._parts = 0
+
+    async def add(self, kind: SubtaskKind, wanted: WantedSubtasks) -> list[str]:
+        """Plan some sub-tasks, all or none.
+
+        Returns:
+            Their ids.
+
+        Raises:
+            SubmissionError: if parameters do not fit, or the plan may not have more.
+        """
+        self._check(wanted)
+        items = list(_accepted(kind, wanted))
+        self._policy = wanted.policy or self._policy
+        first = self._planned
+        for parameters, canonical in items:
+            await self._append(kind.header, parameters, canonical)
+        task, slots = self._task, range(first, self._planned)
+        return [subtask_id(task.task_id, task.generation, self._round, slot) for slot in slots]
+
+    async def end(self, policy: str, *, resumes: bool) -> Subtasks:
+        """The round as the settlement begins it.
+
+        Args:
+            policy: of the task type, for a plan that has none of its own.
+            resumes: whether the task type goes on when the round is over.
+
+        Raises:
+            InvalidRequestError: if the policy needs more sub-tasks than were planned.
+        """
+        policy = self._policy or policy
+        if Policy(policy).needed(self._planned) > self._planned:
+            raise InvalidRequestError(
+                "policy",
+                f"{policy} can never be met by {self._planned:,} sub-tasks",
+                "Submit more of them, or use another policy.",
+            )
+        if self._parts:
+            await self._write_part()
+        plan = None if self._parts else self._groups
+        return Subtasks(self._planned, plan, policy=policy, resumes=resumes, plan_records=self._parts)
+
+    def _check(self, wanted: WantedSubtasks) -> None:
+        if self._planned + len(wanted.parameters) > MAX_SUBTASKS:
+            raise InvalidRequestError(
+                "sub-tasks",
+                f"a round has {MAX_SUBTASKS:,} of them at most",
+                "Submit several rounds, or sub-tasks that have sub-tasks themselves.",
+            )
+        if depth_below(self._task) > MAX_DEPTH:
+            raise InvalidRequestError(
+                "sub-tasks",
+                f"there are {MAX_DEPTH} tasks above this one, the limit",
+                "Do the rest in this task, or in further rounds of a task above it.",
+            )
+        if wanted.policy is None:
+            return
+        if not Policy.is_one(wanted.policy):
+            raise InvalidRequestError("policy", f"{wanted.policy!r:.50} is none", f"Use {Policy.ACCEPTED}.")
+        if self._policy not in (None, wanted.policy):
+            raise InvalidRequestError(
+                "policy",
+                f"an earlier call said {self._policy} for this round, and this one says {wanted.policy}",
+                "Say the same in each call, or say it once.",
+            )
+
+    async def _append(self, header: Mapping[str, Json], parameters: Json, canonical: bytes) -> None:
+        item = [parameters, fingerprint(str(header["task_type"]), canonical)]
+        size = len(canonical) + _ITEM_BYTES
+        if self._groups and self._bytes + size > MAX_PLAN_BYTES:
+            await self._write_part()
+        if not self._groups or {**header, "items": None} != {**self._groups[-1], "items": None}:
+            self._groups.append({**header, "items": []})
+            self._bytes += len(orjson.dumps(self._groups[-1]))
+        self._groups[-1]["items"].append(item)
+        self._bytes += size
+        self._planned += 1
+
+    async def _write_part(self) -> None:
+        await self._write(part_of(self._task, self._parts, self._first_slot, self._groups, self._now()))
+        self._parts += 1
+        self._first_slot, self._groups, self._bytes = self._planned, [], 0
+
+
+def _accepted(kind: SubtaskKind, wanted: WantedSubtasks) -> Iterator[tuple[Json, bytes]]:
+    """The parameters as they are stored."""
+    for number, parameters in wanted.numbered():
+        with saying_which(number):
+            yield kind.accept(parameters)
