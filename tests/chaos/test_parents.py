@@ -13,6 +13,7 @@ import pytest
 from tests.chaos.conftest import MakeScenario
 from tests.chaos.load import Job
 from tests.chaos.scenario import INNOCENT, Scenario
+from tests.chaos.test_embedded import DEV
 from tests.chaos.test_kills import kill_in_turn
 
 
@@ -66,13 +67,14 @@ async def test_a_tree_that_is_cancelled_in_the_middle_leaves_nothing_alive(on_se
 async def test_parents_go_on_in_one_process_that_is_killed(embedded: MakeScenario) -> None:
     """The same on SQLite and the embedded broker, whose process does everything."""
     async with embedded(**INNOCENT) as scenario:
-        dev = scenario.cluster.add_api()
-        await scenario.cluster.ready()
+        dev = scenario.cluster.add_api(command=DEV)
+        await dev.ready()
         async with scenario.submitting(parents(10, 20, within=4)):
             for _ in range(2):
                 await asyncio.sleep(2)
                 dev.kill()
                 dev.start()
+                await dev.ready()
         report = await scenario.finish(timeout=90)
     assert report.violations == ()
     assert report.statuses == {"COMPLETED": 10 * 21}
