@@ -112,7 +112,7 @@ def with_event(task: Task, event: str, now: datetime, *, worker_id: str | None =
 
 def at_rest(task: Task, status: TaskStatus, now: datetime) -> Task:
     """The task in a final status: nobody drives it any more, but its end is reported to its parent, and the sub-tasks
-    that it leaves behind are cancelled.
+    that it leaves behind are cancelled. It has no result but what the move gives it: one that it waited with is not it.
     """
     return task.evolve(
         status=status,
@@ -121,6 +121,7 @@ def at_rest(task: Task, status: TaskStatus, now: datetime) -> Task:
         spawn_at=None,
         check_at=None,
         waits_for=None,
+        result=None,
         cascade_at=now if task.subtasks is not None and task.subtasks.is_open else task.cascade_at,
         finished_at=now,
         report_at=None if task.parent is None else now + REPORT_AFTER,

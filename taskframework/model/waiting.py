@@ -167,7 +167,9 @@ class CountSubtasks(Alone):
         ended = at_rest(counted, self.status, now)
         if self.status is TaskStatus.FAILED:
             error = framework_error("subtasks_failed", self.message, retryable=False, attempt=counted.attempts, at=now)
-            ended = with_error(ended, error).evolve(result=None)
+            ended = with_error(ended, error)
+        else:
+            ended = ended.evolve(result=counted.result)
         return with_event(ended, self.status.lower(), now, data=self.data)
 
 
