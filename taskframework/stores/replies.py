@@ -5,6 +5,7 @@ from __future__ import annotations
 from taskframework.model.interventions import Cancel, Expire, Postpone, Reap, Replay
 from taskframework.model.marks import Mark, RenewLease, ReserveDispatch
 from taskframework.model.transitions import Claim, Complete, Fail, RecordStep, Release, ReportProgress, Transition
+from taskframework.model.waiting import Wait
 
 _POINTS: dict[type[object], str] = {
     Claim: "claim.reply",
@@ -13,6 +14,7 @@ _POINTS: dict[type[object], str] = {
     Complete: "settle.reply",
     Fail: "settle.reply",
     Release: "settle.reply",
+    Wait: "settle.reply",
     RenewLease: "renew.reply",
     ReserveDispatch: "reserve.reply",
     Reap: "reap.reply",

@@ -15,10 +15,10 @@ import pytest
 
 from taskframework.model.drivers import DRIVERS
 from taskframework.model.marks import MarkDispatched, MarkPublished, PostponeRelay, ReserveDispatch
-from taskframework.model.query import DeadMessage, TaskFilter
+from taskframework.model.query import DeadMessage, RoundOfSubtasks, TaskFilter
 from taskframework.model.scope import EVERYONE, Scope
-from taskframework.model.status import Priority, TaskStatus
-from taskframework.model.task import Lease, ParentLink, Task, new_claim_id
+from taskframework.model.status import DEAD, LIVE, Priority, TaskStatus
+from taskframework.model.task import Lease, ParentLink, Subtasks, Task, new_claim_id
 from taskframework.model.transitions import Claim, Complete, Fence
 from taskframework.stores.mongo.documents import document_of
 from taskframework.stores.mongo.store import MongoStore
@@ -67,6 +67,7 @@ def filled() -> list[Task]:
             published_sequence=1,
             next_dispatch_at=now + HOUR,
             lease=Lease("worker-1", "claim", now + HOUR) if status is TaskStatus.RUNNING else None,
+            report_at=now - MINUTE if status is TaskStatus.FAILED else None,
         )
         for status in (TaskStatus.QUEUED, TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.RUNNING)
         for n in range(1_000)
@@ -108,6 +109,7 @@ async def store(mongo_server: MongoServer, database: Any) -> AsyncIterator[Mongo
     await store.close()
 
 
+LARGE = RoundOfSubtasks("large", 0, 1)
 RARE = Scope.of("rare")
 LISTS = {
     "all": (EVERYONE, TaskFilter()),
@@ -229,6 +231,40 @@ async def test_completed_tasks_are_counted_without_reading_them(database: Any, s
     assert completed == await asyncio.to_thread(database["tasks"].count_documents, {"status": "COMPLETED"})
     uncompleted = await asyncio.to_thread(database["tasks"].count_documents, {"status": {"$ne": "COMPLETED"}})
     assert counted["keysExamined"] <= uncompleted + SLACK
+
+
+async def test_a_round_of_subtasks_is_counted_without_reading_them(database: Any, store: MongoStore) -> None:
+    (counted,) = await asked(database, store, lambda store: store.count_subtasks(LARGE))
+    assert counted["planSummary"].startswith("IXSCAN { parent.task_id: 1, parent.generation: 1, parent.round: 1")
+    assert counted["docsExamined"] == 0
+    assert counted["keysExamined"] <= 4_000 + SLACK
+    assert counted["command"]["readConcern"]["level"] == "snapshot"
+    assert sum((await store.count_subtasks(LARGE)).values()) == 4_000
+
+
+@pytest.mark.parametrize("statuses", [None, LIVE, DEAD, {TaskStatus.FAILED}], ids=["all", "live", "dead", "failed"])
+async def test_a_list_of_subtasks_reads_little_more_than_its_page(
+    statuses: frozenset[TaskStatus] | None, database: Any, store: MongoStore
+) -> None:
+    for after in (-1, 500):
+        call = partial(MongoStore.list_subtasks, round=LARGE, limit=LIMIT, after_slot=after, statuses=statuses)
+        check(await asked(database, store, call), returned=LIMIT)
+
+
+async def test_parents_that_have_subtasks_left_are_found_without_reading_those(
+    database: Any, store: MongoStore
+) -> None:
+    old = MongoStoreClock.now - 3 * HOUR
+    parent = new_task(task_id="large", now=old, subtasks=Subtasks(4_000, None))
+    over = {"status": TaskStatus.COMPLETED, "finished_at": old, "publish_at": None, "next_dispatch_at": None}
+    await store.insert(parent.evolve(**over))
+    operations = await asked(
+        database, store, lambda store: store.purge(finished=2 * HOUR, dead_letters=None, limit=LIMIT)
+    )
+    (distinct,) = [operation for operation in operations if "parent" in operation["planSummary"]]
+    assert distinct["planSummary"].startswith("DISTINCT_SCAN")
+    assert distinct["keysExamined"] <= 2
+    assert (await asyncio.to_thread(database["tasks"].delete_one, {"_id": "large"})).deleted_count == 1
 
 
 async def test_undriven_tasks_are_sought_among_the_live(database: Any, store: MongoStore) -> None:

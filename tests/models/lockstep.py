@@ -15,7 +15,7 @@ from taskframework.model.task import Task
 from taskframework.model.transitions import Fence, Transition
 from taskframework.stores.base import DueTask, Inserted, Renewal, TaskStore
 from taskframework.stores.mongo.expressions import change, milliseconds
-from taskframework.stores.mongo.transitions import Write, write_alone
+from taskframework.stores.mongo.writes import Write, write_alone
 from taskframework.testing.conformance.comparison import differences
 from tests.models.invariants import Watch
 from tests.models.reference import Reference, TimePasses

@@ -17,7 +17,8 @@ from taskframework.stores.base import TaskStore
 from taskframework.stores.mongo import queries as mongo_queries
 from taskframework.stores.mongo import writer
 from taskframework.stores.mongo.store import MongoStore
-from taskframework.stores.mongo.transitions import Write, write_of
+from taskframework.stores.mongo.transitions import write_of
+from taskframework.stores.mongo.writes import Write
 from taskframework.stores.sqlite import SqliteStore, groups, queries
 from taskframework.stores.sqlite.rows import Stored
 from tests.models.mutants import MUTANTS, Mutant

@@ -19,6 +19,7 @@ from motor._version import version as motor_version
 from motor.motor_asyncio import AsyncIOMotorClient
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.errors import AutoReconnect, PyMongoError
+from pymongo.read_concern import ReadConcern
 
 from taskframework import failpoint
 from taskframework.errors import StoreError, StoreMisconfiguredError, StoreUnavailableError, ValueNotStorableError
@@ -40,6 +41,8 @@ APP_NAME = "taskframework/2"
 TASKS = "tasks"
 _COLLECTIONS = (TASKS, "dead_letters", "records")
 _MAJORITY = {"w": "majority", "j": True}
+#: What a majority had at one moment. A read with "majority" alone may see an entry twice that moves in its index.
+_SNAPSHOT = ReadConcern("snapshot")
 
 
 class _PlainInteger(TypeDecoder):
@@ -119,9 +122,14 @@ class Collection:
         with driver_errors():
             return await self._raw.estimated_document_count()
 
-    async def aggregate(self, pipeline: Sequence[Document]) -> list[Document]:
+    async def aggregate(
+        self, pipeline: Sequence[Document], *, index: str | None = None, at_one_moment: bool = False
+    ) -> list[Document]:
+        """The result of a pipeline; on request over documents as they all were at one moment that cannot be undone."""
+        raw = self._raw.with_options(read_concern=_SNAPSHOT) if at_one_moment else self._raw
+        options: dict[str, Any] = {} if index is None else {"hint": index}
         with driver_errors():
-            cursor: Any = self._raw.aggregate(list(pipeline))
+            cursor: Any = raw.aggregate(list(pipeline), **options)
             if inspect.iscoroutine(cursor):  # pymongo's; motor gives the cursor itself
                 cursor = await cursor
             return cast("list[Document]", await cursor.to_list(None))

@@ -12,7 +12,13 @@ from typing import Any
 from taskframework.model.scope import Scope
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import ERRORS_KEPT, HISTORY_LENGTH, TaskError, plain
-from taskframework.model.transitions import DEADLINE, RELAY_AFTER
+from taskframework.model.transitions import (
+    DEADLINE,
+    DEADLINE_PASSED,
+    RELAY_AFTER,
+    REPORT_AFTER,
+    framework_error,
+)
 from taskframework.model.values import Json
 
 #: What an aggregation expression may be: a constant, a "$path", an operator object.
@@ -24,6 +30,23 @@ Stage = dict[str, Expression]
 #: The server's clock; it stands still within one command.
 NOW = "$$NOW"
 IS_RUNNING: Expression = {"$eq": ["$status", TaskStatus.RUNNING.value]}
+LOWER_STATUS: Expression = {"$toLower": "$status"}
+
+
+def is_set(path: str) -> Expression:
+    """Whether a field is there and not null: a task that an earlier release stored lacks the newer fields."""
+    return {"$gt": [path, None]}
+
+
+#: `Subtasks.is_open`.
+_HAS_OPEN_SUBTASKS: Expression = {
+    "$and": [
+        is_set("$subtasks"),
+        {"$or": [{"$not": [is_set("$subtasks.planned")]}, {"$lt": ["$subtasks.done", "$subtasks.planned"]}]},
+    ]
+}
+#: When the sub-tasks are cancelled that a task leaves behind which ends or goes on.
+LEFT_BEHIND: Expression = {"$cond": [_HAS_OPEN_SUBTASKS, NOW, {"$ifNull": ["$cascade_at", None]}]}
 
 
 def lit(value: Json) -> Expression:
@@ -73,8 +96,8 @@ def _whole(value: Expression) -> Expression:
     return {"$mergeObjects": [value]} if is_object else value
 
 
-def choose(condition: Expression, then: Changes, otherwise: Changes) -> Stage:
-    """A stage that makes the one or the other change."""
+def choose(condition: Expression, then: Changes, otherwise: Expression) -> Stage:
+    """A stage that makes the one or the other change; the other may be a choice itself."""
     return {"$replaceWith": {"$mergeObjects": ["$$ROOT", {"$cond": [condition, then, otherwise]}]}}
 
 
@@ -115,9 +138,20 @@ def at_rest(status: Expression) -> Changes:
         "lease": None,
         "next_dispatch_at": None,
         "spawn_at": None,
+        "check_at": None,
+        "waits_for": None,
+        "result": None,
+        "cascade_at": LEFT_BEHIND,
         "finished_at": NOW,
-        "report_to_parent": {"$ne": ["$parent", None]},
+        "report_at": {"$cond": [is_set("$parent"), later(REPORT_AFTER), None]},
     }
+
+
+def ended_by_cancel(worker_id: Expression) -> Expression:
+    """`model.transitions.ended_by_cancel`, for the status that the stage before has set."""
+    ended = {**at_rest("$status"), **with_event(LOWER_STATUS, worker_id=worker_id)}
+    late = with_error(error_of(framework_error("deadline", DEADLINE_PASSED, retryable=False)))
+    return {"$cond": [{"$eq": ["$status", TaskStatus.FAILED]}, {**ended, **late}, ended]}
 
 
 def claimable_at(status: Expression, due: Expression, dispatch_after: timedelta = timedelta(0)) -> Changes:

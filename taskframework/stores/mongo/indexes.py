@@ -22,7 +22,10 @@ from taskframework.stores.mongo.documents import Document
 #: How long `open` may take on a large collection that lacks an index. An operation's time-out would undo each attempt.
 INDEX_BUILD = timedelta(hours=1)
 
+SUBTASKS = "subtasks"
+
 _NEWEST_FIRST = {"created_at": -1, "_id": -1}
+_SUBTASKS: Document = {"parent.task_id": {"$exists": True}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,13 @@ TASK_INDEXES = (
     Index(
         "list_by_parent_status",
         {"parent.task_id": 1, "status": 1, **_NEWEST_FIRST},
-        {"parent.task_id": {"$exists": True}},
+        _SUBTASKS,
+    ),
+    # A round of sub-tasks, in slot order; with the status before the slot, so that those in a few are found at once.
+    Index(
+        SUBTASKS,
+        {"parent.task_id": 1, "parent.generation": 1, "parent.round": 1, "status": 1, "parent.slot": 1},
+        _SUBTASKS,
     ),
     # By the time, not by the statuses: of a partial index by statuses MongoDB 6 merges no scans of some of them.
     Index("ended", {"status": 1, "finished_at": -1, "_id": -1}, {"finished_at": {"$type": "date"}}),

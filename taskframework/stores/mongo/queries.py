@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 
 from taskframework.model.drivers import DRIVERS, Driver
-from taskframework.model.query import Cursor, TaskFilter
+from taskframework.model.query import Cursor, RoundOfSubtasks, TaskFilter
 from taskframework.model.scope import Scope
 from taskframework.model.status import DEAD, LANES, Priority, TaskStatus
 from taskframework.model.transitions import Fence
@@ -79,9 +79,24 @@ def running_of(task_type: str, lane: Priority) -> Document:
     return {"status": TaskStatus.RUNNING, "task_type": task_type, "priority": priority}
 
 
-def ended(statuses: Iterable[TaskStatus], kept: timedelta) -> Document:
-    """What is over for longer than it is kept, and was told to everybody."""
-    return {"status": in_status(*statuses), "publish_at": None, **passed("finished_at", by=kept)}
+def subtasks_of(round: RoundOfSubtasks) -> Document:
+    """The sub-tasks of a round."""
+    return {
+        "parent.task_id": round.parent_id,
+        "parent.generation": round.generation,
+        "parent.round": round.round,
+    }
+
+
+def listed_subtasks(round: RoundOfSubtasks, after_slot: int, statuses: Collection[TaskStatus] | None) -> Document:
+    """Those that come after a slot; every status is named, so that the index has them in slot order."""
+    wanted = _ANY_STATUS if statuses is None else in_status(*statuses)
+    return {**subtasks_of(round), "status": wanted, "parent.slot": {"$gt": after_slot}}
+
+
+def counted_subtasks(round: RoundOfSubtasks) -> Sequence[Document]:
+    """How many there are in each status."""
+    return [{"$match": subtasks_of(round)}, {"$group": {"_id": "$status", "count": {"$sum": 1}}}]
 
 
 def undriven() -> Document:

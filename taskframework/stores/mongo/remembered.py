@@ -1,7 +1,8 @@
 """What this process knows of the attempts it runs, so that a group of their ends need not be read back.
 
 Every transition raises the task's `revision`, and the published mark is the only other thing that an end depends on.
-An end that is guarded by these two is therefore what the pure rule makes of the task as it was read last.
+An end that is guarded by these two is therefore what the pure rule makes of the task as it was read last. A task that
+has planned sub-tasks is not remembered: its cascade and its plan are moved by marks.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from datetime import datetime
 from taskframework.model.marks import Mark, MarkPublished
 from taskframework.model.task import Task
 from taskframework.model.transitions import Complete, Fail, Transition
+from taskframework.model.waiting import Wait
 from taskframework.stores.mongo.documents import Document
 from taskframework.stores.mongo.joint import JointRequests
 
@@ -51,10 +53,10 @@ class RememberedAttempts:
         self._tasks: dict[str, Task] = {}
 
     def see_replies(self, transitions: Sequence[Transition], replies: Iterable[object]) -> None:
-        """Take note of the replies to transitions; a task that does not run after them is forgotten."""
+        """Take note of the replies to transitions; one that does not run after them or has sub-tasks is forgotten."""
         for transition, reply in zip(transitions, replies, strict=True):
             self._tasks.pop(transition.task_id, None)
-            if isinstance(reply, Task) and reply.lease is not None:
+            if isinstance(reply, Task) and reply.lease is not None and reply.subtasks is None:
                 self._tasks[reply.task_id] = reply
         while len(self._tasks) > self._most:
             del self._tasks[next(iter(self._tasks))]
@@ -67,6 +69,6 @@ class RememberedAttempts:
 
     def expect(self, ends: Sequence[Transition]) -> ExpectedEnds | None:
         """What these transitions, all of one kind, will find; None if they are no ends or a task is not remembered."""
-        if type(ends[0]) not in (Complete, Fail) or not all(end.task_id in self._tasks for end in ends):
+        if type(ends[0]) not in (Complete, Fail, Wait) or not all(end.task_id in self._tasks for end in ends):
             return None
         return ExpectedEnds(ends, {end.task_id: self._tasks[end.task_id] for end in ends})

@@ -14,9 +14,9 @@ from taskframework.errors import StoreError, StoreUnavailableError
 from taskframework.grouping import Grouping
 from taskframework.model.drivers import Driver
 from taskframework.model.marks import Mark, RenewLease
-from taskframework.model.query import Cursor, DeadMessage, Page, TaskFilter
+from taskframework.model.query import Cursor, DeadMessage, Page, RoundOfSubtasks, TaskFilter
 from taskframework.model.scope import Scope
-from taskframework.model.status import DEAD, FINAL, Priority, TaskStatus, lane_of
+from taskframework.model.status import Priority, TaskStatus, lane_of
 from taskframework.model.task import CancelRequest, Task
 from taskframework.model.transitions import Fence, Transition
 from taskframework.stores.base import DueTask, Inserted, Renewal, StoreReport
@@ -41,8 +41,10 @@ from taskframework.stores.mongo.documents import (
 from taskframework.stores.mongo.earlier import EarlierRelease
 from taskframework.stores.mongo.expressions import passed
 from taskframework.stores.mongo.faults import DuplicateDocumentError
+from taskframework.stores.mongo.indexes import SUBTASKS
 from taskframework.stores.mongo.inserts import Inserter, insert_task, insert_tasks
-from taskframework.stores.mongo.records import POINT, RecordCalls, forget_keys
+from taskframework.stores.mongo.records import POINT, RecordCalls
+from taskframework.stores.mongo.retention import Purge
 from taskframework.stores.mongo.server_clock import ServerClock
 from taskframework.stores.mongo.transitions import write_of
 from taskframework.stores.mongo.writer import TaskWriter
@@ -67,6 +69,7 @@ class _Opened:
     tasks: Inserter
     records: Inserter
     writer: TaskWriter
+    purge: Purge
     #: Writes messages, as documents, to the dead ones.
     keep: Grouping[Any, None]
 
@@ -113,6 +116,7 @@ class MongoStore(RecordCalls):
             Inserter(connection.tasks, "submit.reply", patience, elsewhere=earlier.others, **limits),
             Inserter(connection.records, POINT, patience, **limits),
             TaskWriter(connection.tasks, patience, self._remembered, **limits),
+            Purge(connection.tasks, connection.records),
             Grouping(partial(_keep_all, connection.dead_messages), **limits),
         )
         try:
@@ -192,6 +196,23 @@ class MongoStore(RecordCalls):
         wanted = queries.listed(scope, filter, _cursor(cursor))
         return await _page(self._tasks, wanted, filter.order, limit, task_of, queries.list_index(scope, filter))
 
+    async def count_subtasks(self, round: RoundOfSubtasks) -> dict[TaskStatus, int]:
+        pipeline = queries.counted_subtasks(round)
+        counted = await self._tasks.aggregate(pipeline, index=SUBTASKS, at_one_moment=True)
+        return {TaskStatus(entry["_id"]): entry["count"] for entry in counted}
+
+    async def list_subtasks(
+        self,
+        round: RoundOfSubtasks,
+        *,
+        limit: int,
+        after_slot: int = -1,
+        statuses: Several[TaskStatus] | None = None,
+    ) -> Sequence[Task]:
+        wanted = queries.listed_subtasks(round, after_slot, statuses)
+        found = await self._tasks.find(wanted, sort={"parent.slot": 1}, limit=limit, index=SUBTASKS)
+        return readable(found, task_of)
+
     async def due(self, driver: Driver, limit: int, grace: timedelta = timedelta(0)) -> Sequence[DueTask]:
         return await self._found_by(driver, queries.due(driver, grace), limit)
 
@@ -226,10 +247,7 @@ class MongoStore(RecordCalls):
         return {status: (counts | completed).get(status.value, 0) for status in TaskStatus}
 
     async def purge(self, *, finished: timedelta | None, dead_letters: timedelta | None, limit: int) -> int:
-        removed = 0
-        for statuses, kept in ((FINAL - DEAD, finished), (DEAD, dead_letters)):
-            if kept is not None and removed < limit:
-                removed += await self._purge_tasks(queries.ended(statuses, kept), limit - removed)
+        removed = await self._parts.purge(finished, dead_letters, limit)
         if dead_letters is not None and removed < limit:
             over = passed("at", by=dead_letters)
             found = await self._dead_messages.find(
@@ -237,12 +255,6 @@ class MongoStore(RecordCalls):
             )
             removed += await self._dead_messages.delete_these([message["_id"] for message in found], over)
         return removed
-
-    async def _purge_tasks(self, over: Document, limit: int) -> int:
-        fields = ("user_id", "idempotency_key")
-        found = await self._tasks.find(over, sort={"finished_at": 1}, limit=limit, fields=fields, index="ended")
-        await forget_keys(self._records, found)
-        return await self._tasks.delete_these([task["_id"] for task in found], over)
 
     async def finished_at(self, task_ids: Several[str]) -> dict[str, datetime | None]:
         found = await self._tasks.find(queries.these(list(task_ids)), fields=("finished_at",), index=BY_ID)

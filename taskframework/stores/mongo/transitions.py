@@ -1,4 +1,4 @@
-"""Every transition and mark of the model as one guarded MongoDB write.
+"""The transitions and marks of the model as guarded MongoDB writes, one for each kind; those of waiting are next door.
 
 To be read next to `taskframework.model`: the guard is what the pure rule `apply` checks, the stages are what it
 changes. The conformance suite holds both to the same documents.
@@ -7,8 +7,6 @@ changes. The conformance suite holds both to the same documents.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import singledispatch
 from typing import Any
 
 from taskframework.model.interventions import LEASE_EXPIRED, NO_HANDLER, Cancel, Expire, Postpone, Reap, Replay
@@ -18,6 +16,7 @@ from taskframework.model.marks import (
     MakeDue,
     MarkDispatched,
     MarkPublished,
+    MarkReported,
     PostponeRelay,
     RenewLease,
     ReserveDispatch,
@@ -36,9 +35,12 @@ from taskframework.model.transitions import (
     framework_error,
     reason_of,
 )
+from taskframework.model.waiting import Wait
+from taskframework.stores.mongo import waiting
 from taskframework.stores.mongo.documents import Document, stored
 from taskframework.stores.mongo.expressions import (
     IS_RUNNING,
+    LOWER_STATUS,
     NOW,
     WHEN_CANCELLED,
     Changes,
@@ -46,6 +48,7 @@ from taskframework.stores.mongo.expressions import (
     change,
     choose,
     claimable_at,
+    ended_by_cancel,
     error_of,
     first_of,
     in_status,
@@ -59,17 +62,9 @@ from taskframework.stores.mongo.expressions import (
     within,
 )
 from taskframework.stores.mongo.joint import JointRequests, both
+from taskframework.stores.mongo.writes import Write, under_claim, write_alone
 
 _RETRYING = {"$eq": ["$status", TaskStatus.RETRYING]}
-_LOWER_STATUS = {"$toLower": "$status"}
-
-
-@dataclass(frozen=True, slots=True)
-class Write:
-    """An update of at most one task: the filter that must match, and the pipeline."""
-
-    guard: Document
-    stages: Sequence[Any]
 
 
 def write_of(requests: Sequence[Any]) -> Write:
@@ -83,19 +78,6 @@ def write_of(requests: Sequence[Any]) -> Write:
         return joint(JointRequests(requests))
     [request] = requests
     return write_alone(request)
-
-
-@singledispatch
-def write_alone(request: object) -> Write:
-    """The write for a kind that is never joined with others."""
-    raise TypeError(f"{type(request).__name__} has no rule for MongoDB; add it to {__name__}")
-
-
-def _under_claim(requests: JointRequests[Any]) -> Document:
-    guard = requests.where(fencing_token=lambda request: request.fence.fencing_token)
-    # A claim id belongs to one claim of one task, so the lists of ids and of claims cannot mix.
-    claims = [request.fence.claim_id for request in requests]
-    return {**guard, "status": TaskStatus.RUNNING, "lease.claim_id": claims[0] if len(claims) == 1 else {"$in": claims}}
 
 
 def _claimable(requests: JointRequests[Any]) -> Document:
@@ -134,7 +116,7 @@ def _report_progress(report: ReportProgress) -> Write:
         "revision": plus("$revision", 1),
         "updated_at": NOW,
     }
-    return Write(_under_claim(JointRequests([report])), [change(progress)])
+    return Write(under_claim(JointRequests([report])), [change(progress)])
 
 
 @write_alone.register
@@ -143,7 +125,7 @@ def _record_step(record: RecordStep) -> Write:
     entry = {"step": lit(record.step), "outcome": lit(stored(record.outcome))}
     is_there = {"$in": [lit(record.step), {"$ifNull": ["$steps.step", []]}]}
     recorded = {"steps": {"$concatArrays": [steps, [entry]]}, "revision": plus("$revision", 1)}
-    return Write(_under_claim(JointRequests([record])), [choose(is_there, {}, recorded)])
+    return Write(under_claim(JointRequests([record])), [choose(is_there, {}, recorded)])
 
 
 def _completions(completions: JointRequests[Complete]) -> Write:
@@ -153,7 +135,7 @@ def _completions(completions: JointRequests[Complete]) -> Write:
         "last_claim_id": "$lease.claim_id",
     }
     event = with_event("completed", worker_id=completions.each(lambda complete: complete.worker_id))
-    guard = _under_claim(completions)
+    guard = under_claim(completions)
     return Write(guard, [change({**at_rest(TaskStatus.COMPLETED), **outcome, **event})])
 
 
@@ -167,10 +149,10 @@ def _failures(failures: JointRequests[Fail]) -> Write:
     error = failures.each(lambda fail: plain(fail.error))
     failed = {"status": status, "last_claim_id": "$lease.claim_id", **with_error(error)}
     worker_id = failures.each(lambda fail: fail.worker_id)
-    event = with_event(_LOWER_STATUS, worker_id=worker_id, data=failures.each(lambda fail: reason_of(fail.error)))
+    event = with_event(LOWER_STATUS, worker_id=worker_id, data=failures.each(lambda fail: reason_of(fail.error)))
     due = plus(NOW, failures.each(lambda fail: milliseconds(fail.delay)))
     retrying = {**claimable_at("$status", due), **event}
-    guard = _under_claim(failures)
+    guard = under_claim(failures)
     return Write(guard, [change(failed), choose(_RETRYING, retrying, {**at_rest("$status"), **event})])
 
 
@@ -179,16 +161,14 @@ def _release(release: Release) -> Write:
     status = first_of(*WHEN_CANCELLED, otherwise=TaskStatus.QUEUED)
     released = {"status": status, "last_claim_id": lit(release.fence.claim_id), "releases": plus("$releases", 1)}
     worker_id = lit(release.worker_id)
-    ended = {**at_rest("$status"), **with_event(_LOWER_STATUS, worker_id=worker_id)}
     queued = {
         **claimable_at("$status", NOW),
         "attempts": plus("$attempts", -1),
         **with_event("released", worker_id=worker_id),
     }
-    late = with_error(error_of(framework_error("deadline", DEADLINE_PASSED, retryable=False)))
-    ending = {"$cond": [{"$eq": ["$status", TaskStatus.FAILED]}, {**ended, **late}, ended]}
     is_queued = {"$eq": ["$status", TaskStatus.QUEUED]}
-    return Write(_under_claim(JointRequests([release])), [change(released), choose(is_queued, queued, ending)])
+    ending = ended_by_cancel(worker_id)
+    return Write(under_claim(JointRequests([release])), [change(released), choose(is_queued, queued, ending)])
 
 
 @write_alone.register
@@ -200,7 +180,7 @@ def _reap(reap: Reap) -> Write:
     status = first_of(*WHEN_CANCELLED, (is_poison, TaskStatus.DEAD_LETTER), otherwise=TaskStatus.RETRYING)
     error = framework_error("lease_expired", LEASE_EXPIRED, retryable=True)
     reaped = {"status": status, "crashes": crashes, **with_error(error_of(error))}
-    event = with_event(_LOWER_STATUS, worker_id="$lease.worker_id", data=lit(reason_of(error)))
+    event = with_event(LOWER_STATUS, worker_id="$lease.worker_id", data=lit(reason_of(error)))
     due = {"$cond": [{"$gt": ["$crashes", 1]}, later(reap.delay), NOW]}
     retrying = {**claimable_at("$status", due), **event}
     return Write(guard, [change(reaped), choose(_RETRYING, retrying, {**at_rest("$status"), **event})])
@@ -237,19 +217,27 @@ def _postpone(postpone: Postpone) -> Write:
     return Write(guard, [change(counted), choose({"$lte": ["$no_handler", postpone.limit]}, again, dead)])
 
 
+#: What belongs to one generation.
+_NONE_AFTER_REPLAY = (
+    *("cancel", "deadline", "error", "progress", "started_at", "purge_at"),
+    *("report_at", "cascade_at", "subtasks", "woken_by"),
+)
+
+
 @write_alone.register
 def _replay(replay: Replay) -> Write:
     guard = {"_id": replay.task_id, "status": in_status(*REPLAYABLE), **within(replay.scope)}
     if replay.revision is not None:
         guard["revision"] = replay.revision
-    afresh = dict.fromkeys(("cancel", "deadline", "error", "progress", "started_at", "purge_at"))
+    afresh = dict.fromkeys(_NONE_AFTER_REPLAY)
     zeroed = dict.fromkeys(("attempts", "crashes", "releases", "no_handler"), 0)
     queued = {
         **claimable_at(TaskStatus.QUEUED, NOW, replay.dispatch_after),
         "generation": plus("$generation", 1),
         **afresh,
         **zeroed,
-        "report_to_parent": False,
+        "stage": "execute",
+        "signals": [],
     }
     return Write(guard, [change({**queued, **with_event("replayed", data=lit({"by": replay.by}), attempt=0)})])
 
@@ -287,7 +275,7 @@ def _forget_dispatch(mark: ForgetDispatch) -> Write:
 
 def _renewals(renewals: JointRequests[RenewLease]) -> Write:
     expires_at = plus(NOW, renewals.each(lambda renewal: milliseconds(renewal.lease)))
-    guard = _under_claim(renewals)
+    guard = under_claim(renewals)
     return Write(guard, [change({"lease.expires_at": expires_at})])
 
 
@@ -314,6 +302,8 @@ _JOINT: dict[type[Any], Callable[[JointRequests[Any]], Write]] = {
     RenewLease: _renewals,
     MarkPublished: _published_marks,
     PostponeRelay: _relay_delays,
+    Wait: waiting.waits,
+    MarkReported: waiting.reported_marks,
 }
 #: What is asked for often, and may be asked for requests.
 JOINT = frozenset(_JOINT)

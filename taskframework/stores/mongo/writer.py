@@ -18,7 +18,8 @@ from taskframework.stores.mongo.documents import Document, moment, readable, tas
 from taskframework.stores.mongo.joint import both
 from taskframework.stores.mongo.remembered import RememberedAttempts
 from taskframework.stores.mongo.retrying import patiently
-from taskframework.stores.mongo.transitions import JOINT, Write, write_of
+from taskframework.stores.mongo.transitions import JOINT, write_of
+from taskframework.stores.mongo.writes import Write
 from taskframework.stores.replies import reply_point
 
 Request = TypeVar("Request", bound=Transition | Mark)

@@ -69,8 +69,9 @@ class KnownTasks:
         task = row.task
         is_new = self._tasks.pop(task.task_id, None) is None
         is_over = task.status.is_final and task.publish_at is None
-        # Steps hold a user's values too, one level deeper.
-        if is_over or task.steps or task.subtasks or length + len(row.parameters) > _LONGEST:
+        # These hold a user's values too, one level deeper.
+        holds_more = task.steps or task.subtasks or task.signals or task.woken_by
+        if is_over or holds_more or length + len(row.parameters) > _LONGEST:
             return
         if is_new and task.status in CLAIMABLE and len(self._tasks) >= self._most:
             return  # of a backlog the oldest are needed first

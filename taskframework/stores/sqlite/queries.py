@@ -82,11 +82,31 @@ def _found_by(driver: Driver, comparison: str) -> str:
 DUE = {driver.name: _found_by(driver, "<= :before") for driver in DRIVERS}
 UPCOMING = {driver.name: _found_by(driver, "> :now") for driver in DRIVERS}
 
-# Ended before a time, with nothing left to publish.
-_OVER = "finished_at <= ? AND publish_at IS NULL LIMIT ?"
-_ENDED = "SELECT number, task_id, user_id, idempotency_key FROM tasks INDEXED BY"
-DONE_BEFORE = f"{_ENDED} tasks_done WHERE {_DONE} AND {_OVER}"
-DEAD_BEFORE = f"{_ENDED} tasks_dead WHERE {_DEAD} AND {_OVER}"
+_THIS_ROUND = "parent_task_id = ? AND parent_generation = ? AND parent_round = ?"
+COUNT_SUBTASKS = f"SELECT status, count(*) FROM tasks INDEXED BY tasks_of_round WHERE {_THIS_ROUND} GROUP BY status"
+_SUBTASKS = f"{_indexed('tasks_of_round')} WHERE {_THIS_ROUND} AND parent_slot > ?"
+LIST_SUBTASKS = f"{_SUBTASKS} ORDER BY parent_slot LIMIT ?"
+LIST_SUBTASKS_IN = f"{_SUBTASKS} AND status IN (SELECT value FROM json_each(?)) ORDER BY parent_slot LIMIT ?"
+
+# A sub-task stays while its parent is there and not due itself; a parent stays while it has sub-tasks.
+_PARENT_STAYS = (
+    "EXISTS (SELECT 1 FROM tasks p WHERE p.task_id = t.parent_task_id AND NOT coalesce("
+    f"p.finished_at <= CASE WHEN p.{_DEAD} THEN :dead ELSE :done END, 0))"
+)
+_HAS_SUBTASKS = "EXISTS (SELECT 1 FROM tasks s WHERE s.parent_task_id = t.task_id)"
+
+
+def _ended(statuses: str, index: str, tie: str) -> str:
+    """What ended before a time and has nothing left to publish, from a place on, and whether it has to stay."""
+    return (
+        f"SELECT number, task_id, user_id, idempotency_key, finished_at, {tie}, {_PARENT_STAYS} OR {_HAS_SUBTASKS} "
+        f"FROM tasks t INDEXED BY {index} WHERE {statuses} AND finished_at <= :until AND publish_at IS NULL "
+        f"AND (finished_at, {tie}) > (:finished_at, :tie) ORDER BY finished_at, {tie} LIMIT :limit"
+    )
+
+
+DONE_BEFORE = _ended(_DONE, "tasks_done", "number")
+DEAD_BEFORE = _ended(_DEAD, "tasks_dead", "task_id")
 DELETE_TASKS = "DELETE FROM tasks WHERE number IN (SELECT value FROM json_each(?))"
 PURGE_MESSAGES = (
     "DELETE FROM dead_messages WHERE id IN "

@@ -26,7 +26,10 @@ def _column(driver: Driver) -> str:
 #: partial index on it holds only what waits for it.
 DRIVER_COLUMNS = {driver.name: _column(driver) for driver in DRIVERS}
 #: What never changes is written by the insert only: a column that is not named spares its indexes the update.
-FIXED = ("task_id", "task_type", "user_id", "lane", "parent_task_id", "idempotency_key", "created_at")
+FIXED = (
+    *("task_id", "task_type", "user_id", "lane", "idempotency_key", "created_at"),
+    *("parent_task_id", "parent_generation", "parent_round", "parent_slot"),
+)
 MOVING = (
     "status",
     "dispatch_epoch",
@@ -47,6 +50,7 @@ _PLAIN = {"_id"} | set(SHAPE.names) - _NESTED
 
 _user_values = attrgetter(*SHAPE.user_values)
 _NO_VALUES = (None,) * len(SHAPE.user_values)
+_NO_PARENT = (None,) * 4
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -108,10 +112,10 @@ class Stored(NamedTuple):
         return document
 
     def fixed(self) -> tuple[Value, ...]:
-        task = self.task
-        parent = task.parent.task_id if task.parent else None
-        names = (task.task_id, task.task_type, task.user_id, task.lane.value, parent, task.idempotency_key)
-        return (*names, milliseconds(task.created_at))
+        task, parent = self.task, self.task.parent
+        names = (task.task_id, task.task_type, task.user_id, task.lane.value, task.idempotency_key)
+        place = (parent.task_id, parent.generation, parent.round, parent.slot) if parent else _NO_PARENT
+        return (*names, milliseconds(task.created_at), *place)
 
     def moving(self) -> tuple[Value, ...]:
         """The columns of `MOVING`.
@@ -221,7 +225,9 @@ def _finer(values: Mapping[str, Any]) -> dict[str, Any]:
         value = values[name]
         if value is not None and (value.microsecond % 1000 or value.tzinfo is not UTC):
             changes[name] = whole_milliseconds(value.astimezone(UTC))
-    lease = values.get("lease")
+    lease, wait = values.get("lease"), values.get("waits_for")
     if lease is not None and lease.expires_at.microsecond % 1000:
         changes["lease"] = replace(lease, expires_at=whole_milliseconds(lease.expires_at))
+    if wait is not None and wait.until is not None and wait.until.microsecond % 1000:
+        changes["waits_for"] = replace(wait, until=whole_milliseconds(wait.until))
     return changes

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
-from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -14,7 +12,7 @@ from taskframework.clock import Clock, SystemClock
 from taskframework.grouping import Grouping
 from taskframework.model.drivers import Driver
 from taskframework.model.marks import Mark, RenewLease
-from taskframework.model.query import DeadMessage, Page, TaskFilter
+from taskframework.model.query import DeadMessage, Page, RoundOfSubtasks, TaskFilter
 from taskframework.model.records import Record
 from taskframework.model.scope import Scope
 from taskframework.model.status import Priority, TaskStatus
@@ -25,8 +23,9 @@ from taskframework.stores.sqlite import queries
 from taskframework.stores.sqlite.connection import Database, Row
 from taskframework.stores.sqlite.groups import Change, GroupWriter, Insert, Inserts, Marks, Reply, Request
 from taskframework.stores.sqlite.inspection import inspect
-from taskframework.stores.sqlite.pages import message_of, message_page, message_row, task_page
-from taskframework.stores.sqlite.records import WriteRecords, forget_keys, record_of
+from taskframework.stores.sqlite.pages import message_of, message_page, message_row, task_page, tasks_of
+from taskframework.stores.sqlite.records import WriteRecords, record_of
+from taskframework.stores.sqlite.retention import Purge
 from taskframework.stores.sqlite.rows import TaskRow, Value, milliseconds, moment, read_cancel, read_row, to_json
 
 #: Some five kilobytes each; a task that is being worked on is written again within moments.
@@ -53,6 +52,7 @@ class SqliteStore:
         self._database = Database(self._path)
         write = GroupWriter(self._database, self._clock, remembered)
         self._group: Grouping[Request, Reply] = Grouping(write, limit=_GROUP)
+        self._purge = Purge(self._database)
         self._keep: Grouping[tuple[Value | bytes, ...], None] = Grouping(self._keep_all)
 
     async def open(self) -> None:
@@ -119,6 +119,25 @@ class SqliteStore:
         rows = await self._database.fetch(*queries.list_tasks(scope, filter, limit, cursor))
         return task_page(rows, limit, filter.order)
 
+    async def count_subtasks(self, round: RoundOfSubtasks) -> dict[TaskStatus, int]:
+        place = (round.parent_id, round.generation, round.round)
+        counts: dict[str, int] = dict(await self._database.fetch(queries.COUNT_SUBTASKS, place))
+        return {TaskStatus(status): count for status, count in counts.items()}
+
+    async def list_subtasks(
+        self,
+        round: RoundOfSubtasks,
+        *,
+        limit: int,
+        after_slot: int = -1,
+        statuses: Collection[TaskStatus] | None = None,
+    ) -> Sequence[Task]:
+        place: list[Value] = [round.parent_id, round.generation, round.round, after_slot]
+        if statuses is None:
+            return tasks_of(await self._database.fetch(queries.LIST_SUBTASKS, [*place, limit]))
+        wanted = to_json([status.value for status in statuses])
+        return tasks_of(await self._database.fetch(queries.LIST_SUBTASKS_IN, [*place, wanted, limit]))
+
     async def due(self, driver: Driver, limit: int, grace: timedelta = timedelta(0)) -> Sequence[DueTask]:
         now = self._clock.now()
         values = {"now": milliseconds(now), "before": milliseconds(now - grace), "limit": limit}
@@ -140,15 +159,7 @@ class SqliteStore:
         return {status: counts.get(status.value, 0) for status in TaskStatus}
 
     async def purge(self, *, finished: timedelta | None, dead_letters: timedelta | None, limit: int) -> int:
-        now, purged = self._clock.now(), 0
-        for query, kept in ((queries.DONE_BEFORE, finished), (queries.DEAD_BEFORE, dead_letters)):
-            if kept is not None:
-                values = (milliseconds(now - kept), limit - purged)
-                purged += await self._database.write(partial(_purge_tasks, query, values))
-        if dead_letters is not None:
-            values = (milliseconds(now - dead_letters), limit - purged)
-            purged += await self._database.execute(queries.PURGE_MESSAGES, values)
-        return purged
+        return await self._purge(self._clock.now(), finished, dead_letters, limit)
 
     async def finished_at(self, task_ids: Collection[str]) -> dict[str, datetime | None]:
         rows = await self._database.fetch(queries.FINISHED_AT, [to_json(list(task_ids))])
@@ -196,12 +207,6 @@ def _due_of(row: Row) -> DueTask:
     return DueTask(
         task_id, task_type, Priority(lane), epoch, dispatches, token, crashes, moment(not_before), moment(due)
     )
-
-
-def _purge_tasks(query: str, values: Sequence[Value], raw: sqlite3.Connection) -> int:
-    found = raw.execute(query, values).fetchall()
-    forget_keys(raw, [keyed for _, *keyed in found])
-    return raw.execute(queries.DELETE_TASKS, [to_json([number for number, *_ in found])]).rowcount
 
 
 def _encoded(task: Task) -> Insert | Exception:

@@ -22,6 +22,7 @@ from taskframework.testing.conformance.store_moves import MoveCases
 from taskframework.testing.conformance.store_records import RecordCases
 from taskframework.testing.conformance.store_scopes import ScopeCases
 from taskframework.testing.conformance.store_settlements import SettlementCases
+from taskframework.testing.conformance.store_subtasks import FamilyPurgeCases, SubtaskCases
 from taskframework.testing.conformance.store_values import ValueCases
 
 
@@ -43,5 +44,7 @@ class StoreConformance(
     RecordCases,
     ValueCases,
     GroupCases,
+    SubtaskCases,
+    FamilyPurgeCases,
 ):
     """The whole suite, for one store."""

@@ -8,24 +8,29 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, cast
 
 import pytest
 
-from taskframework.model.drivers import DEADLINE, DISPATCH, LEASE, missing_drivers
+from taskframework.model.drivers import CASCADE, CHECK, DRIVERS, OUTBOX, REPORT, SPAWN, Driver, missing_drivers
 from taskframework.model.interventions import Cancel, Expire, Postpone, Reap, Replay
 from taskframework.model.marks import (
     ForgetDispatch,
     MakeDue,
     MarkDispatched,
     MarkPublished,
+    MarkReported,
+    MarkSpawned,
+    MoveDriver,
     PostponeRelay,
     RenewLease,
     ReserveDispatch,
 )
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import CLAIMABLE, FINAL, TaskStatus
+from taskframework.model.subtasks import Counts, Verdict
 from taskframework.model.task import (
     ERRORS_KEPT,
     HISTORY_LENGTH,
@@ -34,7 +39,10 @@ from taskframework.model.task import (
     HistoryEntry,
     Lease,
     ParentLink,
+    Signal,
+    SignalWait,
     StepOutcome,
+    Subtasks,
     new_claim_id,
     new_task_id,
 )
@@ -49,6 +57,7 @@ from taskframework.model.transitions import (
     ReportProgress,
     Transition,
 )
+from taskframework.model.waiting import MAX_SIGNALS, CountSubtasks, SendSignal, Wait, Wake
 from taskframework.stores.base import TaskStore
 from taskframework.testing.conformance.store_suite import (
     HOUR,
@@ -65,6 +74,20 @@ from taskframework.testing.conformance.store_suite import (
 
 NO_TIME = timedelta(0)
 _FINE = HOUR + timedelta(microseconds=1_567)
+
+OF_PARENTS = (SPAWN, CHECK, REPORT, CASCADE)
+#: The time of a driver that another process has read.
+_READ = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
+A_ROUND = Subtasks(3, [{"task_type": "part", "items": [[{"$n": 1}, "hash"], ["$$ROOT", "hash"]]}], policy="at_least(2)")
+
+
+def _count(fence: Fence, counts: Counts, verdict: Verdict | None, *, resumes: bool = False) -> CountSubtasks:
+    return CountSubtasks(fence.task_id, 0, 1, 4, "at_least(2)", resumes, counts, verdict)
+
+
+def _moved_driver(fence: Fence, driver: Driver, delay: timedelta | None) -> MoveDriver:
+    return MoveDriver(fence.task_id, driver, _READ, delay)
+
 
 REQUESTS: dict[str, Callable[[Fence], Request]] = {
     "claim": lambda fence: Claim(fence.task_id, 1, new_claim_id(), "worker-2", HOUR),
@@ -94,11 +117,35 @@ REQUESTS: dict[str, Callable[[Fence], Request]] = {
     "published": lambda fence: MarkPublished(fence.task_id, 1),
     "published beyond the end": lambda fence: MarkPublished(fence.task_id, 999),
     "postpone relay": lambda fence: PostponeRelay(fence.task_id, HOUR),
+    "wait for sub-tasks": lambda fence: Wait(fence, "worker-1", A_ROUND, None, None, {"words": 3}),
+    "wait for a signal": lambda fence: Wait(fence, "worker-1", None, "approved", None, None),
+    "wait for either, not for ever": lambda fence: Wait(fence, "worker-1", A_ROUND, "approved", MINUTE, None),
+    "wait for less than a look": lambda fence: Wait(fence, "worker-1", None, "$approved", _FINE, None),
+    "count": lambda fence: _count(fence, Counts(2, 0, 0), None),
+    "count that meets": lambda fence: _count(fence, Counts(3, 0, 0), Verdict.MET),
+    "count that meets with errors": lambda fence: _count(fence, Counts(1, 1, 1), Verdict.MET_WITH_ERRORS),
+    "count that does not meet": lambda fence: _count(fence, Counts(1, 1, 0), Verdict.NOT_MET),
+    "count that resumes": lambda fence: _count(fence, Counts(3, 0, 0), Verdict.MET, resumes=True),
+    "count that resumes early": lambda fence: _count(fence, Counts(1, 0, 0), Verdict.MET, resumes=True),
+    "count that fails in spite of a method": lambda fence: _count(
+        fence, Counts(0, 3, 0), Verdict.NOT_MET, resumes=True
+    ),
+    "signal": lambda fence: SendSignal(fence.task_id, EVERYONE, "key-1", "approved", {"by": "$alice"}),
+    "signal with an odd value": lambda fence: SendSignal(fence.task_id, EVERYONE, "$key", "$approved", {"$ref": 1}),
+    "signal one's own": lambda fence: SendSignal(fence.task_id, Scope.of("alice"), "key-9", "approved", None),
+    "wake": lambda fence: Wake(fence.task_id),
+    "spawned": lambda fence: MarkSpawned(fence.task_id, 0, 1),
+    "spawned a later round": lambda fence: MarkSpawned(fence.task_id, 0, 2),
+    "reported": lambda fence: MarkReported(fence.task_id, 0),
+    "reported of a later generation": lambda fence: MarkReported(fence.task_id, 1),
+    **{f"take up the {driver.name}": partial(_moved_driver, driver=driver, delay=HOUR) for driver in OF_PARENTS},
+    **{f"end the {driver.name}": partial(_moved_driver, driver=driver, delay=None) for driver in OF_PARENTS},
 }
 each_request = pytest.mark.parametrize("make", REQUESTS.values(), ids=REQUESTS.keys())
 
 #: In these everything is tried that a rule looks at.
 _TRIED_IN = (TaskStatus.QUEUED, TaskStatus.RUNNING, TaskStatus.FAILED)
+_PARENTS_TRIED_IN = (TaskStatus.RUNNING, TaskStatus.WAITING, TaskStatus.CANCELLED)
 
 
 def _situations(now: datetime) -> Iterator[tuple[Fence, dict[str, Any]]]:
@@ -107,6 +154,9 @@ def _situations(now: datetime) -> Iterator[tuple[Fence, dict[str, Any]]]:
     deadlines = [{"deadline": now - MINUTE}, {"deadline": now + HOUR}]
     for status in TaskStatus:
         for changes in ({}, *wishes, *deadlines, *(_changes(now) if status in _TRIED_IN else ())):
+            yield _in_status(status, now, changes)
+    for status in _PARENTS_TRIED_IN:
+        for changes in _of_families(now):
             yield _in_status(status, now, changes)
     for changes in (
         {"not_before": now + HOUR},
@@ -147,6 +197,42 @@ def _changes(now: datetime) -> Iterator[dict[str, Any]]:
         yield {"history": history, "sequence": len(history), "published_sequence": published}
 
 
+def _of_families(now: datetime) -> Iterator[dict[str, Any]]:
+    """What a parent, a sub-task, and a task that waits for a signal have."""
+    counted = replace(A_ROUND, done=2, succeeded=1, failed=1, report_serial=4)
+    whole = replace(counted, plan=None, done=3, cancelled=1)
+    for subtasks in (A_ROUND, counted, whole, replace(counted, round=2), replace(counted, planned=None, resumes=True)):
+        yield {"subtasks": subtasks, "result": {"words": 3}, "check_at": now + HOUR}
+    yield {
+        "subtasks": counted,
+        "attempts": 2,
+        "crashes": 1,
+        "releases": 1,
+        "error": an_error(),
+        "errors": (an_error(),),
+    }
+    yield {"subtasks": counted, "cancel": CancelRequest("alice", now, None), "cascade_at": now - MINUTE}
+    yield {"subtasks": counted, "generation": 1, "user_id": "bob"}
+    yield {"subtasks": replace(counted, plan=None, plan_records=3), "spawn_at": now - MINUTE, "cascade_at": now + HOUR}
+    yield {**dict.fromkeys((driver.field for driver in OF_PARENTS), _READ), "parent": ParentLink("parent", 0, 1)}
+    yield {"report_at": now + HOUR, "parent": ParentLink("parent", 2, 1, 3, 4), "generation": 1}
+    heard, kept, other = (
+        Signal(f"key-{n}", name, now - HOUR, payload, is_heard)
+        for n, name, payload, is_heard in (
+            (1, "approved", None, True),
+            (2, "approved", ["$x"], False),
+            (3, "$approved", 1, False),
+        )
+    )
+    for signals in ((), (heard,), (heard, kept, other), (other, kept, replace(kept, key="key-4"))):
+        for until in (None, now - MINUTE, now + MINUTE):
+            wait = SignalWait("approved", until)
+            yield {"signals": signals, "waits_for": wait, "check_at": now - MINUTE, "woken_by": other}
+    yield {"waits_for": SignalWait("$approved", None), "check_at": now + HOUR, "stage": "signal", "subtasks": counted}
+    yield {"signals": tuple(replace(kept, key=f"key-{n}") for n in range(10, 10 + MAX_SIGNALS - 1))}
+    yield {"signals": tuple(replace(kept, key=f"key-{n}") for n in range(10, 10 + MAX_SIGNALS))}
+
+
 class MoveCases(StoreSuite):
     """What `apply` and `mark` promise: the rule of the model, whatever the task is like."""
 
@@ -157,7 +243,7 @@ class MoveCases(StoreSuite):
         await asyncio.gather(*(asked(store, make(fence)) for fence, _ in situations))
 
         tasks = [await stored(store, fence.task_id) for fence, _ in situations]
-        for driver in (DISPATCH, LEASE, DEADLINE):
+        for driver in set(DRIVERS) - {OUTBOX}:
             due = {task.task_id for task in await store.due(driver, 1_000)}
             assert due == {task.task_id for task in tasks if driver.is_due(task, store.now() + SKEW)}, driver.name
         assert set(await store.undriven(1_000)) == {task.task_id for task in tasks if missing_drivers(task)}

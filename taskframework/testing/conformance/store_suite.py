@@ -10,7 +10,16 @@ from typing import Any, cast
 import pytest_asyncio
 
 from taskframework import failpoint
-from taskframework.model.marks import ForgetDispatch, MakeDue, Mark, MarkDispatched, MarkPublished, RenewLease
+from taskframework.model.marks import (
+    ForgetDispatch,
+    MakeDue,
+    Mark,
+    MarkDispatched,
+    MarkPublished,
+    MarkReported,
+    MarkSpawned,
+    RenewLease,
+)
 from taskframework.model.outcome import describe
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
@@ -29,7 +38,7 @@ EXPIRED = -MINUTE
 SKEW = timedelta(milliseconds=50)
 
 #: Marks that nobody waits to read the outcome of, so that `mark` makes them; the others are made by `apply`.
-MARKS = (ForgetDispatch, MakeDue, MarkDispatched, MarkPublished, RenewLease)
+MARKS = (ForgetDispatch, MakeDue, MarkDispatched, MarkPublished, MarkReported, MarkSpawned, RenewLease)
 Request = Transition | Mark
 
 

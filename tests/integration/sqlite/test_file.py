@@ -11,17 +11,21 @@ from typing import Any
 
 import pytest
 
+from taskframework.clock import SystemClock
 from taskframework.errors import (
     StoreMisconfiguredError,
     StoreUnavailableError,
 )
 from taskframework.model.query import TaskFilter
 from taskframework.model.scope import EVERYONE
-from taskframework.model.task import new_task_id
-from taskframework.stores.sqlite import SqliteStore, connection, groups, migrate
+from taskframework.model.status import TaskStatus
+from taskframework.model.task import Task, new_task_id
+from taskframework.model.waiting import Wait
+from taskframework.stores.sqlite import SqliteStore, connection, migrate
+from taskframework.stores.sqlite.rows import FIXED, MOVING, new_row
 from taskframework.submission.idempotency import IdempotentInserts
 from taskframework.submission.types import declared_types
-from taskframework.testing.conformance.store_suite import HOUR, put, stored
+from taskframework.testing.conformance.store_suite import HOUR, claimed, moved, put, stored
 from taskframework.testing.factories import new_task
 
 #: Read here, where no event loop waits for the disk.
@@ -104,7 +108,7 @@ async def test_a_failed_open_leaves_nothing_open(path: Path) -> None:
 async def test_a_damaged_file_is_reported_as_damaged(path: Path) -> None:
     store = await _make(path, tasks=200)
     with path.open("r+b") as file:
-        for page in range(5, path.stat().st_size // 4096):
+        for page in range(40, path.stat().st_size // 4096):
             file.seek(page * 4096)
             file.write(b"\xff" * 200)
     await store.open()
@@ -137,28 +141,18 @@ async def test_an_older_file_is_upgraded(path: Path, monkeypatch: pytest.MonkeyP
         assert raw.execute("SELECT count(*) FROM more").fetchall() == [(0,)]
 
 
-async def test_a_file_of_the_first_release_learns_of_task_types(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "migrations", lambda: SCRIPTS[:1])
-    store = await _make(path, tasks=1)
-    monkeypatch.undo()
-    await store.open()
-    assert await declared_types(store) == []
-    assert len((await store.list_tasks(EVERYONE, TaskFilter(), limit=5)).items) == 1
-    await store.close()
+async def test_a_file_of_the_first_release_learns_of_task_types(path: Path) -> None:
+    await asyncio.to_thread(_leave_earlier_file, path, SCRIPTS[:1], [new_task()])
+    async with opened(path) as store:
+        assert await declared_types(store) == []
+        assert len((await store.list_tasks(EVERYONE, TaskFilter(), limit=5)).items) == 1
 
 
-async def test_keys_and_declarations_of_the_release_before_records_are_known(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = await _made_before_records(path, monkeypatch)
+async def test_keys_and_declarations_of_the_release_before_records_are_known(path: Path) -> None:
     pairs = [("alice", "a"), ("bob", "a"), ("a/b%", "%2F/$ '\"x")]
     tasks = [new_task(user_id=user, idempotency_key=key) for user, key in pairs]
-    await store.insert_many([*tasks, new_task()])
     declared = '{"task_type":"a.b","parameters_schema":{"maximum":1e30},"result_schema":{},"priority":"high"}'
-    await store._database.execute("INSERT INTO task_types VALUES ('a.b', ?)", [declared])
-    await store.close()
-    monkeypatch.undo()
-
+    await asyncio.to_thread(_leave_earlier_file, path, SCRIPTS[:2], [*tasks, new_task()], declared)
     async with opened(path) as store:
         for task in tasks:
             again = await IdempotentInserts(store, HOUR).insert(task.evolve(task_id=new_task_id()))
@@ -168,13 +162,31 @@ async def test_keys_and_declarations_of_the_release_before_records_are_known(
         assert [each.task_type for each in await declared_types(store)] == ["a.b"]
 
 
-async def _made_before_records(path: Path, monkeypatch: pytest.MonkeyPatch) -> SqliteStore:
-    """An open store of the schema before records; groups of it write none."""
-    monkeypatch.setattr(connection, "migrations", lambda: SCRIPTS[:2])
-    monkeypatch.setattr(groups, "write", lambda *_: set())
-    store = SqliteStore(path)
-    await store.open()
-    return store
+async def test_a_task_of_the_release_before_subtasks_lives_on(path: Path) -> None:
+    task = new_task(not_before=SystemClock().now() - HOUR)
+    await asyncio.to_thread(_leave_earlier_file, path, SCRIPTS[:3], [task])
+    async with opened(path) as store:
+        running, fence = await claimed(store, task)
+        assert running.stage == "execute"
+        waiting = await moved(store, Wait(fence, "worker-1", None, "approved", None, None))
+        assert waiting.status is TaskStatus.WAITING
+        assert await store.undriven(5) == []
+
+
+def _leave_earlier_file(path: Path, scripts: list[str], tasks: list[Task], declared: str | None = None) -> None:
+    """Make a file as an earlier release left it, with these tasks and one declared task type."""
+    with closing(sqlite3.connect(path)) as raw:
+        migrate.migrate(raw, path, scripts)
+        there = {name for _, name, *_ in raw.execute("PRAGMA table_info(tasks)")}
+        for row in map(new_row, tasks):
+            values = dict(zip((*FIXED, *MOVING), (*row.fixed(), *row.moving()), strict=True))
+            known = {name: value for name, value in values.items() if name in there}
+            columns, places = ", ".join(known), ", ".join("?" * len(known))
+            number = raw.execute(f"INSERT INTO tasks ({columns}) VALUES ({places})", list(known.values())).lastrowid
+            raw.execute("INSERT INTO task_parameters VALUES (?, ?)", (number, row.parameters))
+        if declared is not None:
+            raw.execute("INSERT INTO task_types VALUES ('a.b', ?)", [declared])
+        raw.commit()
 
 
 @asynccontextmanager

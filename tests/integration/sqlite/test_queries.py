@@ -40,7 +40,7 @@ STATEMENTS |= {
 #: What a statement brings itself, each row of which is looked at; newer releases of SQLite have another name for it.
 GIVEN = re.compile(r"SCAN v$|SCAN \d+ CONSTANT ROWS$|SCAN \d+-ROW VALUES CLAUSE$|json_each")
 #: It looks at every entry, which is what it is for.
-WHOLE = {"COUNT_BY_STATUS"}
+WHOLE = {"COUNT_BY_STATUS", "COUNT_SUBTASKS"}
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def database() -> Iterator[sqlite3.Connection]:
 
 
 def plan(database: sqlite3.Connection, text: str) -> list[str]:
-    values = {"now": 1, "before": 1, "limit": 1} if ":limit" in text else [None] * text.count("?")
+    values = dict.fromkeys(re.findall(r":(\w+)", text), 1) or [None] * text.count("?")
     return [row[3] for row in database.execute(f"EXPLAIN QUERY PLAN {text}", values)]
 
 
@@ -70,6 +70,20 @@ def test_no_statement_reads_a_whole_table(database: sqlite3.Connection, name: st
 def test_statuses_are_counted_in_an_index_alone(database: sqlite3.Connection) -> None:
     [step] = plan(database, queries.COUNT_BY_STATUS)
     assert step.endswith("USING COVERING INDEX tasks_of_status")
+
+
+def test_subtasks_are_counted_in_an_index_alone(database: sqlite3.Connection) -> None:
+    [step, groups] = plan(database, queries.COUNT_SUBTASKS)
+    place = "parent_task_id=? AND parent_generation=? AND parent_round=?"
+    assert step == f"SEARCH tasks USING COVERING INDEX tasks_of_round ({place})"
+    assert groups == "USE TEMP B-TREE FOR GROUP BY", "of ten statuses at most"
+
+
+@pytest.mark.parametrize("name", ["LIST_SUBTASKS", "LIST_SUBTASKS_IN"])
+def test_a_list_of_subtasks_begins_at_its_slot(database: sqlite3.Connection, name: str) -> None:
+    step, *_ = plan(database, getattr(queries, name))
+    place = "parent_task_id=? AND parent_generation=? AND parent_round=? AND parent_slot>?"
+    assert step.endswith(f"INDEX tasks_of_round ({place})")
 
 
 @pytest.mark.parametrize("cursor", [None, CURSOR], ids=["first page", "next page"])

@@ -1,0 +1,86 @@
+"""Deleting what is over. A sub-task stays while its parent does, and the parent while it has sub-tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from functools import partial
+
+from taskframework.model.status import DEAD, FINAL, TaskStatus
+from taskframework.stores.mongo.client import BY_ID, Collection
+from taskframework.stores.mongo.documents import Document, moment
+from taskframework.stores.mongo.expressions import in_status, passed
+from taskframework.stores.mongo.indexes import SUBTASKS
+from taskframework.stores.mongo.records import forget_keys
+from taskframework.stores.retention import Piece, Place, Walk
+
+_FIELDS = ("user_id", "idempotency_key", "finished_at", "parent.task_id", "subtasks.round")
+_OLDEST_FIRST = {"finished_at": 1, "_id": 1}
+_COMPLETED = FINAL - DEAD
+
+
+class Purge:
+    """Deletes ended tasks and their idempotency keys."""
+
+    def __init__(self, tasks: Collection, records: Collection) -> None:
+        """Prepare; nothing is read yet."""
+        self._tasks = tasks
+        self._records = records
+        self._walks = {statuses: Walk[str]() for statuses in (_COMPLETED, DEAD)}
+
+    async def __call__(self, finished: timedelta | None, dead_letters: timedelta | None, limit: int) -> int:
+        """Delete at most `limit` tasks that are over for longer than they are kept; None keeps for ever."""
+        kept = {statuses: time for statuses, time in ((_COMPLETED, finished), (DEAD, dead_letters)) if time is not None}
+        due = {"$or": [_ended(statuses, time) for statuses, time in kept.items()]}
+        removed = 0
+        for statuses, time in kept.items():
+            look = partial(self._look, _told(statuses, time), due)
+            removed += await self._walks[statuses].go_on(look, limit - removed)
+        return removed
+
+    async def _look(self, over: Document, due: Document, place: Place[str] | None, most: int) -> Piece[str]:
+        found = await self._tasks.find(
+            {**over, **_behind(place)}, sort=_OLDEST_FIRST, limit=most, fields=_FIELDS, index="ended"
+        )
+        kept = await self._kept_by_family(found, due)
+        gone = [task for task in found if task["_id"] not in kept]
+        await forget_keys(self._records, gone)
+        removed = await self._tasks.delete_these([task["_id"] for task in gone], over) if gone else 0
+        end = None if len(found) < most else Place(moment(found[-1]["finished_at"]), str(found[-1]["_id"]))
+        return Piece(removed, end)
+
+    async def _kept_by_family(self, tasks: Sequence[Document], due: Document) -> set[str]:
+        """Which of these have a parent that is there and not due itself, or sub-tasks."""
+        parent_of = {task["_id"]: task["parent"]["task_id"] for task in tasks if task.get("parent")}
+        staying: set[str] = set()
+        if parent_of:
+            parents = {"_id": {"$in": sorted(set(parent_of.values()))}, "$nor": [due]}
+            staying = {task["_id"] for task in await self._tasks.find(parents, fields=("_id",), index=BY_ID)}
+        return {task_id for task_id, parent in parent_of.items() if parent in staying} | await self._parents(tasks)
+
+    async def _parents(self, tasks: Iterable[Document]) -> set[str]:
+        """Which of these still have sub-tasks."""
+        ids = [task["_id"] for task in tasks if task.get("subtasks")]
+        if not ids:
+            return set()
+        among: Document = {"$match": {"parent.task_id": {"$in": ids}}}
+        pipeline = [among, {"$group": {"_id": "$parent.task_id"}}]
+        return {found["_id"] for found in await self._tasks.aggregate(pipeline, index=SUBTASKS)}
+
+
+def _ended(statuses: Iterable[TaskStatus], kept: timedelta) -> Document:
+    """What is over for longer than it is kept."""
+    return {"status": in_status(*statuses), **passed("finished_at", by=kept)}
+
+
+def _told(statuses: Iterable[TaskStatus], kept: timedelta) -> Document:
+    """The same, if it was told to everybody."""
+    return {**_ended(statuses, kept), "publish_at": None}
+
+
+def _behind(place: Place[str] | None) -> Mapping[str, object]:
+    """What ended after a place."""
+    if place is None:
+        return {}
+    later = [{"finished_at": {"$gt": place.finished_at}}, {"_id": {"$gt": place.tie}}]
+    return {"finished_at": {"$type": "date", "$gte": place.finished_at}, "$or": later}

@@ -1,0 +1,212 @@
+"""`taskframework.model.waiting` and the marks of parents and sub-tasks as guarded MongoDB writes."""
+
+from __future__ import annotations
+
+from taskframework.model.marks import MarkReported, MarkSpawned, MoveDriver
+from taskframework.model.status import LIVE, TaskStatus
+from taskframework.model.subtasks import Verdict
+from taskframework.model.task import FAMILY_VERSION, Stage, Subtasks, plain
+from taskframework.model.transitions import framework_error
+from taskframework.model.waiting import LOOK_AGAIN, MAX_SIGNALS, SPAWN_AFTER, CountSubtasks, SendSignal, Wait, Wake
+from taskframework.stores.mongo.documents import Document, stored
+from taskframework.stores.mongo.expressions import (
+    LEFT_BEHIND,
+    NOW,
+    WHEN_CANCELLED,
+    Changes,
+    Expression,
+    at_rest,
+    change,
+    choose,
+    claimable_at,
+    ended_by_cancel,
+    error_of,
+    first_of,
+    in_status,
+    is_set,
+    later,
+    lit,
+    milliseconds,
+    passed,
+    plus,
+    with_error,
+    with_event,
+    within,
+)
+from taskframework.stores.mongo.joint import JointRequests
+from taskframework.stores.mongo.writes import Write, under_claim, write_alone
+
+_IS_WAITING: Expression = {"$eq": ["$status", TaskStatus.WAITING]}
+_SIGNALS: Expression = {"$ifNull": ["$signals", []]}
+
+
+def waits(waits: JointRequests[Wait]) -> Write:
+    status = first_of(*WHEN_CANCELLED, otherwise=TaskStatus.WAITING)
+    settled = {"status": status, "last_claim_id": "$lease.claim_id"}
+    worker_id = waits.each(lambda wait: wait.worker_id)
+    signal = waits.each(lambda wait: wait.signal)
+    until = {"$add": [NOW, waits.each(_timeout_of)]}  # null of null
+    plans = waits.each(lambda wait: wait.subtasks is not None)
+    waiting = {
+        "schema_version": FAMILY_VERSION,
+        "lease": None,
+        "subtasks": _round_after(waits),
+        "spawn_at": {"$cond": [plans, later(SPAWN_AFTER), None]},
+        "waits_for": {"$cond": [{"$eq": [signal, None]}, None, {"name": signal, "until": until}]},
+        "check_at": _next_look(signal, until),
+        "result": waits.each(lambda wait: stored(wait.result)),
+        "error": None,
+        **with_event("waiting", worker_id=worker_id, data=waits.each(_data_of)),
+    }
+    return Write(under_claim(waits), [change(settled), choose(_IS_WAITING, waiting, ended_by_cancel(worker_id))])
+
+
+def _round_after(waits: JointRequests[Wait]) -> Expression:
+    number = plus({"$ifNull": ["$subtasks.round", 0]}, 1)
+    begun = {"$mergeObjects": ["$$given", {"round": number}]}
+    chosen = {"$cond": [{"$eq": ["$$given", None]}, {"$ifNull": ["$subtasks", None]}, begun]}
+    # Named, so that a large plan is in the command once.
+    return {"$let": {"vars": {"given": waits.each(lambda wait: _document_of(wait.subtasks))}, "in": chosen}}
+
+
+def _document_of(subtasks: Subtasks | None) -> Document | None:
+    return None if subtasks is None else {**plain(subtasks), "plan": stored(subtasks.plan)}
+
+
+def _timeout_of(wait: Wait) -> int | None:
+    return None if wait.signal is None or wait.timeout is None else milliseconds(wait.timeout)
+
+
+def _data_of(wait: Wait) -> Document:
+    return {"subtasks": wait.subtasks and wait.subtasks.planned, "signal": wait.signal}
+
+
+@write_alone.register
+def _count_subtasks(count: CountSubtasks) -> Write:
+    guard = {
+        "_id": count.task_id,
+        "status": TaskStatus.WAITING,
+        "generation": count.generation,
+        "subtasks.round": count.round,
+        "subtasks.report_serial": count.report_serial,
+    }
+    counts = {"done": count.counts.done, **count.data}
+    counted = {f"subtasks.{name}": number for name, number in counts.items()}
+    counted["subtasks.report_serial"] = plus("$subtasks.report_serial", 1)
+    return Write(guard, [change(counted), change(_after(count))])
+
+
+def _after(count: CountSubtasks) -> Changes:
+    """What becomes of the parent by the counts that the stage before has set."""
+    if count.verdict is None:
+        return {
+            "check_at": _next_look("$waits_for.name", "$waits_for.until"),
+            "progress_revision": plus("$progress_revision", 1),
+            "revision": plus("$revision", 1),
+            "updated_at": NOW,
+        }
+    data = lit(count.data)
+    if count.verdict is not Verdict.NOT_MET and count.resumes:
+        return _resumed("resume", data)
+    ended = {**at_rest(count.status), **with_event(count.status.lower(), data=data)}
+    if count.status is not TaskStatus.FAILED:
+        return {**ended, "result": "$result"}
+    error = framework_error("subtasks_failed", count.message, retryable=False)
+    return {**ended, **with_error(error_of(error))}
+
+
+@write_alone.register
+def _send_signal(send: SendSignal) -> Write:
+    guard = {"_id": send.task_id, "status": in_status(*LIVE), **within(send.scope)}
+    guard |= {"signals.key": {"$ne": send.key}, f"signals.{MAX_SIGNALS - 1}": {"$exists": False}}
+    signal = _signal(lit(send.key), lit(send.name), payload=lit(stored(send.payload)))
+    is_waited_for = {"$and": [_IS_WAITING, {"$eq": ["$waits_for.name", lit(send.name)]}]}
+    told = with_event("signalled", data={"signal": lit(send.name), "key": lit(send.key)})
+    return Write(
+        guard,
+        [
+            change({"signals": {"$concatArrays": [_SIGNALS, [signal]]}}),
+            choose(is_waited_for, {"woken_by": _first_kept("$waits_for.name")}, {}),
+            choose(is_waited_for, _with_kept_signal(), told),
+        ],
+    )
+
+
+@write_alone.register
+def _wake(wake: Wake) -> Write:
+    guard = {"_id": wake.task_id, "status": TaskStatus.WAITING, **passed("check_at")}
+    name, until = "$waits_for.name", "$waits_for.until"
+    has_kept = {"$ne": [_kept(name), []]}
+    is_late = {"$and": [is_set(until), {"$lte": [until, NOW]}]}
+    late = {
+        "woken_by": _signal("", name, timed_out=True),
+        **_resumed("signal", {"signal": name, "timed_out": True}),
+    }
+    later_on = {"check_at": _next_look(name, until), "revision": plus("$revision", 1)}
+    return Write(
+        guard,
+        [
+            choose(has_kept, {"woken_by": _first_kept(name)}, {}),
+            choose(has_kept, _with_kept_signal(), {"$cond": [is_late, late, later_on]}),
+        ],
+    )
+
+
+@write_alone.register
+def _move_driver(mark: MoveDriver) -> Write:
+    due = None if mark.delay is None else later(mark.delay)
+    return Write({"_id": mark.task_id, mark.driver.field: mark.due}, [change({mark.driver.field: due})])
+
+
+@write_alone.register
+def _mark_spawned(mark: MarkSpawned) -> Write:
+    guard = {"_id": mark.task_id, "generation": mark.generation, "subtasks.round": mark.round}
+    return Write(guard, [change({"spawn_at": None, "subtasks.plan": None, "subtasks.plan_records": 0})])
+
+
+def reported_marks(marks: JointRequests[MarkReported]) -> Write:
+    guard = marks.where(generation=lambda mark: mark.generation)
+    return Write({**guard, "report_at": {"$ne": None}}, [change({"report_at": None})])
+
+
+def _signal(
+    key: Expression, name: Expression, *, payload: Expression = None, timed_out: bool = False
+) -> dict[str, Expression]:
+    """A signal of this moment, as it is stored."""
+    return {"key": key, "name": name, "at": NOW, "payload": payload, "is_heard": False, "timed_out": timed_out}
+
+
+def _kept(name: Expression) -> Expression:
+    """The signals of this name that the task has and has not heard."""
+    is_kept = {"$and": [{"$eq": ["$$signal.name", name]}, {"$eq": ["$$signal.is_heard", False]}]}
+    return {"$filter": {"input": _SIGNALS, "as": "signal", "cond": is_kept}}
+
+
+def _first_kept(name: Expression) -> Expression:
+    return {"$first": _kept(name)}
+
+
+def _with_kept_signal() -> Changes:
+    """`model.waiting.with_kept_signal`, for the signal that the stage before has put into `woken_by`."""
+    heard = {"$mergeObjects": ["$$signal", {"payload": None, "is_heard": True}]}
+    is_it = {"$eq": ["$$signal.key", "$woken_by.key"]}
+    signals = {"$map": {"input": _SIGNALS, "as": "signal", "in": {"$cond": [is_it, heard, "$$signal"]}}}
+    data = {"signal": "$woken_by.name", "key": "$woken_by.key"}
+    return {"signals": signals, **_resumed("signal", data)}
+
+
+def _resumed(stage: Stage, data: Expression) -> Changes:
+    """`model.waiting.resumed`."""
+    return {
+        **claimable_at(TaskStatus.QUEUED, NOW),
+        "stage": stage,
+        **dict.fromkeys(("attempts", "crashes", "releases"), 0),
+        **dict.fromkeys(("spawn_at", "check_at", "waits_for")),
+        "cascade_at": LEFT_BEHIND,
+        **with_event("resumed", data=data, attempt=0),
+    }
+
+
+def _next_look(name: Expression, until: Expression) -> Expression:
+    """When a task that waits for this signal until that time is looked at; null or missing for no signal, for ever."""
+    return {"$cond": [{"$ne": [_kept(name), []]}, NOW, {"$min": [until, later(LOOK_AGAIN)]}]}

@@ -1,0 +1,39 @@
+"""What a transition or mark is for MongoDB: one update of at most one task, guarded by a filter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import singledispatch
+from typing import Any
+
+from taskframework.model.status import TaskStatus
+from taskframework.stores.mongo.documents import Document
+from taskframework.stores.mongo.joint import JointRequests
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """An update of at most one task: the filter that must match, and the pipeline."""
+
+    guard: Document
+    stages: Sequence[Any]
+
+
+@singledispatch
+def write_alone(request: object) -> Write:
+    """The write for a kind that is never joined with others.
+
+    Raises:
+        TypeError: for a class that has no rule here.
+    """
+    name = type(request).__name__
+    raise TypeError(f"{name} has no rule for MongoDB; add it to taskframework.stores.mongo.transitions")
+
+
+def under_claim(requests: JointRequests[Any]) -> Document:
+    """Filter: each of these tasks runs under the claim of its request."""
+    guard = requests.where(fencing_token=lambda request: request.fence.fencing_token)
+    # A claim id belongs to one claim of one task, so the lists of ids and of claims cannot mix.
+    claims = [request.fence.claim_id for request in requests]
+    return {**guard, "status": TaskStatus.RUNNING, "lease.claim_id": claims[0] if len(claims) == 1 else {"$in": claims}}

@@ -1,0 +1,18 @@
+-- Parents and sub-tasks: when each is due to be stored, looked at, reported and cancelled, and where a sub-task belongs.
+-- Null in every other task, so that the partial indexes hold none of those.
+ALTER TABLE tasks ADD COLUMN spawn_at INTEGER;
+ALTER TABLE tasks ADD COLUMN check_at INTEGER;
+ALTER TABLE tasks ADD COLUMN report_at INTEGER;
+ALTER TABLE tasks ADD COLUMN cascade_at INTEGER;
+ALTER TABLE tasks ADD COLUMN parent_generation INTEGER;
+ALTER TABLE tasks ADD COLUMN parent_round INTEGER;
+ALTER TABLE tasks ADD COLUMN parent_slot INTEGER;
+
+CREATE INDEX tasks_to_spawn ON tasks (spawn_at) WHERE spawn_at IS NOT NULL;
+CREATE INDEX tasks_to_check ON tasks (check_at) WHERE check_at IS NOT NULL;
+CREATE INDEX tasks_to_report ON tasks (report_at) WHERE report_at IS NOT NULL;
+CREATE INDEX tasks_to_cascade ON tasks (cascade_at) WHERE cascade_at IS NOT NULL;
+
+-- A round in slot order. A count reads it alone.
+CREATE INDEX tasks_of_round ON tasks (parent_task_id, parent_generation, parent_round, parent_slot, status)
+WHERE parent_task_id IS NOT NULL;

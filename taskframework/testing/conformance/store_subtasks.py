@@ -1,0 +1,149 @@
+"""Store suite: counting and listing the sub-tasks of a task, and how long they stay."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from taskframework.model.interventions import Replay
+from taskframework.model.query import RoundOfSubtasks
+from taskframework.model.scope import EVERYONE
+from taskframework.model.status import FINAL, LIVE, TaskStatus
+from taskframework.model.task import ParentLink, Subtasks, Task
+from taskframework.stores.base import TaskStore
+from taskframework.testing.conformance.store_suite import HOUR, MINUTE, SECOND, StoreSuite, moved, put
+
+_ROUND = RoundOfSubtasks("parent", 2, 3)
+
+
+async def _put_subtask(
+    store: TaskStore, slot: int, status: TaskStatus, round: RoundOfSubtasks = _ROUND, **overrides: Any
+) -> Task:
+    parent = ParentLink(round.parent_id, round.generation, slot, round.round)
+    return await put(store, parent=parent, status=status, **overrides)
+
+
+class SubtaskCases(StoreSuite):
+    """What `count_subtasks` and `list_subtasks` promise."""
+
+    async def test_the_subtasks_of_one_round_are_counted_by_status(self, store: TaskStore) -> None:
+        statuses = [status for n, status in enumerate(TaskStatus) for _ in range(n % 3)]
+        await asyncio.gather(*(_put_subtask(store, slot, status) for slot, status in enumerate(statuses)))
+        for other in (RoundOfSubtasks("parent", 2, 4), RoundOfSubtasks("parent", 1, 3), RoundOfSubtasks("other", 2, 3)):
+            await _put_subtask(store, 0, TaskStatus.QUEUED, other)
+        await put(store)
+        assert await store.count_subtasks(_ROUND) == Counter(statuses)
+        assert await store.count_subtasks(RoundOfSubtasks("parent", 2, 4)) == {TaskStatus.QUEUED: 1}
+        assert await store.count_subtasks(RoundOfSubtasks("parent", 0, 1)) == {}
+
+    async def test_a_count_follows_the_subtasks(self, store: TaskStore) -> None:
+        failed = await _put_subtask(store, 0, TaskStatus.FAILED)
+        await moved(store, Replay(failed.task_id, EVERYONE, "operator", HOUR))
+        assert await store.count_subtasks(_ROUND) == {TaskStatus.QUEUED: 1}
+
+    async def test_subtasks_are_listed_in_slot_order(self, store: TaskStore) -> None:
+        statuses = {slot: list(TaskStatus)[slot % len(TaskStatus)] for slot in range(25)}
+        for slot in sorted(statuses, key=lambda slot: slot % 7):
+            await _put_subtask(store, slot, statuses[slot])
+        await _put_subtask(store, 3, TaskStatus.QUEUED, RoundOfSubtasks("parent", 2, 4))
+
+        async def slots(**asked: Any) -> list[int]:
+            found = await store.list_subtasks(_ROUND, **asked)
+            return [task.parent.slot for task in found if task.parent is not None]
+
+        assert await slots(limit=100) == list(range(25))
+        assert await slots(limit=4) == [0, 1, 2, 3]
+        assert await slots(limit=4, after_slot=3) == [4, 5, 6, 7]
+        live = [slot for slot, status in statuses.items() if status in LIVE]
+        assert await slots(limit=100, statuses=LIVE) == live
+        assert await slots(limit=3, after_slot=live[2], statuses=LIVE) == live[3:6]
+        assert await slots(limit=9, statuses=[TaskStatus.FAILED]) == [
+            slot for slot in statuses if statuses[slot] is TaskStatus.FAILED
+        ]
+        assert await slots(limit=9, after_slot=24) == []
+
+
+class FamilyPurgeCases(StoreSuite):
+    """A sub-task stays until its parent is over and due as well; the parent goes after it."""
+
+    @pytest.mark.parametrize("status", sorted(TaskStatus))
+    async def test_a_subtask_of_a_parent_that_is_there_and_live_stays(
+        self, store: TaskStore, status: TaskStatus
+    ) -> None:
+        parent = await put(store, status=status, **_ended(store, HOUR if status in FINAL else None))
+        old = [await _put_old(store, parent.task_id, slot, status) for slot, status in enumerate(sorted(FINAL))]
+        removed = await store.purge(finished=MINUTE, dead_letters=MINUTE, limit=100)
+        if status in LIVE:
+            assert removed == 0
+        else:
+            removed += await store.purge(finished=MINUTE, dead_letters=MINUTE, limit=100)
+            assert removed == len(old) + 1
+
+    async def test_subtasks_stay_while_their_parent_is_not_due(self, store: TaskStore) -> None:
+        young = await put(store, status=TaskStatus.COMPLETED, **_ended(store, SECOND))
+        kept_longer = await put(store, status=TaskStatus.FAILED, **_ended(store, 2 * MINUTE))
+        for parent in (young, kept_longer):
+            await _put_old(store, parent.task_id, 0, TaskStatus.COMPLETED)
+        assert await store.purge(finished=MINUTE, dead_letters=10 * MINUTE, limit=100) == 0
+        assert await store.purge(finished=MINUTE, dead_letters=None, limit=100) == 0
+        assert await _purged(store, finished=MINUTE, dead_letters=MINUTE) == 2, "the failed parent and its sub-task"
+        assert await store.get(young.task_id, EVERYONE) is not None
+
+    async def test_a_parent_stays_while_it_has_subtasks(self, store: TaskStore) -> None:
+        parent = await put(store, status=TaskStatus.COMPLETED, **_ended(store, HOUR), **_PLANNED)
+        dead = await _put_old(store, parent.task_id, 0, TaskStatus.DEAD_LETTER)
+        live = await _put_subtask(store, 1, TaskStatus.QUEUED, RoundOfSubtasks(parent.task_id, 0, 1))
+        assert await _purged(store, finished=MINUTE, dead_letters=None) == 0
+        assert await _purged(store, finished=MINUTE, dead_letters=MINUTE) == 1
+        assert await store.get(dead.task_id, EVERYONE) is None
+        assert await store.get(parent.task_id, EVERYONE) is not None
+        assert await store.get(live.task_id, EVERYONE) is not None
+
+    async def test_a_subtask_whose_parent_is_gone_goes_by_itself(self, store: TaskStore) -> None:
+        await _put_old(store, "gone", 0, TaskStatus.COMPLETED)
+        assert await store.purge(finished=MINUTE, dead_letters=None, limit=100) == 1
+
+    async def test_a_tree_goes_from_its_leaves_in_steps(self, store: TaskStore) -> None:
+        above: Task | None = None
+        for level in range(3):
+            link = None if above is None else ParentLink(above.task_id, 0, level)
+            ended = _ended(store, HOUR + level * MINUTE)
+            above = await put(store, status=TaskStatus.COMPLETED, parent=link, **ended, **_PLANNED)
+            for slot in range(10, 14):
+                await _put_old(store, above.task_id, slot, TaskStatus.CANCELLED)
+        steps = [await store.purge(finished=MINUTE, dead_letters=None, limit=4) for _ in range(12)]
+        assert max(steps) == 4
+        assert sum(steps) == 15
+        assert sum((await store.count_by_status()).values()) == 0
+
+    async def test_many_old_subtasks_of_a_live_parent_hide_nothing(self, store: TaskStore) -> None:
+        parent = await put(store, status=TaskStatus.WAITING, **_PLANNED)
+        await asyncio.gather(*(_put_old(store, parent.task_id, slot, TaskStatus.COMPLETED) for slot in range(60)))
+        for _ in range(5):
+            await put(store, status=TaskStatus.COMPLETED, **_ended(store, HOUR - SECOND))
+        steps = [await store.purge(finished=MINUTE, dead_letters=None, limit=2) for _ in range(24)]
+        assert max(steps) <= 2
+        assert sum(steps) == 5
+        assert len(await store.list_subtasks(RoundOfSubtasks(parent.task_id, 0, 1), limit=100)) == 60
+
+
+_PLANNED = {"subtasks": Subtasks(4, None)}
+
+
+async def _put_old(store: TaskStore, parent_id: str, slot: int, status: TaskStatus) -> Task:
+    return await _put_subtask(store, slot, status, RoundOfSubtasks(parent_id, 0, 1), **_ended(store, HOUR))
+
+
+def _ended(store: TaskStore, ago: timedelta | None) -> dict[str, Any]:
+    """Fields of a task that ended so long ago, of which everybody was told; None: it did not end."""
+    published = {"publish_at": None, "published_sequence": 1}
+    return {**published, "finished_at": None if ago is None else store.now() - ago}
+
+
+async def _purged(store: TaskStore, *, finished: timedelta | None, dead_letters: timedelta | None) -> int:
+    """How many go in the end."""
+    return sum([await store.purge(finished=finished, dead_letters=dead_letters, limit=100) for _ in range(3)])
