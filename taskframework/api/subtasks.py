@@ -17,8 +17,9 @@ from taskframework.api.views import TaskPage, TaskView
 from taskframework.model.query import MAX_LIMIT
 from taskframework.model.status import ReachableStatus
 from taskframework.model.subtasks import MAX_SUBTASKS
+from taskframework.model.values import MAX_NAME
 from taskframework.model.view import public_view
-from taskframework.submission.options import MAX_NAME, NAME_PATTERN
+from taskframework.submission.options import NAME_PATTERN
 
 router = APIRouter(prefix=PREFIX, tags=["sub-tasks"])
 

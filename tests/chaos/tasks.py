@@ -122,7 +122,7 @@ def _result(context: TaskContext[Any]) -> dict[str, int]:
 
 
 @contextmanager
-def _written_down(context: TaskContext[Work]) -> Iterator[None]:
+def _written_down(context: TaskContext[Any]) -> Iterator[None]:
     _note("start", context, attempt=context.attempt)
     try:
         yield
