@@ -244,7 +244,6 @@ class Reopen(Alone):
             cancel=None,
             deadline=None,
             error=None,
-            result=None,
             report_at=None,
             cascade_at=None,
             # Counted again even if the process that asked for this dies before it replays a sub-task.

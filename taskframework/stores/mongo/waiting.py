@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from taskframework.model.marks import MarkReported, MarkSpawned, MoveDriver
-from taskframework.model.status import LIVE, TaskStatus
+from taskframework.model.status import FINAL, LIVE, TaskStatus
 from taskframework.model.subtasks import Verdict
 from taskframework.model.task import FAMILY_VERSION, Stage, Subtasks, plain
 from taskframework.model.transitions import framework_error
-from taskframework.model.waiting import LOOK_AGAIN, MAX_SIGNALS, SPAWN_AFTER, CountSubtasks, SendSignal, Wait, Wake
+from taskframework.model.waiting import (
+    COUNT_REOPENED,
+    LOOK_AGAIN,
+    MAX_SIGNALS,
+    SPAWN_AFTER,
+    CountSubtasks,
+    Reopen,
+    SendSignal,
+    Wait,
+    Wake,
+)
 from taskframework.stores.mongo.documents import Document, stored
 from taskframework.stores.mongo.expressions import (
     LEFT_BEHIND,
@@ -150,6 +160,17 @@ def _wake(wake: Wake) -> Write:
             choose(has_kept, _with_kept_signal(), {"$cond": [is_late, late, later_on]}),
         ],
     )
+
+
+@write_alone.register
+def _reopen(reopen: Reopen) -> Write:
+    guard = {"_id": reopen.task_id, "status": in_status(*FINAL), "subtasks": {"$ne": None}, **within(reopen.scope)}
+    waiting = {
+        "status": TaskStatus.WAITING,
+        **dict.fromkeys(("finished_at", "purge_at", "cancel", "deadline", "error", "report_at", "cascade_at")),
+        "check_at": later(COUNT_REOPENED),
+    }
+    return Write(guard, [change({**waiting, **with_event("reopened", data=lit({"by": reopen.by}))})])
 
 
 @write_alone.register

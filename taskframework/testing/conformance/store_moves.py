@@ -57,7 +57,7 @@ from taskframework.model.transitions import (
     ReportProgress,
     Transition,
 )
-from taskframework.model.waiting import MAX_SIGNALS, CountSubtasks, SendSignal, Wait, Wake
+from taskframework.model.waiting import MAX_SIGNALS, CountSubtasks, Reopen, SendSignal, Wait, Wake
 from taskframework.stores.base import TaskStore
 from taskframework.testing.conformance.store_suite import (
     HOUR,
@@ -133,6 +133,8 @@ REQUESTS: dict[str, Callable[[Fence], Request]] = {
     "signal": lambda fence: SendSignal(fence.task_id, EVERYONE, "key-1", "approved", {"by": "$alice"}),
     "signal with an odd value": lambda fence: SendSignal(fence.task_id, EVERYONE, "$key", "$approved", {"$ref": 1}),
     "signal one's own": lambda fence: SendSignal(fence.task_id, Scope.of("alice"), "key-9", "approved", None),
+    "reopen": lambda fence: Reopen(fence.task_id, EVERYONE, "operator"),
+    "reopen one's own": lambda fence: Reopen(fence.task_id, Scope.of("alice"), "alice"),
     "wake": lambda fence: Wake(fence.task_id),
     "spawned": lambda fence: MarkSpawned(fence.task_id, 0, 1),
     "spawned a later round": lambda fence: MarkSpawned(fence.task_id, 0, 2),
