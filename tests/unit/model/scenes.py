@@ -28,6 +28,8 @@ def in_status(status: TaskStatus, **overrides: Any) -> Task:
         fields["lease"] = Lease("worker-1", "the-claim", NOW - SECOND)
     if status not in CLAIMABLE:
         fields["next_dispatch_at"] = None
+    if status is TaskStatus.WAITING:
+        fields["check_at"] = NOW - SECOND
     if status not in LIVE:
         fields["finished_at"] = NOW - MINUTE
     return new_task(now=NOW - MINUTE, **(fields | overrides))

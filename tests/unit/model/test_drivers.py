@@ -8,7 +8,17 @@ from typing import Any
 
 import pytest
 
-from taskframework.model.drivers import DEADLINE, DISPATCH, DRIVERS, LEASE, OUTBOX, Driver, missing_drivers
+from taskframework.model.drivers import (
+    CHECK,
+    DEADLINE,
+    DISPATCH,
+    DRIVERS,
+    LEASE,
+    OUTBOX,
+    SPAWN,
+    Driver,
+    missing_drivers,
+)
 from taskframework.model.status import FINAL, LIVE, REACHABLE, TaskStatus
 from taskframework.model.task import Lease, Task
 from tests.unit.model.scenes import MINUTE, NOW, SECOND, in_status, queued, running, wish_to_stop
@@ -21,9 +31,9 @@ def with_time(driver: Driver, time: datetime | None) -> Task:
             return queued(next_dispatch_at=time)
         case _ if driver is LEASE:
             return running(lease=time and Lease("worker-1", "the-claim", time))
-        case _ if driver is DEADLINE:
-            return queued(deadline=time)
-    return queued(publish_at=time)
+        case _ if driver in (SPAWN, CHECK):
+            return in_status(TaskStatus.WAITING, **{driver.field: time})
+    return queued(**{driver.field: time})
 
 
 @pytest.mark.parametrize("driver", DRIVERS, ids=lambda driver: driver.name)
@@ -43,6 +53,8 @@ def test_a_driver_is_due_when_its_time_has_passed(driver: Driver) -> None:
         (LEASE, queued(lease=Lease("worker-1", "the-claim", NOW))),
         (DEADLINE, in_status(TaskStatus.COMPLETED, deadline=NOW)),
         (DEADLINE, running(deadline=NOW, cancel=wish_to_stop())),
+        (SPAWN, queued(spawn_at=NOW)),
+        (CHECK, in_status(TaskStatus.COMPLETED, check_at=NOW)),
     ],
 )
 def test_a_time_that_does_not_count_is_not_due(task: tuple[Driver, Task]) -> None:
@@ -62,6 +74,8 @@ def test_a_time_that_does_not_count_is_not_due(task: tuple[Driver, Task]) -> Non
         (queued(next_dispatch_at=None, publish_at=None), [DISPATCH, OUTBOX]),
         (running(next_dispatch_at=None, deadline=None), []),
         (in_status(TaskStatus.COMPLETED, publish_at=None), []),
+        (in_status(TaskStatus.WAITING), []),
+        (in_status(TaskStatus.WAITING, check_at=None), [CHECK]),
     ],
 )
 def test_a_task_lacks_what_it_needs_and_has_not(task: Task, missing: list[Driver]) -> None:
