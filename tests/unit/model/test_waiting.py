@@ -1,0 +1,203 @@
+"""Waiting and signals: what is heard when, and what wakes a task."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from taskframework.model.drivers import CASCADE, CHECK, SPAWN
+from taskframework.model.interventions import Cancel
+from taskframework.model.marks import MarkReported, MarkSpawned, MoveDriver
+from taskframework.model.scope import EVERYONE, Scope
+from taskframework.model.status import FINAL, LIVE, TaskStatus
+from taskframework.model.task import FAMILY_VERSION, ParentLink, Signal, SignalWait, Subtasks, Task
+from taskframework.model.transitions import DEADLINE
+from taskframework.model.waiting import LOOK_AGAIN, MAX_SIGNALS, SPAWN_AFTER, Reopen, SendSignal, Wait, Wake
+from tests.unit.model.scenes import FENCE, MINUTE, NOW, SECOND, TASK_ID, in_status, running, wish_to_stop
+
+PLANNED = Subtasks(2, [{"items": [1, 2]}])
+
+
+def wait(subtasks: Subtasks | None = None, signal: str | None = None, timeout: timedelta | None = None) -> Wait:
+    return Wait(FENCE, "worker-1", subtasks, signal, timeout, {"n": 1})
+
+
+def waiting(**changes: Any) -> Task:
+    usual: dict[str, Any] = {"waits_for": SignalWait("approved", None), "check_at": NOW}
+    return in_status(TaskStatus.WAITING, **(usual | changes))
+
+
+def send(key: str = "key", name: str = "approved", payload: Any = "yes", scope: Scope = EVERYONE) -> SendSignal:
+    return SendSignal(TASK_ID, scope, key, name, payload)
+
+
+def made(transition: Any, task: Task) -> Task:
+    after = transition.apply(task, NOW)
+    assert after is not None, transition
+    assert isinstance(after, Task)
+    return after
+
+
+def test_a_task_that_planned_sub_tasks_waits_for_them() -> None:
+    after = made(wait(PLANNED), running())
+    assert (after.status, after.lease, after.schema_version) == (TaskStatus.WAITING, None, FAMILY_VERSION)
+    assert after.subtasks == PLANNED
+    assert (after.spawn_at, after.check_at, after.result) == (NOW + SPAWN_AFTER, NOW + LOOK_AGAIN, {"n": 1})
+    assert after.history[-1].data == {"subtasks": 2, "signal": None}
+    assert wait(PLANNED).won(after), "asked for again, it is recognised"
+
+
+def test_the_next_round_has_the_next_number() -> None:
+    first = made(wait(PLANNED), running()).subtasks
+    again = made(wait(PLANNED), running(subtasks=first)).subtasks
+    assert (first and first.round, again and again.round) == (1, 2)
+    assert made(wait(signal="approved"), running(subtasks=first)).subtasks == first, "no round begins"
+
+
+@pytest.mark.parametrize(
+    ("timeout", "until", "check_at"),
+    [
+        (None, None, NOW + LOOK_AGAIN),
+        (MINUTE, NOW + MINUTE, NOW + MINUTE),
+        (timedelta(days=1), NOW + timedelta(days=1), NOW + LOOK_AGAIN),
+    ],
+)
+def test_a_task_waits_for_a_signal_until_its_time(timeout: Any, until: Any, check_at: Any) -> None:
+    after = made(wait(signal="approved", timeout=timeout), running())
+    assert after.waits_for == SignalWait("approved", until)
+    assert (after.check_at, after.spawn_at) == (check_at, None)
+
+
+@pytest.mark.parametrize(
+    ("by", "status"), [("alice", TaskStatus.CANCELLED), (DEADLINE, TaskStatus.FAILED), ("parent", TaskStatus.CANCELLED)]
+)
+def test_a_task_with_a_cancel_ends_instead_of_waiting(by: str, status: TaskStatus) -> None:
+    after = made(wait(PLANNED, "approved"), running(cancel=wish_to_stop(by)))
+    assert (after.status, after.subtasks, after.waits_for, after.spawn_at) == (status, None, None, None)
+    assert (after.result, after.finished_at) == (None, NOW)
+
+
+def test_the_signal_that_a_task_waits_for_resumes_it() -> None:
+    after = made(send(), waiting())
+    assert (after.status, after.stage) == (TaskStatus.QUEUED, "signal")
+    assert after.woken_by == Signal("key", "approved", NOW, "yes")
+    assert after.signals == (Signal("key", "approved", NOW, None, is_heard=True),), "its payload is kept once"
+    assert (after.waits_for, after.check_at) == (None, None)
+    assert after.history[-1].type == "resumed"
+
+
+@pytest.mark.parametrize("status", sorted(LIVE))
+def test_a_signal_that_comes_early_is_kept(status: TaskStatus) -> None:
+    after = made(send(), in_status(status))
+    assert (after.status, after.signals) == (status, (Signal("key", "approved", NOW, "yes"),))
+    assert after.history[-1].type == "signalled"
+
+
+def test_a_signal_that_came_early_wakes_the_task_at_once() -> None:
+    early = made(send(), running())
+    after = made(wait(signal="approved", timeout=MINUTE), early)
+    assert (after.status, after.check_at) == (TaskStatus.WAITING, NOW)
+    woken = made(Wake(TASK_ID), after)
+    assert (woken.status, woken.woken_by and woken.woken_by.payload) == (TaskStatus.QUEUED, "yes")
+
+
+def test_signals_are_heard_in_the_order_in_which_they_came() -> None:
+    early = Signal("first", "approved", NOW - MINUTE, 1)
+    after = made(send("second", payload=2), waiting(signals=(early,)))
+    assert after.woken_by == early
+    assert [(signal.key, signal.is_heard) for signal in after.signals] == [("first", True), ("second", False)]
+
+
+def test_another_signal_does_not_wake_it() -> None:
+    after = made(send(name="rejected"), waiting())
+    assert (after.status, after.waits_for) == (TaskStatus.WAITING, SignalWait("approved", None))
+
+
+@pytest.mark.parametrize("is_heard", [False, True])
+def test_the_same_key_is_the_same_signal_even_when_it_was_heard(is_heard: bool) -> None:
+    known = Signal("key", "approved", NOW, None, is_heard)
+    assert send().apply(waiting(signals=(known,)), NOW) is None
+    assert send(name="rejected").apply(waiting(signals=(known,)), NOW) is None
+
+
+def test_a_task_keeps_so_many_signals_and_no_more() -> None:
+    kept = tuple(Signal(f"key-{n}", "other", NOW) for n in range(MAX_SIGNALS))
+    assert send().apply(waiting(signals=kept), NOW) is None
+    assert len(made(send(), waiting(signals=kept[1:])).signals) == MAX_SIGNALS
+
+
+@pytest.mark.parametrize("status", sorted(FINAL))
+def test_a_task_that_is_over_hears_nothing(status: TaskStatus) -> None:
+    assert send().apply(in_status(status), NOW) is None
+
+
+def test_a_stranger_cannot_signal() -> None:
+    assert send(scope=Scope.of("bob")).apply(waiting(), NOW) is None
+    assert send(scope=Scope.of("alice")).apply(waiting(), NOW) is not None
+
+
+def test_a_signal_that_is_late_is_told_as_such() -> None:
+    late = waiting(waits_for=SignalWait("approved", NOW))
+    after = made(Wake(TASK_ID), late)
+    assert (after.status, after.stage) == (TaskStatus.QUEUED, "signal")
+    assert after.woken_by == Signal("", "approved", NOW, timed_out=True)
+    assert after.signals == (), "nobody sent it"
+    assert after.history[-1].data == {"signal": "approved", "timed_out": True}
+
+
+@pytest.mark.parametrize("until", [None, NOW + SECOND])
+def test_a_task_whose_signal_is_still_to_come_is_looked_at_again(until: Any) -> None:
+    before = waiting(waits_for=SignalWait("approved", until))
+    after = made(Wake(TASK_ID), before)
+    assert after == before.evolve(check_at=until or NOW + LOOK_AGAIN, revision=before.revision + 1)
+    assert Wake(TASK_ID).apply(waiting(check_at=NOW + SECOND), NOW) is None, "before its time"
+
+
+def test_a_signal_leaves_the_sub_tasks_behind_that_are_still_alive() -> None:
+    assert made(send(), waiting(subtasks=PLANNED)).cascade_at == NOW
+    done = Subtasks(2, None, done=2, succeeded=2)
+    assert made(send(), waiting(subtasks=done)).cascade_at is None
+
+
+def test_only_the_plan_of_the_round_that_was_stored_is_dropped() -> None:
+    before = made(wait(PLANNED), running())
+    after = made(MarkSpawned(TASK_ID, 0, 1), before)
+    assert (after.spawn_at, after.subtasks and after.subtasks.plan) == (None, None)
+    for other in (MarkSpawned(TASK_ID, 1, 1), MarkSpawned(TASK_ID, 0, 2)):
+        assert other.apply(before, NOW) is None
+    assert MarkSpawned(TASK_ID, 0, 1).apply(running(), NOW) is None
+
+
+def test_an_end_of_another_generation_is_still_to_be_reported() -> None:
+    ended = in_status(TaskStatus.FAILED, parent=ParentLink("parent", 0, 1), report_at=NOW, generation=1)
+    assert MarkReported(TASK_ID, 0).apply(ended, NOW) is None
+    reported = made(MarkReported(TASK_ID, 1), ended)
+    assert reported.report_at is None
+    assert MarkReported(TASK_ID, 1).apply(reported, NOW) is None
+
+
+@pytest.mark.parametrize("driver", [SPAWN, CHECK, CASCADE])
+def test_of_several_that_read_one_time_one_moves_it(driver: Any) -> None:
+    before = waiting(**{driver.field: NOW})
+    taken = made(MoveDriver(TASK_ID, driver, NOW, MINUTE), before)
+    assert taken == before.evolve(**{driver.field: NOW + MINUTE})
+    assert MoveDriver(TASK_ID, driver, NOW, MINUTE).apply(taken, NOW) is None
+    assert getattr(made(MoveDriver(TASK_ID, driver, NOW + MINUTE, None), taken), driver.field) is None
+
+
+def test_a_parent_that_is_over_waits_again_for_its_newest_round() -> None:
+    subtasks = Subtasks(2, None, done=2, failed=2, round=3, report_serial=5)
+    over = in_status(TaskStatus.FAILED, subtasks=subtasks, cancel=wish_to_stop())
+    after = made(Reopen(TASK_ID, EVERYONE, "operator"), over)
+    assert (after.status, after.subtasks, after.generation) == (TaskStatus.WAITING, subtasks, over.generation)
+    assert (after.finished_at, after.cancel) == (None, None)
+    assert after.check_at is not None
+    for refused in (waiting(subtasks=subtasks), in_status(TaskStatus.FAILED)):
+        assert Reopen(TASK_ID, EVERYONE, "operator").apply(refused, NOW) is None
+    assert Reopen(TASK_ID, Scope.of("bob"), "bob").apply(over, NOW) is None
+
+
+def test_a_task_that_is_cancelled_while_it_waits_has_no_result() -> None:
+    assert made(Cancel(TASK_ID, EVERYONE, "alice", None), waiting(result="half of it")).result is None
