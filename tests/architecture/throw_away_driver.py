@@ -16,20 +16,20 @@ from taskframework.model.drivers import Driver, missing_drivers
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 
-#: A task that waits is to be looked at again. The field is one of those that a task has.
+#: A task that is blocked is to be looked at again. The field is one of those that a task has.
 WAKE = Driver(
     name="wake",
-    field="spawn_at",
+    field="purge_at",
     index="wake",
-    statuses=frozenset({TaskStatus.WAITING}),
-    needed_in=frozenset({TaskStatus.WAITING}),
+    statuses=frozenset({TaskStatus.BLOCKED}),
+    needed_in=frozenset({TaskStatus.BLOCKED}),
     unless="cancel",
 )
 drivers.DRIVERS += (WAKE,)
 
 MIGRATION = """
-ALTER TABLE tasks ADD COLUMN spawn_at INTEGER;
-CREATE INDEX tasks_to_wake ON tasks (spawn_at) WHERE spawn_at IS NOT NULL;
+ALTER TABLE tasks ADD COLUMN purge_at INTEGER;
+CREATE INDEX tasks_to_wake ON tasks (purge_at) WHERE purge_at IS NOT NULL;
 """
 
 
@@ -56,9 +56,9 @@ async def main(url: str) -> dict[str, Any]:
         }
         for name, time in times.items():
             await store.insert(
-                new_task(task_id=name, now=now, status=TaskStatus.WAITING, next_dispatch_at=None, spawn_at=time)
+                new_task(task_id=name, now=now, status=TaskStatus.BLOCKED, next_dispatch_at=None, purge_at=time)
             )
-        await store.insert(new_task(task_id="queued", now=now, spawn_at=times["late"]))
+        await store.insert(new_task(task_id="queued", now=now, purge_at=times["late"]))
         undriven = await store.undriven(10)
         tasks = [await store.get(task_id, EVERYONE) for task_id in undriven]
         return {
