@@ -1,7 +1,7 @@
 """The spawner: stores the sub-tasks that a waiting task planned, and tells of each.
 
-The plan is part of the parent and the ids follow from it, so any process may do it, and do it again: what is there
-already is passed over.
+The plan is part of the parent, or in records if it is large, and the ids follow from it. So any process may do it, and
+do it again: what is there already is passed over.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from taskframework.model.events import TaskSubmittedEvent, TaskWaitingEvent
 from taskframework.model.marks import MarkSpawned, MoveDriver
 from taskframework.model.subtasks import planned_tasks
 from taskframework.model.task import Task
+from taskframework.plans import delete_plan, read_plan
 from taskframework.stores.base import TaskStore
 
 logger = logging.getLogger(__name__)
@@ -58,16 +59,18 @@ class Spawner:
         subtasks = parent.subtasks
         if subtasks is None or parent.spawn_at is None:
             return
-        tasks = planned_tasks(parent, subtasks.plan or [], self._store.now, self._dispatch_after)
         present: Task | None = parent
-        while together := list(islice(tasks, _TOGETHER)):
-            if present is None:
-                return
-            await self._insert(together)
-            await failpoint.reached("spawn.after_insert")
-            if len(together) == _TOGETHER:
-                present = await self._go_on(present)
+        async for first_slot, groups in read_plan(self._store, parent):
+            tasks = planned_tasks(parent, groups, self._store.now, self._dispatch_after, first_slot=first_slot)
+            while together := list(islice(tasks, _TOGETHER)):
+                if present is None:
+                    return
+                await self._insert(together)
+                await failpoint.reached("spawn.after_insert")
+                if len(together) == _TOGETHER or subtasks.plan_records:
+                    present = await self._go_on(present)
         await self._store.mark(MarkSpawned(parent.task_id, parent.generation, subtasks.round))
+        await delete_plan(self._store, parent)
 
     async def finished(self) -> None:
         """Wait until what was heard is stored, or left to the repair."""
