@@ -105,9 +105,9 @@ class Cascade:
 
 
 def _left_rounds(parent: Task) -> list[RoundOfSubtasks]:
-    """The rounds that the parent does not wait for: all but the present one while it waits, the newest first."""
+    """The rounds that the parent does not wait for: all but the one for which it waits, if any; the newest first."""
     if parent.subtasks is None:
         return []
-    newest = parent.subtasks.round - (parent.status is TaskStatus.WAITING)
+    newest = parent.subtasks.round - (parent.status is TaskStatus.WAITING and parent.subtasks.is_awaited)
     oldest = 1 if parent.status.is_final else max(1, newest - 1)  # what is older was cancelled when it was left
     return [RoundOfSubtasks(parent.task_id, parent.generation, number) for number in range(newest, oldest - 1, -1)]

@@ -133,6 +133,8 @@ class SubtaskReporter:
             parent = await self._store.get(parent_id, EVERYONE)
             if parent is None or parent.subtasks is None or parent.status is not TaskStatus.WAITING:
                 return None
+            if not parent.subtasks.is_awaited:
+                return None
             round = RoundOfSubtasks(parent_id, parent.generation, parent.subtasks.round)
             counts = Counts.of(await self._store.count_subtasks(round))
             await failpoint.reached("report.after_count")

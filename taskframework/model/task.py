@@ -112,6 +112,8 @@ class Subtasks:
     plan_records: int = 0
     #: Raised by each count that is written, so that an older count cannot overwrite a newer one.
     report_serial: int = 0
+    #: Whether the task waits for this round, or went on without it and waits for something else since.
+    is_awaited: bool = True
 
     @property
     def is_open(self) -> bool:

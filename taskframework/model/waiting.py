@@ -70,16 +70,22 @@ class Wait(AttemptEnd):
             subtasks=self._round_after(task),
             spawn_at=None if self.subtasks is None else now + SPAWN_AFTER,
             waits_for=waits_for,
-            check_at=_next_look(task, waits_for, now),
+            # Of no sub-task an end is heard, so somebody has to look.
+            check_at=now if self.plans_none else _next_look(task, waits_for, now),
             result=self.result,
             error=None,
         )
         data = {"subtasks": self.subtasks and self.subtasks.planned, "signal": self.signal}
         return with_event(waiting, "waiting", now, worker_id=self.worker_id, data=data)
 
+    @property
+    def plans_none(self) -> bool:
+        """Whether the round that begins has no sub-task, and so is over."""
+        return self.subtasks is not None and self.subtasks.planned == 0
+
     def _round_after(self, task: Task) -> Subtasks | None:
         if self.subtasks is None:
-            return task.subtasks
+            return None if task.subtasks is None else replace(task.subtasks, is_awaited=False)
         return replace(self.subtasks, round=next_round(task))
 
 
@@ -123,6 +129,7 @@ class CountSubtasks(Alone):
         if (
             task.status is not TaskStatus.WAITING
             or subtasks is None
+            or not subtasks.is_awaited
             or (task.generation, subtasks.round, subtasks.report_serial)
             != (self.generation, self.round, self.report_serial)
         ):
@@ -239,6 +246,7 @@ class Reopen(Alone):
             return None
         waiting = task.evolve(
             status=TaskStatus.WAITING,
+            subtasks=replace(task.subtasks, is_awaited=True),
             finished_at=None,
             purge_at=None,
             cancel=None,

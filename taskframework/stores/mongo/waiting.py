@@ -63,7 +63,7 @@ def waits(waits: JointRequests[Wait]) -> Write:
         "subtasks": _round_after(waits),
         "spawn_at": {"$cond": [plans, later(SPAWN_AFTER), None]},
         "waits_for": {"$cond": [{"$eq": [signal, None]}, None, {"name": signal, "until": until}]},
-        "check_at": _next_look(signal, until),
+        "check_at": {"$cond": [waits.each(lambda wait: wait.plans_none), NOW, _next_look(signal, until)]},
         "result": waits.each(lambda wait: stored(wait.result)),
         "error": None,
         **with_event("waiting", worker_id=worker_id, data=waits.each(_data_of)),
@@ -74,7 +74,8 @@ def waits(waits: JointRequests[Wait]) -> Write:
 def _round_after(waits: JointRequests[Wait]) -> Expression:
     number = plus({"$ifNull": ["$subtasks.round", 0]}, 1)
     begun = {"$mergeObjects": ["$$given", {"round": number}]}
-    chosen = {"$cond": [{"$eq": ["$$given", None]}, {"$ifNull": ["$subtasks", None]}, begun]}
+    left = {"$cond": [is_set("$subtasks"), {"$mergeObjects": ["$subtasks", {"is_awaited": False}]}, None]}
+    chosen = {"$cond": [{"$eq": ["$$given", None]}, left, begun]}
     # Named, so that a large plan is in the command once.
     return {"$let": {"vars": {"given": waits.each(lambda wait: _document_of(wait.subtasks))}, "in": chosen}}
 
@@ -99,6 +100,7 @@ def _count_subtasks(count: CountSubtasks) -> Write:
         "generation": count.generation,
         "subtasks.round": count.round,
         "subtasks.report_serial": count.report_serial,
+        "subtasks.is_awaited": {"$ne": False},
     }
     counts = {"done": count.counts.done, **count.data}
     counted = {f"subtasks.{name}": number for name, number in counts.items()}
@@ -168,6 +170,7 @@ def _reopen(reopen: Reopen) -> Write:
     waiting = {
         "status": TaskStatus.WAITING,
         **dict.fromkeys(("finished_at", "purge_at", "cancel", "deadline", "error", "report_at", "cascade_at")),
+        "subtasks.is_awaited": True,
         "check_at": later(COUNT_REOPENED),
     }
     return Write(guard, [change({**waiting, **with_event("reopened", data=lit({"by": reopen.by}))})])

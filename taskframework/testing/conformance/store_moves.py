@@ -118,6 +118,7 @@ REQUESTS: dict[str, Callable[[Fence], Request]] = {
     "published beyond the end": lambda fence: MarkPublished(fence.task_id, 999),
     "postpone relay": lambda fence: PostponeRelay(fence.task_id, HOUR),
     "wait for sub-tasks": lambda fence: Wait(fence, "worker-1", A_ROUND, None, None, {"words": 3}),
+    "wait for none": lambda fence: Wait(fence, "worker-1", replace(A_ROUND, planned=0, plan=[]), None, None, None),
     "wait for a signal": lambda fence: Wait(fence, "worker-1", None, "approved", None, None),
     "wait for either, not for ever": lambda fence: Wait(fence, "worker-1", A_ROUND, "approved", MINUTE, None),
     "wait for less than a look": lambda fence: Wait(fence, "worker-1", None, "$approved", _FINE, None),
@@ -205,6 +206,11 @@ def _of_families(now: datetime) -> Iterator[dict[str, Any]]:
     whole = replace(counted, plan=None, done=3, cancelled=1)
     for subtasks in (A_ROUND, counted, whole, replace(counted, round=2), replace(counted, planned=None, resumes=True)):
         yield {"subtasks": subtasks, "result": {"words": 3}, "check_at": now + HOUR}
+    yield {
+        "subtasks": replace(counted, is_awaited=False),
+        "waits_for": SignalWait("approved", None),
+        "check_at": now + HOUR,
+    }
     yield {
         "subtasks": counted,
         "attempts": 2,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -12,9 +13,19 @@ from taskframework.model.interventions import Cancel
 from taskframework.model.marks import MarkReported, MarkSpawned, MoveDriver
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import FINAL, LIVE, TaskStatus
+from taskframework.model.subtasks import Counts
 from taskframework.model.task import FAMILY_VERSION, ParentLink, Signal, SignalWait, Subtasks, Task
 from taskframework.model.transitions import DEADLINE
-from taskframework.model.waiting import LOOK_AGAIN, MAX_SIGNALS, SPAWN_AFTER, Reopen, SendSignal, Wait, Wake
+from taskframework.model.waiting import (
+    LOOK_AGAIN,
+    MAX_SIGNALS,
+    SPAWN_AFTER,
+    CountSubtasks,
+    Reopen,
+    SendSignal,
+    Wait,
+    Wake,
+)
 from tests.unit.model.scenes import FENCE, MINUTE, NOW, SECOND, TASK_ID, in_status, running, wish_to_stop
 
 PLANNED = Subtasks(2, [{"items": [1, 2]}])
@@ -53,7 +64,25 @@ def test_the_next_round_has_the_next_number() -> None:
     first = made(wait(PLANNED), running()).subtasks
     again = made(wait(PLANNED), running(subtasks=first)).subtasks
     assert (first and first.round, again and again.round) == (1, 2)
-    assert made(wait(signal="approved"), running(subtasks=first)).subtasks == first, "no round begins"
+    left = made(wait(signal="approved"), running(subtasks=first))
+    assert first is not None
+    assert left.subtasks == replace(first, is_awaited=False), "no round begins"
+
+
+def test_a_round_that_was_left_behind_decides_nothing() -> None:
+    """Its last end may be reported after the task went on: it waits for a signal alone now."""
+    left = made(wait(signal="approved"), running(subtasks=replace(PLANNED, resumes=True)))
+    assert CountSubtasks.of(left, Counts(2, 0, 0)).apply(left, NOW) is None
+    ended = left.evolve(status=TaskStatus.CANCELLED)
+    reopened = made(Reopen(TASK_ID, EVERYONE, "operator"), ended)
+    assert CountSubtasks.of(reopened, Counts(2, 0, 0)).apply(reopened, NOW) is not None
+
+
+def test_a_round_of_nothing_is_looked_at_at_once() -> None:
+    after = made(wait(Subtasks(0, [], resumes=True)), running())
+    assert after.check_at == NOW
+    assert made(Wake(TASK_ID), after).check_at == NOW + LOOK_AGAIN
+    assert made(CountSubtasks.of(after, Counts()), after).stage == "resume"
 
 
 @pytest.mark.parametrize(
