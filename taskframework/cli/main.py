@@ -23,7 +23,7 @@ _COMMANDS = {
     "api": ("Run", "serve:api", "Serve HTTP: submit, look, operate. Workers execute."),
     "worker": ("Run", "serve:worker", "Execute tasks. Any number of workers share the work."),
     "submit": ("Use", "submit:submit", "Submit one task."),
-    "tasks": ("Use", "tasks:app", "Look at tasks; follow, cancel and retry one."),
+    "tasks": ("Use", "tasks:app", "Look at tasks; follow, cancel, signal and retry one."),
     "dlq": ("Use", "dlq:app", "Dead letters: list, show, replay."),
     "events": ("Use", "events:app", "What happens, as other programs hear it."),
     "doctor": ("Check", "doctor:doctor", "Check versions, settings, program, store and broker."),
