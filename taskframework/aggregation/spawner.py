@@ -85,7 +85,7 @@ class Spawner:
             logger.exception("the sub-tasks of task %s are left to the repair", parent.task_id)
 
     async def _insert(self, tasks: Sequence[Task]) -> None:
-        outcomes = await self._store.insert_many(tasks)
+        outcomes = await self._store.insert(tasks)
         for outcome in outcomes:
             if isinstance(outcome, Exception):
                 raise outcome

@@ -69,16 +69,14 @@ class TaskWrites(Protocol):
     the first was applied. A store may repeat a write and read it back before it raises; nobody relies on that.
     """
 
-    async def insert(self, task: Task) -> Inserted:
-        """Store a new task durably (majority).
+    async def insert(self, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
+        """Store new tasks durably (majority), each by itself. Concurrent calls with one task are written together.
 
-        A task with the same id is returned instead; a store that an earlier release still writes to may also return
-        one with another id and the same idempotency key. Concurrent calls are written together.
+        Returns:
+            For each task, in the order given, the one that is there now, or why it could not be stored. That is a task
+            with the same id if there was one; a store that an earlier release still writes to may also return one with
+            another id and the same idempotency key.
         """
-        ...
-
-    async def insert_many(self, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
-        """`insert` for many at once: for each, in the order given, its result or what `insert` would have raised."""
         ...
 
     async def apply(self, transition: Transition) -> Task | None:

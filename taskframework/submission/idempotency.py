@@ -43,40 +43,25 @@ class IdempotentInserts:
         self._store = store
         self._kept = kept
 
-    async def insert(self, task: Task) -> Inserted:
-        """Store a task, or find the one that its key stands for.
+    async def insert(self, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
+        """Store tasks, or find those that their keys stand for.
 
-        Raises:
-            IdempotencyConflictError: if the key stands for another type or other parameters.
-            StoreUnavailableError: if it could not be stored; it may be stored all the same.
+        Returns:
+            For each, in the order given, the task or an error: `IdempotencyConflictError` if the key stands for another
+            type or other parameters, `StoreUnavailableError` if the task could not be stored; it may be all the same.
         """
-        if task.idempotency_key is None:
-            return await self._store.insert(task)
-        [reply] = await self.insert_many([task])
-        if isinstance(reply, Exception):
-            raise reply
-        return reply
-
-    async def insert_many(self, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
-        """`insert` for many at once: for each, in the order given, its result or what `insert` would have raised."""
+        if all(task.idempotency_key is None for task in tasks):
+            return await self._store.insert(tasks)
         keys = await self._keys(tasks)
         named = [_named(task, keys) for task in tasks]
         wanted: dict[str, Task] = {}
         for task in named:
             if isinstance(task, Task):
                 wanted.setdefault(task.task_id, task)
-        stored = dict(zip(wanted, await self._insert(list(wanted.values())), strict=True))
+        stored = dict(zip(wanted, await self._store.insert(list(wanted.values())), strict=True))
         await self._correct([key for key in keys.values() if isinstance(key, _Key)], stored)
         replies = [_reply(task, stored[task.task_id]) if isinstance(task, Task) else task for task in named]
         return _new_once(replies)
-
-    async def _insert(self, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
-        if len(tasks) != 1:
-            return await self._store.insert_many(tasks)
-        try:
-            return [await self._store.insert(tasks[0])]  # together with those of other callers
-        except Exception as error:
-            return [error]
 
     async def _keys(self, tasks: Iterable[Task]) -> Mapping[str, _Key | StoreError]:
         """The records of the keys of these tasks, by id; a new one names the first task with its key."""
@@ -85,8 +70,6 @@ class IdempotentInserts:
             if task.idempotency_key is not None:
                 record = key_of(task, self._kept)
                 new.setdefault(record.id, record)
-        if not new:
-            return {}
         try:
             keys = await self._found_or_written(new)
         except StoreError as error:

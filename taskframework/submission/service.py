@@ -115,7 +115,8 @@ class TaskSubmissionService:
         name = type_name(request.task_type)
         task = self._new_task(request, (await self._types.find([name]))[name])
         await failpoint.reached("submit.before_insert")
-        return await self._accept(await self._inserts.insert(task))
+        [stored] = await self._inserts.insert([task])
+        return await self._accept(stored)
 
     async def submit_many(self, requests: Sequence[SubmitRequest]) -> list[Submission | Exception]:
         """Store many tasks together; each request has its own outcome, in the order given."""
@@ -125,7 +126,7 @@ class TaskSubmissionService:
             kinds = await self._types.find(_names_in(together))
             made = [self._made(request, kinds) for request in together]
             await failpoint.reached("submit.before_insert")
-            stored = iter(await self._inserts.insert_many([task for task in made if isinstance(task, Task)]))
+            stored = iter(await self._inserts.insert([task for task in made if isinstance(task, Task)]))
             outcomes += [await self._outcome(next(stored)) if isinstance(task, Task) else task for task in made]
         return outcomes
 
@@ -144,20 +145,19 @@ class TaskSubmissionService:
             return error
 
     async def _outcome(self, stored: Inserted | Exception) -> Submission | Exception:
-        if isinstance(stored, Exception):
-            return stored
         try:
             return await self._accept(stored)
         except Exception as error:
             return error
 
-    async def _accept(self, inserted: Inserted) -> Submission:
+    async def _accept(self, stored: Inserted | Exception) -> Submission:
         """Tell of a task that is stored; of one that was there before, nothing."""
+        if isinstance(stored, Exception):
+            raise stored
         await failpoint.reached("submit.after_insert")
-        if not inserted.is_new:
-            return Submission(inserted.task, is_new=False)
-        await self._bus.publish(TaskSubmittedEvent(inserted.task))
-        return Submission(inserted.task, is_new=True)
+        if stored.is_new:
+            await self._bus.publish(TaskSubmittedEvent(stored.task))
+        return Submission(stored.task, stored.is_new)
 
     def _new_task(self, request: SubmitRequest, kind: Submittable | SubmissionError) -> Task:
         if isinstance(kind, SubmissionError):

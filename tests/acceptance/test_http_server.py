@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, closing
 from pathlib import Path
 
@@ -59,10 +59,10 @@ async def test_a_request_under_way_is_answered_before_the_stop(tmp_path: Path, m
         api = await running.enter_async_context(serve(tmp_path, worker=False))
         insert = api.framework.services.store.insert
 
-        async def slowly(task: Task) -> Inserted:
+        async def slowly(tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
             arrived.set()
             await go_on.wait()
-            return await insert(task)
+            return await insert(tasks)
 
         monkeypatch.setattr(api.framework.services.store, "insert", slowly)
         async with independent_client(api) as client:

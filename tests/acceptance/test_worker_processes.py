@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from taskframework.model.status import TaskStatus
 from taskframework.stores.mongo.store import MongoStore
+from taskframework.testing.conformance.store_suite import insert_one
 from taskframework.testing.factories import new_task
 from tests.support.command import Folder, Started
 from tests.support.process import free_ports, wait_until
@@ -44,7 +45,7 @@ class Tasks:
             task = new_task(
                 now=self._store.now(), dispatch_after=timedelta(0), task_type=task_type, parameters=parameters
             )
-            self._runner.run(self._store.insert(task))
+            self._runner.run(insert_one(self._store, task))
 
     def are(self, status: TaskStatus, count: int) -> bool:
         """Whether so many tasks have this status and none another."""

@@ -8,6 +8,7 @@ from datetime import timedelta
 
 from taskframework.model.status import TaskStatus
 from taskframework.stores.base import TaskStore
+from taskframework.testing.conformance.store_suite import insert_one
 from taskframework.testing.factories import new_task
 from tests.support.command import Folder
 
@@ -18,9 +19,9 @@ def plant_undriven(store: TaskStore) -> None:
     async def plant() -> None:
         await store.open()
         now = store.now()
-        await store.insert(new_task(now=now, not_before=now + timedelta(hours=1), task_type="count-words"))
-        await store.insert(new_task(task_id="unsent", now=now, next_dispatch_at=None, publish_at=None))
-        await store.insert(new_task(task_id="unleased", now=now, status=TaskStatus.RUNNING, next_dispatch_at=None))
+        await insert_one(store, new_task(now=now, not_before=now + timedelta(hours=1), task_type="count-words"))
+        await insert_one(store, new_task(task_id="unsent", now=now, next_dispatch_at=None, publish_at=None))
+        await insert_one(store, new_task(task_id="unleased", now=now, status=TaskStatus.RUNNING, next_dispatch_at=None))
         await store.close()
 
     asyncio.run(plant())

@@ -15,6 +15,7 @@ from taskframework.model import drivers
 from taskframework.model.drivers import Driver, missing_drivers
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
+from taskframework.testing.conformance.store_suite import insert_one
 
 #: A task that is blocked is to be looked at again. The field is one of those that a task has.
 WAKE = Driver(
@@ -55,10 +56,10 @@ async def main(url: str) -> dict[str, Any]:
             "undriven": None,
         }
         for name, time in times.items():
-            await store.insert(
-                new_task(task_id=name, now=now, status=TaskStatus.BLOCKED, next_dispatch_at=None, purge_at=time)
+            await insert_one(
+                store, new_task(task_id=name, now=now, status=TaskStatus.BLOCKED, next_dispatch_at=None, purge_at=time)
             )
-        await store.insert(new_task(task_id="queued", now=now, purge_at=times["late"]))
+        await insert_one(store, new_task(task_id="queued", now=now, purge_at=times["late"]))
         undriven = await store.undriven(10)
         tasks = [await store.get(task_id, EVERYONE) for task_id in undriven]
         return {

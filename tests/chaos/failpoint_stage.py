@@ -17,6 +17,7 @@ from taskframework.model.task import Task
 from taskframework.stores.base import TaskStore
 from taskframework.stores.mongo.store import MongoStore
 from taskframework.stores.sqlite import SqliteStore
+from taskframework.testing.conformance.store_suite import insert_one
 from taskframework.testing.factories import new_task
 from tests.chaos.checker import Report, check
 from tests.chaos.failpoint_forks import Forks
@@ -117,7 +118,7 @@ class Stage:
         fields = {"task_type": "probe", "parameters": {}, "correlation_id": name, **fields}
         # Some time ago, since our idea of the store's clock may be early.
         task = new_task(now=self.store.now() - _AGO, dispatch_after=timedelta(0), **fields)
-        await self.store.insert(task)
+        await insert_one(self.store, task)
         self._recorder.record("submit.ok", submission=name, status=202, task=task.task_id)
         return task
 

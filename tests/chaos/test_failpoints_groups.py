@@ -28,6 +28,7 @@ from taskframework.testing.conformance.store_suite import (
     SECOND,
     an_error,
     claim_of,
+    insert_one,
     put,
     put_running,
     stored,
@@ -102,7 +103,7 @@ async def made(store: TaskStore, transition: Transition) -> Task | None:
 async def test_inserts_are_there_once(store: TaskStore, drop: Callable[[str], None]) -> None:
     tasks = [new_task(now=store.now(), idempotency_key=f"key-{n}") for n in range(_MANY)]
     drop("submit.reply")
-    inserted = await asyncio.gather(*(asked_again(lambda task=task: store.insert(task)) for task in tasks))  # type: ignore[misc]
+    inserted = await asyncio.gather(*(asked_again(lambda task=task: insert_one(store, task)) for task in tasks))  # type: ignore[misc]
     assert [reply.task.task_id for reply in inserted] == [task.task_id for task in tasks]
     assert {(await stored(store, task.task_id)).sequence for task in tasks} == {1}
     if isinstance(store, MongoStore):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task
 from taskframework.stores.base import Inserted, TaskStore
 from taskframework.submission.idempotency import IdempotentInserts
-from taskframework.testing.conformance.store_suite import HOUR, StoreSuite, put_final, reply_lost, stored
+from taskframework.testing.conformance.store_suite import HOUR, StoreSuite, insert_one, put_final, reply_lost, stored
 from taskframework.testing.factories import new_task
 
 
@@ -26,8 +27,8 @@ class IdempotencyCases(StoreSuite):
         return IdempotentInserts(store, HOUR)
 
     async def test_the_same_key_of_the_same_user_is_the_same_task(self, store: TaskStore) -> None:
-        first = await self.inserts(store).insert(_keyed(store, parameters={"n": 1}))
-        second = await self.inserts(store).insert(_keyed(store, parameters={"n": 2}))
+        first = await insert_one(self.inserts(store), _keyed(store, parameters={"n": 1}))
+        second = await insert_one(self.inserts(store), _keyed(store, parameters={"n": 2}))
         assert first.is_new
         assert not second.is_new
         assert second.task == await stored(store, first.task.task_id)
@@ -36,31 +37,33 @@ class IdempotencyCases(StoreSuite):
     async def test_the_task_is_returned_as_it_is_now(self, store: TaskStore) -> None:
         there = await put_final(store, TaskStatus.COMPLETED, idempotency_key="key", parameters_hash="hash")
         await self._name(store, "key", there)
-        assert (await self.inserts(store).insert(_keyed(store))).task == there
+        assert (await insert_one(self.inserts(store), _keyed(store))).task == there
 
     async def test_a_key_with_other_contents_is_refused(self, store: TaskStore) -> None:
-        first = await self.inserts(store).insert(_keyed(store))
+        first = await insert_one(self.inserts(store), _keyed(store))
         with pytest.raises(IdempotencyConflictError, match=first.task.task_id):
-            await self.inserts(store).insert(_keyed(store, parameters_hash="other"))
+            await insert_one(self.inserts(store), _keyed(store, parameters_hash="other"))
 
     async def test_the_same_key_of_another_user_is_another_task(self, store: TaskStore) -> None:
-        replies = [await self.inserts(store).insert(_keyed(store, user_id=user)) for user in ("alice", "bob", "a/key")]
+        replies = [
+            await insert_one(self.inserts(store), _keyed(store, user_id=user)) for user in ("alice", "bob", "a/key")
+        ]
         assert all(reply.is_new for reply in replies)
 
     async def test_keys_that_look_alike_are_different(self, store: TaskStore) -> None:
         pairs = [("a", "b/c"), ("a/b", "c"), ("a", "b%2Fc"), ("a%2Fb", "c"), ("$a", "b.c"), ("a", "")]
-        replies = [await self.inserts(store).insert(_keyed(store, user_id=user, key=key)) for user, key in pairs]
+        replies = [await insert_one(self.inserts(store), _keyed(store, user_id=user, key=key)) for user, key in pairs]
         assert all(reply.is_new for reply in replies)
 
     async def test_of_many_at_once_one_is_new(self, store: TaskStore) -> None:
         tasks = [_keyed(store) for _ in range(50)]
-        replies = await asyncio.gather(*(self.inserts(store).insert(task) for task in tasks))
+        replies = await asyncio.gather(*(insert_one(self.inserts(store), task) for task in tasks))
         assert sum(reply.is_new for reply in replies) == 1
         [task_id] = {reply.task.task_id for reply in replies}
         assert (await stored(store, task_id)).correlation_id == task_id
 
     async def test_each_of_many_with_and_without_keys_has_its_own_outcome(self, store: TaskStore) -> None:
-        known = (await self.inserts(store).insert(_keyed(store, key="known"))).task
+        known = (await insert_one(self.inserts(store), _keyed(store, key="known"))).task
         tasks = [new_task(now=store.now(), parameters={"n": n}) for n in range(1_200)]
         tasks[3] = new_task(now=store.now()).evolve(parameters=object())
         tasks[4] = _keyed(store, key="never").evolve(parameters=object())
@@ -69,7 +72,7 @@ class IdempotencyCases(StoreSuite):
         for at in (7, 700, 1_199):
             tasks[at] = _keyed(store, key="many", parameters={"n": at})
 
-        replies = await self.inserts(store).insert_many(tasks)
+        replies = await self.inserts(store).insert(tasks)
 
         assert [at for at, reply in enumerate(replies) if not isinstance(reply, Inserted)] == [3, 4, 6]
         assert isinstance(replies[4], ValueNotStorableError)
@@ -79,47 +82,47 @@ class IdempotencyCases(StoreSuite):
         assert inserted[5].task.task_id == known.task_id
         assert {inserted[at].task.task_id for at in (7, 700, 1_199)} == {tasks[7].task_id}
         assert (await stored(store, tasks[7].task_id)).parameters == {"n": 7}
-        assert await self.inserts(store).insert_many([]) == []
+        assert await self.inserts(store).insert([]) == []
 
     async def test_what_cannot_be_stored_leaves_its_key_free(self, store: TaskStore) -> None:
         with pytest.raises(ValueNotStorableError):
-            await self.inserts(store).insert(_keyed(store).evolve(parameters=object()))
-        assert (await self.inserts(store).insert(_keyed(store, parameters_hash="corrected"))).is_new
+            await insert_one(self.inserts(store), _keyed(store).evolve(parameters=object()))
+        assert (await insert_one(self.inserts(store), _keyed(store, parameters_hash="corrected"))).is_new
 
     async def test_a_submission_that_died_before_its_task_is_finished_by_the_next(self, store: TaskStore) -> None:
         dead = _keyed(store)
         failpoint.arm("submit.after_key", _dies)
         try:
             with pytest.raises(_Dead):
-                await self.inserts(store).insert(dead)
+                await insert_one(self.inserts(store), dead)
         finally:
             failpoint.disarm("submit.after_key")
         assert await store.get(dead.task_id, EVERYONE) is None
         with pytest.raises(IdempotencyConflictError):
-            await self.inserts(store).insert(_keyed(store, parameters_hash="other"))
+            await insert_one(self.inserts(store), _keyed(store, parameters_hash="other"))
         assert await store.get(dead.task_id, EVERYONE) is None
-        second, third = await asyncio.gather(*(self.inserts(store).insert(_keyed(store)) for _ in range(2)))
+        second, third = await asyncio.gather(*(insert_one(self.inserts(store), _keyed(store)) for _ in range(2)))
         assert {second.task.task_id, third.task.task_id} == {dead.task_id}
         assert {second.is_new, third.is_new} == {True, False}
-        assert (await self.inserts(store).insert(dead)).is_new is False, "the dead one was only late"
+        assert (await insert_one(self.inserts(store), dead)).is_new is False, "the dead one was only late"
 
     @pytest.mark.parametrize("point", ["record.reply", "submit.reply"])
     @pytest.mark.parametrize("together", [1, 5])
     async def test_a_lost_reply_makes_no_second_task(self, store: TaskStore, point: str, together: int) -> None:
         tasks = [_keyed(store, key=f"key-{n}") for n in range(together)]
         with reply_lost(point):
-            await self.inserts(store).insert_many(tasks)
-        again = await self.inserts(store).insert_many([_keyed(store, key=f"key-{n}") for n in range(together)])
+            await self.inserts(store).insert(tasks)
+        again = await self.inserts(store).insert([_keyed(store, key=f"key-{n}") for n in range(together)])
         found = [reply.task.task_id for reply in again if isinstance(reply, Inserted)]
         assert found == [task.task_id for task in tasks]
 
     async def test_a_record_that_names_another_task_than_the_store_knows_is_corrected(self, store: TaskStore) -> None:
         """Nothing of this release does that; a store that an earlier one writes to may answer with another task."""
-        there = (await self.inserts(store).insert(_keyed(store, key="there"))).task
+        there = (await insert_one(self.inserts(store), _keyed(store, key="there"))).task
         inserts = IdempotentInserts(_Knowing(store, there), HOUR)
-        reply = await inserts.insert(_keyed(store))
+        reply = await insert_one(inserts, _keyed(store))
         assert (reply.task.task_id, reply.is_new) == (there.task_id, False)
-        assert (await self.inserts(store).insert(_keyed(store))).task.task_id == there.task_id
+        assert (await insert_one(self.inserts(store), _keyed(store))).task.task_id == there.task_id
 
     async def _name(self, store: TaskStore, key: str, task: Task) -> None:
         """Write the record of a key as a submission of this task does."""
@@ -145,8 +148,8 @@ class _Knowing:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def insert(self, task: Task) -> Inserted:
-        return Inserted(self._there, is_new=False)
+    async def insert(self, tasks: Sequence[Task]) -> Sequence[Inserted]:
+        return [Inserted(self._there, is_new=False) for _ in tasks]
 
 
 def _keyed(store: TaskStore, key: str = "key", **values: Any) -> Task:

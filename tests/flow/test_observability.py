@@ -20,6 +20,7 @@ from taskframework.api.app import create_app
 from taskframework.api.server import ApiServer
 from taskframework.observability.loop_watch import LoopWatch
 from taskframework.tasks.executable import BackgroundTaskExecutable
+from taskframework.testing.conformance.store_suite import insert_one
 from taskframework.testing.factories import new_task
 from tests.flow.conftest import Run
 from tests.support.eventually import eventually
@@ -176,7 +177,7 @@ async def test_the_loop_watch_does_not_look_at_what_opening_takes(
 async def test_an_undriven_task_shows_in_the_metrics(run: Run) -> None:
     async with run(worker=False) as framework:
         store = framework.services.store
-        await store.insert(new_task(now=store.now(), next_dispatch_at=None))
+        await insert_one(store, new_task(now=store.now(), next_dispatch_at=None))
         await framework.process.counter.look()
         assert "tasks_undriven 1.0" in framework.process.metrics.exposition().decode().splitlines()
 

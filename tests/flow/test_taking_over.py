@@ -10,6 +10,7 @@ import pytest
 from taskframework import Settings, TaskFramework, TaskStatus
 from taskframework.model.task import new_claim_id
 from taskframework.model.transitions import Claim
+from taskframework.testing.conformance.store_suite import insert_one
 from taskframework.testing.factories import new_task
 from tests.flow.conftest import Run
 from tests.support.kitchen_sink import CountWords
@@ -25,7 +26,7 @@ async def left_running(settings: Settings, *, crashes: int = 0) -> str:
         task = new_task(
             now=store.now(), task_type=CountWords.task_type, parameters={"text": "one two"}, crashes=crashes
         )
-        await store.insert(task)
+        await insert_one(store, task)
         claim = Claim(task.task_id, task.dispatch_epoch, new_claim_id(), "dead", FOR_LONG, task.task_type)
         assert await store.apply(claim)
     return task.task_id

@@ -19,6 +19,7 @@ from taskframework.stores.mongo import earlier
 from taskframework.stores.mongo.store import MongoStore
 from taskframework.submission.idempotency import IdempotentInserts
 from taskframework.submission.types import declared_types
+from taskframework.testing.conformance.store_suite import insert_one
 from taskframework.testing.eventually import eventually
 from taskframework.testing.factories import new_task
 from tests.support.earlier_release import INDEX, EarlierRelease
@@ -59,7 +60,7 @@ async def store(old: EarlierRelease, mongo_url: str) -> AsyncIterator[MongoStore
 
 async def submitted(store: MongoStore, key: str, **values: Any) -> Task:
     given = {"user_id": "alice", "idempotency_key": key, "parameters_hash": "hash"} | values
-    return (await IdempotentInserts(store, DAY).insert(new_task(now=store.now(), **given))).task
+    return (await insert_one(IdempotentInserts(store, DAY), new_task(now=store.now(), **given))).task
 
 
 async def look(store: MongoStore) -> None:

@@ -30,6 +30,7 @@ from taskframework.stores.base import Inserted
 from taskframework.stores.mongo.client import APP_NAME, MongoDriver
 from taskframework.stores.mongo.store import MongoStore
 from taskframework.stores.mongo.transitions import write_of
+from taskframework.testing.conformance.store_suite import insert_one
 from taskframework.testing.factories import new_task
 from tests.support.servers import MongoServer
 
@@ -91,7 +92,7 @@ def claim_of(task: Task) -> Claim:
 
 async def claimed(store: MongoStore, count: int) -> list[Fence]:
     tasks = [new_task(now=store.now() - SECOND) for _ in range(count)]
-    await asyncio.gather(*(store.insert(task) for task in tasks))
+    await asyncio.gather(*(insert_one(store, task) for task in tasks))
     running = await asyncio.gather(*(store.apply(claim_of(task)) for task in tasks))
     return [Fence(task.task_id, task.fencing_token, task.lease.claim_id) for task in running if task and task.lease]
 
@@ -130,7 +131,7 @@ async def test_a_claim_without_a_reply_is_won_once(
 ) -> None:
     async with opened(mongo_url, driver) as store:
         tasks = [new_task(now=store.now() - SECOND) for _ in range(together)]
-        await asyncio.gather(*(store.insert(task) for task in tasks))
+        await asyncio.gather(*(insert_one(store, task) for task in tasks))
         with failing(mongo_server, "findAndModify", "update", **fault):
             running = await asyncio.gather(*(store.apply(claim_of(task)) for task in tasks))
         assert [(task.fencing_token, task.attempts, task.sequence) for task in running if task] == [
@@ -174,8 +175,8 @@ async def test_a_lone_insert_without_a_reply_is_new(
     async with opened(mongo_url, driver) as store:
         task = new_task(now=store.now())
         with failing(mongo_server, "insert", **fault):
-            assert (await store.insert(task)).is_new
-        again = await store.insert(task)
+            assert (await insert_one(store, task)).is_new
+        again = await insert_one(store, task)
         assert (again.is_new, again.task.task_id) == (False, task.task_id)
 
 
@@ -185,7 +186,7 @@ async def test_of_many_writes_one_that_the_server_refuses_fails_alone(driver: Mo
     async with opened(mongo_url, driver) as store:
         claims = []
         for n in range(6):
-            task = await store.insert(new_task(now=store.now()).evolve(parameters=half if n == 2 else n))
+            task = await insert_one(store, new_task(now=store.now()).evolve(parameters=half if n == 2 else n))
             claims.append(Claim(task.task.task_id, 1, new_claim_id(), "worker", MINUTE))
             await store.apply(claims[-1])
         fences = [Fence(claim.task_id, 1, claim.claim_id) for claim in claims]
@@ -202,15 +203,15 @@ async def test_of_many_writes_one_that_the_server_refuses_fails_alone(driver: Mo
 @pytest.mark.parametrize("is_one_call", [True, False])
 async def test_the_twin_of_a_task_that_nobody_can_read_fails_alone(mongo_url: str, is_one_call: bool) -> None:
     async with opened(mongo_url) as store:
-        there = await store.insert(new_task(now=store.now()))
+        there = await insert_one(store, new_task(now=store.now()))
         with MongoClient[dict[str, Any]](mongo_url) as client:
             newer = {"$set": {"status": "PAUSED"}}
             client.get_default_database()["tasks"].update_one({"_id": there.task.task_id}, newer)
         tasks = [new_task(now=store.now(), task_id=there.task.task_id if n == 1 else new_task_id()) for n in range(4)]
         replies: Sequence[object] = (
-            await store.insert_many(tasks)
+            await store.insert(tasks)
             if is_one_call
-            else await asyncio.gather(*map(store.insert, tasks), return_exceptions=True)
+            else await asyncio.gather(*(insert_one(store, task) for task in tasks), return_exceptions=True)
         )
         assert [type(reply) for reply in replies] == [Inserted, TaskUnreadableError, Inserted, Inserted]
         assert all([await store.get(task.task_id, EVERYONE) for task in tasks if task is not tasks[1]])
@@ -223,11 +224,11 @@ async def test_an_insert_without_a_reply_is_new(
 ) -> None:
     async with opened(mongo_url, driver) as store:
         tasks = [new_task(now=store.now()) for _ in range(3)]
-        old = await store.insert(new_task(now=store.now()))
+        old = await insert_one(store, new_task(now=store.now()))
         with failing(mongo_server, "insert", **fault):
             answers = await asyncio.gather(
-                *(store.insert(task) for task in tasks),
-                store.insert(new_task(task_id=old.task.task_id, now=store.now() + SECOND)),
+                *(insert_one(store, task) for task in tasks),
+                insert_one(store, new_task(task_id=old.task.task_id, now=store.now() + SECOND)),
             )
         assert [answer.is_new for answer in answers] == [True, True, True, False]
         assert [answer.task.task_id for answer in answers] == [*(task.task_id for task in tasks), old.task.task_id]
@@ -257,10 +258,10 @@ async def test_a_server_that_is_away_is_an_error_in_time(
 ) -> None:
     async with opened(mongo_url, driver, timeout=2 * SECOND) as store:
         (fence,) = await claimed(store, 1)
-        task = (await store.insert(new_task(now=store.now()))).task
+        task = (await insert_one(store, new_task(now=store.now()))).task
         await asyncio.to_thread(mongo_server.kill)
         calls = [
-            store.insert(new_task()),
+            insert_one(store, new_task()),
             store.apply(claim_of(task)),
             store.apply(Complete(fence, "worker-1", 1)),
             store.apply(Cancel(task.task_id, EVERYONE, "alice", None)),
@@ -300,7 +301,7 @@ async def test_what_was_acknowledged_survives_kill_9(
 
     async def live(store: MongoStore) -> None:
         while True:
-            task = (await store.insert(new_task(now=store.now() - SECOND))).task
+            task = (await insert_one(store, new_task(now=store.now() - SECOND))).task
             acknowledged[task.task_id] = TaskStatus.QUEUED
             running = await store.apply(claim_of(task))
             assert running is not None
@@ -339,7 +340,7 @@ async def test_a_step_down_is_survived(driver: MongoDriver, mongo_server: MongoS
 @both_drivers
 async def test_the_store_tells_the_time_of_the_server(driver: MongoDriver, mongo_url: str) -> None:
     async with opened(mongo_url, driver) as store:
-        task = (await store.insert(new_task(now=store.now() - SECOND))).task
+        task = (await insert_one(store, new_task(now=store.now() - SECOND))).task
         before = store.now()
         running = await store.apply(claim_of(task))
         assert running is not None

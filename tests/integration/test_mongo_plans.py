@@ -22,6 +22,7 @@ from taskframework.model.task import Lease, ParentLink, Subtasks, Task, new_clai
 from taskframework.model.transitions import Claim, Complete, Fence
 from taskframework.stores.mongo.documents import document_of
 from taskframework.stores.mongo.store import MongoStore
+from taskframework.testing.conformance.store_suite import insert_one
 from taskframework.testing.factories import new_task
 from tests.support.mongo import MongoServer
 
@@ -205,7 +206,7 @@ async def test_writes_find_their_tasks_by_id(together: int, database: Any, store
     fences = [Fence(task.task_id, 1, new_claim_id()) for task in tasks]
 
     async def a_life(store: MongoStore) -> None:
-        await asyncio.gather(*(store.insert(task) for task in tasks))
+        await asyncio.gather(*(insert_one(store, task) for task in tasks))
         assert all(await asyncio.gather(*(store.apply(_reservation(task)) for task in tasks)))
         await store.mark(*(MarkDispatched(task.task_id, 1, SECOND, MINUTE) for task in tasks))
         claims = [Claim(fence.task_id, 1, fence.claim_id, "worker-1", HOUR, "test-task") for fence in fences]
@@ -257,7 +258,7 @@ async def test_parents_that_have_subtasks_left_are_found_without_reading_those(
     old = MongoStoreClock.now - 3 * HOUR
     parent = new_task(task_id="large", now=old, subtasks=Subtasks(4_000, None))
     over = {"status": TaskStatus.COMPLETED, "finished_at": old, "publish_at": None, "next_dispatch_at": None}
-    await store.insert(parent.evolve(**over))
+    await store.insert([parent.evolve(**over)])
     operations = await asked(
         database, store, lambda store: store.purge(finished=2 * HOUR, dead_letters=None, limit=LIMIT)
     )

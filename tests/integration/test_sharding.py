@@ -21,7 +21,7 @@ from taskframework.model.transitions import Claim, Complete, Fail, Fence, Record
 from taskframework.stores.mongo.store import MongoStore
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.submission.idempotency import IdempotentInserts
-from taskframework.testing.conformance.store_suite import an_error
+from taskframework.testing.conformance.store_suite import an_error, insert_one
 from taskframework.testing.factories import new_task
 
 SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
@@ -82,11 +82,11 @@ async def live(store: MongoStore, together: int) -> None:
     past = store.now() - MINUTE
     inserts = IdempotentInserts(store, HOUR)
     plain = [new_task(now=past, idempotency_key=f"key-{n}" if n % 2 else None) for n in range(together)]
-    await asyncio.gather(*map(inserts.insert, plain))
+    await asyncio.gather(*(insert_one(inserts, task) for task in plain))
     many = [new_task(now=past, idempotency_key=f"many-{n}") for n in range(together)]
-    await inserts.insert_many(many)
+    await inserts.insert(many)
     again = [task.evolve(task_id=new_claim_id()) for task in plain if task.idempotency_key]
-    await asyncio.gather(*map(inserts.insert, again))
+    await asyncio.gather(*(insert_one(inserts, task) for task in again))
     await store.mark(*(MarkDispatched(task.task_id, 1, SECOND, MINUTE) for task in many))
     fences = [Fence(task.task_id, 1, new_claim_id()) for task in (*plain, *many)]
     claims = [Claim(fence.task_id, 1, fence.claim_id, "worker-1", HOUR, "test-task") for fence in fences]

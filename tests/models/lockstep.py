@@ -17,6 +17,7 @@ from taskframework.stores.base import DueTask, Inserted, Renewal, TaskStore
 from taskframework.stores.mongo.expressions import change, milliseconds
 from taskframework.stores.mongo.writes import Write, write_alone
 from taskframework.testing.conformance.comparison import differences
+from taskframework.testing.conformance.store_suite import insert_one
 from tests.models.invariants import Watch
 from tests.models.reference import Reference, TimePasses
 
@@ -44,7 +45,7 @@ class Lockstep:
         return self._store.now()
 
     async def insert(self, task: Task) -> Inserted:
-        inserted, expected = await self._store.insert(task), self._reference.put(task)
+        inserted, expected = await insert_one(self._store, task), self._reference.put(task)
         assert inserted.is_new is expected.is_new, f"the store says that it is new: {inserted}"
         self._compare(inserted.task)
         return inserted

@@ -19,6 +19,7 @@ from taskframework.model.task import Task
 from taskframework.model.transitions import Claim, Complete, Fence, RecordStep, Release, ReportProgress, Transition
 from taskframework.moves import Made, NotMade, TaskMoves
 from taskframework.stores.sqlite import SqliteStore
+from taskframework.testing.conformance.store_suite import insert_one
 from taskframework.testing.factories import new_task
 
 HOUR = timedelta(hours=1)
@@ -38,7 +39,7 @@ class Scene:
         self.told.append(type(event).__name__)
 
     async def put(self) -> Task:
-        return (await self.store.insert(new_task(now=self.store.now() - HOUR))).task
+        return (await insert_one(self.store, new_task(now=self.store.now() - HOUR))).task
 
     async def claimed(self) -> tuple[Task, Fence]:
         task = await self.put()

@@ -1,4 +1,4 @@
-"""Inserts, alone or many together: each caller learns whether its document is new, or which one is there already."""
+"""Inserts, alone or many together: each caller learns whether its documents are new, or which are there already."""
 
 from __future__ import annotations
 
@@ -71,11 +71,7 @@ class Inserter:
         """Wait until everything asked for is written."""
         await self._group.drain()
 
-    async def insert(self, document: Any) -> Reply:
-        """Insert a document, together with those of other callers."""
-        return await self._group(document)
-
-    async def insert_many(self, documents: Sequence[Any]) -> Sequence[Reply | StoreError]:
+    async def insert(self, documents: Sequence[Any]) -> Sequence[Reply | StoreError]:
         """Insert independent documents, each with a reply of its own."""
         groups = [documents[at : at + _IN_A_GROUP] for at in range(0, len(documents), _IN_A_GROUP)]
         replies = await asyncio.gather(*map(self._insert_some, groups))
@@ -83,6 +79,8 @@ class Inserter:
 
     async def _insert_some(self, documents: Sequence[Any]) -> Sequence[Reply | StoreError]:
         try:
+            if len(documents) == 1:
+                return [await self._group(documents[0])]  # together with those of other callers
             return await self._insert_group(documents)
         except StoreError as error:
             return [error] * len(documents)
@@ -131,30 +129,21 @@ class Inserter:
         return [twins[at] for at in range(len(documents))]
 
 
-async def insert_task(inserter: Inserter, task: Task) -> Inserted:
-    """`TaskWrites.insert`."""
-    return _inserted(task, await inserter.insert(_encoded(task)))
-
-
 async def insert_tasks(inserter: Inserter, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
-    """`TaskWrites.insert_many`."""
+    """`TaskWrites.insert`."""
     replies: dict[int, Inserted | Exception] = {}
     documents: dict[int, Any] = {}
     for at, task in enumerate(tasks):
         try:
-            documents[at] = _encoded(task)
+            documents[at] = encoded(document_of(task), "the task")
         except ValueNotStorableError as error:
             replies[at] = error
-    for at, reply in zip(documents, await inserter.insert_many(list(documents.values())), strict=True):
+    for at, reply in zip(documents, await inserter.insert(list(documents.values())), strict=True):
         try:
             replies[at] = reply if isinstance(reply, StoreError) else _inserted(tasks[at], reply)
         except TaskUnreadableError as error:  # a newer release wrote its twin: the trouble of this caller alone
             replies[at] = error
     return [replies[at] for at in range(len(tasks))]
-
-
-def _encoded(task: Task) -> Any:
-    return encoded(document_of(task), "the task")
 
 
 def _inserted(task: Task, reply: Reply) -> Inserted:

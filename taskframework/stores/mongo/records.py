@@ -47,15 +47,10 @@ class RecordCalls(ABC):
             *(self._records.replace_one(_same(records[at]), documents[at], (POINT,)) for at in others),
             return_exceptions=True,  # none is under way any more when the caller hears of an error
         )
-        inserted = await self._insert([documents[at] for at in new])
+        inserted = await self._record_inserter.insert([documents[at] for at in new])
         won = {at for at, reply in zip(new, inserted, strict=True) if _is_ours(reply, written[at])}
         won |= {at for at, reply in zip(others, replaced, strict=True) if _is_made(reply)}
         return [record if at in won else None for at, record in enumerate(written)]
-
-    async def _insert(self, documents: Sequence[Any]) -> Sequence[Reply | StoreError]:
-        if len(documents) == 1:
-            return [await self._record_inserter.insert(documents[0])]
-        return await self._record_inserter.insert_many(documents)
 
     async def delete_records(self, records: Sequence[Record]) -> int:
         if not records:

@@ -42,7 +42,7 @@ from taskframework.stores.mongo.earlier import EarlierRelease
 from taskframework.stores.mongo.expressions import passed
 from taskframework.stores.mongo.faults import DuplicateDocumentError
 from taskframework.stores.mongo.indexes import SUBTASKS
-from taskframework.stores.mongo.inserts import Inserter, insert_task, insert_tasks
+from taskframework.stores.mongo.inserts import Inserter, insert_tasks
 from taskframework.stores.mongo.records import POINT, RecordCalls
 from taskframework.stores.mongo.retention import Purge
 from taskframework.stores.mongo.server_clock import ServerClock
@@ -155,10 +155,7 @@ class MongoStore(RecordCalls):
     def now(self) -> datetime:
         return self._clock.now()
 
-    async def insert(self, task: Task) -> Inserted:
-        return await insert_task(self._parts.tasks, task)
-
-    async def insert_many(self, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
+    async def insert(self, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
         return await insert_tasks(self._parts.tasks, tasks)
 
     async def apply(self, transition: Transition) -> Task | None:

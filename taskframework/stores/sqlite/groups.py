@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import TypeVar, cast
+from itertools import chain
+from typing import TypeVar
 
 from taskframework.clock import Clock
 from taskframework.errors import StoreError
@@ -29,7 +30,7 @@ from taskframework.stores.sqlite.rows import Stored, TaskRow, Value, new_row, re
 
 @dataclass(frozen=True, slots=True)
 class Insert:
-    """Put a task there, or say which one is. Encoded beforehand: what cannot be stored never reaches a group."""
+    """Put a task there, or say which one is."""
 
     row: Stored
     columns: tuple[Value, ...]
@@ -42,9 +43,13 @@ class Insert:
 
 @dataclass(frozen=True, slots=True)
 class Inserts:
-    """Put many tasks there; the reply has an entry for each."""
+    """Put tasks there; the reply has an entry for each. They are encoded beforehand, so that no group fails by one."""
 
-    inserts: tuple[Insert, ...]
+    inserts: Sequence[Insert | Exception]
+
+    @classmethod
+    def of(cls, tasks: Sequence[Task]) -> Inserts:
+        return cls([_encoded(task) for task in tasks])
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +77,7 @@ class Marks:
         return cls(tuple([Change(mark, wants_reply=False) for mark in marks]))
 
 
-Request = Insert | Inserts | Change | Marks | WriteRecords
+Request = Inserts | Change | Marks | WriteRecords
 Reply = Inserted | list[Inserted | Exception] | Task | list[Record | None] | None
 Found = Stored | Exception
 T = TypeVar("T")
@@ -105,7 +110,8 @@ class GroupWriter:
         return replies, state.after(connection)
 
     def _load(self, connection: sqlite3.Connection, requests: Sequence[Request], group: _Group) -> None:
-        tasks = [insert.row.task for request in requests for insert in _inserts(request)]
+        inserts = chain.from_iterable(request.inserts for request in requests if isinstance(request, Inserts))
+        tasks = [insert.row.task for insert in inserts if isinstance(insert, Insert)]
         changes = [change for request in requests for change in _changes(request)]
         told = {task.task_id for task in tasks} | {change.rule.task_id for change in changes if change.wants_reply}
         ids = told | {change.rule.task_id for change in changes}
@@ -117,17 +123,18 @@ class GroupWriter:
                 group.by_id[row.task_id] = _read(row, whole=row.task_id in told)
 
 
+def _encoded(task: Task) -> Insert | Exception:
+    try:
+        return Insert.of(task)
+    except Exception as error:
+        return error
+
+
 def _read(row: TaskRow, *, whole: bool) -> Found:
     try:
         return read_row(row, with_parameters=whole)
     except StoreError as error:
         return error
-
-
-def _inserts(request: Request) -> tuple[Insert, ...]:
-    if isinstance(request, Inserts):
-        return request.inserts
-    return (request,) if isinstance(request, Insert) else ()
 
 
 def _changes(request: Request) -> tuple[Change, ...]:
@@ -137,7 +144,7 @@ def _changes(request: Request) -> tuple[Change, ...]:
 
 
 def _reply_point(request: Request) -> str:
-    if isinstance(request, Insert | Inserts):
+    if isinstance(request, Inserts):
         return "submit.reply"
     if isinstance(request, Marks):
         return "mark.reply"
@@ -163,12 +170,12 @@ class _Group:
         """Answer one request; what goes wrong with it is the answer to its own caller alone."""
         try:
             if isinstance(request, Inserts):
-                return [cast(Inserted | Exception, self.answer(insert)) for insert in request.inserts]
+                return [self._insert(insert) for insert in request.inserts]
             if isinstance(request, Marks):
                 return self._mark(request)
             if isinstance(request, WriteRecords):
                 return request.won(self.revisions)
-            return self._insert(request) if isinstance(request, Insert) else self._change(request)
+            return self._change(request)
         except Exception as error:
             return error
 
@@ -185,10 +192,12 @@ class _Group:
         for row, columns in self.updated.values():
             known.keep(row, len(str(columns[-1])))
 
-    def _insert(self, request: Insert) -> Inserted:
+    def _insert(self, request: Insert | Exception) -> Inserted | Exception:
+        if isinstance(request, Exception):
+            return request
         task = request.row.task
         if (there := self.by_id.get(task.task_id)) is not None:
-            return Inserted(_readable(there).task, is_new=False)
+            return there if isinstance(there, Exception) else Inserted(there.task, is_new=False)
         self.inserted.append(request)
         self.by_id[task.task_id] = request.row
         return Inserted(task, is_new=True)
@@ -197,21 +206,16 @@ class _Group:
         task_id = request.rule.task_id
         if (there := self.by_id.get(task_id)) is None:
             return None
-        row = _readable(there)
-        if (task := request.rule.apply(row.task, self._now)) is None:
+        if isinstance(there, Exception):
+            raise there
+        if (task := request.rule.apply(there.task, self._now)) is None:
             return None
-        before, row = row.task, row.changed_to(task)
+        before, row = there.task, there.changed_to(task)
         self.updated[task_id] = row, row.moving()
         if row.task.status is not before.status or row.task.finished_at != before.finished_at:
             self.moved.add(task_id)
         self.by_id[task_id] = row
         return row.task if request.wants_reply else None
-
-
-def _readable(found: Found) -> Stored:
-    if isinstance(found, Exception):
-        raise found
-    return found
 
 
 def _save(connection: sqlite3.Connection, group: _Group) -> None:

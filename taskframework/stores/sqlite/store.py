@@ -21,7 +21,7 @@ from taskframework.model.transitions import Fence, Transition
 from taskframework.stores.base import DueTask, Inserted, Renewal, StoreReport
 from taskframework.stores.sqlite import queries
 from taskframework.stores.sqlite.connection import Database, Row
-from taskframework.stores.sqlite.groups import Change, GroupWriter, Insert, Inserts, Marks, Reply, Request
+from taskframework.stores.sqlite.groups import Change, GroupWriter, Inserts, Marks, Reply, Request
 from taskframework.stores.sqlite.inspection import inspect
 from taskframework.stores.sqlite.pages import message_of, message_page, message_row, task_page, tasks_of
 from taskframework.stores.sqlite.records import WriteRecords, record_of
@@ -72,23 +72,15 @@ class SqliteStore:
     def now(self) -> datetime:
         return self._clock.now()
 
-    async def insert(self, task: Task) -> Inserted:
-        return cast(Inserted, await self._group(Insert.of(task)))
-
-    async def insert_many(self, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
-        encoded = [_encoded(task) for task in tasks]
-        inserts = [made for made in encoded if isinstance(made, Insert)]
+    async def insert(self, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
         replies: list[Inserted | Exception] = []
-        for at in range(0, len(inserts), _INSERTS_IN_A_REQUEST):
-            replies += await self._insert_some(inserts[at : at + _INSERTS_IN_A_REQUEST])
-        answers = iter(replies)
-        return [next(answers) if isinstance(made, Insert) else made for made in encoded]
-
-    async def _insert_some(self, inserts: Sequence[Insert]) -> Sequence[Inserted | Exception]:
-        try:
-            return cast("list[Inserted | Exception]", await self._group(Inserts(tuple(inserts))))
-        except Exception as error:
-            return [error] * len(inserts)
+        for at in range(0, len(tasks), _INSERTS_IN_A_REQUEST):
+            request = Inserts.of(tasks[at : at + _INSERTS_IN_A_REQUEST])
+            try:
+                replies += cast("list[Inserted | Exception]", await self._group(request))
+            except Exception as error:
+                replies += [error] * len(request.inserts)
+        return replies
 
     async def apply(self, transition: Transition) -> Task | None:
         return cast(Task | None, await self._group(Change.of(transition)))
@@ -207,10 +199,3 @@ def _due_of(row: Row) -> DueTask:
     return DueTask(
         task_id, task_type, Priority(lane), epoch, dispatches, token, crashes, moment(not_before), moment(due)
     )
-
-
-def _encoded(task: Task) -> Insert | Exception:
-    try:
-        return Insert.of(task)
-    except Exception as error:
-        return error

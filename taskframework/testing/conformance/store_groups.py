@@ -22,6 +22,7 @@ from taskframework.testing.conformance.store_suite import (
     StoreSuite,
     an_error,
     claim_of,
+    insert_one,
     put,
     put_running,
     stored,
@@ -69,7 +70,9 @@ class GroupCases(StoreSuite):
 
     async def test_two_hundred_lives_at_once(self, store: TaskStore) -> None:
         async def life(n: int) -> str:
-            task = (await store.insert(new_task(now=store.now(), not_before=store.now() - SECOND, parameters=n))).task
+            task = (
+                await insert_one(store, new_task(now=store.now(), not_before=store.now() - SECOND, parameters=n))
+            ).task
             await store.mark(MarkDispatched(task.task_id, 1, 20 * SECOND, MINUTE))
             claim = claim_of(task)
             running = await store.apply(claim)
@@ -97,7 +100,7 @@ class GroupCases(StoreSuite):
 
     async def test_a_caller_that_goes_away_hurts_nobody(self, store: TaskStore) -> None:
         tasks = [new_task(now=store.now()) for _ in range(30)]
-        calls = [asyncio.create_task(store.insert(task)) for task in tasks]
+        calls = [asyncio.create_task(insert_one(store, task)) for task in tasks]
         await asyncio.sleep(0)
         for call in calls[::3]:
             call.cancel()
@@ -125,9 +128,9 @@ class GroupCases(StoreSuite):
         task = await put(store, parameters={"n": 1})
         *_, inserted = await asyncio.gather(
             *(store.mark(MarkPublished(task.task_id, 1)) for _ in range(3)),
-            store.insert(new_task(now=store.now())),
+            insert_one(store, new_task(now=store.now())),
             store.mark(MarkDispatched(task.task_id, 1, SECOND, MINUTE)),
-            store.insert(new_task(now=store.now(), task_id=task.task_id, parameters={"n": 2})),
+            insert_one(store, new_task(now=store.now(), task_id=task.task_id, parameters={"n": 2})),
         )
         assert isinstance(inserted, Inserted)
         assert (inserted.is_new, inserted.task.task_id, inserted.task.parameters) == (False, task.task_id, {"n": 1})

@@ -11,7 +11,7 @@ from taskframework.model.status import TaskStatus
 from taskframework.model.task import ParentLink, Subtasks, new_task_id
 from taskframework.stores.base import Inserted, TaskStore
 from taskframework.testing.conformance.comparison import differences
-from taskframework.testing.conformance.store_suite import HOUR, StoreSuite, put, put_running, stored
+from taskframework.testing.conformance.store_suite import HOUR, StoreSuite, insert_one, put, put_running, stored
 from taskframework.testing.factories import new_task
 
 
@@ -32,7 +32,7 @@ class InsertCases(StoreSuite):
             purge_at=now + HOUR,
         )
 
-        inserted = await store.insert(task)
+        inserted = await insert_one(store, task)
 
         assert inserted.is_new
         assert differences(inserted.task, task, timedelta(0)) == []
@@ -53,7 +53,7 @@ class InsertCases(StoreSuite):
         tasks[3] = new_task(now=now).evolve(parameters=object())
         tasks[5] = there.evolve(parameters={"n": 5})
 
-        replies = await store.insert_many(tasks)
+        replies = await store.insert(tasks)
 
         assert isinstance(replies[3], ValueNotStorableError)
         inserted = {at: reply for at, reply in enumerate(replies) if isinstance(reply, Inserted)}
@@ -62,12 +62,12 @@ class InsertCases(StoreSuite):
         assert inserted[5].task == there
         assert all(reply.task.parameters == {"n": at} for at, reply in inserted.items() if reply.is_new)
         assert (await stored(store, tasks[1199].task_id)).parameters == {"n": 1199}
-        assert await store.insert_many([]) == []
+        assert await store.insert([]) == []
 
     async def test_a_second_insert_of_an_id_gives_back_the_first_task(self, store: TaskStore) -> None:
         first = await put(store, parameters={"n": 1})
 
-        second = await store.insert(new_task(task_id=first.task_id, parameters={"n": 2}, now=store.now()))
+        second = await insert_one(store, new_task(task_id=first.task_id, parameters={"n": 2}, now=store.now()))
 
         assert not second.is_new
         assert second.task.parameters == {"n": 1}
@@ -75,13 +75,13 @@ class InsertCases(StoreSuite):
 
     async def test_the_task_that_is_there_is_returned_as_it_is_now(self, store: TaskStore) -> None:
         task, _ = await put_running(store)
-        second = await store.insert(new_task(task_id=task.task_id, now=store.now()))
+        second = await insert_one(store, new_task(task_id=task.task_id, now=store.now()))
         assert second.task.status is TaskStatus.RUNNING
         assert differences(second.task, task, timedelta(0)) == []
 
     async def test_of_many_inserts_of_one_task_one_is_new(self, store: TaskStore) -> None:
         task = new_task(now=store.now())
-        inserted = await asyncio.gather(*(store.insert(task) for _ in range(50)))
+        inserted = await asyncio.gather(*(insert_one(store, task) for _ in range(50)))
         assert sum(each.is_new for each in inserted) == 1
 
     async def test_nothing_but_the_id_has_to_be_unique(self, store: TaskStore) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import pytest_asyncio
 
@@ -25,7 +25,7 @@ from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Lease, Task, TaskError, new_claim_id
 from taskframework.model.transitions import Claim, Fence, Transition
-from taskframework.stores.base import TaskStore
+from taskframework.stores.base import Inserted, TaskStore
 from taskframework.testing.conformance.comparison import differences
 from taskframework.testing.factories import new_task
 
@@ -70,6 +70,20 @@ def reply_lost(point: str) -> Iterator[None]:
         failpoint.disarm(point)
 
 
+class Inserts(Protocol):
+    """A store, or what stands before one."""
+
+    async def insert(self, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]: ...
+
+
+async def insert_one(inserts: Inserts, task: Task) -> Inserted:
+    """Insert a task, and raise what went wrong with it."""
+    [reply] = await inserts.insert([task])
+    if isinstance(reply, Exception):
+        raise reply
+    return reply
+
+
 async def put(store: TaskStore, **overrides: Any) -> Task:
     """Insert a task; unless told otherwise, one that can be claimed now whatever the clocks say.
 
@@ -77,7 +91,7 @@ async def put(store: TaskStore, **overrides: Any) -> Task:
     """
     now = store.now()
     task = new_task(**({"now": now, "not_before": now - SECOND, "updated_at": now - HOUR} | overrides))
-    inserted = await store.insert(task)
+    inserted = await insert_one(store, task)
     assert inserted.is_new
     return inserted.task
 

@@ -21,6 +21,7 @@ from taskframework.testing.conformance.store_suite import (
     StoreSuite,
     an_error,
     claim_of,
+    insert_one,
     moved,
     put,
     put_running,
@@ -121,7 +122,7 @@ class ValueCases(StoreSuite):
     async def test_what_cannot_be_stored_is_refused(self, store: TaskStore, value: Any) -> None:
         task = new_task(now=store.now()).evolve(parameters=value)
         with pytest.raises(ValueNotStorableError):
-            await store.insert(task)
+            await insert_one(store, task)
         assert await store.get(task.task_id, EVERYONE) is None
 
     async def test_an_id_that_is_no_text_fails_alone(self, store: TaskStore) -> None:
@@ -144,9 +145,9 @@ class ValueCases(StoreSuite):
         completions: list[Transition] = [Complete(fence, "worker-1", 1) for _, fence in running]
 
         replies = await asyncio.gather(
-            *(store.insert(task) for task in inserts[:5]),
-            store.insert(new_task(now=store.now()).evolve(parameters=value)),
-            *(store.insert(task) for task in inserts[5:]),
+            *(insert_one(store, task) for task in inserts[:5]),
+            insert_one(store, new_task(now=store.now()).evolve(parameters=value)),
+            *(insert_one(store, task) for task in inserts[5:]),
             *(store.apply(completion) for completion in completions[:5]),
             store.apply(Complete(bad_fence, "worker-1", value)),
             *(store.apply(completion) for completion in completions[5:]),

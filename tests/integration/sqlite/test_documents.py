@@ -23,7 +23,16 @@ from taskframework.recovery.loop import reserved
 from taskframework.recovery.sweeper import forget_dispatches
 from taskframework.stores.base import Inserted
 from taskframework.stores.sqlite import SqliteStore
-from taskframework.testing.conformance.store_suite import MINUTE, claim_of, claimed, moved, put, put_running, stored
+from taskframework.testing.conformance.store_suite import (
+    MINUTE,
+    claim_of,
+    claimed,
+    insert_one,
+    moved,
+    put,
+    put_running,
+    stored,
+)
 from taskframework.testing.factories import new_task
 
 
@@ -56,8 +65,8 @@ async def test_a_document_nobody_can_read_harms_no_other(
     replies = await asyncio.gather(
         store.apply(claim_of(bad)),
         store.apply(claim_of(good)),
-        store.insert(new_task(task_id=bad.task_id)),
-        store.insert(new_task()),
+        insert_one(store, new_task(task_id=bad.task_id)),
+        insert_one(store, new_task()),
         return_exceptions=True,
     )
 
@@ -91,7 +100,7 @@ async def test_the_twin_of_a_task_that_nobody_can_read_fails_alone(store: Sqlite
     bad = await put(store)
     _overwrite(raw, bad, json.dumps(_document_of(raw, bad) | {"status": "PAUSED"}))
     tasks = [new_task(task_id=bad.task_id if n == 1 else new_task_id()) for n in range(4)]
-    replies = await store.insert_many(tasks)
+    replies = await store.insert(tasks)
     assert [type(reply) for reply in replies] == [Inserted, TaskUnreadableError, Inserted, Inserted]
     assert all([await store.get(task.task_id, EVERYONE) for task in tasks if task.task_id != bad.task_id])
 
@@ -109,7 +118,7 @@ async def test_a_page_ends_where_it_ends_though_its_last_task_is_unreadable(
 async def test_times_are_kept_in_utc_and_whole_milliseconds(store: SqliteStore) -> None:
     zone = timezone(timedelta(hours=5, minutes=30))
     at = datetime(2026, 3, 1, 12, 0, 0, 123_456, tzinfo=zone)
-    inserted = await store.insert(new_task(now=store.now()).evolve(not_before=at, deadline=at))
+    inserted = await insert_one(store, new_task(now=store.now()).evolve(not_before=at, deadline=at))
     assert inserted.task.not_before == datetime(2026, 3, 1, 6, 30, 0, 123_000, tzinfo=UTC)
     assert await stored(store, inserted.task.task_id) == inserted.task
 
@@ -138,7 +147,7 @@ async def test_concurrent_calls_share_transactions(store: SqliteStore) -> None:
         return write(*arguments)
 
     store._database.write = counting  # type: ignore[method-assign, assignment] # counts, and does the same
-    await asyncio.gather(*(store.insert(new_task()) for _ in range(200)))
+    await asyncio.gather(*(insert_one(store, new_task()) for _ in range(200)))
     assert counted <= 4
 
 

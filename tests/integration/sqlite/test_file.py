@@ -25,7 +25,7 @@ from taskframework.stores.sqlite import SqliteStore, connection, migrate
 from taskframework.stores.sqlite.rows import FIXED, MOVING, new_row
 from taskframework.submission.idempotency import IdempotentInserts
 from taskframework.submission.types import declared_types
-from taskframework.testing.conformance.store_suite import HOUR, claimed, moved, put, stored
+from taskframework.testing.conformance.store_suite import HOUR, claimed, insert_one, moved, put, stored
 from taskframework.testing.factories import new_task
 
 #: Read here, where no event loop waits for the disk.
@@ -60,7 +60,7 @@ async def test_closing_twice_is_closing(path: Path) -> None:
 
 async def test_a_closed_store_says_so(path: Path) -> None:
     store = SqliteStore(path)
-    for call in (store.ping, store.count_by_status, lambda: store.insert(new_task())):
+    for call in (store.ping, store.count_by_status, lambda: insert_one(store, new_task())):
         with pytest.raises(StoreUnavailableError, match="not open"):
             await call()
 
@@ -155,7 +155,7 @@ async def test_keys_and_declarations_of_the_release_before_records_are_known(pat
     await asyncio.to_thread(_leave_earlier_file, path, SCRIPTS[:2], [*tasks, new_task()], declared)
     async with opened(path) as store:
         for task in tasks:
-            again = await IdempotentInserts(store, HOUR).insert(task.evolve(task_id=new_task_id()))
+            again = await insert_one(IdempotentInserts(store, HOUR), task.evolve(task_id=new_task_id()))
             assert (again.is_new, again.task.task_id) == (False, task.task_id)
         assert len(await store.list_records("idempotency", limit=9)) == len(tasks)
         assert {record.expires_at is None for record in await store.list_records("idempotency", limit=9)} == {False}
@@ -235,6 +235,6 @@ async def _make(path: Path, *, tasks: int = 0) -> SqliteStore:
     """A closed store on a new file."""
     store = SqliteStore(path)
     await store.open()
-    await asyncio.gather(*(store.insert(new_task(parameters="x" * 500)) for _ in range(tasks)))
+    await asyncio.gather(*(insert_one(store, new_task(parameters="x" * 500)) for _ in range(tasks)))
     await store.close()
     return store

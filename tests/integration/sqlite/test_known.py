@@ -21,7 +21,7 @@ from taskframework.stores.sqlite.groups import Change, GroupWriter
 from taskframework.stores.sqlite.known import KnownTasks
 from taskframework.stores.sqlite.rows import Stored, new_row
 from taskframework.testing.conformance.comparison import differences
-from taskframework.testing.conformance.store_suite import claim_of, claimed, moved, put, put_running, stored
+from taskframework.testing.conformance.store_suite import claim_of, claimed, insert_one, moved, put, put_running, stored
 from taskframework.testing.factories import new_task
 
 
@@ -105,8 +105,8 @@ async def test_what_this_process_purged_is_gone(store: SqliteStore) -> None:
     over = await put(store, status=TaskStatus.CANCELLED, finished_at=store.now(), publish_at=store.now())
     await store._database.execute("UPDATE tasks SET publish_at = NULL WHERE task_id = ?", [over.task_id])
     assert await store.purge(finished=timedelta(0), dead_letters=None, limit=5) == 1
-    assert (await store.insert(over)).is_new
-    assert not (await store.insert(running)).is_new
+    assert (await insert_one(store, over)).is_new
+    assert not (await insert_one(store, running)).is_new
 
 
 async def test_a_task_of_a_file_that_was_opened_again_is_read(store: SqliteStore, statements: list[str]) -> None:
@@ -144,7 +144,7 @@ async def test_what_was_rolled_back_did_not_happen(store: SqliteStore) -> None:
     await limit(1)
     calls = (
         store.apply(Cancel(task.task_id, EVERYONE, "alice", None)),
-        store.insert(new_task(parameters="x" * 100_000)),
+        insert_one(store, new_task(parameters="x" * 100_000)),
     )
     replies = await asyncio.gather(*calls, return_exceptions=True)
     assert [type(reply) for reply in replies] == [StoreUnavailableError] * 2

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from taskframework.model.scope import EVERYONE
 from taskframework.stores.sqlite import SqliteStore
-from taskframework.testing.conformance.store_suite import claim_of, put, stored
+from taskframework.testing.conformance.store_suite import claim_of, insert_one, put, stored
 from taskframework.testing.factories import new_task
 
 _SUBMIT_FOR_EVER = """
@@ -21,7 +21,7 @@ from taskframework.testing.factories import new_task
 
 async def submit(store):
     while True:
-        inserted = await store.insert(new_task())
+        [inserted] = await store.insert([new_task()])
         print(inserted.task.task_id, flush=True)
 
 async def main():
@@ -101,7 +101,7 @@ async def test_a_busy_process_lets_another_one_submit(store: SqliteStore, path: 
 
     async def write() -> None:
         while busy:
-            await store.insert(new_task())
+            await insert_one(store, new_task())
 
     writers = [asyncio.create_task(write()) for _ in range(20)]
     submitted = [await put(other) for _ in range(10)]

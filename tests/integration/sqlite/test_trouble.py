@@ -20,7 +20,7 @@ from taskframework.model.query import TaskFilter
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.task import Task
 from taskframework.stores.sqlite import SqliteStore, connection
-from taskframework.testing.conformance.store_suite import claim_of, moved, put, stored
+from taskframework.testing.conformance.store_suite import claim_of, insert_one, moved, put, stored
 from taskframework.testing.factories import new_task
 
 
@@ -33,7 +33,7 @@ async def test_a_file_that_another_process_locks_is_unavailable_for_writing_only
     task = await put(store)
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        for call in (store.ping(), store.insert(new_task()), store.apply(claim_of(task))):
+        for call in (store.ping(), insert_one(store, new_task()), store.apply(claim_of(task))):
             with pytest.raises(StoreUnavailableError, match=r"locked.*Another process"):
                 await call
         assert await stored(store, task.task_id) == task
@@ -43,7 +43,7 @@ async def test_a_file_that_another_process_locks_is_unavailable_for_writing_only
 
 async def test_a_write_waits_for_another_process(store: SqliteStore, raw: sqlite3.Connection) -> None:
     raw.execute("BEGIN IMMEDIATE")
-    insert = asyncio.create_task(store.insert(new_task()))
+    insert = asyncio.create_task(insert_one(store, new_task()))
     reading = await asyncio.gather(*(store.undriven(1) for _ in range(20)))
     assert not insert.done()
     raw.execute("COMMIT")
@@ -55,7 +55,7 @@ async def test_a_full_disk_is_reported_and_survived(store: SqliteStore) -> None:
     task = await put(store)
     await _limit_pages(store, 1)
     replies = await asyncio.gather(
-        *(store.insert(new_task(parameters="x" * 100_000)) for _ in range(3)),
+        *(insert_one(store, new_task(parameters="x" * 100_000)) for _ in range(3)),
         store.apply(Cancel(task.task_id, EVERYONE, "alice", None)),
         return_exceptions=True,
     )
@@ -87,7 +87,7 @@ async def test_an_id_that_is_no_text_is_a_clear_error(store: SqliteStore) -> Non
         store.apply(Cancel("\ud800", EVERYONE, "alice", None)),
         store.mark(MarkPublished("\ud800", 1)),
         store.list_tasks(Scope.of("\ud800"), TaskFilter(), limit=1),
-        store.insert(new_task().evolve(user_id="\ud800")),
+        insert_one(store, new_task().evolve(user_id="\ud800")),
     ]
     replies = await asyncio.gather(*calls, store.apply(claim_of(task)), return_exceptions=True)
     assert [type(reply) for reply in replies] == [ValueNotStorableError] * 5 + [Task]

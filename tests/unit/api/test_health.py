@@ -17,6 +17,7 @@ from taskframework.errors import StoreUnavailableError
 from taskframework.model.drivers import DEADLINE, Driver
 from taskframework.observability import counting
 from taskframework.stores.base import DueTask
+from taskframework.testing.conformance.store_suite import insert_one
 from taskframework.testing.factories import new_task
 from tests.support.eventually import eventually
 from tests.support.kitchen_sink import Waits
@@ -115,7 +116,7 @@ async def test_a_repair_that_ended_makes_a_process_unready_if_promises_need_it(o
 
 async def test_an_undriven_task_is_shown(api: Api) -> None:
     store = api.framework.services.store
-    await store.insert(new_task(now=store.now(), next_dispatch_at=None))
+    await insert_one(store, new_task(now=store.now(), next_dispatch_at=None))
     assert values((await api.get("/metrics")).text)["tasks_undriven"] == 1
 
 

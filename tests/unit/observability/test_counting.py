@@ -15,6 +15,7 @@ from taskframework.observability import counting
 from taskframework.observability.counting import TaskCounter, TaskCounts
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.testing.clock import FakeClock
+from taskframework.testing.conformance.store_suite import insert_one
 from taskframework.testing.factories import new_task
 
 MOMENT = timedelta(milliseconds=1)
@@ -70,7 +71,7 @@ def clock() -> FakeClock:
 async def store(tmp_path: Path, clock: FakeClock) -> AsyncIterator[CountedStore]:
     store = CountedStore(tmp_path / "tasks.db", clock)
     await store.open()
-    await store.insert(new_task(now=store.now()))
+    await insert_one(store, new_task(now=store.now()))
     yield store
     await store.close()
 
@@ -78,7 +79,7 @@ async def store(tmp_path: Path, clock: FakeClock) -> AsyncIterator[CountedStore]
 async def test_one_process_counts_and_all_show_the_same(store: CountedStore, clock: FakeClock) -> None:
     processes = [Process(store) for _ in range(3)]
     assert await processes[0].queued() == 1
-    await store.insert(new_task(now=store.now(), next_dispatch_at=None))
+    await insert_one(store, new_task(now=store.now(), next_dispatch_at=None))
     assert [await process.queued() for process in processes] == [1, 1, 1]
     assert store.counted == 1
 

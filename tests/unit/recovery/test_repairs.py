@@ -25,6 +25,7 @@ from taskframework.recovery.sweeper import Dispatcher, Sweeper
 from taskframework.recovery.topology import TopologyRepair
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.testing.clock import FakeClock
+from taskframework.testing.conformance.store_suite import insert_one
 from taskframework.testing.factories import new_task
 
 SECOND = timedelta(seconds=1)
@@ -75,7 +76,7 @@ def bus(told: list[TaskEvent]) -> EventBus:
 
 async def put(store: SqliteStore, number: int = 1, **fields: Any) -> list[Task]:
     tasks = [new_task(now=store.now()).evolve(**fields) for _ in range(number)]
-    return [(await store.insert(task)).task for task in tasks]
+    return [(await insert_one(store, task)).task for task in tasks]
 
 
 async def put_running(store: SqliteStore, number: int = 1, **fields: Any) -> list[Task]:

@@ -17,6 +17,7 @@ from taskframework.recovery.retention import Retention
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.submission.idempotency import IdempotentInserts
 from taskframework.testing.clock import FakeClock
+from taskframework.testing.conformance.store_suite import insert_one
 from taskframework.testing.factories import new_task
 
 DAY = timedelta(days=1)
@@ -31,7 +32,7 @@ def retention_of(store: SqliteStore, **kept: timedelta) -> Retention:
 async def keyed(store: SqliteStore, clock: FakeClock, kept: timedelta, **values: Any) -> Task:
     """Submit a task with a key."""
     task = new_task(now=clock.now(), idempotency_key="key", parameters_hash="hash", **values)
-    return (await IdempotentInserts(store, kept).insert(task)).task
+    return (await insert_one(IdempotentInserts(store, kept), task)).task
 
 
 async def knows_the_key(store: SqliteStore) -> bool:

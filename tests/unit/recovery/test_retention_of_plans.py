@@ -14,6 +14,7 @@ from taskframework.model.transitions import Claim, Complete, Fence, Release
 from taskframework.model.waiting import Wait
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.testing.clock import FakeClock
+from taskframework.testing.conformance.store_suite import insert_one
 from taskframework.testing.factories import new_task
 from tests.unit.recovery.test_retention_of_keys import DAY, retention_of
 
@@ -28,7 +29,7 @@ async def claimed(store: SqliteStore, task_id: str, epoch: int = 1) -> Task:
 
 async def planning(store: SqliteStore, clock: FakeClock) -> tuple[Task, Fence]:
     """A task whose attempt has written two parts of a plan."""
-    task = await claimed(store, (await store.insert(new_task(now=clock.now()))).task.task_id)
+    task = await claimed(store, (await insert_one(store, new_task(now=clock.now()))).task.task_id)
     await store.write_records([part_of(task, number, number, [], store.now()) for number in range(2)])
     return task, Fence(task.task_id, task.fencing_token, "claim 1")
 

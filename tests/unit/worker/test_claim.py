@@ -22,6 +22,7 @@ from taskframework.model.transitions import Transition
 from taskframework.moves import TaskMoves
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.testing.clock import FakeClock
+from taskframework.testing.conformance.store_suite import insert_one
 from taskframework.testing.eventually import eventually
 from taskframework.testing.factories import new_task
 from taskframework.worker.admission import PutOff
@@ -81,7 +82,7 @@ async def test_a_lease_ends_when_the_store_says(
     store: Forgetful, station: ClaimStation, clock: FakeClock, lost_for: float | None, answers_again: bool
 ) -> None:
     store.answers_again = answers_again
-    task = (await store.insert(new_task(now=clock.now()))).task
+    task = (await insert_one(store, new_task(now=clock.now()))).task
     claim = station.request(TaskMessage.for_task(task, None))
     ends = clock.monotonic() + LEASE.total_seconds()
     if lost_for is not None:
@@ -99,7 +100,7 @@ async def test_a_lease_ends_when_the_store_says(
 async def test_a_claim_that_was_not_made_the_first_time_has_a_whole_lease(
     store: Forgetful, station: ClaimStation, clock: FakeClock
 ) -> None:
-    task = (await store.insert(new_task(now=clock.now()))).task
+    task = (await insert_one(store, new_task(now=clock.now()))).task
     claim = station.request(TaskMessage.for_task(task, None))
     clock.advance(60)
     attempt = await station.claim(claim, is_asked_again=True)
@@ -142,7 +143,7 @@ async def test_what_cannot_be_claimed_is_not_waited_for_nor_changed(
     early = timedelta(milliseconds=200 if is_early else -200)
     later = why_not.get("not_before", early)
     task = new_task(now=clock.now()).evolve(**{**why_not, "not_before": clock.now() + later})
-    there = (await store.insert(task)).task
+    there = (await insert_one(store, task)).task
     assert await asked(station, message_of(there, dispatch_epoch=1)) is Refusal.NOT_NEEDED
     assert await store.get(task.task_id, EVERYONE) == there
     assert clock.monotonic() == 0
@@ -153,7 +154,7 @@ async def test_a_message_that_is_a_little_early_is_claimed_in_time(
     store: Forgetful, station: ClaimStation, clock: FakeClock, milliseconds: int
 ) -> None:
     due = clock.now() + timedelta(milliseconds=milliseconds)
-    task = (await store.insert(new_task(now=clock.now(), not_before=due))).task
+    task = (await insert_one(store, new_task(now=clock.now(), not_before=due))).task
     claiming = asyncio.create_task(asked(station, message_of(task)))
     await eventually(lambda: clock.sleeping == 1)
     clock.advance(timedelta(milliseconds=milliseconds + 5))
@@ -164,7 +165,7 @@ async def test_a_message_of_another_type_is_not_waited_for(
     store: Forgetful, station: ClaimStation, clock: FakeClock
 ) -> None:
     due = clock.now() + timedelta(milliseconds=100)
-    task = (await store.insert(new_task(now=clock.now(), not_before=due))).task
+    task = (await insert_one(store, new_task(now=clock.now(), not_before=due))).task
     assert await asked(station, message_of(task, task_type="other")) is Refusal.NOT_NEEDED
 
 
@@ -186,7 +187,7 @@ async def test_what_waits_for_a_newer_worker_is_put_off(
     refusal: Refusal,
     postponed: int,
 ) -> None:
-    task = (await store.insert(new_task(now=clock.now()).evolve(**foreign))).task
+    task = (await insert_one(store, new_task(now=clock.now()).evolve(**foreign))).task
     clock.advance(1)
     assert await asked(station, message_of(task, task_type="test-task", dispatch_epoch=epoch)) is refusal
     after = await store.get(task.task_id, EVERYONE)
@@ -200,7 +201,7 @@ async def test_what_only_a_newer_release_can_read_is_marked_unread(
     async def unreadable(task_id: str, scope: Scope) -> None:
         raise TaskUnreadableError(task_id, "a status of tomorrow")
 
-    task = (await store.insert(new_task(now=clock.now()).evolve(schema_version=99))).task
+    task = (await insert_one(store, new_task(now=clock.now()).evolve(schema_version=99))).task
     with monkeypatch.context() as patch:
         patch.setattr(store, "get", unreadable)
         assert await asked(station, message_of(task)) is Refusal.NOT_OURS
@@ -213,7 +214,7 @@ async def test_what_only_a_newer_release_can_read_is_marked_unread(
 async def test_an_old_message_of_a_type_that_nobody_runs_changes_nothing(
     store: Forgetful, station: ClaimStation, clock: FakeClock, events: list[str]
 ) -> None:
-    task = (await store.insert(new_task(now=clock.now()))).task
+    task = (await insert_one(store, new_task(now=clock.now()))).task
     assert await asked(station, message_of(task, task_type="of-tomorrow", dispatch_epoch=2)) is Refusal.NOT_OURS
     assert (await store.get(task.task_id, EVERYONE), events) == (task, [])
 
@@ -221,7 +222,7 @@ async def test_an_old_message_of_a_type_that_nobody_runs_changes_nothing(
 async def test_a_type_that_nobody_runs_for_too_long_is_told_as_dead(
     store: Forgetful, station: ClaimStation, clock: FakeClock, events: list[str]
 ) -> None:
-    task = (await store.insert(new_task(now=clock.now()))).task
+    task = (await insert_one(store, new_task(now=clock.now()))).task
     for _ in range(3):
         assert events == []
         assert await asked(station, message_of(task, task_type="of-tomorrow")) is Refusal.NOT_OURS
@@ -237,7 +238,7 @@ async def test_a_type_that_nobody_runs_for_too_long_is_told_as_dead(
 async def test_what_is_handed_over_is_due_for_the_sweeper(
     store: Forgetful, station: ClaimStation, clock: FakeClock, until: int | str, seconds: int
 ) -> None:
-    task = (await store.insert(new_task(now=clock.now(), next_dispatch_at=clock.now() + timedelta(hours=1)))).task
+    task = (await insert_one(store, new_task(now=clock.now(), next_dispatch_at=clock.now() + timedelta(hours=1)))).task
     hour = timedelta(hours=1 if until == "in an hour" else -1)
     put_off = PutOff(timedelta(seconds=until) if isinstance(until, int) else clock.now() + hour)
     assert await station.hand_over(message_of(task), put_off) is Refusal.NOT_OURS

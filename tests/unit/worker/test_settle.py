@@ -27,6 +27,7 @@ from taskframework.model.transitions import Claim, Fence, Transition
 from taskframework.moves import TaskMoves
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.tasks.registry import TaskRegistry
+from taskframework.testing.conformance.store_suite import insert_one
 from taskframework.testing.factories import new_task
 from taskframework.worker.attempt import RunningAttempt
 from taskframework.worker.settle import SettleStation
@@ -100,7 +101,7 @@ class Bench:
     async def claimed(self, worker_id: str = "worker", task: Task | None = None) -> RunningAttempt:
         """An attempt at a task, a new one by default."""
         if task is None:
-            task = (await self.store.insert(new_task(now=self.store.now() - HOUR))).task
+            task = (await insert_one(self.store, new_task(now=self.store.now() - HOUR))).task
         claim = Claim(task.task_id, task.dispatch_epoch, f"claim of {worker_id}", worker_id, -HOUR)
         running = await self.store.apply(claim)
         assert running is not None
