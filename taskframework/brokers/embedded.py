@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 
+from taskframework.background import Background
 from taskframework.brokers.base import (
     BrokerReport,
     ConsumeRequest,
@@ -18,7 +19,7 @@ from taskframework.brokers.base import (
     OnDelivery,
     OnExternalMessage,
 )
-from taskframework.brokers.embedded_queues import Consumer, Delays, EmbeddedDelivery, Message, Queue
+from taskframework.brokers.embedded_queues import Consumer, EmbeddedDelivery, Message, Queue
 from taskframework.brokers.subscription import Subscription
 from taskframework.clock import Clock, SystemClock
 from taskframework.errors import BrokerUnavailableError, PublishRefusedError
@@ -53,7 +54,8 @@ class EmbeddedBroker:
         self._dead_letters = Queue(f"{prefix}.dlq", is_declared=True)
         self._queues: dict[str, Queue] = {}
         self._event_queues: dict[str, Queue] = {}
-        self._delays = Delays(clock, self._put_due)
+        #: Messages whose time has not come. They wait on while the broker is closed.
+        self._delayed = Background()
         # A dict keeps the order: consumers of a queue take turns in the order in which they came.
         self._running: dict[_Consumption, None] = {}
         self._subscriptions: list[Subscription] = []
@@ -63,13 +65,11 @@ class EmbeddedBroker:
     async def open(self) -> None:
         if not self._is_open:
             self._is_open = True
-            self._delays.start()
             self._connect()
 
     async def close(self) -> None:
         """Stop everything; what was delivered and not acknowledged is ready again for the next `open`."""
         self._is_open = False
-        self._delays.stop()
         self._disconnect()
         self._running.clear()
         for subscription in self._subscriptions:
@@ -92,7 +92,7 @@ class EmbeddedBroker:
         name = f"{self._prefix}.{message.task_type}.{message.lane}"
         sent = self._message(message.to_body(), message.headers)
         if delay is not None and delay > timedelta(0):
-            self._delays.add(delay.total_seconds(), name, sent)
+            self._delayed.start(self._put_later(delay, name, sent))
             return
         queue = self._queues.get(name)
         if queue is None or not queue.is_declared:
@@ -190,7 +190,8 @@ class EmbeddedBroker:
         # A copy has its own size; what orjson returns keeps 4 KB, and a backlog has many of them.
         return Message(next(self._numbers), bytes(memoryview(body)), texts, content_type)
 
-    def _put_due(self, name: str, message: Message) -> None:
+    async def _put_later(self, delay: timedelta, name: str, message: Message) -> None:
+        await self._clock.sleep(delay.total_seconds())
         if (queue := self._queues.get(name)) is not None and queue.is_declared:
             queue.put(message)
         else:

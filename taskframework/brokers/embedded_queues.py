@@ -1,22 +1,17 @@
-"""The queues of the embedded broker: who gets which message, what is unacknowledged, what waits for its time."""
+"""The queues of the embedded broker: who gets which message, what is unacknowledged."""
 
 from __future__ import annotations
 
 import asyncio
 import bisect
-import heapq
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from taskframework.clock import Clock
 from taskframework.model.status import Priority
 
 logger = logging.getLogger(__name__)
-
-#: Seconds; less than this ahead is due. The difference of two sums need not become zero.
-_DUE = 1e-6
 
 
 class Message(NamedTuple):
@@ -163,40 +158,3 @@ class Queue:
         if not self._overflowed:
             self._overflowed = True
             logger.warning("%s keeps %d messages that nobody takes; from now on the oldest are lost", self.name, limit)
-
-
-class Delays:
-    """Messages whose time has not come, and one timer for the first of them."""
-
-    def __init__(self, clock: Clock, release: Callable[[str, Message], None]) -> None:
-        """Hold messages; `release` gets the name of the queue and the message when its time has come."""
-        self._clock = clock
-        self._release = release
-        self._waiting: list[tuple[float, Message, str]] = []
-        self._timer: asyncio.Task[None] | None = None
-
-    def add(self, seconds: float, queue: str, message: Message) -> None:
-        heapq.heappush(self._waiting, (self._clock.monotonic() + seconds, message, queue))
-        if self._waiting[0][1] is message:
-            self.start()
-
-    def start(self) -> None:
-        """Wait for the first one, whatever was waited for before."""
-        self.stop()
-        if self._waiting:
-            self._timer = asyncio.get_running_loop().create_task(self._run())
-
-    def stop(self) -> None:
-        """Release nothing until the next start."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    async def _run(self) -> None:
-        while self._waiting:
-            ahead = self._waiting[0][0] - self._clock.monotonic()
-            if ahead > _DUE:
-                await self._clock.sleep(ahead)
-            else:
-                _, message, queue = heapq.heappop(self._waiting)
-                self._release(queue, message)
