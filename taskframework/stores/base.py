@@ -30,13 +30,6 @@ class Inserted:
 
 
 @dataclass(frozen=True, slots=True)
-class Renewal:
-    """A lease that was extended, and whether somebody wants the task to stop."""
-
-    cancel: CancelRequest | None
-
-
-@dataclass(frozen=True, slots=True)
 class DueTask:
     """A task that a driver has found: the little that repairs judge by, so that a look reads no whole tasks."""
 
@@ -102,16 +95,16 @@ class TaskWrites(Protocol):
 class Leases(Protocol):
     """What a worker asks for the attempts it runs."""
 
-    async def renew(self, fences: Sequence[Fence], lease: timedelta) -> dict[str, Renewal]:
+    async def renew(self, fences: Sequence[Fence], lease: timedelta) -> dict[Fence, CancelRequest | None]:
         """Make `RenewLease` for all attempts of a worker, with one write and one read.
 
         Returns:
-            By task id, the leases that are still held. What is missing is lost.
+            The leases that are still held, and who wants to stop them. What is missing is lost.
         """
         ...
 
-    async def cancel_requests(self, fences: Sequence[Fence]) -> dict[str, CancelRequest]:
-        """Which of these attempts somebody wants to stop, by task id; one cheap read, asked every second.
+    async def cancel_requests(self, fences: Sequence[Fence]) -> dict[Fence, CancelRequest]:
+        """Which of these attempts somebody wants to stop; one cheap read, asked every second.
 
         Says nothing about leases: an attempt that lost its own is missing, as are those that may go on.
         """

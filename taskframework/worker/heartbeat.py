@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 
 from taskframework import failpoint
@@ -16,7 +16,9 @@ from taskframework.background import is_failure
 from taskframework.clock import Clock
 from taskframework.errors import StoreError, StoreUnavailableError
 from taskframework.model.events import TaskCancelRequestedEvent
-from taskframework.stores.base import Renewal, TaskStore
+from taskframework.model.task import CancelRequest
+from taskframework.model.transitions import Fence
+from taskframework.stores.base import TaskStore
 from taskframework.worker.attempt import RunningAttempt, StopReason
 
 logger = logging.getLogger(__name__)
@@ -25,6 +27,9 @@ logger = logging.getLogger(__name__)
 _MARGIN = 1 / 6
 #: Seconds between two looks for cancels that another process asked for.
 _CANCEL_LOOK = 1.0
+
+
+Cancels = Mapping[Fence, CancelRequest | None]
 
 
 class Heartbeat:
@@ -102,13 +107,11 @@ class Heartbeat:
             return False
         await failpoint.reached("heartbeat.after_write")
         for attempt in attempts:
-            renewal = held.get(attempt.task.task_id)
-            if renewal is None:
+            if attempt.fence in held:
+                attempt.lease_ends = asked_at + self._seconds
+            else:
                 self._lose(attempt)
-                continue
-            attempt.lease_ends = asked_at + self._seconds
-            if renewal.cancel is not None:
-                attempt.stop(StopReason.CANCELLED, renewal.cancel)
+        _stop_cancelled(attempts, held)
         return True
 
     async def look_for_cancels(self) -> None:
@@ -122,11 +125,9 @@ class Heartbeat:
             cancels = await self._store.cancel_requests([attempt.fence for attempt in attempts])
         except StoreError:
             return
-        for attempt in attempts:
-            if (cancel := cancels.get(attempt.task.task_id)) is not None:
-                attempt.stop(StopReason.CANCELLED, cancel)
+        _stop_cancelled(attempts, cancels)
 
-    async def _renew(self, attempts: list[RunningAttempt]) -> dict[str, Renewal] | None:
+    async def _renew(self, attempts: list[RunningAttempt]) -> Cancels | None:
         try:
             async with asyncio.timeout(self._seconds / 3):
                 return await self._store.renew([attempt.fence for attempt in attempts], self._lease)
@@ -187,3 +188,9 @@ class Heartbeat:
         if attempt.fence.claim_id in self._attempts:
             logger.warning("task %s: lease lost, the attempt is stopped", attempt.task.task_id)
             attempt.stop(StopReason.LEASE_LOST)
+
+
+def _stop_cancelled(attempts: Sequence[RunningAttempt], cancels: Cancels) -> None:
+    for attempt in attempts:
+        if (cancel := cancels.get(attempt.fence)) is not None:
+            attempt.stop(StopReason.CANCELLED, cancel)

@@ -209,7 +209,7 @@ async def test_leases_are_renewed(store: TaskStore, drop: Callable[[str], None])
         assert after.lease
         assert before.lease
         assert after.lease.expires_at > before.lease.expires_at + 30 * MINUTE
-    assert (await store.renew(fences, MINUTE)).keys() == {fence.task_id for fence in fences}
+    assert (await store.renew(fences, MINUTE)).keys() == set(fences)
 
 
 async def test_a_dead_message_is_kept_once(store: TaskStore, drop: Callable[[str], None]) -> None:

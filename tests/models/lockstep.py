@@ -11,9 +11,9 @@ from typing import TypeVar
 from taskframework.model.drivers import OUTBOX, Driver
 from taskframework.model.marks import Mark
 from taskframework.model.scope import EVERYONE
-from taskframework.model.task import Task
+from taskframework.model.task import CancelRequest, Task
 from taskframework.model.transitions import Fence, Transition
-from taskframework.stores.base import DueTask, Inserted, Renewal, TaskStore
+from taskframework.stores.base import DueTask, Inserted, TaskStore
 from taskframework.stores.mongo.expressions import change, milliseconds
 from taskframework.stores.mongo.writes import Write, write_alone
 from taskframework.testing.conformance.comparison import differences
@@ -88,7 +88,7 @@ class Lockstep:
         self._reference.write(mark)
         self._compare(await self._stored(mark.task_id))
 
-    async def renew(self, fences: Sequence[Fence], lease: timedelta) -> dict[str, Renewal]:
+    async def renew(self, fences: Sequence[Fence], lease: timedelta) -> dict[Fence, CancelRequest | None]:
         renewed = await self._store.renew(fences, lease)
         expected = await self._reference.renew(fences, lease)
         assert renewed == expected, f"the store renewed {renewed}, the rule {expected}"

@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Protocol
 
 from taskframework.model.drivers import Driver
 from taskframework.model.marks import Mark, RenewLease
-from taskframework.model.task import Task
+from taskframework.model.task import CancelRequest, Task
 from taskframework.model.transitions import Fence, Group, Transition
-from taskframework.stores.base import DueTask, Inserted, Renewal
+from taskframework.stores.base import DueTask, Inserted
 from tests.models.invariants import Watch, is_driven
 
 #: A rule that stands in for the model's own: what becomes of the task, or None where it refuses.
@@ -28,7 +28,7 @@ class Store(Protocol):
     async def apply(self, transition: Transition) -> Task | None: ...
     async def race(self, first: Transition, second: Transition) -> tuple[Task | None, Task | None]: ...
     async def mark(self, mark: Mark) -> None: ...
-    async def renew(self, fences: Sequence[Fence], lease: timedelta) -> dict[str, Renewal]: ...
+    async def renew(self, fences: Sequence[Fence], lease: timedelta) -> dict[Fence, CancelRequest | None]: ...
     async def get(self, task_id: str) -> Task | None: ...
     async def due(self, driver: Driver, limit: int, grace: timedelta = timedelta(0)) -> Sequence[DueTask]: ...
     async def undriven(self, limit: int) -> Sequence[str]: ...
@@ -109,9 +109,9 @@ class Reference:
     async def mark(self, mark: Mark) -> None:
         self.write(mark)
 
-    async def renew(self, fences: Sequence[Fence], lease: timedelta) -> dict[str, Renewal]:
-        held = [self.write(RenewLease(fence, lease)) for fence in fences]
-        return {task.task_id: Renewal(task.cancel) for task in held if task is not None}
+    async def renew(self, fences: Sequence[Fence], lease: timedelta) -> dict[Fence, CancelRequest | None]:
+        held = [(fence, self.write(RenewLease(fence, lease))) for fence in fences]
+        return {fence: task.cancel for fence, task in held if task is not None}
 
     async def get(self, task_id: str) -> Task | None:
         return self.tasks.get(task_id)

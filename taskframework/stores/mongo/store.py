@@ -19,7 +19,7 @@ from taskframework.model.scope import Scope
 from taskframework.model.status import Priority, TaskStatus, lane_of
 from taskframework.model.task import CancelRequest, Task
 from taskframework.model.transitions import Fence, Transition
-from taskframework.stores.base import DueTask, Inserted, Renewal, StoreReport
+from taskframework.stores.base import DueTask, Inserted, StoreReport
 from taskframework.stores.mongo import deployment, queries
 from taskframework.stores.mongo.client import (
     BY_ID,
@@ -164,7 +164,7 @@ class MongoStore(RecordCalls):
     async def mark(self, *marks: Mark) -> None:
         await self._parts.writer.mark(marks)
 
-    async def renew(self, fences: Sequence[Fence], lease: timedelta) -> dict[str, Renewal]:
+    async def renew(self, fences: Sequence[Fence], lease: timedelta) -> dict[Fence, CancelRequest | None]:
         if not fences:
             return {}
         # Of two claims of one task only the later one can still be held.
@@ -173,15 +173,15 @@ class MongoStore(RecordCalls):
         tasks = self._heartbeats.tasks
         await tasks.update_these(renewal.guard, renewal.stages, ("renew.reply",))
         found = await tasks.find(renewal.guard, fields=("fencing_token", "lease", "cancel"), index=BY_ID)
-        return {document["_id"]: Renewal(_cancel_of(document)) for document in found}
+        return {_fence_of(document): _cancel_of(document) for document in found}
 
-    async def cancel_requests(self, fences: Sequence[Fence]) -> dict[str, CancelRequest]:
+    async def cancel_requests(self, fences: Sequence[Fence]) -> dict[Fence, CancelRequest]:
         if not fences:
             return {}
         fields = ("fencing_token", "lease.claim_id", "cancel")
         found = await self._heartbeats.tasks.find(queries.asked_to_stop(fences), fields=fields, index=BY_ID)
         asked = {_fence_of(document): cast(CancelRequest, _cancel_of(document)) for document in found}
-        return {fence.task_id: asked[fence] for fence in fences if fence in asked}
+        return {fence: asked[fence] for fence in fences if fence in asked}
 
     async def get(self, task_id: str, scope: Scope) -> Task | None:
         document = await self._tasks.find_one(queries.one(task_id, scope))

@@ -18,7 +18,7 @@ from taskframework.model.scope import Scope
 from taskframework.model.status import Priority, TaskStatus
 from taskframework.model.task import CancelRequest, Task
 from taskframework.model.transitions import Fence, Transition
-from taskframework.stores.base import DueTask, Inserted, Renewal, StoreReport
+from taskframework.stores.base import DueTask, Inserted, StoreReport
 from taskframework.stores.sqlite import queries
 from taskframework.stores.sqlite.connection import Database, Row
 from taskframework.stores.sqlite.groups import Change, GroupWriter, Inserts, Marks, Reply, Request
@@ -89,17 +89,17 @@ class SqliteStore:
         for at in range(0, len(marks), _MARKS_IN_A_REQUEST):
             await self._group(Marks.of(marks[at : at + _MARKS_IN_A_REQUEST]))
 
-    async def renew(self, fences: Sequence[Fence], lease: timedelta) -> dict[str, Renewal]:
+    async def renew(self, fences: Sequence[Fence], lease: timedelta) -> dict[Fence, CancelRequest | None]:
         changes = [Change.of(RenewLease(fence, lease)) for fence in fences]
         replies = await asyncio.gather(*(self._group(change) for change in changes))
-        held = cast(list[Task | None], replies)
-        return {task.task_id: Renewal(task.cancel) for task in held if task is not None}
+        held = zip(fences, cast(list[Task | None], replies), strict=True)
+        return {fence: task.cancel for fence, task in held if task is not None}
 
-    async def cancel_requests(self, fences: Sequence[Fence]) -> dict[str, CancelRequest]:
+    async def cancel_requests(self, fences: Sequence[Fence]) -> dict[Fence, CancelRequest]:
         task_ids = to_json([fence.task_id for fence in fences])
         found = await self._database.fetch(queries.CANCEL_REQUESTS, [task_ids])
         asked = {Fence(*held): read_cancel(cancel) for *held, cancel in found}
-        return {fence.task_id: asked[fence] for fence in fences if fence in asked}
+        return {fence: asked[fence] for fence in fences if fence in asked}
 
     async def get(self, task_id: str, scope: Scope) -> Task | None:
         rows = await self._database.fetch(queries.TASK, (task_id, scope.owner))

@@ -80,7 +80,7 @@ class GroupCases(StoreSuite):
             assert running.parameters == n
             fence = Fence(task.task_id, running.fencing_token, claim.claim_id)
             await store.apply(ReportProgress(fence, n))
-            assert fence.task_id in await store.renew([fence], HOUR)
+            assert fence in await store.renew([fence], HOUR)
             ended = await store.apply(
                 Complete(fence, "worker-1", n) if n % 2 else Fail(fence, "worker-1", an_error(), n % 4 == 0, HOUR)
             )

@@ -14,7 +14,7 @@ from taskframework.errors import StoreError, StoreUnavailableError
 from taskframework.model.events import TaskCancelRequestedEvent
 from taskframework.model.task import CancelRequest, Lease
 from taskframework.model.transitions import Fence
-from taskframework.stores.base import Renewal, TaskStore
+from taskframework.stores.base import TaskStore
 from taskframework.testing.clock import FakeClock
 from taskframework.testing.factories import new_task
 from taskframework.worker.attempt import RunningAttempt, StopReason
@@ -28,6 +28,7 @@ class Renewals:
 
     def __init__(self) -> None:
         self.lease = LEASE
+        #: Ids of tasks, or of claims.
         self.lost: set[str] = set()
         self.cancelled: set[str] = set()
         #: What a renewal or a look does instead of answering.
@@ -38,20 +39,20 @@ class Renewals:
         self.renewed: list[list[str]] = []
         self.looked: list[list[str]] = []
 
-    async def renew(self, fences: Sequence[Fence], lease: timedelta) -> dict[str, Renewal]:
+    async def renew(self, fences: Sequence[Fence], lease: timedelta) -> dict[Fence, CancelRequest | None]:
         assert lease == self.lease
         self.renewed.append([fence.task_id for fence in fences])
         await self._fail(self.renewal_ends)
         return {
-            fence.task_id: Renewal(self._cancel() if fence.task_id in self.cancelled else None)
+            fence: self._cancel() if fence.task_id in self.cancelled else None
             for fence in fences
-            if fence.task_id not in self.lost
+            if not self.lost & {fence.task_id, fence.claim_id}
         }
 
-    async def cancel_requests(self, fences: Sequence[Fence]) -> dict[str, CancelRequest]:
+    async def cancel_requests(self, fences: Sequence[Fence]) -> dict[Fence, CancelRequest]:
         self.looked.append([fence.task_id for fence in fences])
         await self._fail(self.look_ends)
-        return {fence.task_id: self._cancel() for fence in fences if fence.task_id in self.cancelled}
+        return {fence: self._cancel() for fence in fences if fence.task_id in self.cancelled}
 
     async def _fail(self, error: BaseException | None) -> None:
         if error is HANGING:
@@ -148,6 +149,17 @@ async def test_an_attempt_that_is_done_is_neither_renewed_nor_asked_about_nor_st
     assert store.renewed == store.looked == [[running.task.task_id]]
     assert heartbeat.attempts == (running,)
     assert (done.stop_reason, running.stop_reason) == (None, StopReason.RELEASED)
+
+
+async def test_of_two_attempts_of_one_task_only_the_newer_goes_on(
+    heartbeat: Heartbeat, store: Renewals, clock: FakeClock
+) -> None:
+    newer = attempt(heartbeat, clock)
+    older = RunningAttempt(newer.task, Fence(newer.task.task_id, 0, "older"), clock.monotonic() + LEASE.total_seconds())
+    heartbeat.add(older)
+    store.lost = {"older"}
+    assert await heartbeat.beat()
+    assert (older.stop_reason, newer.stop_reason) == (StopReason.LEASE_LOST, None)
 
 
 async def test_an_attempt_that_ends_while_its_lease_is_renewed_lost_nothing(
