@@ -10,13 +10,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, ValidationError
+from pydantic import BaseModel, ByteSize, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from taskframework.errors import ConfigurationError
 from taskframework.settings.durations import format_duration
-from taskframework.settings.sizes import parse_size
 from taskframework.settings.urls import redacted
 
 KeyPath = tuple[str, ...]
@@ -126,7 +125,7 @@ def _in_words(annotation: object, metadata: Iterable[object]) -> str:
         return f"{words}, or empty" if type(None) in arguments else words
     if annotation is timedelta:
         return f"duration{_limits(metadata)}"
-    if any(mark == BeforeValidator(parse_size) for mark in metadata):
+    if annotation is ByteSize:
         return "size such as 1MiB" + _limits(metadata)
     plain = origin or annotation
     return (_WORDS[plain] if isinstance(plain, type) else str(plain)) + _limits(metadata)

@@ -6,7 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import ByteSize, Field, ValidationInfo, field_validator
 
 from taskframework.settings.durations import Duration
 from taskframework.settings.section import ZERO, Section, not_below
@@ -95,7 +95,9 @@ class ApiSettings(Section):
         max_length=200,
         description="Path that a reverse proxy cuts off before it forwards, such as /background",
     )
-    max_body: Size = Field(default=1024**2, ge=1024, description="Largest request body; more is answered with 413")
+    max_body: Size = Field(
+        default=ByteSize(1024**2), ge=1024, description="Largest request body; more is answered with 413"
+    )
     max_connections: Literal["auto"] | Annotated[int, Field(ge=1, le=1_000_000)] = Field(
         default="auto",
         description="Connections open at once, event streams included; further ones are answered with 503. "

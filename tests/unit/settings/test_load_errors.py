@@ -76,7 +76,7 @@ def test_an_unknown_override_is_named(refusal: Refusal) -> None:
         ("worker: {http_port: 70000}", "is 70000; accepted: whole number from 0 to 65535, or empty"),
         ("api: {port: -1}", "is -1; accepted: whole number from 0 to 65535"),
         ("api: {port: null}", "api.port (application.yml:1) is empty; accepted: whole number"),
-        ("api: {max_body: 1 byte}", "is '1 byte'; it must be an amount of bytes such as 1MiB"),
+        ("api: {max_body: 1 byte}", "is '1 byte'; accepted: size such as 1MiB, 1024 or more."),
         ("retry: {jitter_factor: 1.5}", "is 1.5; accepted: number from 0 to 1"),
         ("retry: {backoff_factor: .inf}", "is inf; accepted: number from 1 to 100"),
         ("retry: {backoff_factor: .nan}", "is nan; accepted: number from 1 to 100"),
