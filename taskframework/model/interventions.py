@@ -11,7 +11,7 @@ from taskframework.model.scope import Scope
 from taskframework.model.status import CLAIMABLE, LIVE, REPLAYABLE, TaskStatus
 from taskframework.model.task import CancelRequest, Task
 from taskframework.model.transitions import (
-    DEADLINE,
+    BY_DEADLINE,
     DEADLINE_PASSED,
     Alone,
     at_rest,
@@ -56,7 +56,7 @@ class Reap(Alone):
 
     def _status(self, task: Task) -> TaskStatus:
         if task.cancel is not None:
-            return TaskStatus.FAILED if task.cancel.by == DEADLINE else TaskStatus.CANCELLED
+            return TaskStatus.FAILED if task.cancel.by == BY_DEADLINE else TaskStatus.CANCELLED
         if task.attempts >= task.max_attempts or task.crashes >= self.max_crashes:
             return TaskStatus.DEAD_LETTER
         return TaskStatus.RETRYING
@@ -95,9 +95,9 @@ class Expire(Alone):
     def apply(self, task: Task, now: datetime) -> Task | None:
         if not drivers.DEADLINE.is_due(task, now):
             return None
-        asked = task.evolve(cancel=CancelRequest(DEADLINE, now, "the deadline passed"))
+        asked = task.evolve(cancel=CancelRequest(BY_DEADLINE, now, "the deadline passed"))
         if task.status is TaskStatus.RUNNING:
-            return with_event(asked, "cancel_requested", now, data={"by": DEADLINE, "reason": "the deadline passed"})
+            return with_event(asked, "cancel_requested", now, data={"by": BY_DEADLINE, "reason": "the deadline passed"})
         error = framework_error("deadline", DEADLINE_PASSED, retryable=False, attempt=task.attempts, at=now)
         return with_event(at_rest(with_error(asked, error), TaskStatus.FAILED, now), "failed", now)
 

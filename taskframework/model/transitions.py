@@ -34,7 +34,7 @@ RELAY_AFTER = timedelta(seconds=5)
 REPORT_AFTER = timedelta(seconds=5)
 
 #: `cancel.by` of a cancel that the framework itself asked for because the deadline passed.
-DEADLINE = "deadline"
+BY_DEADLINE = "deadline"
 DEADLINE_PASSED = "The deadline passed."
 
 
@@ -298,7 +298,7 @@ class Fail(AttemptEnd):
 
     def _status(self, task: Task) -> TaskStatus:
         if task.cancel is not None:
-            return TaskStatus.FAILED if task.cancel.by == DEADLINE else TaskStatus.CANCELLED
+            return TaskStatus.FAILED if task.cancel.by == BY_DEADLINE else TaskStatus.CANCELLED
         if not self.retryable:
             return TaskStatus.FAILED
         return TaskStatus.DEAD_LETTER if task.attempts >= task.max_attempts else TaskStatus.RETRYING
@@ -323,7 +323,7 @@ class Release(AttemptEnd):
 def ended_by_cancel(task: Task, now: datetime, worker_id: str) -> Task:
     """The end of a task with a cancel that has not finished its work; at rest with a cancel it would stay for ever."""
     status = TaskStatus.CANCELLED
-    if task.cancel is not None and task.cancel.by == DEADLINE:
+    if task.cancel is not None and task.cancel.by == BY_DEADLINE:
         status = TaskStatus.FAILED
         error = framework_error("deadline", DEADLINE_PASSED, retryable=False, attempt=task.attempts, at=now)
         task = with_error(task, error)

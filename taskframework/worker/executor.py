@@ -13,7 +13,7 @@ from taskframework.clock import Clock
 from taskframework.errors import InvalidParametersError, InvalidRequestError, NonRetryableError, TaskframeworkError
 from taskframework.model.outcome import Failed, Outcome, Released, classify, describe
 from taskframework.model.task import Subtasks, Task
-from taskframework.model.transitions import DEADLINE, DEADLINE_PASSED
+from taskframework.model.transitions import BY_DEADLINE, DEADLINE_PASSED
 from taskframework.moves import TaskMoves
 from taskframework.tasks.context import AttemptControl, TaskContext
 from taskframework.tasks.options import as_timedelta
@@ -221,7 +221,7 @@ def _stopped(attempt: RunningAttempt) -> Outcome:
         case StopReason.RELEASED | StopReason.LEASE_LOST:
             return Released()
         case StopReason.CANCELLED:
-            by_deadline = attempt.cancel is not None and attempt.cancel.by == DEADLINE
+            by_deadline = attempt.cancel is not None and attempt.cancel.by == BY_DEADLINE
             error = AttemptCancelledError(DEADLINE_PASSED if by_deadline else None)
             return Failed(describe(error, False, "deadline" if by_deadline else "cancelled"), False)
         case None:  # the code cancelled itself

@@ -13,7 +13,7 @@ from taskframework.model.scope import Scope
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import ERRORS_KEPT, HISTORY_LENGTH, TaskError, plain
 from taskframework.model.transitions import (
-    DEADLINE,
+    BY_DEADLINE,
     DEADLINE_PASSED,
     RELAY_AFTER,
     REPORT_AFTER,
@@ -109,7 +109,7 @@ def first_of(*cases: tuple[Expression, TaskStatus], otherwise: TaskStatus) -> Ex
 
 #: What a cancelled task ends as: the cases of `first_of` that stand before all others.
 WHEN_CANCELLED: tuple[tuple[Expression, TaskStatus], ...] = (
-    ({"$eq": ["$cancel.by", DEADLINE]}, TaskStatus.FAILED),
+    ({"$eq": ["$cancel.by", BY_DEADLINE]}, TaskStatus.FAILED),
     ({"$ne": ["$cancel", None]}, TaskStatus.CANCELLED),
 )
 

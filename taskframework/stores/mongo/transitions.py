@@ -24,7 +24,7 @@ from taskframework.model.marks import (
 from taskframework.model.status import CLAIMABLE, LIVE, REPLAYABLE, TaskStatus
 from taskframework.model.task import SCHEMA_VERSION, plain
 from taskframework.model.transitions import (
-    DEADLINE,
+    BY_DEADLINE,
     DEADLINE_PASSED,
     Claim,
     Complete,
@@ -199,7 +199,7 @@ def _cancel(cancel: Cancel) -> Write:
 @write_alone.register
 def _expire(expire: Expire) -> Write:
     guard = {"_id": expire.task_id, "status": in_status(*LIVE), "cancel": None, **passed("deadline")}
-    data = {"by": DEADLINE, "reason": "the deadline passed"}
+    data = {"by": BY_DEADLINE, "reason": "the deadline passed"}
     asked = {"cancel": {"by": data["by"], "at": NOW, "reason": data["reason"]}}
     requested = {**asked, **with_event("cancel_requested", data=lit(data))}
     error = framework_error("deadline", DEADLINE_PASSED, retryable=False)

@@ -46,8 +46,8 @@ from taskframework.model.task import (
     new_claim_id,
     new_task_id,
 )
-from taskframework.model.transitions import DEADLINE as BY_DEADLINE
 from taskframework.model.transitions import (
+    BY_DEADLINE,
     Claim,
     Complete,
     Fail,

@@ -43,7 +43,7 @@ from taskframework.model.status import (
 from taskframework.model.subtasks import Counts, Verdict
 from taskframework.model.task import ParentLink, Signal, SignalWait, Subtasks, Task
 from taskframework.model.transitions import (
-    DEADLINE,
+    BY_DEADLINE,
     Claim,
     Complete,
     Fail,
@@ -108,7 +108,7 @@ LATER = {
 
 def situations(status: TaskStatus) -> Iterator[Task]:
     """The status with every combination of what the guards and choices look at."""
-    wishes = (None, wish_to_stop("alice"), wish_to_stop(DEADLINE))
+    wishes = (None, wish_to_stop("alice"), wish_to_stop(BY_DEADLINE))
     for cancel, is_spent, is_late, is_due in itertools.product(wishes, *[(False, True)] * 3):
         changes: dict[str, Any] = {"max_attempts": 3 if is_spent else 9, "deadline": NOW if is_late else None}
         changes["cancel"] = cancel

@@ -30,7 +30,7 @@ from taskframework.model.task import (
     submitted,
 )
 from taskframework.model.transitions import (
-    DEADLINE,
+    BY_DEADLINE,
     RELAY_AFTER,
     Claim,
     Complete,
@@ -172,7 +172,7 @@ def test_a_completion() -> None:
         ({"max_attempts": 3}, False, TaskStatus.FAILED),
         ({"cancel": wish_to_stop()}, True, TaskStatus.CANCELLED),
         ({"cancel": wish_to_stop()}, False, TaskStatus.CANCELLED),
-        ({"cancel": wish_to_stop(DEADLINE)}, True, TaskStatus.FAILED),
+        ({"cancel": wish_to_stop(BY_DEADLINE)}, True, TaskStatus.FAILED),
     ],
 )
 def test_a_failure_ends_as(changes: dict[str, Any], retryable: bool, status: TaskStatus) -> None:
@@ -208,7 +208,7 @@ def test_a_release_gives_the_attempt_back() -> None:
     assert task.history[-1].type == "released"
 
 
-@pytest.mark.parametrize(("by", "status"), [("alice", TaskStatus.CANCELLED), (DEADLINE, TaskStatus.FAILED)])
+@pytest.mark.parametrize(("by", "status"), [("alice", TaskStatus.CANCELLED), (BY_DEADLINE, TaskStatus.FAILED)])
 def test_a_release_of_a_cancelled_task_ends_it(by: str, status: TaskStatus) -> None:
     task = applied(Release(FENCE, "worker-1"), running(cancel=wish_to_stop(by)))
     assert (task.status, task.next_dispatch_at, task.history[-1].type) == (status, None, status.lower())
@@ -280,7 +280,7 @@ def test_a_reaper_that_comes_late_does_nothing() -> None:
         ({"crashes": 2}, TaskStatus.DEAD_LETTER),
         ({"max_attempts": 3}, TaskStatus.DEAD_LETTER),
         ({"cancel": wish_to_stop(), "crashes": 2}, TaskStatus.CANCELLED),
-        ({"cancel": wish_to_stop(DEADLINE)}, TaskStatus.FAILED),
+        ({"cancel": wish_to_stop(BY_DEADLINE)}, TaskStatus.FAILED),
     ],
 )
 def test_a_reaped_task_ends_as(changes: dict[str, Any], status: TaskStatus) -> None:

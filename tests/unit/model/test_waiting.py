@@ -15,7 +15,7 @@ from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import FINAL, LIVE, TaskStatus
 from taskframework.model.subtasks import Counts
 from taskframework.model.task import FAMILY_VERSION, ParentLink, Signal, SignalWait, Subtasks, Task
-from taskframework.model.transitions import DEADLINE
+from taskframework.model.transitions import BY_DEADLINE
 from taskframework.model.waiting import (
     LOOK_AGAIN,
     MAX_SIGNALS,
@@ -100,7 +100,8 @@ def test_a_task_waits_for_a_signal_until_its_time(timeout: Any, until: Any, chec
 
 
 @pytest.mark.parametrize(
-    ("by", "status"), [("alice", TaskStatus.CANCELLED), (DEADLINE, TaskStatus.FAILED), ("parent", TaskStatus.CANCELLED)]
+    ("by", "status"),
+    [("alice", TaskStatus.CANCELLED), (BY_DEADLINE, TaskStatus.FAILED), ("parent", TaskStatus.CANCELLED)],
 )
 def test_a_task_with_a_cancel_ends_instead_of_waiting(by: str, status: TaskStatus) -> None:
     after = made(wait(PLANNED, "approved"), running(cancel=wish_to_stop(by)))
