@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 
 from taskframework import failpoint
-from taskframework.model.drivers import DEADLINE, DISPATCH, LEASE, Driver
+from taskframework.model.drivers import DEADLINE, DISPATCH, LEASE, OUTBOX, Driver
 from taskframework.model.idempotency import IDEMPOTENCY, IdempotencyKey, key_id
 from taskframework.model.interventions import Cancel, Expire
 from taskframework.model.marks import MarkPublished, ReserveDispatch
@@ -35,6 +36,8 @@ from taskframework.testing.conformance.store_suite import (
 )
 
 NO_TIME = timedelta(0)
+#: Of a task with one event: nobody has to hear of it any more.
+PUBLISHED: dict[str, Any] = {"publish_at": None, "published_sequence": 1}
 
 
 def _due_at(task: Task) -> datetime:
@@ -70,10 +73,11 @@ class SweepCases(StoreSuite):
         await put(store, next_dispatch_at=store.now() - SECOND, not_before=store.now() + MINUTE)
         assert list(await store.due(DISPATCH, 10)) == []
 
-    async def test_a_task_becomes_due(self, store: TaskStore) -> None:
-        task = await put(store, next_dispatch_at=store.now() + timedelta(seconds=0.2))
+    @pytest.mark.parametrize("driver", [DISPATCH, OUTBOX], ids=lambda driver: driver.name)
+    async def test_a_task_becomes_due(self, store: TaskStore, driver: Driver) -> None:
+        task = await put(store, **{driver.field: store.now() + timedelta(seconds=0.2)})
         await self.pass_time(0.3)
-        assert [due.task_id for due in await store.due(DISPATCH, 10)] == [task.task_id]
+        assert await _due(store, driver) == [task.task_id]
 
     async def test_what_is_not_waiting_is_not_dispatched(self, store: TaskStore) -> None:
         for status in set(TaskStatus) - CLAIMABLE:
@@ -141,15 +145,11 @@ class SweepCases(StoreSuite):
         assert await _due(store, LEASE, -HOUR) == [older.task_id, dead.task_id, young.task_id]
         assert len(await store.due(LEASE, 1)) == 1
 
-    async def test_a_settled_task_has_no_lease_to_expire(self, store: TaskStore) -> None:
-        _, fence = await put_running(store, lease=-MINUTE)
-        await moved(store, Complete(fence, "worker-1", None))
-        assert list(await store.due(LEASE, 10, NO_TIME)) == []
-
-    async def test_a_renewed_lease_is_not_expired(self, store: TaskStore) -> None:
-        _, fence = await put_running(store, lease=-MINUTE)
-        await store.renew([fence], HOUR)
-        assert list(await store.due(LEASE, 10, NO_TIME)) == []
+    async def test_a_lease_that_is_given_up_or_renewed_is_not_expired(self, store: TaskStore) -> None:
+        (_, settled), (_, renewed) = await put_running(store, lease=-MINUTE), await put_running(store, lease=-MINUTE)
+        await moved(store, Complete(settled, "worker-1", None))
+        await store.renew([renewed], HOUR)
+        assert await _due(store, LEASE) == []
 
     async def test_passed_deadlines_are_found(self, store: TaskStore) -> None:
         past = store.now() - MINUTE
@@ -195,19 +195,13 @@ class CountCases(StoreSuite):
         await marked(store, MarkPublished(task.task_id, 1))
         assert await store.undriven(10) == []
 
-    async def test_a_waiting_task_without_a_due_time_is_undriven(self, store: TaskStore) -> None:
+    async def test_a_task_that_waits_runs_or_has_events_and_no_time_for_it_is_undriven(self, store: TaskStore) -> None:
+        await put_running(store)
         undriven = {(await put(store, status=status, next_dispatch_at=None)).task_id for status in CLAIMABLE}
+        undriven.add((await put(store, status=TaskStatus.RUNNING, next_dispatch_at=None)).task_id)
+        undriven.add((await put(store, publish_at=None)).task_id)
         assert set(await store.undriven(10)) == undriven
         assert len(await store.undriven(1)) == 1
-
-    async def test_a_running_task_without_a_lease_is_undriven(self, store: TaskStore) -> None:
-        await put_running(store, lease=HOUR)
-        await put(store, status=TaskStatus.RUNNING, next_dispatch_at=None)
-        assert len(await store.undriven(10)) == 1
-
-    async def test_a_live_task_whose_events_nobody_relays_is_undriven(self, store: TaskStore) -> None:
-        await put(store, publish_at=None)
-        assert len(await store.undriven(10)) == 1
 
     async def test_a_move_can_drive_a_task_again(self, store: TaskStore) -> None:
         task = await put(store, next_dispatch_at=None)
@@ -222,15 +216,12 @@ class PurgeCases(StoreSuite):
         kept = await self._tasks_of_every_status(store, age=SECOND)
         old = await self._tasks_of_every_status(store, age=HOUR)
 
+        assert await store.purge(finished=None, dead_letters=None, limit=100) == 0
         assert await store.purge(finished=MINUTE, dead_letters=None, limit=100) == 3
         assert Counter(await self._left(store, old)) == Counter(set(LIVE) | {TaskStatus.FAILED, TaskStatus.DEAD_LETTER})
         assert await store.purge(finished=None, dead_letters=MINUTE, limit=100) == 2
         assert set(await self._left(store, old)) == LIVE
         assert len(await self._left(store, kept)) == len(TaskStatus)
-
-    async def test_what_is_kept_for_ever_stays(self, store: TaskStore) -> None:
-        await self._tasks_of_every_status(store, age=HOUR)
-        assert await store.purge(finished=None, dead_letters=None, limit=100) == 0
 
     async def test_a_task_with_unpublished_events_stays(self, store: TaskStore) -> None:
         task = await put_final(store, TaskStatus.COMPLETED, finished_at=store.now() - HOUR)
@@ -249,11 +240,10 @@ class PurgeCases(StoreSuite):
         assert await store.get_dead_message("young") is not None
 
     async def test_the_key_of_a_task_goes_before_it(self, store: TaskStore) -> None:
-        published = {"publish_at": None, "published_sequence": 1}
-        ended = {**published, "finished_at": store.now() - HOUR}
+        ended = {**PUBLISHED, "finished_at": store.now() - HOUR}
         old = await put_final(store, TaskStatus.COMPLETED, idempotency_key="old", **ended)
         moved_on = await put_final(store, TaskStatus.COMPLETED, idempotency_key="moved-on", **ended)
-        young = await put_final(store, TaskStatus.COMPLETED, idempotency_key="young", **published)
+        young = await put_final(store, TaskStatus.COMPLETED, idempotency_key="young", **PUBLISHED)
         for key, task_id in (("old", old.task_id), ("moved-on", "a newer one"), ("young", young.task_id)):
             await store.write_records([IDEMPOTENCY.new("alice", key, content=IdempotencyKey(task_id, "hash"))])
 
@@ -270,9 +260,8 @@ class PurgeCases(StoreSuite):
         assert await store.finished_at([]) == {}
 
     async def _tasks_of_every_status(self, store: TaskStore, *, age: timedelta) -> list[str]:
-        published = {"publish_at": None, "published_sequence": 1}
-        ended = {"finished_at": store.now() - age}
-        return [(await put(store, status=status, **published, **ended)).task_id for status in TaskStatus]
+        ended = {**PUBLISHED, "finished_at": store.now() - age}
+        return [(await put(store, status=status, **ended)).task_id for status in TaskStatus]
 
     async def _left(self, store: TaskStore, task_ids: list[str]) -> list[TaskStatus]:
         tasks = [await store.get(task_id, EVERYONE) for task_id in task_ids]

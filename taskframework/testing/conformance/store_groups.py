@@ -29,39 +29,16 @@ from taskframework.testing.conformance.store_suite import (
 )
 from taskframework.testing.factories import new_task
 
-
-async def _nothing(store: TaskStore, fence: Fence) -> None:
-    pass
-
-
-async def _cancel(store: TaskStore, fence: Fence) -> None:
-    await store.apply(Cancel(fence.task_id, EVERYONE, "alice", None))
-
-
-async def _progress(store: TaskStore, fence: Fence) -> None:
-    await store.apply(ReportProgress(fence, {"percent": 50}))
-
-
-async def _step(store: TaskStore, fence: Fence) -> None:
-    await store.apply(RecordStep(fence, "charge", 7))
-
-
-async def _mark(store: TaskStore, fence: Fence) -> None:
-    await store.mark(MarkPublished(fence.task_id, 1))
-
-
-async def _beat(store: TaskStore, fence: Fence) -> None:
-    await store.renew([fence], 2 * HOUR)
-
+Happening = Callable[[TaskStore, Fence], Awaitable[object]]
 
 #: What may happen to a running task between its claim and its end.
-MEANWHILE: dict[str, Callable[[TaskStore, Fence], Awaitable[None]]] = {
-    "nothing": _nothing,
-    "cancel": _cancel,
-    "progress": _progress,
-    "step": _step,
-    "mark": _mark,
-    "heartbeat": _beat,
+MEANWHILE: dict[str, Happening] = {
+    "nothing": lambda store, fence: asyncio.sleep(0),
+    "cancel": lambda store, fence: store.apply(Cancel(fence.task_id, EVERYONE, "alice", None)),
+    "progress": lambda store, fence: store.apply(ReportProgress(fence, {"percent": 50})),
+    "step": lambda store, fence: store.apply(RecordStep(fence, "charge", 7)),
+    "mark": lambda store, fence: store.mark(MarkPublished(fence.task_id, 1)),
+    "heartbeat": lambda store, fence: store.renew([fence], 2 * HOUR),
 }
 
 
@@ -138,7 +115,7 @@ class GroupCases(StoreSuite):
     @pytest.mark.parametrize("meanwhile", MEANWHILE.values(), ids=MEANWHILE.keys())
     @pytest.mark.parametrize("is_all", [True, False], ids=["all", "some"])
     async def test_ends_at_once_reply_what_is_stored(
-        self, store: TaskStore, meanwhile: Callable[[TaskStore, Fence], Awaitable[None]], is_all: bool
+        self, store: TaskStore, meanwhile: Happening, is_all: bool
     ) -> None:
         claims = [claim_of(await put(store, parameters=n)) for n in range(20)]
         running = await asyncio.gather(*(store.apply(claim) for claim in claims))

@@ -108,8 +108,3 @@ class RelayCases(StoreSuite):
         found = [task.task_id for task in await store.due(OUTBOX, 10)]
         assert found == [task.task_id for task in (due[1], due[2], due[0])]
         assert [task.task_id for task in await store.due(OUTBOX, 1)] == [due[1].task_id]
-
-    async def test_it_is_relayed_when_its_time_has_come(self, store: TaskStore) -> None:
-        task = await put(store, publish_at=store.now() + timedelta(seconds=0.2))
-        await self.pass_time(0.3)
-        assert [found.task_id for found in await store.due(OUTBOX, 10)] == [task.task_id]

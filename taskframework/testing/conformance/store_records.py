@@ -13,6 +13,7 @@ from taskframework.errors import StoreUnavailableError, ValueNotStorableError
 from taskframework.model.records import Record, RecordKind
 from taskframework.stores.base import TaskStore
 from taskframework.testing.conformance.store_suite import HOUR, MINUTE, SECOND, StoreSuite, reply_lost
+from taskframework.testing.conformance.store_values import HOSTILE
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,17 +27,14 @@ class Note:
 
 
 NOTES = RecordKind("note", Note)
-#: Names and values that mean something to a database, or to a language of one.
-HOSTILE: dict[str, Any] = {
-    "operator": {"$set": {"a": 1}, "$where": "1"},
-    "path": {"a.b": 1, "": {"$ref": "x", "$id": 1}},
-    "nul": {"a\0b": "c\0d"},
-    "field path": "$data",
+#: What users' values may not have, or what means something in a record alone.
+HOSTILE_DATA: dict[str, Any] = {
+    **HOSTILE,
+    "nul in a key": {"a\0b": "c\0d"},
+    "field path of a record": "$data",
     "more than 64 bits": 10**30,
     "both": {"$max": 10**30},
     "negative zero": -0.0,
-    "deep": [[[[{"a": [1, 2.5, None, True]}]]]],
-    "looks like a time": "2026-01-01T00:00:00.000Z",
 }
 HOSTILE_PARTS = ["$where", "a.b", "a/b", "a%2Fb", "a\0b", "\ud800", "", " ", "x" * 2_000, "ключ", "'; --"]
 
@@ -64,7 +62,7 @@ class RecordCases(StoreSuite):
         assert NOTES.content(record) == note
         assert await store.read_records([]) == {}
 
-    @pytest.mark.parametrize("value", HOSTILE.values(), ids=HOSTILE)
+    @pytest.mark.parametrize("value", HOSTILE_DATA.values(), ids=HOSTILE_DATA)
     async def test_data_come_back_whatever_is_in_them(self, store: TaskStore, value: Any) -> None:
         [record] = await written(store, NOTES.new("1", content=Note(value=value)))
         [changed] = await written(store, NOTES.changed(record, Note(value=[value])))
