@@ -1,4 +1,4 @@
-"""The reaper: takes tasks from workers that stopped renewing their lease. It needs no code of the task."""
+"""The reaper: ends what has run out of time, a lease or a task's deadline. It needs no code of the task."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from taskframework import failpoint
-from taskframework.model.drivers import LEASE
-from taskframework.model.interventions import Reap
+from taskframework.model.drivers import DEADLINE, LEASE
+from taskframework.model.interventions import Expire, Reap
 from taskframework.model.retry import RetryPolicy
 from taskframework.moves import TaskMoves
 from taskframework.stores.base import DueTask, TaskStore
@@ -52,6 +52,13 @@ class Reaper:
         expired = await self._store.due(LEASE, self._batch, self._grace)
         await self._take(expired, self._grace)
         return len(expired) == self._batch
+
+    async def expire(self) -> bool:
+        """End, or ask to end, one batch of tasks past their deadline; whether there may be more."""
+        overdue = await self._store.due(DEADLINE, self._batch)
+        for task in overdue:
+            await self._moves.repair(Expire(task.task_id))
+        return len(overdue) == self._batch
 
     async def reap_all(self) -> None:
         """Take away every running task, also where the lease has time: for who knows that all the workers are dead."""

@@ -1,4 +1,4 @@
-"""The sweeper: dispatches what is due and has no message, and ends what is past its deadline."""
+"""The sweeper: dispatches what is due and has no message."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ from typing import Protocol
 from taskframework import failpoint
 from taskframework.brokers.base import Broker
 from taskframework.errors import TaskUnreadableError
-from taskframework.model.drivers import DEADLINE, DISPATCH
-from taskframework.model.interventions import Expire
+from taskframework.model.drivers import DISPATCH
 from taskframework.model.marks import ForgetDispatch, MarkDispatched, ReserveDispatch
 from taskframework.model.status import Priority
 from taskframework.model.task import Task
-from taskframework.moves import TaskMoves
 from taskframework.recovery.loop import reserved
 from taskframework.stores.base import DueTask, TaskStore
 
@@ -46,10 +44,9 @@ async def forget_dispatches(store: TaskStore) -> None:
 class Sweeper:
     """Repairs dispatch. Several may run: the reservation lets one win, and a second message is dropped at the claim."""
 
-    def __init__(self, store: TaskStore, broker: Broker, moves: TaskMoves, dispatcher: Dispatcher, batch: int) -> None:
+    def __init__(self, store: TaskStore, broker: Broker, dispatcher: Dispatcher, batch: int) -> None:
         self._store = store
         self._broker = broker
-        self._moves = moves
         self._dispatcher = dispatcher
         self._batch = batch
         #: For each queue, since when the youngest task could be claimed that was seen running.
@@ -73,13 +70,6 @@ class Sweeper:
             queues[task.task_type, task.lane].append(task)
         sent = [await self._sweep_queue(task_type, lane, tasks) for (task_type, lane), tasks in queues.items()]
         return len(due) == self._batch and any(sent)
-
-    async def expire(self) -> bool:
-        """End, or ask to end, one batch of tasks past their deadline."""
-        overdue = await self._store.due(DEADLINE, self._batch)
-        for task in overdue:
-            await self._moves.repair(Expire(task.task_id))
-        return len(overdue) == self._batch
 
     async def _sweep_queue(self, task_type: str, lane: Priority, tasks: list[DueTask]) -> bool:
         sent_before = [task for task in tasks if task.dispatches]

@@ -40,7 +40,7 @@ def _looks(process: ProcessServices) -> Iterator[tuple[str, _Look, timedelta]]:
     services, producer = process.services, process.producer
     settings, store, broker = services.settings, services.store, process.broker
     recovery, batch = settings.recovery, settings.recovery.batch_size
-    sweeper = Sweeper(store, broker, services.moves, producer, batch)
+    reaper = _reaper(process)
     retention = Retention(
         store,
         finished=settings.retention.finished,
@@ -50,10 +50,10 @@ def _looks(process: ProcessServices) -> Iterator[tuple[str, _Look, timedelta]]:
     )
     yield "topology", process.topology.repair, _TOPOLOGY_INTERVAL
     if process.dispatches:
-        yield "sweep", sweeper.sweep, recovery.sweep_interval
-    yield "expire", sweeper.expire, recovery.sweep_interval
+        yield "sweep", Sweeper(store, broker, producer, batch).sweep, recovery.sweep_interval
+    yield "expire", reaper.expire, recovery.sweep_interval
     # Twice as often as the grace is long: lease, grace and a look together must not take longer than lease + 10 s.
-    yield "reap", _reaper(process).reap, settings.worker.lease_grace / 2
+    yield "reap", reaper.reap, settings.worker.lease_grace / 2
     yield "relay", Relay(store, broker, process.bridge, batch).relay, recovery.relay_interval
     parents = ParentRepair(store, services.moves, process.spawner, process.reporter, process.cascade, batch)
     yield "parents", parents.look, recovery.sweep_interval

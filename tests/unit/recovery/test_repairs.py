@@ -147,29 +147,25 @@ async def test_a_full_batch_may_have_more_behind_it(
 
 
 async def test_what_is_past_its_deadline_ends_or_is_asked_to_and_is_told(
-    store: SqliteStore, bus: EventBus, clock: FakeClock, told: list[TaskEvent]
+    store: SqliteStore, reaper: Reaper, clock: FakeClock, told: list[TaskEvent]
 ) -> None:
-    sweeper = Sweeper(store, cast(Broker, Connection()), TaskMoves(store, bus), cast(Dispatcher, None), BATCH)
     deadline = clock.now() + 10 * SECOND
     [waits], [runs] = await put(store, deadline=deadline), await put_running(store, deadline=deadline)
     await put(store, deadline=deadline + SECOND)
-    assert not await sweeper.expire()
+    assert not await reaper.expire()
     assert told == []
     clock.advance(10)
-    assert await sweeper.expire(), "a full batch"
+    assert await reaper.expire(), "a full batch"
     assert sorted(of(told)) == sorted([(waits.task_id, "failed"), (runs.task_id, "cancel_requested")])
-    assert not await sweeper.expire()
+    assert not await reaper.expire()
 
 
-async def test_while_the_broker_is_away_nothing_is_swept_or_relayed(
-    store: SqliteStore, bus: EventBus, clock: FakeClock
-) -> None:
+async def test_while_the_broker_is_away_nothing_is_swept_or_relayed(store: SqliteStore, clock: FakeClock) -> None:
     connection, bridge = Connection(), Bridge()
     connection.is_connected = False
     [task] = await put(store)
     clock.advance(60)
-    moves = TaskMoves(store, bus)
-    assert not await Sweeper(store, cast(Broker, connection), moves, cast(Dispatcher, None), 1).sweep()
+    assert not await Sweeper(store, cast(Broker, connection), cast(Dispatcher, None), 1).sweep()
     assert not await Relay(store, cast(Broker, connection), bridge, 1).relay()
     assert bridge.taken == []
     assert await present(store, task) == task

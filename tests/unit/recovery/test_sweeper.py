@@ -13,7 +13,6 @@ from taskframework.model.drivers import DISPATCH, Driver
 from taskframework.model.marks import Mark, ReserveDispatch
 from taskframework.model.status import Priority, TaskStatus
 from taskframework.model.task import Task
-from taskframework.moves import TaskMoves
 from taskframework.recovery.sweeper import Sweeper
 from taskframework.stores.base import DueTask, TaskStore
 from taskframework.testing.clock import FakeClock
@@ -88,7 +87,7 @@ def backlog(clock: FakeClock) -> Backlog:
 
 @pytest.fixture
 def sweeper(backlog: Backlog) -> Sweeper:
-    return Sweeper(cast(TaskStore, backlog), cast(Broker, backlog), cast(TaskMoves, None), backlog, BATCH)
+    return Sweeper(cast(TaskStore, backlog), cast(Broker, backlog), backlog, BATCH)
 
 
 async def swept(sweeper: Sweeper) -> int:
