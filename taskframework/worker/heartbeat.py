@@ -84,7 +84,7 @@ class Heartbeat:
         """Go on until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._repeat(self._beat_and_pause, self._seconds / 3))
-            group.create_task(self._repeat(self._look_and_pause, _CANCEL_LOOK))
+            group.create_task(self._repeat(self.look_for_cancels, _CANCEL_LOOK))
             group.create_task(self._repeat(self._fence, self._fence_pause))
 
     async def beat(self) -> bool:
@@ -141,12 +141,12 @@ class Heartbeat:
             logger.warning("leases not renewed: %s", trouble)
         return None
 
-    async def _repeat(self, step: Callable[[], Awaitable[float]], pause: float) -> None:
-        """Take the step for ever, each after the pause that the one before returned; no error ends it."""
+    async def _repeat(self, step: Callable[[], Awaitable[float | None]], pause: float) -> None:
+        """Take the step for ever, each after a pause; a step may return another pause. No error ends it."""
         while True:
             await self._clock.sleep(pause)
             try:
-                pause = await step()
+                pause = await step() or pause
             except asyncio.CancelledError as error:
                 if not is_failure(error):
                     raise
@@ -158,11 +158,7 @@ class Heartbeat:
         renewed = await self.beat()
         return self._seconds / (3 if renewed else 12)
 
-    async def _look_and_pause(self) -> float:
-        await self.look_for_cancels()
-        return _CANCEL_LOOK
-
-    async def _fence(self) -> float:
+    async def _fence(self) -> None:
         """Stop what could not be renewed. Asks nobody, so that nothing can hold it up.
 
         After a pause of the whole process the beat, which is due as well, gets the time that is left to renew.
@@ -170,7 +166,6 @@ class Heartbeat:
         woke_late = self._clock.monotonic() - self._fenced_at > 2 * self._fence_pause
         self._fenced_at = self._clock.monotonic()
         self._stop_what_ends_within(self._fence_pause if woke_late else self._seconds * _MARGIN)
-        return self._fence_pause
 
     @staticmethod
     def _is_ours(attempt: RunningAttempt, now: float) -> bool:
