@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 
 from taskframework import failpoint
@@ -60,8 +60,12 @@ class IdempotentInserts:
                 wanted.setdefault(task.task_id, task)
         stored = dict(zip(wanted, await self._store.insert(list(wanted.values())), strict=True))
         await self._correct([key for key in keys.values() if isinstance(key, _Key)], stored)
-        replies = [_reply(task, stored[task.task_id]) if isinstance(task, Task) else task for task in named]
-        return _new_once(replies)
+        return [
+            _reply(task, stored[task.task_id], is_first=wanted[task.task_id] is task)
+            if isinstance(task, Task)
+            else task
+            for task in named
+        ]
 
     async def _keys(self, tasks: Iterable[Task]) -> Mapping[str, _Key | StoreError]:
         """The records of the keys of these tasks, by id; a new one names the first task with its key."""
@@ -125,20 +129,10 @@ def _named(task: Task, keys: Mapping[str, _Key | StoreError]) -> Task | Exceptio
     return task.evolve(task_id=task_id, correlation_id=correlation_id)
 
 
-def _reply(task: Task, stored: Inserted | Exception) -> Inserted | Exception:
-    if isinstance(stored, Exception) or stored.task.parameters_hash == task.parameters_hash:
+def _reply(task: Task, stored: Inserted | Exception, *, is_first: bool) -> Inserted | Exception:
+    """What one of several requests for one task hears; only the first made it."""
+    if isinstance(stored, Exception):
         return stored
-    return IdempotencyConflictError(task.idempotency_key or "", stored.task.task_id)
-
-
-def _new_once(replies: Sequence[Inserted | Exception]) -> Sequence[Inserted | Exception]:
-    """Of several requests for one task only the first made it."""
-    told: set[str] = set()
-    each: list[Inserted | Exception] = []
-    for reply in replies:
-        if isinstance(reply, Inserted):
-            each.append(replace(reply, is_new=reply.is_new and reply.task.task_id not in told))
-            told.add(reply.task.task_id)
-        else:
-            each.append(reply)
-    return each
+    if stored.task.parameters_hash != task.parameters_hash:
+        return IdempotencyConflictError(task.idempotency_key or "", stored.task.task_id)
+    return Inserted(stored.task, stored.is_new and is_first)

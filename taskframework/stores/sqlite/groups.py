@@ -35,11 +35,6 @@ class Insert:
     row: Stored
     columns: tuple[Value, ...]
 
-    @classmethod
-    def of(cls, task: Task) -> Insert:
-        row = new_row(task)
-        return cls(row, (*row.fixed(), *row.moving()))
-
 
 @dataclass(frozen=True, slots=True)
 class Inserts:
@@ -125,7 +120,8 @@ class GroupWriter:
 
 def _encoded(task: Task) -> Insert | Exception:
     try:
-        return Insert.of(task)
+        row = new_row(task)
+        return Insert(row, (*row.fixed(), *row.moving()))
     except Exception as error:
         return error
 
