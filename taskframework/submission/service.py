@@ -167,12 +167,11 @@ class TaskSubmissionService:
         now = self._store.now()
         not_before = accepted_times(options, now)
         task_id = new_task_id()
-        defaults = {
+        fields = {
             "priority": lane_of(kind.priority),
             "max_attempts": self._max_attempts if kind.max_attempts is None else kind.max_attempts,
             "correlation_id": task_id,
-        }
-        given = {
+            **options,
             "task_id": task_id,
             "task_type": kind.task_type,
             "user_id": accepted_name(request.user_id, "user_id"),
@@ -182,8 +181,9 @@ class TaskSubmissionService:
             "not_before": not_before,
             "created_at": now,
             "updated_at": now,
+            **first_state(not_before, now, self._dispatch_after),
         }
-        return Task.new(**{**defaults, **options, **given, **first_state(not_before, now, self._dispatch_after)})
+        return Task.new(**fields)
 
 
 def _names_in(requests: Iterable[SubmitRequest]) -> set[str]:
