@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import compress
-from operator import attrgetter, is_not
+from operator import is_not
 from typing import Any, NamedTuple, cast
 
 import orjson
@@ -48,8 +48,7 @@ _NESTED = frozenset({*SHAPE.records, *SHAPE.lists, *SHAPE.user_values}) - {"para
 #: The other fields of a document: the record has all of them.
 _PLAIN = {"_id"} | set(SHAPE.names) - _NESTED
 
-_user_values = attrgetter(*SHAPE.user_values)
-_NO_VALUES = (None,) * len(SHAPE.user_values)
+_NO_VALUES = dict.fromkeys(SHAPE.user_values)
 _NO_PARENT = (None,) * 4
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -96,14 +95,13 @@ class Stored(NamedTuple):
 
     def bare(self) -> Stored:
         """The same without the values of its user: somebody has them who could change them in place."""
-        if _user_values(self.task) == _NO_VALUES:
-            return self
-        return self._replace(task=self.task.evolve(**dict.fromkeys(SHAPE.user_values)))
+        return Stored(self.task.evolve(**_NO_VALUES), self.forms, self.parameters)
 
     def whole(self) -> Stored:
         """What `bare` was made of, with fresh values of its user."""
         values = {name: value_of(self.forms.get(name)) for name in SHAPE.user_values}
-        return self._replace(task=self.task.evolve(**{**values, "parameters": orjson.loads(self.parameters)}))
+        task = self.task.evolve(**{**values, "parameters": orjson.loads(self.parameters)})
+        return Stored(task, self.forms, self.parameters)
 
     def document(self) -> dict[str, Any]:
         """What the file has besides the parameters."""
