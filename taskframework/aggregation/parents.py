@@ -45,6 +45,8 @@ class _Reported:
 
     #: The generation in which each of them ended.
     ended: dict[str, int] = field(default_factory=dict)
+    #: Somebody asked for a count although nothing was heard.
+    is_asked: bool = False
     #: How many had not ended by the last count; None: not counted yet.
     missing: int | None = None
     #: Set when, as far as this process knows, the last one has ended: then nobody waits for the end of the pause.
@@ -76,7 +78,9 @@ class SubtaskReporter:
 
     def look_at(self, parent_id: str) -> None:
         """Count the sub-tasks of a parent soon, although nothing was heard of them."""
-        self._parent(parent_id)
+        reported = self._parent(parent_id)
+        reported.is_asked = True
+        reported.is_last.set()
 
     async def finished(self) -> None:
         """Wait until what was heard is reported, or left to the repair; pauses end at once."""
@@ -95,11 +99,11 @@ class SubtaskReporter:
         try:
             while True:
                 began = self._clock.monotonic()
-                ended, reported.ended = reported.ended, {}
+                ended, reported.ended, reported.is_asked = reported.ended, {}, False
                 reported.is_last.clear()
                 reported.missing = await self._report(parent_id, ended)
                 await self._pause(reported, self._clock.monotonic() - began)
-                if not reported.ended:
+                if not (reported.ended or reported.is_asked):
                     return
         except StoreError as error:
             logger.info("sub-tasks of task %s are left to the repair: %s", parent_id, error.message)

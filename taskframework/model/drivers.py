@@ -51,9 +51,10 @@ class Driver:
 
     def time_of(self, task: Task) -> datetime | None:
         """When this driver is due for a task; None if it does not drive it."""
-        if task.status not in self._statuses or (self.unless and getattr(task, self.unless) is not None):
+        time = self._time_in(task)  # first, since most drivers have none for most tasks
+        if time is None or task.status not in self.statuses or (self.unless and getattr(task, self.unless) is not None):
             return None
-        return self._time_in(task)
+        return time
 
     def is_due(self, task: Task, now: datetime, grace: timedelta = timedelta(0)) -> bool:
         """Whether the time passed more than `grace` ago, and the other time as well, if there is one."""
@@ -63,27 +64,18 @@ class Driver:
 
     def is_missing(self, task: Task) -> bool:
         """Whether the task needs this time and is without it."""
-        if task.status not in self._needed_in or self._time_in(task) is not None:
+        if task.status not in self.needed_in or self._time_in(task) is not None:
             return False
         if self.needed_while_below is None:
             return True
         number, goal = self.needed_while_below
         return bool(getattr(task, number) < getattr(task, goal))
 
-    # SQLite asks the next three with each write: hence a getter that is made once, and tuples, since looking through
-    # a few statuses is quicker than the hash of one.
+    # Made once: SQLite asks for all times with each write.
     @cached_property
     def _time_in(self) -> Callable[[Task], datetime | None]:
         record, _, field = self.field.rpartition(".")
         return (lambda task: getattr(getattr(task, record), field, None)) if record else attrgetter(field)
-
-    @cached_property
-    def _statuses(self) -> tuple[TaskStatus, ...]:
-        return tuple(self.statuses)
-
-    @cached_property
-    def _needed_in(self) -> tuple[TaskStatus, ...]:
-        return tuple(self.needed_in)
 
 
 #: The sweeper sends a message for the task.
