@@ -90,8 +90,8 @@ def claim_of(task: Task) -> Claim:
     return Claim(task.task_id, task.dispatch_epoch, new_claim_id(), "worker-1", MINUTE)
 
 
-async def claimed(store: MongoStore, count: int) -> list[Fence]:
-    tasks = [new_task(now=store.now() - SECOND) for _ in range(count)]
+async def claimed(store: MongoStore, count: int, **fields: Any) -> list[Fence]:
+    tasks = [new_task(now=store.now() - SECOND, **fields) for _ in range(count)]
     await asyncio.gather(*(insert_one(store, task) for task in tasks))
     running = await asyncio.gather(*(store.apply(claim_of(task)) for task in tasks))
     return [Fence(task.task_id, task.fencing_token, task.lease.claim_id) for task in running if task and task.lease]

@@ -13,10 +13,18 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pymongo import MongoClient
 
-from taskframework.model.marks import MarkDispatched, MarkPublished, PostponeRelay, RenewLease, ReserveDispatch
+from taskframework.model.marks import (
+    MarkDispatched,
+    MarkPublished,
+    MarkReported,
+    PostponeRelay,
+    RenewLease,
+    ReserveDispatch,
+)
 from taskframework.model.status import TaskStatus
-from taskframework.model.task import CancelRequest, HistoryEntry, Lease, Task, TaskError
+from taskframework.model.task import CancelRequest, HistoryEntry, Lease, Signal, Subtasks, Task, TaskError
 from taskframework.model.transitions import Claim, Complete, Fail, Fence
+from taskframework.model.waiting import Wait
 from taskframework.stores.mongo.documents import document_of, task_of
 from taskframework.stores.mongo.transitions import JOINT, write_of
 from taskframework.testing.factories import new_task
@@ -85,7 +93,16 @@ def tasks(draw: st.DrawFn, usual: Sequence[TaskStatus]) -> Task:
         published_sequence=draw(st.integers(0, sequence)),
         publish_at=draw(st.sampled_from([None, now])),
         result=draw(VALUES),
+        generation=draw(st.integers(0, 1)),
+        report_at=draw(st.sampled_from([None, now])),
+        subtasks=draw(st.none() | ROUNDS),
+        signals=draw(st.lists(SIGNALS, max_size=2).map(tuple)),
     )
+
+
+SIGNAL_NAMES = st.sampled_from(["approved", "$approved"])
+SIGNALS = st.builds(Signal, TEXTS, SIGNAL_NAMES, st.just(_START), VALUES, st.booleans())
+ROUNDS = st.builds(Subtasks, st.sampled_from([None, 0, 3]), VALUES, st.sampled_from([0, 3]), round=st.integers(1, 2))
 
 
 FENCES = st.builds(Fence, st.just(""), st.integers(1, 2), CLAIM_IDS)
@@ -101,8 +118,10 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     RenewLease: st.builds(RenewLease, FENCES, DELAYS),
     MarkPublished: st.builds(MarkPublished, st.just(""), st.integers(0, 102)),
     PostponeRelay: st.builds(PostponeRelay, st.just(""), DELAYS),
+    Wait: st.builds(Wait, FENCES, TEXTS, st.none() | ROUNDS, st.none() | SIGNAL_NAMES, st.none() | DELAYS, VALUES),
+    MarkReported: st.builds(MarkReported, st.just(""), st.integers(0, 1)),
 }
-_USUAL = {kind: [TaskStatus.RUNNING] for kind in (Complete, Fail, RenewLease)}
+_USUAL = {kind: [TaskStatus.RUNNING] for kind in (Complete, Fail, RenewLease, Wait)}
 
 
 @st.composite
@@ -114,7 +133,7 @@ def groups(draw: st.DrawFn) -> list[tuple[Task, Any]]:
 
 def about(request: Any, task_id: str) -> Any:
     """The request, of the task with this id. No two tasks ever have a claim in common."""
-    if isinstance(request, Complete | Fail | RenewLease):
+    if isinstance(request, Complete | Fail | RenewLease | Wait):
         fence = replace(request.fence, task_id=task_id, claim_id=_claim_of(request.fence.claim_id, task_id))
         return replace(request, fence=fence)
     return replace(request, task_id=task_id)
@@ -189,6 +208,8 @@ HELD = Fence("", 1, "claim-1")
 @example([(TWO, Complete(HELD, "w", 0.0)), (TWO, Complete(HELD, "w", -0.0))])
 @example([(TWO, Complete(HELD, "w", 1)), (TWO, Complete(HELD, "w", True)), (TWO, Complete(HELD, "w", 1.0))])
 @example([(TWO, Complete(HELD, "w", [True])), (TWO, Complete(HELD, "w", [1]))])
+@example([(TWO, Wait(HELD, "w", Subtasks(n, n), "$a", HOUR, value)) for n, value in enumerate((0.0, -0.0, 1, True))])
+@example([(TWO, Wait(HELD, "w", None, None, None, 1)), (TWO, Wait(HELD, "w", Subtasks(1, {"$a": 1}), None, None, 1))])
 @example([(TWO, Complete(HELD, "w", value)) for value in ODD[-len(IDS) :]])
 @example([(TWO, Complete(HELD, "w", {"$literal": 1})), (TWO, Complete(HELD, "w", {"$literal": 1}))])
 @example([(TWO, Complete(HELD, "$status", None)), (TWO, Complete(Fence("", 2, "claim-1"), "$status", None))])

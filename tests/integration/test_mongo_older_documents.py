@@ -1,0 +1,50 @@
+"""Documents of a release that knew of no sub-tasks and no signals: every move makes of them what its rule says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from taskframework.model.interventions import Cancel, Replay
+from taskframework.model.marks import MarkReported
+from taskframework.model.scope import EVERYONE
+from taskframework.model.status import TaskStatus
+from taskframework.model.task import Subtasks
+from taskframework.model.transitions import Complete, Fail, Fence, Release
+from taskframework.model.waiting import Reopen, SendSignal, Wait, Wake
+from taskframework.testing.conformance.store_suite import HOUR, MINUTE, Request, an_error, asked, put, put_running
+from tests.integration.test_mongo import client, opened
+
+_NEW_FIELDS = (
+    *("report_at", "cascade_at", "check_at", "subtasks", "spawn_at", "stage"),
+    *("waits_for", "signals", "woken_by"),
+)
+_NO_TIME = timedelta(0)
+_REQUESTS: dict[str, Callable[[Fence], Request]] = {
+    "complete": lambda fence: Complete(fence, "worker-1", None),
+    "fail": lambda fence: Fail(fence, "worker-1", an_error(), True, _NO_TIME),
+    "fail for good": lambda fence: Fail(fence, "worker-1", an_error(), False, _NO_TIME),
+    "release": lambda fence: Release(fence, "worker-1"),
+    "cancel": lambda fence: Cancel(fence.task_id, EVERYONE, "operator", None),
+    "replay": lambda fence: Replay(fence.task_id, EVERYONE, "operator", HOUR),
+    "reopen": lambda fence: Reopen(fence.task_id, EVERYONE, "operator"),
+    "wait for sub-tasks": lambda fence: Wait(fence, "worker-1", Subtasks(2, [1]), None, None, None),
+    "wait for a signal": lambda fence: Wait(fence, "worker-1", None, "approved", MINUTE, None),
+    "signal": lambda fence: SendSignal(fence.task_id, EVERYONE, "key", "approved", 1),
+    "wake": lambda fence: Wake(fence.task_id),
+    "reported": lambda fence: MarkReported(fence.task_id, 0),
+}
+
+
+@pytest.mark.parametrize("name", _REQUESTS)
+async def test_what_an_older_document_lacks_is_as_if_it_were_empty(mongo_url: str, name: str) -> None:
+    async with opened(mongo_url) as store, client(mongo_url) as tasks:
+        _, running = await put_running(store)
+        others = [await put(store, status=status) for status in (TaskStatus.QUEUED, TaskStatus.FAILED)]
+        fences = [running, *(Fence(task.task_id, 1, "no claim") for task in others)]
+        await asyncio.to_thread(tasks.update_many, {}, {"$unset": dict.fromkeys(_NEW_FIELDS, "")})
+        for fence in fences:
+            await asked(store, _REQUESTS[name](fence))
