@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import timedelta
 
 import pytest
 
 from taskframework.bus import EventBus
 from taskframework.clock import SystemClock
-from taskframework.model.events import TaskRetryingEvent
+from taskframework.model.events import TaskCompletedEvent, TaskRetryingEvent, TaskWaitingEvent
 from taskframework.model.outcome import describe
+from taskframework.model.status import TaskStatus
+from taskframework.model.subtasks import Counts
+from taskframework.model.task import Subtasks
 from taskframework.model.transitions import Claim, Fail, Fence
+from taskframework.model.waiting import CountSubtasks, Wait
 from taskframework.observability import task_log
+from taskframework.observability.metrics import Metrics
 from taskframework.testing.factories import new_task
 
 NOW, SECOND = SystemClock().now(), timedelta(seconds=1)
@@ -35,3 +41,46 @@ async def test_a_task_that_is_further_on_is_told_of_as_it_was(caplog: pytest.Log
     assert vars(in_time)["duration"] == 1
     assert "duration" not in vars(late), "when that attempt began is not known any more"
     assert late.getMessage().endswith("RuntimeError: on one line and another")
+
+
+@pytest.mark.parametrize(
+    ("planned", "signal", "said"),
+    [
+        (1, None, "waits for 1 sub-task in attempt 1"),
+        (1500, None, "waits for 1,500 sub-tasks in attempt 1"),
+        (None, "approved", "waits for the signal 'approved' in attempt 1"),
+        (2, "approved", "waits for 2 sub-tasks or the signal 'approved' in attempt 1"),
+    ],
+)
+async def test_a_task_that_waits_is_told_of_as_one_that_is_completed(
+    caplog: pytest.LogCaptureFixture, planned: int | None, signal: str | None, said: str
+) -> None:
+    task = new_task(now=NOW)
+    running = Claim(task.task_id, 1, "first", "worker", 9 * SECOND).apply(task, NOW)
+    assert running is not None
+    subtasks = None if planned is None else Subtasks(planned, [])
+    waiting = Wait(Fence(task.task_id, 1, "first"), "worker", subtasks, signal, None, None).apply(running, NOW + SECOND)
+    assert waiting is not None
+    bus, metrics = EventBus(), Metrics()
+    task_log.listen(bus)
+    metrics.listen(bus)
+    with caplog.at_level(logging.DEBUG, "taskframework"):
+        await bus.publish(TaskWaitingEvent(waiting))
+    [line] = [record for record in caplog.records if record.name == "taskframework.observability.task_log"]
+    assert line.levelno == logging.DEBUG
+    assert f"{said} of 5 after 1.000 s" in line.getMessage()
+    assert (vars(line)["status"], vars(line)["attempt"]) == ("WAITING", 1)
+    shown = metrics.exposition().decode()
+    assert f'tasks_execution_seconds_count{{status="WAITING",task_type="{task.task_type}"}} 1.0' in shown
+
+
+async def test_a_parent_that_ends_by_a_count_ends_no_attempt() -> None:
+    """The time that it waited would count as time of execution."""
+    parent = new_task(now=NOW, status=TaskStatus.WAITING, started_at=NOW, subtasks=Subtasks(1, None))
+    ended = CountSubtasks.of(parent, Counts(1)).apply(parent, NOW + 9 * SECOND)
+    assert ended is not None
+    assert ended.status is TaskStatus.COMPLETED
+    bus, metrics = EventBus(), Metrics()
+    metrics.listen(bus)
+    await bus.publish(TaskCompletedEvent(ended))
+    assert "tasks_execution_seconds_count" not in metrics.exposition().decode()
