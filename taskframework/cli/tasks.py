@@ -44,7 +44,7 @@ Status = Annotated[
 ]
 TypeName = Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Only tasks of this type.")]
 After = Annotated[
-    int,
+    int | None,
     typer.Option(
         "--after", parser=whole_number(), metavar="SLOT", help="Only those behind this one.", show_default=False
     ),
@@ -114,12 +114,13 @@ async def subtasks(
     task_id: TaskId,
     status: Status = None,
     limit: Limit = 20,
-    after: After = -1,
+    after: After = None,
     as_json: Json = False,
 ) -> None:
     """List the sub-tasks of a task, in the order in which it planned them."""
     operations = framework.services.tasks
-    found = await operations.subtasks(task_id, EVERYONE, limit=limit, status=status, after_slot=after)
+    after_slot = -1 if after is None else after
+    found = await operations.subtasks(task_id, EVERYONE, limit=limit, status=status, after_slot=after_slot)
     if as_json:
         print_json({"items": [public_view(task) for task in found]})
         return
