@@ -110,6 +110,8 @@ class Problem:
     hint: str
     fields: Sequence[Mapping[str, str]] = ()
     headers: Mapping[str, str] = field(default_factory=dict)
+    #: Further members of the document: the task that is in the way.
+    task: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def status(self) -> int:
@@ -125,6 +127,7 @@ class Problem:
             "detail": self.detail,
             "code": self.code,
             "hint": self.hint,
+            **self.task,
         }
         if instance is not None:
             document["instance"] = instance
@@ -138,7 +141,9 @@ def describe(error: Exception) -> Problem:
     if isinstance(error, RequestRefusedError):
         return Problem(error.code, error.message, error.hint, error.fields, _HEADERS.get(CODES[error.code][0], {}))
     if isinstance(error, SubmissionError):
-        return Problem(error.code if error.code in CODES else "invalid_task", error.message, error.hint, _fields(error))
+        code = error.code if error.code in CODES else "invalid_task"
+        task = {"task_id": error.task_id} if isinstance(error, IdempotencyConflictError) else {}
+        return Problem(code, error.message, error.hint, _fields(error), task=task)
     if isinstance(error, TaskNotFoundError):
         return Problem("task_not_found", error.message, error.hint)
     if isinstance(error, TaskUnreadableError):
@@ -148,7 +153,8 @@ def describe(error: Exception) -> Problem:
     if isinstance(error, SignalsFullError):
         return Problem("too_many_signals", error.message, error.hint)
     if isinstance(error, TransitionRefusedError):
-        return Problem("transition_refused", error.message, error.hint)
+        task = {"task_id": error.task_id, "task_status": error.status}
+        return Problem("transition_refused", error.message, error.hint, task=task)
     if isinstance(error, StoreOnlyError):
         return Problem("not_running", error.message, error.hint)
     if isinstance(error, NotRunningError):

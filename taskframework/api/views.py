@@ -40,6 +40,8 @@ class ProblemView(BaseModel):
     hint: str = Field(description="What to do next")
     instance: str | None = Field(default=None, description="Path of the request")
     errors: list[FieldProblem] | None = Field(default=None, description="The wrong fields")
+    task_id: str | None = Field(default=None, description="The task that is in the way, if one is")
+    task_status: ReachableStatus | None = Field(default=None, description="The status of that task that refuses it")
 
 
 class TaskErrorView(BaseModel):

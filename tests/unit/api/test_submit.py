@@ -58,6 +58,7 @@ async def test_the_same_key_for_something_else_is_a_conflict(api: Api) -> None:
     first = await api.submit(idempotency_key="k")
     answer = await api.post(TASKS, json={**COUNT_WORDS, "parameters": {"text": "other"}, "idempotency_key": "k"})
     problem = problem_of(answer, 409, "idempotency_conflict")
+    assert problem["task_id"] == first["task_id"]
     assert first["task_id"] in problem["detail"]
 
 

@@ -84,6 +84,7 @@ async def test_a_waiting_task_is_cancelled_at_once(api: Api) -> None:
     assert answer.json()["history"][-1]["data"] == {"by": "anonymous", "reason": "not needed"}
 
     problem = problem_of(await api.post(f"{TASKS}/{task['task_id']}/cancel"), 409, "transition_refused")
+    assert (problem["task_id"], problem["task_status"]) == (task["task_id"], "CANCELLED")
     assert "CANCELLED" in problem["detail"]
 
 
