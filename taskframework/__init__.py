@@ -8,6 +8,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for type checkers and editors; `_PUBLIC` is the same for Python, and a test compares them
+    from taskframework.client.asynchronous import TaskClient as TaskClient
+    from taskframework.client.blocking import SyncTaskClient as SyncTaskClient
+    from taskframework.errors import ApiError as ApiError
+    from taskframework.errors import ApiUnavailableError as ApiUnavailableError
     from taskframework.errors import BrokerUnavailableError as BrokerUnavailableError
     from taskframework.errors import ConfigurationError as ConfigurationError
     from taskframework.errors import IdempotencyConflictError as IdempotencyConflictError
@@ -49,9 +53,12 @@ if TYPE_CHECKING:  # for type checkers and editors; `_PUBLIC` is the same for Py
 
 #: The public names by the module below this package where each is.
 _PUBLIC = {
+    "client.asynchronous": "TaskClient",
+    "client.blocking": "SyncTaskClient",
     "errors": (
-        "BrokerUnavailableError ConfigurationError IdempotencyConflictError InvalidParametersError InvalidRequestError "
-        "NonRetryableError NotRunningError RegistrationError ResultTimeoutError RetryableError "
+        "ApiError ApiUnavailableError BrokerUnavailableError ConfigurationError IdempotencyConflictError "
+        "InvalidParametersError InvalidRequestError NonRetryableError NotRunningError RegistrationError "
+        "ResultTimeoutError RetryableError "
         "StoreUnavailableError SubmissionError TaskFailedError TaskNotFoundError TaskframeworkError "
         "TransitionRefusedError UnknownTaskTypeError ValueNotStorableError"
     ),

@@ -14,13 +14,14 @@ A class docstring is the message an instance has when none is given; `hint` says
     ├── NotRunningError ── StoreOnlyError          asked for what is not open in this process
     ├── MessageUnreadableError
     ├── StoreError ── StoreUnavailableError, StoreMisconfiguredError, TaskUnreadableError
-    └── BrokerError ── BrokerUnavailableError, PublishRefusedError, TopologyMismatchError
+    ├── BrokerError ── BrokerUnavailableError, PublishRefusedError, TopologyMismatchError
+    └── ApiError ── ApiUnavailableError            raised to who asks over HTTP
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -293,6 +294,39 @@ class StoreUnavailableError(StoreError):
 
 class StoreMisconfiguredError(StoreError):
     """The store is set up in a way that cannot keep the promises."""
+
+
+class ApiError(TaskframeworkError):
+    """The HTTP interface refused the request."""
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        hint: str | None = None,
+        status: int | None = None,
+        code: str | None = None,
+        fields: Sequence[Mapping[str, str]] = (),
+    ) -> None:
+        """Tell of an answer.
+
+        Args:
+            message: what is wrong.
+            hint: what to do about it.
+            status: of the HTTP answer; None where there was none.
+            code: the problem's stable name for programs; None where the answer was no problem document.
+            fields: the wrong fields, each `{field, message}`.
+        """
+        super().__init__(message, hint=hint)
+        self.status = status
+        self.code = code
+        self.fields = fields
+
+
+class ApiUnavailableError(ApiError):
+    """The HTTP interface cannot be reached, or cannot serve now."""
+
+    hint = "Check that `taskframework api` or `dev` runs there and that the address is right."
 
 
 class BrokerError(TaskframeworkError):

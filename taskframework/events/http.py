@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 PATH = "/api/v1/events"
 #: Seconds without a byte after which the connection is given up. The interface sends a heartbeat every 10 seconds.
-_LONGEST_SILENCE = 30.0
+LONGEST_SILENCE = 30.0
 #: Seconds until a failed connection, or a failed handing over of an event, is tried again.
 _PAUSE = 1.0
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -28,6 +28,31 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 class EventsUnavailableError(BrokerUnavailableError):
     """Nobody answers at the address of the events."""
+
+
+def is_near(url: str) -> bool:
+    """Whether an address is on this machine itself: no proxy in the environment is meant for it."""
+    import httpx
+
+    return httpx.URL(url).host in _LOOPBACK
+
+
+def require_events(response: httpx.Response) -> None:
+    """See that an answer is a stream of events.
+
+    Raises:
+        SSEError: if it is something else.
+    """
+    from httpx_sse import SSEError
+
+    kind = response.headers.get("content-type", "without a type")
+    if not kind.startswith("text/event-stream"):
+        raise SSEError(f"the answer is {kind}, not a stream of events")
+
+
+def is_heartbeat(sent: ServerSentEvent) -> bool:
+    """Whether nothing was told: httpx-sse makes an event of every blank line once there was an id."""
+    return not sent.data
 
 
 class HttpEvents:
@@ -59,9 +84,8 @@ class HttpEvents:
         import httpx
 
         try:
-            # A proxy in the environment is not meant for this machine itself.
-            is_near = httpx.URL(self.url).host in _LOOPBACK
-            self._client = httpx.AsyncClient(timeout=httpx.Timeout(5.0, read=_LONGEST_SILENCE), trust_env=not is_near)
+            timeout = httpx.Timeout(5.0, read=LONGEST_SILENCE)
+            self._client = httpx.AsyncClient(timeout=timeout, trust_env=not is_near(self.url))
             async with self._connection(is_first=True):
                 pass
         except (httpx.HTTPError, httpx.InvalidURL) as error:
@@ -90,16 +114,14 @@ class HttpEvents:
     @contextlib.asynccontextmanager
     async def _connection(self, *, is_first: bool) -> AsyncGenerator[EventSource, None]:
         """The open stream."""
-        from httpx_sse import SSEError, aconnect_sse
+        from httpx_sse import aconnect_sse
 
         assert self._client is not None, "it was opened"
         # Events are not repeated. The header, with any value, makes the interface tell that some may be missing.
         headers = {} if is_first else {"Last-Event-ID": "again"}
         async with aconnect_sse(self._client, "GET", self.url + PATH, headers=headers) as source:
             source.response.raise_for_status()
-            kind = source.response.headers.get("content-type", "without a type")
-            if not kind.startswith("text/event-stream"):
-                raise SSEError(f"the answer is {kind}, not a stream of events")
+            require_events(source.response)
             yield source
 
     async def _listen(self, on_message: OnExternalMessage) -> None:
@@ -120,7 +142,7 @@ class HttpEvents:
     async def _take(self, sent: ServerSentEvent, on_message: OnExternalMessage) -> None:
         if sent.event == "resync":
             self.tell(f"Listening to {self.url}; events may have been missed in between.")
-        elif sent.data:  # not a heartbeat: httpx-sse makes an event of every blank line once there was an id
+        elif not is_heartbeat(sent):
             await _hand_over(ExternalMessage(sent.data.encode(), SINGLE, {}), on_message)
 
 

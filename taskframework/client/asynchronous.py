@@ -1,0 +1,62 @@
+"""The client for asyncio."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from types import TracebackType
+from typing import Self
+
+import httpx
+
+from taskframework.client.connection import ApiConnection, address_of
+from taskframework.client.tasks import TaskCalls
+from taskframework.client.wire import AsyncWire
+
+#: What a client takes if nothing is said: seconds for an answer, and seconds in which a call is repeated.
+TIMEOUT, PATIENCE = 10.0, 30.0
+
+
+class TaskClient(TaskCalls):
+    """An installation's HTTP interface, for programs that are not part of it::
+
+        async with TaskClient("http://localhost:8000") as client:
+            task = await client.submit("count-words", {"text": "one two three"})
+            print(await client.wait(task.task_id, timeout=30))
+
+    A call is repeated when the connection fails or the interface asks for it (429, 503), where that does no harm.
+    Errors are those of the framework: `TaskNotFoundError`, `SubmissionError` and so on, and `ApiError` for the rest.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout: timedelta | float = TIMEOUT,
+        patience: timedelta | float = PATIENCE,
+        http: httpx.AsyncClient | None = None,
+    ) -> None:
+        """Prepare to ask; no connection is made yet.
+
+        Args:
+            url: address of an `api` or `dev`, with the path it is mounted at, if any.
+            timeout: longest time to connect, and to wait for the next piece of an answer, in seconds or as a timedelta.
+            patience: how long a call is repeated, in seconds or as a timedelta; zero asks once.
+            http: a client of your own, for certificates, proxies or headers; closing it is yours too.
+
+        Raises:
+            ConfigurationError: if the URL is none.
+        """
+        address = address_of(url)
+        super().__init__(ApiConnection(address, AsyncWire(address, http), timeout=timeout, patience=patience))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._api.wire.close()

@@ -1,0 +1,91 @@
+"""The client for programs without asyncio: the same calls, which block."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+
+import httpx
+
+from taskframework.client.asynchronous import PATIENCE, TIMEOUT
+from taskframework.client.connection import ApiConnection, address_of
+from taskframework.client.tasks import TaskCalls
+from taskframework.client.wire import BlockingWire, done, each
+
+Arguments = ParamSpec("Arguments")
+Value = TypeVar("Value")
+
+
+def blocking(
+    call: Callable[Concatenate[TaskCalls, Arguments], Coroutine[Any, Any, Value]],
+) -> Callable[Concatenate[SyncTaskClient, Arguments], Value]:
+    """The same call, which returns when it is done."""
+
+    @functools.wraps(call)
+    def blocks(self: SyncTaskClient, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Value:
+        return done(call(self._calls, *args, **kwargs))
+
+    return blocks
+
+
+def iterating(
+    call: Callable[Concatenate[TaskCalls, Arguments], AsyncGenerator[Value, None]],
+) -> Callable[Concatenate[SyncTaskClient, Arguments], Generator[Value, None, None]]:
+    """The same call, whose values come by a plain `for`."""
+
+    @functools.wraps(call)
+    def iterates(
+        self: SyncTaskClient, /, *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Generator[Value, None, None]:
+        yield from each(call(self._calls, *args, **kwargs))
+
+    return iterates
+
+
+class SyncTaskClient:
+    """`TaskClient` for programs without asyncio::
+
+        with SyncTaskClient("http://localhost:8000") as client:
+            task = client.submit("count-words", {"text": "one two three"})
+            print(client.wait(task.task_id, timeout=30))
+
+    Several threads may share one.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout: timedelta | float = TIMEOUT,
+        patience: timedelta | float = PATIENCE,
+        http: httpx.Client | None = None,
+    ) -> None:
+        """Prepare to ask, as a `TaskClient` does."""
+        address = address_of(url)
+        self._wire = BlockingWire(address, http)
+        self._calls = TaskCalls(ApiConnection(address, self._wire, timeout=timeout, patience=patience))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        done(self._wire.close())
+
+    submit = blocking(TaskCalls.submit)
+    submit_many = blocking(TaskCalls.submit_many)
+    get = blocking(TaskCalls.get)
+    list_tasks = iterating(TaskCalls.list_tasks)
+    cancel = blocking(TaskCalls.cancel)
+    retry = blocking(TaskCalls.retry)
+    wait = blocking(TaskCalls.wait)
+    finished = blocking(TaskCalls.finished)
+    stream = iterating(TaskCalls.stream)

@@ -1,0 +1,263 @@
+"""Asking the HTTP interface: one call, again where that is safe, and the answer or a typed error."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from types import MappingProxyType
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+from pydantic_core import PydanticSerializationError, to_json
+from tenacity import AsyncRetrying, RetryCallState, wait_random_exponential
+
+from taskframework.client.answers import AnswerT, Page, read
+from taskframework.client.refusals import UNAVAILABLE, refusal
+from taskframework.client.wire import Body, Wire
+from taskframework.errors import ApiError, ApiUnavailableError, ConfigurationError, ValueNotStorableError
+
+_PREFIX = "/api/v1"
+_TOO_MANY_REQUESTS = 429
+JSON = MappingProxyType({"Content-Type": "application/json"})
+#: Failures that happened before the interface heard anything.
+_UNHEARD = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+#: Failures that no repetition mends.
+_OURS = (httpx.UnsupportedProtocol, httpx.LocalProtocolError)
+_GROWING = wait_random_exponential(multiplier=0.1, max=5)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request.
+
+    Attributes:
+        path: below the prefix.
+        about: what it is about, for the errors.
+        is_repeatable: whether a second one changes nothing that the first did not. Another is repeated only where the
+            first was surely not heard.
+    """
+
+    method: str
+    path: str
+    query: Mapping[str, Any] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: Body = None
+    about: Mapping[str, Any] = field(default_factory=dict)
+    is_repeatable: bool = True
+
+
+def json_call(method: str, path: str, content: Any, **more: Any) -> Call:
+    """A call with a JSON body; parameters may have whatever pydantic knows to write.
+
+    Raises:
+        ValueNotStorableError: if it cannot be written as JSON.
+    """
+    return Call(method, path, body=as_json(content), headers={**JSON, **more.pop("headers", {})}, **more)
+
+
+def as_json(content: Any, what: str = "request") -> bytes:
+    """A value as JSON.
+
+    Args:
+        content: the value.
+        what: its name in the error.
+
+    Raises:
+        ValueNotStorableError: if it is none. NaN is left to the interface, which refuses it.
+    """
+    try:
+        return to_json(content, inf_nan_mode="constants")
+    except (PydanticSerializationError, UnicodeError) as error:
+        raise ValueNotStorableError(what, str(error)) from None
+
+
+def in_seconds(time: timedelta | float) -> float:
+    return time.total_seconds() if isinstance(time, timedelta) else time
+
+
+def task_path(task_id: str) -> str:
+    """Where a task is, below the prefix."""
+    return f"/tasks/{quote(task_id, safe='')}"
+
+
+def new_key() -> str:
+    """An idempotency key that nobody else has."""
+    return f"client-{uuid.uuid4()}"
+
+
+def address_of(url: str) -> str:
+    """The address of an interface, with the path it is mounted at, if any.
+
+    Raises:
+        ConfigurationError: if it is none.
+    """
+    try:
+        if httpx.URL(url).scheme in ("http", "https") and httpx.URL(url).host:
+            return url.rstrip("/")
+    except httpx.InvalidURL:
+        pass
+    raise ConfigurationError(f"{url!r} is no address of an API.", hint="Give one such as http://localhost:8000.")
+
+
+class ApiConnection:
+    """The HTTP interface at one address."""
+
+    def __init__(self, url: str, wire: Wire, *, timeout: timedelta | float, patience: timedelta | float) -> None:
+        """Prepare to ask.
+
+        Args:
+            url: of the interface, as `address_of` gives it.
+            wire: how to speak HTTP.
+            timeout: longest time to connect, and to wait for the next piece of an answer, in seconds or as a timedelta.
+            patience: how long a call is repeated, in seconds or as a timedelta.
+        """
+        self.url = url
+        self.wire = wire
+        #: How many answers are being waited for or read as they come.
+        self.streams = 0
+        self._timeout = in_seconds(timeout)
+        self._patience = in_seconds(patience)
+
+    async def ask(self, call: Call, *, within: float = float("inf")) -> Any:
+        """Make a call, if need be several times.
+
+        Args:
+            call: the call.
+            within: seconds there are at the most.
+
+        Returns:
+            The JSON of the answer; None of one without content.
+
+        Raises:
+            TaskframeworkError: what was refused, and why.
+            ApiUnavailableError: if nobody answered, or asked for a later repetition until the end of the patience.
+        """
+        timeout = httpx.Timeout(min(self._timeout, within))
+        response = await self._repeated(call, timeout, min(self._patience, within))
+        if not response.is_success:
+            raise refusal(response, call.about)
+        try:
+            return response.json() if response.content else None
+        except ValueError:
+            raise ApiError(
+                f"{response.request.url} answered with something that is not JSON.",
+                hint="Is there another program at this address?",
+                status=response.status_code,
+            ) from None
+
+    async def pages(self, call: Call, kind: type[AnswerT]) -> AsyncGenerator[AnswerT, None]:
+        """The entries of a list, page after page."""
+        page = read(Page, await self.ask(call))
+        while True:
+            for item in page.items:
+                yield read(kind, item)
+            if page.next_cursor is None:
+                return
+            page = read(Page, await self.ask(replace(call, query={**call.query, "cursor": page.next_cursor})))
+
+    @asynccontextmanager
+    async def begun(
+        self, call: Call, *, silence: float, patience: float | None = None
+    ) -> AsyncGenerator[httpx.Response, None]:
+        """An answer that is read as it comes.
+
+        Args:
+            call: the call.
+            silence: longest time in seconds until the next piece of the answer.
+            patience: how long in seconds the call is repeated; None as long as others.
+
+        Raises:
+            TaskframeworkError: as `ask`. What ends a begun answer is httpx's own.
+        """
+        timeout = httpx.Timeout(min(self._timeout, silence), read=silence)
+        self.streams += 1
+        try:
+            response = await self._repeated(
+                call, timeout, self._patience if patience is None else patience, streams=True
+            )
+            try:
+                if not response.is_success:
+                    raise refusal(response, call.about)
+                yield response
+            finally:
+                await self.wire.end(response)
+        finally:
+            self.streams -= 1
+
+    async def _repeated(
+        self, call: Call, timeout: httpx.Timeout, patience: float, *, streams: bool = False
+    ) -> httpx.Response:
+        end = self.wire.now() + patience
+        retrying = AsyncRetrying(
+            retry=lambda state: _is_mended_by_another(state, call),
+            wait=_pause,
+            stop=lambda state: self.wire.now() + state.upcoming_sleep >= end,
+            sleep=self.wire.sleep,
+            retry_error_callback=_last_outcome,
+        )
+        try:
+            return await retrying(self._once, call, timeout, streams)
+        except httpx.HTTPError as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            if isinstance(error, _OURS):
+                raise ApiError(f"The request cannot be sent: {reason}.") from error
+            raise ApiUnavailableError(f"No answer from {self.url}: {reason}.") from error
+
+    async def _once(self, call: Call, timeout: httpx.Timeout, streams: bool) -> httpx.Response:
+        query = {name: value for name, value in call.query.items() if value is not None}
+        url = str(httpx.URL(f"{self.url}{_PREFIX}{call.path}", params=query or None))
+        response = await self.wire.send(
+            call.method, url, headers=call.headers, body=call.body, timeout=timeout, streams=streams
+        )
+        if streams and not response.is_success:
+            await self.wire.read(response)  # a refusal is short, and nobody else ends an answer that is not the last
+        return response
+
+
+class Calls:
+    """Calls of the interface at one address."""
+
+    def __init__(self, api: ApiConnection) -> None:
+        self._api = api
+
+
+def _is_mended_by_another(state: RetryCallState, call: Call) -> bool:
+    """Whether a repetition may bring what this attempt did not, and does no harm."""
+    assert state.outcome is not None, "it was attempted"
+    if not isinstance(call.body, bytes | None) and call.body.is_spent:
+        return False
+    error = state.outcome.exception()
+    if error is None:
+        status = state.outcome.result().status_code
+        return status == _TOO_MANY_REQUESTS or (status in UNAVAILABLE and call.is_repeatable)
+    if isinstance(error, httpx.TransportError) and not isinstance(error, _OURS):
+        return call.is_repeatable or isinstance(error, _UNHEARD)
+    return False
+
+
+def _pause(state: RetryCallState) -> float:
+    """Seconds until the next attempt: longer each time, and not before the time that the answer asks for."""
+    assert state.outcome is not None, "it was attempted"
+    asked = 0.0 if state.outcome.failed else _asked_pause(state.outcome.result())
+    return max(asked, _GROWING(state))
+
+
+def _asked_pause(response: httpx.Response) -> float:
+    given = response.headers.get("retry-after", "")
+    if given.isdecimal():
+        return float(given)
+    try:
+        return (parsedate_to_datetime(given) - datetime.now(UTC)).total_seconds()
+    except (ValueError, TypeError):  # TypeError: a date without a zone
+        return 0.0
+
+
+def _last_outcome(state: RetryCallState) -> httpx.Response:
+    assert state.outcome is not None, "it was attempted"
+    response: httpx.Response = state.outcome.result()
+    return response

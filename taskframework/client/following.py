@@ -1,0 +1,159 @@
+"""Hearing one task's events over connections that break: each once and in order."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import aclosing
+from datetime import datetime
+from typing import Any
+
+import httpx
+import orjson
+from httpx_sse import ServerSentEvent, SSEError
+
+from taskframework.brokers.base import ExternalMessage
+from taskframework.client.connection import ApiConnection, Call, task_path
+from taskframework.errors import ApiError, ApiUnavailableError, TaskframeworkError
+from taskframework.events.external import PREFIX, SINGLE, ExternalEvent, read_events
+from taskframework.events.http import LONGEST_SILENCE, is_heartbeat, require_events
+from taskframework.model.status import TaskStatus
+
+#: Streams that those who wait for an end have open at once. httpx has 100 connections, and other calls need some too.
+MOST_STREAMS = 50
+#: Seconds until a stream that told nothing is opened again.
+PAUSE = 1.0
+#: By how many seconds a wait may last longer because its stream is silent.
+_LATE = 1.0
+#: What a snapshot has and an event has not.
+_ONLY_WHOLE = ("parameters", "history")
+
+
+class Following:
+    """Where one reader is in the life of a task."""
+
+    def __init__(self, api: ApiConnection, task_id: str, after: int) -> None:
+        """Begin to follow.
+
+        Args:
+            api: where the task is.
+            task_id: the task.
+            after: the sequence of the last event the reader has; 0 for none.
+        """
+        self._api = api
+        self._task_id = task_id
+        self._sequence = after
+        self._progress = (0, 0)
+        #: The task is final and its last event was heard.
+        self.is_over = False
+        #: There are no streams to be had here.
+        self.is_refused = False
+
+    async def connection(
+        self, *, silence: float = LONGEST_SILENCE, patience: float | None = None
+    ) -> AsyncGenerator[list[ExternalEvent], None]:
+        """What is new on one connection, until that ends; an empty list is a sign of life.
+
+        Raises:
+            ApiError: if no stream is to be had.
+            TaskNotFoundError: if there is no such task, or not any more.
+        """
+        was_silent = True
+        try:
+            async with self._api.begun(self._call(), silence=silence, patience=patience) as response:
+                if response.status_code == 204:
+                    self.is_over = True
+                    return
+                _require_events(response)
+                async with aclosing(self._api.wire.events(response)) as sent:
+                    async for one in sent:
+                        was_silent = False
+                        yield self._take(one)
+        except httpx.ReadTimeout:
+            if was_silent:  # the interface begins with a word at once, so somebody keeps it
+                raise ApiError(
+                    f"{self._api.url} told nothing for {silence:g} seconds.",
+                    hint="A proxy in between seems to hold server-sent events back; wait() does without them.",
+                ) from None
+        except httpx.TransportError:
+            return  # it broke; the next one goes on after the last event
+
+    async def until_final(self, left: Callable[[], float]) -> bool:
+        """Listen until the task is final, the connection ends or the time is nearly over.
+
+        Args:
+            left: how many seconds there are.
+
+        Returns:
+            Whether there was anything new.
+        """
+        silence = min(LONGEST_SILENCE, left())
+        is_told = False
+        if self.is_refused or self._api.streams >= MOST_STREAMS:
+            return False
+        try:
+            async with aclosing(self.connection(silence=silence, patience=0)) as told:
+                async for events in told:
+                    is_told = is_told or bool(events)
+                    if any(TaskStatus(event.data["status"]).is_final for event in events):
+                        break
+                    if left() < silence - _LATE:
+                        break
+        except ApiUnavailableError:
+            return is_told
+        except TaskframeworkError as error:
+            self.is_refused = isinstance(error, ApiError)
+        return is_told
+
+    def _call(self) -> Call:
+        """Opens the stream after the last event that was heard."""
+        return Call(
+            "GET",
+            f"{task_path(self._task_id)}/events",
+            headers={"Accept": "text/event-stream", "Last-Event-ID": f"{self._task_id}-{self._sequence}"},
+            about={"task_id": self._task_id},
+        )
+
+    def _take(self, sent: ServerSentEvent) -> list[ExternalEvent]:
+        """What is new in something that was sent; what `resync` says was missed comes with the next connection."""
+        if is_heartbeat(sent) or sent.event == "resync":
+            return []
+        if sent.event == "snapshot":
+            events = _events_in(orjson.loads(sent.data), self._api.url)
+        else:
+            events = iter(read_events(ExternalMessage(sent.data.encode(), SINGLE, {})))
+        return [event for event in events if self._is_new(event)]
+
+    def _is_new(self, event: ExternalEvent) -> bool:
+        if event.progress_revision is None:
+            is_new = event.sequence > self._sequence
+            self._sequence = max(self._sequence, event.sequence)
+        else:
+            place = (event.sequence, event.progress_revision)
+            is_new = place > self._progress
+            self._progress = max(self._progress, place)
+        return is_new
+
+
+def _require_events(response: httpx.Response) -> None:
+    try:
+        require_events(response)
+    except SSEError as error:
+        raise ApiError(f"No events at {response.request.url}: {error}.", status=response.status_code) from None
+
+
+def _events_in(view: Mapping[str, Any], source: str) -> Iterator[ExternalEvent]:
+    """The events in the history of a whole task, which comes where the first of them are forgotten.
+
+    A task does not tell the name of its installation, so the address stands for it.
+    """
+    data = {name: value for name, value in view.items() if name not in _ONLY_WHOLE}
+    for entry in view["history"]:
+        yield ExternalEvent(
+            id=f"{view['task_id']}-{entry['sequence']}",
+            type=PREFIX + entry["type"],
+            source=source,
+            task_id=view["task_id"],
+            sequence=entry["sequence"],
+            time=datetime.fromisoformat(entry["at"]),
+            data=data,
+        )

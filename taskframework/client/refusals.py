@@ -1,0 +1,99 @@
+"""From a problem document to an exception: where ours mean the same, a program catches the same as inside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import httpx
+
+from taskframework.errors import (
+    ApiError,
+    ApiUnavailableError,
+    IdempotencyConflictError,
+    InvalidParametersError,
+    StoreUnavailableError,
+    SubmissionError,
+    TaskframeworkError,
+    TaskNotFoundError,
+    TaskUnreadableError,
+    TransitionRefusedError,
+    UnknownTaskTypeError,
+    ValueNotStorableError,
+)
+from taskframework.model.query import CursorInvalidError
+from taskframework.submission.options import InvalidRequestError
+
+#: The exception of each code that is known inside as well, with the attributes it has there.
+KINDS: Mapping[str, tuple[type[TaskframeworkError], tuple[str, ...]]] = {
+    "task_not_found": (TaskNotFoundError, ("task_id",)),
+    "task_unreadable": (TaskUnreadableError, ("task_id",)),
+    "transition_refused": (TransitionRefusedError, ("task_id", "action", "status")),
+    "invalid_task": (SubmissionError, ()),
+    "invalid_request": (InvalidRequestError, ("field",)),
+    "invalid_cursor": (CursorInvalidError, ()),
+    "unknown_task_type": (UnknownTaskTypeError, ("task_type", "known")),
+    "invalid_parameters": (InvalidParametersError, ("task_type", "problems")),
+    "value_not_storable": (ValueNotStorableError, ("what", "reason")),
+    "idempotency_conflict": (IdempotencyConflictError, ("key", "task_id")),
+    "store_unavailable": (StoreUnavailableError, ()),
+}
+#: Answers of those who cannot serve now: the interface itself, and proxies before it.
+UNAVAILABLE = frozenset({429, 502, 503, 504})
+
+
+def refusal(response: httpx.Response, about: Mapping[str, Any]) -> TaskframeworkError:
+    """The exception for an answer that is none of success.
+
+    Args:
+        response: the answer, read.
+        about: what the request was about, such as the task's id: fields that a problem document does not repeat.
+    """
+    try:
+        document = response.json()
+    except ValueError:
+        document = None
+    if isinstance(document, dict) and isinstance(document.get("code"), str):
+        return error_of(document, about)
+    kind = ApiUnavailableError if response.status_code in UNAVAILABLE else ApiError
+    return kind(
+        f"{response.request.url} answered {response.status_code} {response.reason_phrase}, without a reason.",
+        hint="Is there a proxy in between, or another program at this address?",
+        status=response.status_code,
+    )
+
+
+def error_of(document: Mapping[str, Any], about: Mapping[str, Any]) -> TaskframeworkError:
+    """The exception that a problem document tells of."""
+    code, status = str(document["code"]), document.get("status")
+    detail, hint = str(document.get("detail", "")), str(document.get("hint", ""))
+    if code not in KINDS:
+        kind = ApiUnavailableError if status in UNAVAILABLE else ApiError
+        return kind(detail, hint=hint, status=status, code=code, fields=document.get("errors") or ())
+    known, names = KINDS[code]
+    error = known.__new__(known)
+    # The words are those of the interface; what the class itself would say needs all that is known there.
+    TaskframeworkError.__init__(error, detail, hint=hint)
+    values = {**_told(document), **about}
+    vars(error).update({name: values.get(name) for name in names})
+    return error
+
+
+def _told(document: Mapping[str, Any]) -> dict[str, Any]:
+    """What a problem document says of the attributes of our exceptions."""
+    fields = document.get("errors") or [{"field": "", "message": ""}]
+    first = fields[0]
+    return {
+        "task_id": document.get("task_id"),
+        "status": document.get("task_status"),
+        "known": (),
+        "field": first["field"],
+        "what": first["field"],
+        "reason": first["message"],
+        "problems": [{**wrong, "field": _inside(wrong["field"])} for wrong in fields],
+    }
+
+
+def _inside(field: str) -> str:
+    """The name of a field in the parameters, as `InvalidParametersError` has it."""
+    return "(whole)" if field == "parameters" else field.removeprefix("parameters.")

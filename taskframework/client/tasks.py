@@ -1,0 +1,176 @@
+"""The calls about tasks."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import aclosing
+from datetime import timedelta
+from typing import Any, Unpack
+
+from taskframework.client.answers import RemoteTask, read
+from taskframework.client.bulk import NewTask, subject_of, submitted, with_key
+from taskframework.client.connection import Call, Calls, in_seconds, json_call, task_path
+from taskframework.client.following import PAUSE, Following
+from taskframework.errors import ResultTimeoutError, TaskFailedError, TaskframeworkError
+from taskframework.events.external import ExternalEvent
+from taskframework.model.status import TaskStatus
+from taskframework.submission.options import SubmissionOptions
+
+_FIRST_LOOK, _SLOWEST_LOOK = 0.05, 2.0
+
+
+class TaskCalls(Calls):
+    """Submit tasks, look at them, follow them, end them."""
+
+    async def submit(self, task_type: str, parameters: Any = None, **options: Unpack[SubmissionOptions]) -> RemoteTask:
+        """Submit a task. However often the request has to be repeated, there is one task.
+
+        Args:
+            task_type: the name of its type.
+            parameters: what the type accepts: JSON, or anything pydantic can write as JSON, such as a model.
+            options: see `SubmissionOptions`. Without an idempotency key one is made up.
+
+        Returns:
+            The task, stored; or the task that an earlier submission with this key made.
+
+        Raises:
+            SubmissionError: if it was refused; nothing is stored.
+            ApiUnavailableError, StoreUnavailableError: if nobody took it for too long; it may be stored all the same.
+        """
+        task = with_key({"task_type": task_type, "parameters": parameters, **options})
+        return read(RemoteTask, await self._api.ask(json_call("POST", "/tasks", task, about=subject_of(task))))
+
+    async def submit_many(self, tasks: Iterable[NewTask]) -> list[RemoteTask | TaskframeworkError]:
+        """Submit many tasks, in as few requests as they fit in.
+
+        Args:
+            tasks: each with its type, parameters and options, of any number.
+
+        Returns:
+            An outcome for each, in the same order: the task, or the error that refused this one. What was lost on the
+            way (`ApiUnavailableError`) may be stored all the same; give keys of your own to submit it again.
+        """
+        return await submitted(self._api, tasks)
+
+    async def get(self, task_id: str) -> RemoteTask:
+        """A task as it is now, with its result or error and its history.
+
+        Raises:
+            TaskNotFoundError: if there is no such task.
+        """
+        return await self._look(task_id, float("inf"))
+
+    def list_tasks(
+        self, *, status: TaskStatus | str | None = None, task_type: str | None = None
+    ) -> AsyncGenerator[RemoteTask, None]:
+        """Tasks from the newest to the oldest, read page by page while they are iterated.
+
+        Args:
+            status: only tasks in this status.
+            task_type: only tasks of this type.
+        """
+        return self._api.pages(Call("GET", "/tasks", query={"status": status, "task_type": task_type}), RemoteTask)
+
+    async def cancel(self, task_id: str, *, reason: str | None = None) -> RemoteTask:
+        """Cancel a task. One that waits is CANCELLED at once; a running one is asked to stop and may still complete.
+
+        Args:
+            task_id: the task.
+            reason: kept in its history.
+
+        Raises:
+            TaskNotFoundError: if there is no such task.
+            TransitionRefusedError: if it is final.
+        """
+        about = {"task_id": task_id, "action": "cancelled"}
+        call = json_call("POST", f"{task_path(task_id)}/cancel", {"reason": reason}, about=about)
+        return read(RemoteTask, await self._api.ask(call))
+
+    async def retry(self, task_id: str) -> RemoteTask:
+        """Queue a task anew that is FAILED, DEAD_LETTER or CANCELLED.
+
+        It is asked for a second time only if the first was surely not heard, so that the task is queued anew once.
+
+        Raises:
+            TaskNotFoundError: if there is no such task.
+            TransitionRefusedError: if it is in another status.
+        """
+        about = {"task_id": task_id, "action": "retried"}
+        call = Call("POST", f"{task_path(task_id)}/retry", about=about, is_repeatable=False)
+        return read(RemoteTask, await self._api.ask(call))
+
+    async def wait(self, task_id: str, timeout: timedelta | float | None = None) -> Any:
+        """Wait for the result of a task.
+
+        Args:
+            task_id: the task.
+            timeout: longest time to wait, in seconds or as a timedelta; None waits for ever.
+
+        Returns:
+            The result as JSON.
+
+        Raises:
+            TaskFailedError: if the task ended without one.
+            ResultTimeoutError, TaskNotFoundError, ApiUnavailableError: as `finished`.
+        """
+        task = await self.finished(task_id, timeout)
+        if task.status in (TaskStatus.COMPLETED, TaskStatus.COMPLETED_WITH_ERRORS):
+            return task.result
+        raise TaskFailedError(task_id, task.status, task.error)
+
+    async def finished(self, task_id: str, timeout: timedelta | float | None = None) -> RemoteTask:
+        """Wait until a task is final, however it ends: by its event stream, or by asking where there is none.
+
+        Args:
+            task_id: the task.
+            timeout: longest time to wait, in seconds or as a timedelta; None waits for ever.
+
+        Raises:
+            ResultTimeoutError: if it is not final by then.
+            TaskNotFoundError: if there is no such task.
+            ApiUnavailableError: if nobody answered for too long.
+        """
+        left = self._countdown(timeout)
+        task = await self._look(task_id, left())
+        following = Following(self._api, task_id, task.history[-1]["sequence"] if task.history else 0)
+        pause = _FIRST_LOOK
+        while not task.status.is_final:
+            if left() <= 0:
+                raise ResultTimeoutError(task_id, task.status)
+            if await following.until_final(left):
+                pause = _FIRST_LOOK
+            else:
+                await self._api.wire.sleep(max(0.0, min(pause, left())))
+                pause = min(pause * 1.5, _SLOWEST_LOOK)
+            task = await self._look(task_id, left())
+        return task
+
+    async def stream(self, task_id: str, *, after: int = 0) -> AsyncGenerator[ExternalEvent, None]:
+        """The events of a task, each once and in order, until the last one of a final task; connections may break.
+
+        Args:
+            task_id: the task.
+            after: the `sequence` of the last event that is known already; all later ones come.
+
+        Raises:
+            TaskNotFoundError: if there is no such task, or not any more.
+            ApiError: if no stream is to be had; ApiUnavailableError if nobody answered for too long.
+        """
+        following = Following(self._api, task_id, after)
+        while not following.is_over:
+            is_told = False
+            async with aclosing(following.connection()) as told:
+                async for events in told:
+                    is_told = is_told or bool(events)
+                    for event in events:
+                        yield event
+            if not is_told and not following.is_over:
+                await self._api.wire.sleep(PAUSE)
+
+    async def _look(self, task_id: str, left: float) -> RemoteTask:
+        call = Call("GET", task_path(task_id), about={"task_id": task_id})
+        return read(RemoteTask, await self._api.ask(call, within=max(left, _SLOWEST_LOOK)))
+
+    def _countdown(self, timeout: timedelta | float | None) -> Callable[[], float]:
+        end = float("inf") if timeout is None else self._api.wire.now() + in_seconds(timeout)
+        return lambda: end - self._api.wire.now()

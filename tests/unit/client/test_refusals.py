@@ -1,0 +1,123 @@
+"""What the interface refuses is raised as inside, with the same words and the same attributes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from taskframework import ApiError, ApiUnavailableError, InvalidRequestError, TaskframeworkError
+from taskframework.api.problems import CODES, RequestRefusedError, describe
+from taskframework.client.answers import RemoteTask
+from taskframework.client.refusals import KINDS, error_of
+from taskframework.errors import (
+    IdempotencyConflictError,
+    InvalidParametersError,
+    SubmissionError,
+    TaskNotFoundError,
+    TaskUnreadableError,
+    TransitionRefusedError,
+    UnknownTaskTypeError,
+    ValueNotStorableError,
+)
+from taskframework.model.query import CursorInvalidError
+from taskframework.model.view import public_view
+from taskframework.testing.factories import new_task
+from tests.unit.client.conftest import Connect, problem, task_view
+
+ABOUT = {"task_type": "send-mail", "key": "welcome", "task_id": "t-1", "action": "retried"}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        UnknownTaskTypeError("send-mail", ()),
+        InvalidParametersError("send-mail", [{"field": "to.0", "message": "missing"}]),
+        InvalidParametersError("send-mail", [{"field": "(whole)", "message": "must be an object"}]),
+        ValueNotStorableError("parameters", "too deep"),
+        IdempotencyConflictError("welcome", "t-1"),
+        InvalidRequestError("deadline", "it has passed", "Give another."),
+        CursorInvalidError(),
+        SubmissionError("Not today."),
+        TaskNotFoundError("t-1"),
+        TransitionRefusedError("t-1", "retried", "RUNNING", ("FAILED",)),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_comes_out_as_it_went_in(error: Any) -> None:
+    told = error_of(describe(error).document(""), ABOUT)
+    assert type(told) is type(error)
+    assert (str(told), told.message, told.hint, told.args) == (str(error), error.message, error.hint, error.args)
+    assert vars(told) == {**vars(error), "hint": error.hint}
+
+
+def test_the_id_of_a_task_that_cannot_be_read_is_told() -> None:
+    told = error_of(describe(TaskUnreadableError("t-1", "schema 9")).document(""), ABOUT)
+    assert isinstance(told, TaskUnreadableError)
+    assert told.task_id == "t-1"
+
+
+@pytest.mark.parametrize("code", sorted(CODES.keys() - KINDS.keys()))
+def test_every_other_code_is_an_error_of_the_interface(code: str) -> None:
+    fields = [{"field": "limit", "message": "too large"}]
+    document = describe(RequestRefusedError("No.", hint="Go.", code=code, fields=fields)).document("")
+    told = error_of(document, {})
+    assert type(told) is (ApiUnavailableError if CODES[code][0] == 503 else ApiError)
+    assert isinstance(told, ApiError)
+    assert (told.message, told.hint, told.status, told.code) == ("No.", "Go.", CODES[code][0], code)
+    assert told.fields == fields
+
+
+def test_every_code_that_is_known_inside_is_one_of_the_interface() -> None:
+    assert KINDS.keys() <= CODES.keys()
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "words"),
+    [
+        (
+            httpx.Response(502, html="<p>Bad gateway</p>"),
+            ApiUnavailableError,
+            r"http://api/api/v1/tasks/t-1 answered 502",
+        ),
+        (httpx.Response(404, json={"detail": "Not Found"}), ApiError, "answered 404 Not Found, without a reason"),
+        (httpx.Response(200, html="<p>Hello</p>"), ApiError, "answered with something that is not JSON"),
+        (httpx.Response(200, json={"status": "ok"}), ApiError, "This is no RemoteTask: task_id: Field required"),
+        (httpx.Response(200), ApiError, "This is no RemoteTask: the answer"),
+    ],
+)
+async def test_somebody_else_at_the_address_is_told(
+    connect: Connect, answer: httpx.Response, kind: type[ApiError], words: str
+) -> None:
+    with pytest.raises(kind, match=words) as told:
+        await connect(answer, patience=0).client.get("t-1")
+    assert told.value.hint
+
+
+async def test_a_list_that_is_none_is_told(connect: Connect) -> None:
+    stage = connect(httpx.Response(200, json=[]))
+    with pytest.raises(ApiError, match="This is no Page"):
+        [task async for task in stage.client.list_tasks()]
+
+
+async def test_parameters_that_are_no_json_are_refused_before_they_are_sent(connect: Connect) -> None:
+    stage = connect()
+    with pytest.raises(ValueNotStorableError):
+        await stage.client.submit("count-words", object())
+    with pytest.raises(ValueNotStorableError):
+        await stage.client.submit("count-words", "\ud800")
+
+
+async def test_nan_is_not_sent_as_null(connect: Connect) -> None:
+    stage = connect(problem(400, "invalid_json"))
+    with pytest.raises(ApiError):
+        await stage.client.submit("count-words", float("nan"))
+    assert b'"parameters":NaN' in stage.asked[0].content
+
+
+def test_a_task_has_the_fields_of_the_interface_and_may_get_more() -> None:
+    assert RemoteTask.model_fields.keys() == public_view(new_task()).keys()
+    told = RemoteTask.model_validate(task_view(added_later=1))
+    assert told.model_dump(mode="json").keys() == task_view().keys()
+    assert issubclass(ApiError, TaskframeworkError)

@@ -1,0 +1,134 @@
+"""Calls are repeated where that does no harm, as long as the patience lasts, and a submission keeps its key."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from typing import Any
+
+import httpx
+import pytest
+
+from taskframework import ApiUnavailableError, ConfigurationError, StoreUnavailableError
+from taskframework.client import SyncTaskClient, TaskClient
+from tests.unit.client.conftest import Connect, problem, task
+
+REFUSED = httpx.ConnectError("refused")
+BROKEN = httpx.ReadError("the connection broke")
+
+
+@pytest.mark.parametrize("key", [None, "mine"])
+async def test_a_submission_that_is_repeated_has_one_key(connect: Connect, key: str | None) -> None:
+    stage = connect(REFUSED, BROKEN, problem(503, "stopping"), task(202))
+    await stage.client.submit("count-words", {"text": "one"}, idempotency_key=key, priority="high")
+    bodies = [json.loads(request.content) for request in stage.asked]
+    assert len(bodies) == 4
+    assert all(body == bodies[0] for body in bodies)
+    assert bodies[0]["idempotency_key"] == (key or bodies[0]["idempotency_key"])
+    assert bodies[0]["idempotency_key"]
+    assert bodies[0]["priority"] == "high"
+
+
+async def test_two_submissions_have_two_keys(connect: Connect) -> None:
+    stage = connect(task(202), task(202))
+    await stage.client.submit("count-words")
+    await stage.client.submit("count-words")
+    first, second = (json.loads(request.content)["idempotency_key"] for request in stage.asked)
+    assert first != second
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_the_answer_says_when_to_come_back(connect: Connect, status: int) -> None:
+    stage = connect(httpx.Response(status, headers={"Retry-After": "7"}), task())
+    await stage.client.get("t-1")
+    assert stage.pauses == [7]
+
+
+async def test_the_answer_may_say_it_as_a_date(connect: Connect) -> None:
+    date = format_datetime(datetime.now(UTC) + timedelta(seconds=20), usegmt=True)
+    stage = connect(httpx.Response(503, headers={"Retry-After": date}), task())
+    await stage.client.get("t-1")
+    assert 0 < stage.pauses[0] <= 20
+
+
+async def test_pauses_grow_where_nothing_is_said(connect: Connect) -> None:
+    stage = connect(*[REFUSED] * 5, httpx.Response(503, headers={"Retry-After": "soon"}), task())
+    await stage.client.get("t-1")
+    assert len(stage.pauses) == 6
+    assert all(pause <= 0.1 * 2**n for n, pause in enumerate(stage.pauses))
+
+
+async def test_who_is_asked_to_wait_longer_than_his_patience_is_told_at_once(connect: Connect) -> None:
+    stage = connect(problem(503, "too_many_connections", headers={"Retry-After": "31"}))
+    with pytest.raises(ApiUnavailableError) as told:
+        await stage.client.get("t-1")
+    assert (told.value.status, told.value.code, told.value.message, told.value.hint) == (
+        *(503, "too_many_connections"),
+        *("No.", "Go."),
+    )
+    assert stage.pauses == []
+
+
+async def test_nobody_is_asked_for_longer_than_the_patience(connect: Connect) -> None:
+    stage = connect(*[REFUSED] * 1000, patience=timedelta(minutes=1))
+    with pytest.raises(ApiUnavailableError, match="refused"):
+        await stage.client.get("t-1")
+    assert 50 < sum(stage.pauses) < 60
+
+
+async def test_without_patience_everything_is_asked_once(connect: Connect) -> None:
+    stage = connect(REFUSED, problem(503, "store_unavailable"), patience=timedelta(0))
+    with pytest.raises(ApiUnavailableError, match=r"No answer from http://api: refused\. Check that"):
+        await stage.client.get("t-1")
+    with pytest.raises(StoreUnavailableError):
+        await stage.client.get("t-1")
+
+
+@pytest.mark.parametrize("answer", [problem(404, "task_not_found"), httpx.LocalProtocolError("an illegal header")])
+async def test_what_no_repetition_mends_is_not_repeated(connect: Connect, answer: Any) -> None:
+    stage = connect(answer)
+    with pytest.raises(Exception, match=r"No\.|illegal"):
+        await stage.client.get("t-1")
+    assert len(stage.asked) == 1
+
+
+async def test_a_proxy_without_an_interface_behind_it_is_asked_again(connect: Connect) -> None:
+    stage = connect(httpx.Response(502), httpx.Response(504), task())
+    await stage.client.get("t-1")
+    assert len(stage.asked) == 3
+
+
+async def test_a_task_is_not_queued_anew_twice(connect: Connect) -> None:
+    """The first request may have been heard; the task may have failed again since."""
+    for answer in (BROKEN, httpx.ReadTimeout("late"), problem(503, "stopping"), httpx.Response(502)):
+        stage = connect(answer)
+        with pytest.raises(ApiUnavailableError):
+            await stage.client.retry("t-1")
+        assert len(stage.asked) == 1
+
+
+async def test_a_request_to_queue_anew_that_was_surely_not_heard_is_repeated(connect: Connect) -> None:
+    stage = connect(REFUSED, httpx.ConnectTimeout("late"), problem(429, "rate_limited"), task(202, status="QUEUED"))
+    await stage.client.retry("t-1")
+    assert len(stage.asked) == 4
+
+
+async def test_every_call_has_a_time_limit(connect: Connect) -> None:
+    stage = connect(task(), task(), timeout=timedelta(seconds=3))
+    await stage.client.get("t-1")
+    assert stage.asked[0].extensions["timeout"] == dict.fromkeys(("connect", "read", "write", "pool"), 3)
+
+
+async def test_an_id_is_one_part_of_the_path(connect: Connect) -> None:
+    stage = connect(problem(404, "task_not_found"))
+    with pytest.raises(Exception, match="No"):
+        await stage.client.get("a/../b?c")
+    assert stage.asked[0].url.raw_path == b"/api/v1/tasks/a%2F..%2Fb%3Fc"
+
+
+@pytest.mark.parametrize("client", [TaskClient, SyncTaskClient])
+@pytest.mark.parametrize("url", ["", "localhost:8000", "amqp://localhost", "http://", "http://[::", "/tasks"])
+def test_an_address_that_is_none_is_refused(client: Any, url: str) -> None:
+    with pytest.raises(ConfigurationError, match="is no address of an API"):
+        client(url)

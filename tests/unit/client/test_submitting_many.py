@@ -1,0 +1,73 @@
+"""Many tasks travel in as few requests as they fit in, and each has its own outcome in its own place."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+
+from taskframework import ApiError, ApiUnavailableError, UnknownTaskTypeError, ValueNotStorableError
+from taskframework.api.bodies import MAX_BULK
+from taskframework.api.problems import describe
+from taskframework.client.answers import RemoteTask
+from tests.unit.client.conftest import Connect, problem, task_view
+
+MAIL = "send-mail"
+
+
+def take(request: httpx.Request) -> httpx.Response:
+    """As the interface: one of type `unknown` is refused."""
+
+    def outcome(index: int, one: dict[str, Any]) -> dict[str, Any]:
+        if one["task_type"] == MAIL:
+            return {"index": index, "status": 202, "task": task_view(parameters=one.get("parameters")), "error": None}
+        refusal = describe(UnknownTaskTypeError(one["task_type"], ())).document("")
+        return {"index": index, "status": 422, "task": None, "error": refusal}
+
+    tasks = json.loads(request.content)["tasks"]
+    assert 0 < len(tasks) <= MAX_BULK
+    return httpx.Response(200, json={"items": [outcome(index, one) for index, one in enumerate(tasks)]})
+
+
+async def test_each_has_its_outcome_in_the_order_given(connect: Connect) -> None:
+    stage = connect(take, take, take)
+    wanted: list[Any] = [{"task_type": MAIL, "parameters": n} for n in range(2500)]
+    wanted[1200] = {"task_type": "unknown"}
+    wanted[1300] = {"task_type": MAIL, "parameters": object()}
+    outcomes = await stage.client.submit_many(wanted)
+    assert len(stage.asked) == 3
+    assert [one.parameters for one in outcomes if isinstance(one, RemoteTask)] == [
+        n for n in range(2500) if n not in (1200, 1300)
+    ]
+    assert isinstance(outcomes[1200], UnknownTaskTypeError)
+    assert outcomes[1200].task_type == "unknown"
+    assert isinstance(outcomes[1300], ValueNotStorableError)
+
+
+async def test_a_repeated_request_has_the_same_keys(connect: Connect) -> None:
+    stage = connect(httpx.ReadError("broken"), take)
+    await stage.client.submit_many([{"task_type": MAIL}, {"task_type": MAIL, "idempotency_key": "mine"}])
+    first, second = (json.loads(request.content)["tasks"] for request in stage.asked)
+    assert first == second
+    assert first[0]["idempotency_key"]
+    assert first[1]["idempotency_key"] == "mine"
+
+
+async def test_large_tasks_travel_in_more_requests(connect: Connect) -> None:
+    stage = connect(take, take, problem(413, "body_too_large"))
+    wanted = [{"task_type": MAIL, "parameters": "x" * size} for size in (400_000, 400_000, 400_000, 2_000_000)]
+    outcomes = await stage.client.submit_many(wanted)
+    assert [len(json.loads(request.content)["tasks"]) for request in stage.asked] == [2, 1, 1]
+    assert all(len(request.content) < 1024 * 1024 for request in stage.asked[:2])
+    assert [type(one) for one in outcomes] == [RemoteTask, RemoteTask, RemoteTask, ApiError]
+
+
+async def test_what_was_lost_on_the_way_does_not_hide_what_arrived(connect: Connect) -> None:
+    stage = connect(take, httpx.ConnectError("refused"), patience=0)
+    outcomes = await stage.client.submit_many([{"task_type": MAIL}] * 2001)
+    assert [type(one) for one in outcomes] == [RemoteTask] * 1000 + [ApiUnavailableError] * 1001
+
+
+async def test_nothing_is_asked_for_nothing(connect: Connect) -> None:
+    assert await connect().client.submit_many([]) == []

@@ -1,0 +1,57 @@
+"""The two clients are one: the same calls with the same parameters, and what needs an event loop is told."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import pydoc
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from taskframework.client import SyncTaskClient, TaskClient
+from taskframework.client.wire import done, each
+
+
+def calls(client: type) -> dict[str, str]:
+    """The public methods, each with its parameters."""
+    found = inspect.getmembers(client, inspect.isfunction)
+    return {name: str(inspect.signature(call).replace(return_annotation="")) for name, call in found if name[0] != "_"}
+
+
+def test_both_have_the_same_calls() -> None:
+    assert calls(TaskClient) == calls(SyncTaskClient)
+    assert len(calls(TaskClient)) > 9
+    own = [{**inspect.signature(client).parameters} for client in (TaskClient, SyncTaskClient)]
+    assert own[0].keys() == own[1].keys()
+    assert own[0].pop("http") != own[1].pop("http")
+    assert own[0] == own[1]
+
+
+def test_the_help_of_a_blocking_call_tells_what_the_call_does() -> None:
+    assert "Queue a task anew" in pydoc.render_doc(SyncTaskClient.retry)
+
+
+def test_what_needs_an_event_loop_is_refused() -> None:
+    async def work() -> None:
+        await asyncio.sleep(0)
+
+    with pytest.raises(TypeError, match="needs an event loop; use TaskClient"):
+        done(work())
+
+
+def test_values_are_iterated_to_their_end_and_no_further() -> None:
+    told: list[str] = []
+
+    async def values() -> AsyncGenerator[int, None]:
+        try:
+            yield 1
+            yield 2
+        finally:
+            told.append("closed")
+
+    assert list(each(values())) == [1, 2]
+    left = each(values())
+    assert next(left) == 1
+    left.close()
+    assert told == ["closed", "closed"]
