@@ -67,6 +67,6 @@ def _canonical(name: str) -> str:
 def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     suites = [path for path in modules() if PACKAGE / "testing" in path.parents]
-    needed = imported(set(modules()) - set(suites))
-    assert needed == declared(project["dependencies"]) - _LOADED_BY_OTHERS
-    assert imported(suites) <= needed | declared(project["optional-dependencies"]["test"])
+    needed, extras = imported(set(modules()) - set(suites)), project["optional-dependencies"]
+    assert needed == declared([*project["dependencies"], *extras["deduplication"]]) - _LOADED_BY_OTHERS
+    assert imported(suites) <= needed | declared(extras["test"])
