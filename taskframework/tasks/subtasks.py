@@ -80,6 +80,7 @@ class SubtaskOutcome:
 
     Attributes:
         slot: its place among the sub-tasks of its round, from 0, in the order in which they were submitted.
+        parameters: as JSON; they tell which item it was, also of one that failed.
         status: a final one, or that of a sub-task which is being cancelled because it is not needed any more.
         result: as JSON; None if it did not succeed.
         error: `{"code", "type", "message", "retryable", "fingerprint"}`; None if it did not fail.
@@ -87,6 +88,7 @@ class SubtaskOutcome:
 
     slot: int
     task_id: str
+    parameters: Json = field(repr=False)
     status: TaskStatus
     result: Json = field(repr=False)
     error: dict[str, Any] | None
@@ -95,7 +97,14 @@ class SubtaskOutcome:
     def of(cls, subtask: Task) -> Self:
         """What became of a task that has a parent."""
         assert subtask.parent is not None, "listed as a sub-task"
-        return cls(subtask.parent.slot, subtask.task_id, subtask.status, subtask.result, error_view(subtask.error))
+        return cls(
+            subtask.parent.slot,
+            subtask.task_id,
+            subtask.parameters,
+            subtask.status,
+            subtask.result,
+            error_view(subtask.error),
+        )
 
 
 class Family(Protocol):
@@ -115,9 +124,11 @@ class SubtaskSummary:
     """How a round of sub-tasks ended, as it was when the policy was decided.
 
     Attributes:
+        round: which round it was, from 1; a task that is replayed begins again.
         total: how many were submitted; those that are in none of the other numbers were not needed any more.
     """
 
+    round: int
     total: int
     succeeded: int
     failed: int
@@ -128,7 +139,7 @@ class SubtaskSummary:
     def of(cls, subtasks: Subtasks, family: Family) -> Self:
         """The summary of a round that is decided."""
         assert subtasks.planned is not None, "what is still open is not decided"
-        return cls(subtasks.planned, subtasks.succeeded, subtasks.failed, subtasks.cancelled, family)
+        return cls(subtasks.round, subtasks.planned, subtasks.succeeded, subtasks.failed, subtasks.cancelled, family)
 
     async def outcomes(self) -> AsyncIterator[SubtaskOutcome]:
         """What became of each, in slot order, read from the store page by page.

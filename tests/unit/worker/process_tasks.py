@@ -49,7 +49,9 @@ class Relatives:
     def outcomes(self, after_slot: int) -> Future[list[SubtaskOutcome]]:
         answer: Future[list[SubtaskOutcome]] = Future()
         slots = range(after_slot + 1, min(after_slot + 3, 3))
-        answer.set_result([SubtaskOutcome(slot, f"id {slot}", TaskStatus.COMPLETED, slot, None) for slot in slots])
+        answer.set_result(
+            [SubtaskOutcome(slot, f"id {slot}", slot, TaskStatus.COMPLETED, slot, None) for slot in slots]
+        )
         return answer
 
 

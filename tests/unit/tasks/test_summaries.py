@@ -1,0 +1,20 @@
+"""What a task is told of its sub-tasks."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from taskframework.model.status import TaskStatus
+from taskframework.model.task import ParentLink, Subtasks
+from taskframework.tasks.subtasks import Family, SubtaskOutcome, SubtaskSummary
+from taskframework.testing.factories import new_task
+
+
+def test_a_summary_tells_which_round_it_was() -> None:
+    family = cast(Family, None)
+    assert SubtaskSummary.of(Subtasks(7, None, 7, 5, 1, 1, round=4), family) == SubtaskSummary(4, 7, 5, 1, 1, family)
+
+
+def test_an_outcome_tells_which_item_it_was_though_it_failed() -> None:
+    failed = new_task(parameters={"file": "a.txt"}, status=TaskStatus.FAILED, parent=ParentLink("parent", 1, 3, 1, 1))
+    assert SubtaskOutcome.of(failed) == SubtaskOutcome(3, failed.task_id, {"file": "a.txt"}, failed.status, None, None)
