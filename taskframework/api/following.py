@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
 
 from taskframework.api.feed import Heard, Watcher, event_frame, frame
 from taskframework.errors import StoreError
-from taskframework.events.external import PREFIX, lifecycle_events
+from taskframework.events.external import PREFIX, ExternalEvent, lifecycle_events, progress_event
 from taskframework.model.scope import Scope
 from taskframework.model.status import FINAL
 from taskframework.model.task import Task
@@ -22,14 +23,42 @@ HEARTBEAT = b": heartbeat\n\n"
 #: The last event of a stream whose reader was too slow, or that cannot know what it missed: look again.
 RESYNC = frame("resync", {"reason": "events were missed; read the current state"})
 
-_FINAL_TYPES = frozenset(PREFIX + status.value.lower() for status in FINAL)
+FINAL_TYPES = frozenset(PREFIX + status.value.lower() for status in FINAL)
+
+
+def missed_events(task: Task, sequence: int, progress: int | None, source: str) -> list[ExternalEvent] | None:
+    """The events of a task that a reader does not have.
+
+    Args:
+        task: as it is now.
+        sequence: the last one that the reader has.
+        progress: the last progress revision that it has; None: nobody knows.
+        source: the installation, as the events name it.
+
+    Returns:
+        They, in order; progress only if it was reported since the last of them. None if the first are forgotten.
+    """
+    if task.history and task.history[0].sequence > sequence + 1:
+        return None
+    events = lifecycle_events(task, sequence, source)
+    is_newest = not task.history or task.updated_at > task.history[-1].at
+    if is_newest and not task.status.is_final and task.progress_revision > (progress or 0):
+        events.append(progress_event(task, source))
+    return events
 
 
 class Follower:
     """Where one stream is in the life of its task."""
 
     def __init__(
-        self, task: Task, watcher: Watcher, store: TaskStore, scope: Scope, source: str, after: int | None
+        self,
+        task: Task,
+        watcher: Watcher,
+        store: TaskStore,
+        scope: Scope,
+        source: str,
+        after: tuple[int, int | None] | None,
+        view: Callable[[Task], dict[str, Any]] = public_view,
     ) -> None:
         """Begin to follow.
 
@@ -39,15 +68,17 @@ class Follower:
             store: asked when something was missed.
             scope: whose tasks the client may see.
             source: the installation, as the events name it.
-            after: the last sequence the client has; None for a client that knows nothing.
+            after: the last sequence the client has, and the last progress revision if it names one; None for a client
+                that knows nothing.
+            view: what a snapshot shows of the task.
         """
         self._task = task
         self._watcher = watcher
         self._store = store
         self._scope = scope
         self._source = source
-        self._sequence = after
-        self._progress = (task.sequence, task.progress_revision)
+        self._view = view
+        self._sequence, self._progress = after or (None, None)
         self._is_ended = False
 
     @property
@@ -68,25 +99,25 @@ class Follower:
             yield RESYNC
 
     async def _told(self, heard: Heard) -> bytes:
-        event = heard.event
+        event, known = heard.event, self._sequence or 0
         if self._is_ended:
             return b""
+        is_progress = event.progress_revision is not None
+        # Progress tells of an event, too, by its sequence; told before that, it would make the event look like known.
+        if event.sequence > known + (not is_progress):
+            return await self._asked()
         if event.progress_revision is not None:
             return self._progressed(heard, event.progress_revision)
-        known = self._sequence or 0
         if event.sequence <= known:
             return b""
-        if event.sequence > known + 1:
-            return await self._asked()
         self._sequence = event.sequence
-        self._is_ended = event.type in _FINAL_TYPES
+        self._is_ended = event.type in FINAL_TYPES
         return heard.frame
 
     def _progressed(self, heard: Heard, revision: int) -> bytes:
-        place = (heard.event.sequence, revision)
-        if place <= self._progress:
+        if revision <= (self._progress or 0):
             return b""
-        self._progress = place
+        self._progress = revision
         return heard.frame
 
     async def _asked(self) -> bytes:
@@ -102,8 +133,11 @@ class Follower:
 
     def _caught_up(self, task: Task) -> bytes:
         """All events the client does not have; the whole task if it has none or the first of them are forgotten."""
-        known, self._sequence, self._is_ended = self._sequence, task.sequence, task.status.is_final
-        oldest = task.history[0].sequence if task.history else 1
-        if known is None or oldest > known + 1:
-            return frame("snapshot", public_view(task), f"{task.task_id}-{task.sequence}")
-        return b"".join(map(event_frame, lifecycle_events(task, known, self._source)))
+        events = None
+        if self._sequence is not None:
+            events = missed_events(task, self._sequence, self._progress, self._source)
+        self._sequence, self._progress = task.sequence, task.progress_revision
+        self._is_ended = task.status.is_final
+        if events is None:
+            return frame("snapshot", self._view(task), f"{task.task_id}-{task.sequence}")
+        return b"".join(map(event_frame, events))

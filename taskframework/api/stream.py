@@ -20,7 +20,7 @@ from taskframework.api.problems import RequestRefusedError
 
 router = APIRouter(prefix="/api/v1", tags=["events"])
 
-_SEQUENCE = re.compile(r"([0-9]{1,9})(?:-p[0-9]{1,9})?")
+_SEQUENCE = re.compile(r"([0-9]{1,9})(?:-p([0-9]{1,9}))?")
 _LAST_EVENT_ID = {
     "name": "Last-Event-ID",
     "in": "header",
@@ -72,7 +72,7 @@ async def follow_task(request: Request, task_id: IdInPath) -> Response:
     """
     framework, feed, scope = framework_of(request), _feed_of(request), scope_of(request)
     task = await framework.services.tasks.get(checked_id(task_id), scope)
-    after = _last_sequence(request, task.task_id)
+    after = _last_event(request, task.task_id)
     watcher = await feed.join(scope, task.task_id)
     try:
         task = await framework.services.tasks.get(task.task_id, scope)
@@ -110,8 +110,8 @@ async def _all_frames(watcher: Watcher, was_away: bool) -> AsyncGenerator[bytes,
         yield RESYNC
 
 
-def _last_sequence(request: Request, task_id: IdInPath) -> int | None:
-    """The sequence that Last-Event-ID names.
+def _last_event(request: Request, task_id: str) -> tuple[int, int | None] | None:
+    """The sequence that Last-Event-ID names, and the progress revision if it is one of progress.
 
     Raises:
         RequestRefusedError: if it is not the id of an event of this task.
@@ -126,7 +126,7 @@ def _last_sequence(request: Request, task_id: IdInPath) -> int | None:
             hint="Send the id of the last event received, or leave the header out to begin with the whole task.",
             fields=[{"field": "Last-Event-ID", "message": "must be <task_id>-<sequence>"}],
         )
-    return int(match[1])
+    return int(match[1]), int(match[2]) if match[2] else None
 
 
 def _feed_of(request: Request) -> Feed:

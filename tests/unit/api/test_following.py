@@ -13,6 +13,7 @@ import pytest
 from taskframework.api import following
 from taskframework.api.feed import Heard, Watcher, event_frame
 from taskframework.api.following import Follower
+from taskframework.clock import SystemClock
 from taskframework.errors import StoreUnavailableError
 from taskframework.events.external import ExternalEvent, lifecycle_events, progress_event
 from taskframework.model.scope import EVERYONE, Scope
@@ -21,6 +22,8 @@ from taskframework.model.task import HistoryEntry, Task
 from taskframework.testing.factories import new_task
 
 TYPES = ("submitted", "started", "retrying", "started", "completed")
+#: After every event of `task_at`.
+LATER = SystemClock().now() + timedelta(hours=1)
 
 
 def task_at(sequence: int, types: tuple[str, ...] = TYPES, *, forgotten: int = 0, **changes: Any) -> Task:
@@ -53,9 +56,11 @@ def event_of(sequence: int, types: tuple[str, ...] = TYPES) -> ExternalEvent:
     return lifecycle_events(task, 0, "here")[-1]
 
 
-def follower(task: Task, watcher: Watcher, store: Any = None, after: int | None = None) -> Follower:
+def follower(
+    task: Task, watcher: Watcher, store: Any = None, after: int | None = None, progress: int | None = None
+) -> Follower:
     known: Any = store or Store(task)
-    return Follower(task, watcher, known, EVERYONE, "here", after)
+    return Follower(task, watcher, known, EVERYONE, "here", None if after is None else (after, progress))
 
 
 async def told(frames: AsyncIterator[bytes]) -> list[str]:
@@ -140,10 +145,51 @@ async def test_progress_is_told_and_moves_no_mark(watcher: Watcher) -> None:
     def progress(sequence: int, revision: int) -> ExternalEvent:
         return progress_event(task_at(sequence, progress_revision=revision), "here")
 
-    put(watcher, progress(2, 3), progress(2, 4), progress(2, 4), event_of(3), event_of(4), progress(4, 1), event_of(5))
+    put(watcher, progress(2, 3), progress(2, 4), progress(2, 4), event_of(3), event_of(4), progress(4, 5), event_of(5))
     assert await told(follower(task_at(2, progress_revision=3), watcher).frames()) == [
-        "snapshot t-2", "task.progress t-2-p4", "task.retrying t-3", "task.started t-4", "task.progress t-4-p1",
+        "snapshot t-2", "task.progress t-2-p4", "task.retrying t-3", "task.started t-4", "task.progress t-4-p5",
         "task.completed t-5",
+    ]  # fmt: skip
+
+
+async def test_a_task_that_waits_is_followed_through_its_rounds(watcher: Watcher) -> None:
+    types = ("submitted", "started", "waiting", "resumed", "started", "waiting", "resumed", "started", "completed")
+    counted = progress_event(task_at(3, types, status=TaskStatus.WAITING, progress_revision=1), "here")
+    put(watcher, event_of(3, types), counted, *(event_of(sequence, types) for sequence in range(4, 10)))
+    events = await told(follower(task_at(2, types), watcher).frames())
+    assert events == [
+        "snapshot t-2", "task.waiting t-3", "task.progress t-3-p1", "task.resumed t-4", "task.started t-5",
+        "task.waiting t-6", "task.resumed t-7", "task.started t-8", "task.completed t-9",
+    ]  # fmt: skip
+
+
+async def test_progress_comes_after_the_event_that_it_follows(watcher: Watcher) -> None:
+    """Else a client that is cut right then would ask for what follows the progress, and never hear of the event."""
+    late = progress_event(task_at(4, progress_revision=1, updated_at=LATER), "here")
+    put(watcher, late, event_of(4), event_of(5))
+    store = Store(task_at(4, progress_revision=1, updated_at=LATER))
+    assert await told(follower(task_at(3), watcher, store).frames()) == [
+        "snapshot t-3", "task.started t-4", "task.progress t-4-p1", "task.completed t-5",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("known", "told_again"), [((4, None), True), ((4, 6), True), ((4, 7), False), ((3, 7), False), ((3, 2), True)]
+)
+async def test_who_was_away_gets_the_newest_progress_once(
+    watcher: Watcher, known: tuple[int, int | None], told_again: bool
+) -> None:
+    put(watcher, event_of(5))
+    task = task_at(4, progress_revision=7, updated_at=LATER)
+    events = await told(follower(task, watcher, None, *known).frames())
+    assert ("task.progress t-4-p7" in events) is told_again
+    assert events[-1] == "task.completed t-5"
+
+
+async def test_progress_before_the_newest_event_is_not_told_again(watcher: Watcher) -> None:
+    put(watcher, event_of(5))
+    assert await told(follower(task_at(4, progress_revision=7), watcher, None, 3).frames()) == [
+        "task.started t-4", "task.completed t-5",
     ]  # fmt: skip
 
 
