@@ -78,6 +78,8 @@ class Follower:
         self._scope = scope
         self._source = source
         self._view = view
+        self._sequence: int | None
+        self._progress: int | None
         self._sequence, self._progress = after or (None, None)
         self._is_ended = False
 

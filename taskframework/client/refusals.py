@@ -12,6 +12,7 @@ from taskframework.errors import (
     ApiUnavailableError,
     IdempotencyConflictError,
     InvalidParametersError,
+    InvalidRequestError,
     StoreUnavailableError,
     SubmissionError,
     TaskframeworkError,
@@ -22,7 +23,6 @@ from taskframework.errors import (
     ValueNotStorableError,
 )
 from taskframework.model.query import CursorInvalidError
-from taskframework.submission.options import InvalidRequestError
 
 #: The exception of each code that is known inside as well, with the attributes it has there.
 KINDS: Mapping[str, tuple[type[TaskframeworkError], tuple[str, ...]]] = {
