@@ -23,6 +23,7 @@ _MAKE = '#!/bin/sh\nexec {make} -n -C ~/taskframework "$@"\n'
 #: Where the pages have the servers, which are elsewhere in the tests.
 API, PORT = "localhost:8000", "--port 8000"
 AMQP = "amqp://guest:guest@localhost:5672/"
+ENDPOINT, ENDPOINT_PORT = "localhost:8010", "--port 8010"
 MONGODB = "mongodb://localhost:27017/tasks?replicaSet=rs0"
 
 
@@ -71,8 +72,9 @@ def installed(environment: dict[str, str], tmp_path_factory: pytest.TempPathFact
 @pytest.mark.parametrize("page", [_parameter(page) for page in pages() if steps_of(page.read_text())])
 def test_a_page_is_walked_to_its_end(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     known = request.getfixturevalue("environment" if page.name == "README.md" else "installed")
-    [port] = free_ports(1)
+    port, other = free_ports(2)
     elsewhere = {API: f"localhost:{port}", PORT: f"--port {port}"}
+    elsewhere |= {ENDPOINT: f"localhost:{other}", ENDPOINT_PORT: f"--port {other}"}
     if _needs_servers(page):
         elsewhere[AMQP] = request.getfixturevalue("amqp_url")
         elsewhere[MONGODB] = request.getfixturevalue("mongo_url")
