@@ -12,6 +12,9 @@ if TYPE_CHECKING:  # for type checkers and editors; `_PUBLIC` is the same for Py
     from taskframework.client.blocking import SyncTaskClient as SyncTaskClient
     from taskframework.errors import ApiError as ApiError
     from taskframework.errors import ApiUnavailableError as ApiUnavailableError
+    from taskframework.errors import BatchClosedError as BatchClosedError
+    from taskframework.errors import BatchConflictError as BatchConflictError
+    from taskframework.errors import BatchItemError as BatchItemError
     from taskframework.errors import BrokerUnavailableError as BrokerUnavailableError
     from taskframework.errors import ConfigurationError as ConfigurationError
     from taskframework.errors import IdempotencyConflictError as IdempotencyConflictError
@@ -32,15 +35,19 @@ if TYPE_CHECKING:  # for type checkers and editors; `_PUBLIC` is the same for Py
     from taskframework.errors import ValueNotStorableError as ValueNotStorableError
     from taskframework.events.external import ExternalEvent as ExternalEvent
     from taskframework.events.subscriber import EventSubscriber as EventSubscriber
+    from taskframework.model.batch_status import BatchResult as BatchResult
+    from taskframework.model.batch_status import BatchStatus as BatchStatus
     from taskframework.model.status import Priority as Priority
     from taskframework.model.status import TaskStatus as TaskStatus
     from taskframework.model.subtasks import at_least as at_least
     from taskframework.model.task import Signal as Signal
     from taskframework.model.task import Task as Task
+    from taskframework.operations.batch_handle import BatchHandle as BatchHandle
     from taskframework.operations.handle import TaskHandle as TaskHandle
     from taskframework.runtime import TaskFramework as TaskFramework
     from taskframework.settings import Settings as Settings
     from taskframework.settings import load_settings as load_settings
+    from taskframework.submission.options import BatchOptions as BatchOptions
     from taskframework.submission.options import SubmissionOptions as SubmissionOptions
     from taskframework.submission.service import SubmitRequest as SubmitRequest
     from taskframework.tasks.context import TaskContext as TaskContext
@@ -56,21 +63,23 @@ _PUBLIC = {
     "client.asynchronous": "TaskClient",
     "client.blocking": "SyncTaskClient",
     "errors": (
-        "ApiError ApiUnavailableError BrokerUnavailableError ConfigurationError IdempotencyConflictError "
-        "InvalidParametersError InvalidRequestError NonRetryableError NotRunningError RegistrationError "
-        "ResultTimeoutError RetryableError "
+        "ApiError ApiUnavailableError BatchClosedError BatchConflictError BatchItemError BrokerUnavailableError "
+        "ConfigurationError IdempotencyConflictError InvalidParametersError InvalidRequestError NonRetryableError "
+        "NotRunningError RegistrationError ResultTimeoutError RetryableError "
         "StoreUnavailableError SubmissionError TaskFailedError TaskNotFoundError TaskframeworkError "
         "TransitionRefusedError UnknownTaskTypeError ValueNotStorableError"
     ),
     "events.external": "ExternalEvent",
     "events.subscriber": "EventSubscriber",
+    "model.batch_status": "BatchResult BatchStatus",
     "model.status": "Priority TaskStatus",
     "model.subtasks": "at_least",
     "model.task": "Signal Task",
     "operations.handle": "TaskHandle",
     "runtime": "TaskFramework",
     "settings": "Settings load_settings",
-    "submission.options": "SubmissionOptions",
+    "operations.batch_handle": "BatchHandle",
+    "submission.options": "BatchOptions SubmissionOptions",
     "submission.service": "SubmitRequest",
     "tasks.context": "TaskContext",
     "tasks.executable": "BackgroundTaskExecutable",

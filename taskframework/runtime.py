@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -12,9 +12,11 @@ from taskframework.clock import Clock, SystemClock
 from taskframework.errors import ConfigurationError, NotRunningError, StoreOnlyError
 from taskframework.model.scope import EVERYONE
 from taskframework.model.task import Task
+from taskframework.operations.batch_handle import BatchHandle
 from taskframework.operations.handle import TaskHandle
 from taskframework.settings import LoadedSettings, Settings, load_settings
-from taskframework.submission.options import SubmissionOptions
+from taskframework.submission.batches import BatchRequest, in_parts
+from taskframework.submission.options import BatchOptions, SubmissionOptions
 from taskframework.submission.service import Submission, SubmitRequest
 from taskframework.tasks.executable import AnyExecutable
 from taskframework.tasks.registry import Registration, TaskRegistry
@@ -175,6 +177,42 @@ class TaskFramework:
         outcomes = await self.services.submission.submit_many(requests)
         return [self._handle(outcome) if isinstance(outcome, Submission) else outcome for outcome in outcomes]
 
+    async def submit_batch(
+        self,
+        task_type: str | AnyExecutable,
+        items: Iterable[Any] | AsyncIterable[Any],
+        *,
+        user_id: str | None = None,
+        **options: Unpack[BatchOptions],
+    ) -> BatchHandle:
+        """Submit a task for each of many items; all of them are stored durably when this returns.
+
+        A list is looked through first, and nothing is stored if one of its items is wrong. From anything else items are
+        taken, stored and begun one part after the other; if that fails half-way, a batch with an `idempotency_key` is
+        continued by submitting the same again, and one without is cancelled.
+
+        Args:
+            task_type: as in `submit`.
+            items: the parameters of each task, up to 100,000.
+            user_id: who owns the batch and its tasks.
+            options: as in `submit`, for each of the tasks; `policy` says when the batch has succeeded.
+
+        Raises:
+            SubmissionError: if the request or an item is wrong.
+            StoreUnavailableError: if it could not be stored.
+        """
+        request = BatchRequest(task_type=task_type, user_id=user_id, **options)
+        service = self.services.batch_submission
+        if isinstance(items, Sequence):
+            submission = await service.submit(request, items)
+        else:
+            submission = await service.upload(request, in_parts(items))
+        return BatchHandle(submission.batch.task_id, submission.is_new, self.services.batches)
+
+    def batch(self, batch_id: str) -> BatchHandle:
+        """A handle on a batch that was submitted earlier."""
+        return BatchHandle(batch_id, False, self.services.batches)
+
     def handle(self, task_id: str) -> TaskHandle:
         """A handle on a task that was submitted earlier."""
         return TaskHandle(task_id, False, self.services.tasks)
@@ -218,7 +256,7 @@ class TaskFramework:
         stack.push_async_callback(process.bridge.drain)
         stack.push_async_callback(process.producer.close)
         stack.push_async_callback(services.bus.drain)
-        for work in (process.reporter, process.cascade, process.spawner):
+        for work in (process.reporter, process.cascade, process.retrier, process.spawner):
             stack.push_async_callback(work.finished)
         stack.push_async_callback(process.breaker.stop)  # after everybody who may open it
         await take_over(process)

@@ -94,14 +94,25 @@ class Cascade:
         return await self._store.apply(MoveDriver(parent.task_id, CASCADE, parent.cascade_at, delay))
 
     async def _end(self, parent: Task) -> None:
-        """Nothing is left to cancel now; if the plan was being stored when the parent ended, look again for a while."""
+        """Nothing is left to cancel now; if sub-tasks were being stored when the parent ended, look again for a while.
+
+        The plan of a batch stays: if what failed of it is retried, the rest is stored.
+        """
         subtasks = parent.subtasks
-        if subtasks is not None and subtasks.is_being_stored and parent.status is not TaskStatus.WAITING:
+        if subtasks is not None and parent.status is not TaskStatus.WAITING and _may_still_grow(parent):
             if self._store.now() < (parent.finished_at or parent.updated_at) + _LATE_SPAWN:
                 await self._move_time(parent, _LOOK_AGAIN)
                 return
-            await self._store.mark(MarkSpawned(parent.task_id, parent.generation, subtasks.round))
+            if parent.batch is None:
+                await self._store.mark(MarkSpawned(parent.task_id, parent.generation, subtasks.round))
         await self._move_time(parent, None)
+
+
+def _may_still_grow(parent: Task) -> bool:
+    """Whether some process may have been about to store or to replay a sub-task when the parent ended."""
+    subtasks = parent.subtasks
+    is_growing = subtasks is not None and (subtasks.is_being_stored or subtasks.planned is None)
+    return is_growing or parent.retry_at is not None
 
 
 def _left_rounds(parent: Task) -> list[RoundOfSubtasks]:

@@ -76,6 +76,10 @@ class SubtaskReporter:
         if reported.missing is not None and len(reported.ended) >= reported.missing:
             reported.is_last.set()
 
+    def hear_parent(self, event: TaskEvent) -> None:
+        """Listener for what makes a waiting parent worth a count."""
+        self.look_at(event.task.task_id)
+
     def look_at(self, parent_id: str) -> None:
         """Count the sub-tasks of a parent soon, although nothing was heard of them."""
         reported = self._parent(parent_id)

@@ -17,7 +17,7 @@ from taskframework.background import Background
 from taskframework.bus import EventBus
 from taskframework.errors import StoreError
 from taskframework.model.drivers import SPAWN
-from taskframework.model.events import TaskSubmittedEvent, TaskWaitingEvent
+from taskframework.model.events import TaskEvent, TaskSubmittedEvent
 from taskframework.model.marks import MarkSpawned, MoveDriver
 from taskframework.model.subtasks import planned_tasks
 from taskframework.model.task import Task
@@ -42,7 +42,7 @@ class Spawner:
         self._dispatch_after = dispatch_after
         self._spawning = Background()
 
-    def hear(self, event: TaskWaitingEvent) -> None:
+    def hear(self, event: TaskEvent) -> None:
         """Listener: the process in which a task planned sub-tasks stores them at once."""
         if event.task.spawn_at is not None:
             self._spawning.start(self._spawn_heard(event.task), contextvars.Context())

@@ -21,7 +21,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from taskframework.api.problems import RequestRefusedError, invalid_fields
 from taskframework.model.values import MAX_NAME
-from taskframework.submission.options import SubmissionOptions
+from taskframework.submission.options import BatchOptions, SubmissionOptions
 
 #: Problems of every route that reads a body.
 BODY_CODES = (
@@ -32,6 +32,7 @@ BODY_CODES = (
     "unsupported_media_type",
     "invalid_request",
 )
+JSON, NDJSON = "application/json", "application/x-ndjson"
 MAX_BULK = 1000
 MAX_REPLAY = 500
 _MAX_REASON = 1000
@@ -77,6 +78,29 @@ class SubmitTasks(Body):
         return self.tasks
 
 
+@with_config(extra="forbid", hide_input_in_errors=True)
+class UploadBatch(BatchOptions, total=False):
+    """What is to be done with the items of an upload; these come line by line."""
+
+    task_type: Required[Annotated[str, Field(description="A registered task type", max_length=MAX_NAME)]]
+
+
+@with_config(
+    extra="forbid",
+    hide_input_in_errors=True,
+    json_schema_extra={"examples": [{"task_type": "count-words", "items": [{"text": "one"}, {"text": "one two"}]}]},
+)
+class SubmitBatch(UploadBatch, total=False):
+    """Many items, each of them a task to be done; what is left out or null is as for a single task."""
+
+    items: Required[
+        Annotated[
+            list[Any],
+            Field(description="What the task type's parameter model accepts, each", min_length=1, max_length=MAX_BULK),
+        ]
+    ]
+
+
 class CancelTask(Body):
     """Why a task is cancelled."""
 
@@ -118,7 +142,16 @@ BodyT = TypeVar("BodyT")
 #: The bodies there are, each with what reads it.
 BODIES: dict[type, TypeAdapter[Any]] = {
     model: TypeAdapter(model)
-    for model in (SubmitTask, SubmitTasks, CancelTask, RetryTask, SignalPayload, ReplayDeadLetters)
+    for model in (
+        SubmitTask,
+        SubmitTasks,
+        SubmitBatch,
+        UploadBatch,
+        CancelTask,
+        RetryTask,
+        SignalPayload,
+        ReplayDeadLetters,
+    )
 }
 
 
@@ -182,11 +215,25 @@ def _too_large(limit: int) -> RequestRefusedError:
 
 
 def _require_json(request: Request) -> None:
-    given = request.headers.get("content-type", "")
-    media_type, _, options = given.partition(";")
-    charset = options.strip().lower().replace('"', "")
-    if media_type.strip().lower() != "application/json" or charset not in ("", "charset=utf-8"):
+    if not has_type(request, JSON):
+        given = request.headers.get("content-type", "")
         raise _unsupported(f"The content type is {given[:100]!r}." if given else "There is no content type.")
+    require_plain(request)
+
+
+def has_type(request: Request, wanted: str) -> bool:
+    """Whether the body is said to be of this media type, in UTF-8."""
+    media_type, _, options = request.headers.get("content-type", "").partition(";")
+    charset = options.strip().lower().replace('"', "")
+    return media_type.strip().lower() == wanted and charset in ("", "charset=utf-8")
+
+
+def require_plain(request: Request) -> None:
+    """Refuse a compressed body: what it becomes has no limit.
+
+    Raises:
+        RequestRefusedError: if it is one.
+    """
     encoding = request.headers.get("content-encoding", "identity")
     if encoding.strip().lower() != "identity":
         raise _unsupported(f"The content encoding is {encoding[:100]!r}.")

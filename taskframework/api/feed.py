@@ -120,6 +120,11 @@ class Feed:
         """How many watch now."""
         return sum(map(len, self._watchers.values()))
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the process stops, so that every stream has to end."""
+        return self._is_closed or self._is_stopping()
+
     async def join(self, scope: Scope, task_id: str | None = None) -> Watcher:
         """Begin to watch one task, or all of the scope; events that happen after this returned are heard.
 
@@ -168,7 +173,7 @@ class Feed:
 
     async def _subscribe(self) -> EventSubscriber:
         broker = self._broker()  # first: whoever never runs must not be told that it stops
-        if self._is_closed or self._is_stopping():
+        if self.is_over:
             raise RequestRefusedError("The process is stopping.", hint="Connect again in a moment.", code="stopping")
         if self.watchers >= MAX_WATCHERS:
             raise RequestRefusedError(

@@ -9,9 +9,24 @@ from pydantic import TypeAdapter
 
 from taskframework.api.bodies import BODIES
 from taskframework.api.problems import CODES, PROBLEM_JSON
-from taskframework.api.views import CloudEventView, ProblemView, ResyncView, StreamedEvent
+from taskframework.api.views import (
+    BatchResultPage,
+    BatchResultView,
+    CloudEventView,
+    ProblemView,
+    ResyncView,
+    StreamedEvent,
+)
 
-_MODELS: tuple[type, ...] = (*BODIES, ProblemView, StreamedEvent, CloudEventView, ResyncView)
+_MODELS: tuple[type, ...] = (
+    *BODIES,
+    BatchResultPage,
+    BatchResultView,
+    ProblemView,
+    StreamedEvent,
+    CloudEventView,
+    ResyncView,
+)
 _REFERENCE = "#/components/schemas/{model}"
 
 #: What any route may answer with. That it is documented also keeps FastAPI from naming its own form of 422.

@@ -17,6 +17,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from taskframework.errors import (
+    BatchConflictError,
+    BatchItemError,
     IdempotencyConflictError,
     InvalidParametersError,
     InvalidRequestError,
@@ -57,10 +59,13 @@ CODES: dict[str, tuple[int, str]] = {
     "task_unreadable": (409, "A newer release wrote this task"),
     "transition_refused": (409, "The task is not in a status that allows this"),
     "parent_finished": (409, "The parent of the sub-task is over"),
+    "batch_conflict": (409, "The upload is not the one that the batch was made by"),
+    "batch_closed": (409, "The batch takes no more items"),
     "too_many_signals": (409, "The task has as many signals as it may have"),
     "request_timeout": (408, "The request did not come in time"),
     "body_too_large": (413, "The body is too large"),
-    "unsupported_media_type": (415, "The body is not application/json"),
+    "batch_too_large": (413, "The batch has more items than one may have"),
+    "unsupported_media_type": (415, "The body is not of a type that is read here"),
     "invalid_request": (422, "A field or parameter is wrong"),
     "invalid_task": (422, "The task cannot be accepted"),
     "unknown_task_type": (422, "Nobody knows the task type"),
@@ -180,10 +185,16 @@ _INTERNAL = Problem(
 )
 
 
-def _fields(error: SubmissionError) -> Sequence[Mapping[str, str]]:
+def _fields(error: SubmissionError, parameters: str = "parameters") -> Sequence[Mapping[str, str]]:
     match error:
         case InvalidParametersError():
-            return [{**wrong, "field": _below("parameters", wrong["field"])} for wrong in error.problems]
+            return [{**wrong, "field": _below(parameters, wrong["field"])} for wrong in error.problems]
+        case BatchItemError(cause=ValueNotStorableError() as cause):
+            return [{"field": f"items.{error.index}", "message": cause.reason}]
+        case BatchItemError():
+            return _fields(error.cause, f"items.{error.index}")
+        case BatchConflictError():
+            return [{"field": f"items.{error.index}", "message": error.message}]
         case InvalidRequestError():
             return [{"field": error.field, "message": error.message}]
         case UnknownTaskTypeError():

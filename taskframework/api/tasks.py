@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar, cast
 
 from fastapi import APIRouter, Depends, Query
 from pydantic import BaseModel, ConfigDict, Field
@@ -28,7 +28,7 @@ from taskframework.errors import StoreUnavailableError
 from taskframework.model.query import MAX_LIMIT, TaskFilter
 from taskframework.model.status import ReachableStatus
 from taskframework.model.view import public_view
-from taskframework.submission.options import described
+from taskframework.submission.options import SubmissionOptions, described
 from taskframework.submission.service import Submission, SubmitRequest
 from taskframework.telemetry import log_context
 
@@ -37,7 +37,7 @@ DEFAULT_LIMIT = 50
 
 router = APIRouter(prefix=PREFIX, tags=["tasks"])
 
-_SUBMISSION_CODES = ("invalid_task", "unknown_task_type", "invalid_parameters", "value_not_storable")
+SUBMISSION_CODES = ("invalid_task", "unknown_task_type", "invalid_parameters", "value_not_storable")
 KEY_HEADER = {
     "name": "Idempotency-Key",
     "in": "header",
@@ -47,6 +47,9 @@ KEY_HEADER = {
 _LOCATION = {
     "Location": {"description": "Address of the task", "schema": {"type": "string", "format": "uri-reference"}}
 }
+
+
+BodyT = TypeVar("BodyT", bound=SubmissionOptions)
 
 
 class TaskQuery(BaseModel):
@@ -72,14 +75,13 @@ class TaskQuery(BaseModel):
             "description": "The task that an earlier submission with this key made",
             "headers": _LOCATION,
         },
-        **refuses(*BODY_CODES, *_SUBMISSION_CODES, "idempotency_conflict", "store_unavailable"),
+        **refuses(*BODY_CODES, *SUBMISSION_CODES, "idempotency_conflict", "store_unavailable"),
     },
 )
 async def submit_task(request: Request) -> Response:
     """Store a task durably; a worker executes it as soon as it is due, whatever happens to this process."""
     body = await read(request, SubmitTask)
-    if (key := key_in_header(request)) is not None:
-        body = _with_key(body, key)
+    body = with_key_of_header(request, body)
     wanted = SubmitRequest(**body, user_id=CALLER)
     with trace_of(request, "submit"), log_context(user_id=CALLER, correlation_id=body.get("correlation_id")):
         submission = await framework_of(request).services.submission.submit(wanted)
@@ -208,19 +210,21 @@ def key_in_header(request: Request) -> str | None:
     return keys[0] if keys else None
 
 
-def _with_key(body: SubmitTask, key: str) -> SubmitTask:
-    """The body with the header's key.
+def with_key_of_header(request: Request, body: BodyT) -> BodyT:
+    """The body with the header's key, if there is one.
 
     Raises:
         RequestRefusedError: if the body names another one.
     """
+    if (key := key_in_header(request)) is None:
+        return body
     if body.get("idempotency_key") not in (None, key):
         raise RequestRefusedError(
             "The header Idempotency-Key and the field idempotency_key differ.",
             hint="Send one of them, or the same in both.",
             fields=[{"field": "idempotency_key", "message": "differs from the header Idempotency-Key"}],
         )
-    return {**body, "idempotency_key": key}
+    return cast(BodyT, {**body, "idempotency_key": key})
 
 
 def _bulk_outcome(index: int, outcome: Submission | Exception, root: str) -> dict[str, Any]:

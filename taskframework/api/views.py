@@ -149,6 +149,65 @@ class TaskPage(BaseModel):
     next_cursor: CursorText | None = Field(description="Give it as `cursor` to get the next page; null on the last one")
 
 
+class BatchView(BaseModel):
+    """How far a batch is. Numbers are of items; times are RFC 3339 in UTC with milliseconds."""
+
+    batch_id: str = Field(examples=[_ID])
+    task_type: str = Field(examples=["count-words"])
+    status: ReachableStatus
+    user_id: str
+    is_sealed: bool = Field(description="Whether the upload was completed")
+    total: int = Field(description="How many items there are; before the seal, how many came so far")
+    counts: dict[ReachableStatus, int] | None = Field(
+        description="Items by status, of those that are stored; null where they are not counted anew, as in a list"
+    )
+    done: int
+    succeeded: int
+    failed: int
+    cancelled: int
+    percent: float | None = Field(description="How much is done; null before the seal")
+    rate: float | None = Field(description="Items done a second since the beginning; null before the first")
+    estimated_end: datetime | None = Field(description="When it will be done at this rate")
+    policy: str = Field(examples=["allow_failures"])
+    chunk_size: int = Field(description="Items of one task")
+    priority: Priority
+    max_attempts: int = Field(description="Of each task")
+    correlation_id: str
+    result: Any
+    error: TaskErrorView | None
+    not_before: datetime = Field(examples=[_TIME])
+    deadline: datetime | None
+    created_at: datetime = Field(examples=[_TIME])
+    first_result_at: datetime | None = Field(description="When the first task had succeeded")
+    finished_at: datetime | None
+
+
+class BatchPage(BaseModel):
+    """Batches from the newest to the oldest."""
+
+    items: list[BatchView]
+    next_cursor: CursorText | None = Field(description="Give it as `cursor` to get the next page; null on the last one")
+
+
+class BatchResultView(BaseModel):
+    """What became of one item of a batch, so far."""
+
+    index: int = Field(description="Its place in the upload, from 0")
+    task_id: str = Field(description="The task that does it", examples=[_ID])
+    status: ReachableStatus
+    result: Any
+    error: TaskErrorView | None
+
+
+class BatchResultPage(BaseModel):
+    """Items in the order of the upload, each as it is now."""
+
+    items: list[BatchResultView]
+    next_cursor: str | None = Field(
+        description="Give it as `cursor` to go on, later if the page is empty; null behind the last item"
+    )
+
+
 class TaskTypeView(BaseModel):
     """A task type, and what a submission of it gives and gets."""
 

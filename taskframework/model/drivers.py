@@ -129,8 +129,16 @@ CHECK = Driver(
 REPORT = Driver(name="report", field="report_at", index="report", statuses=_ANY_STATUS, needed_in=frozenset())
 #: Sub-tasks that nobody waits for any more are cancelled.
 CASCADE = Driver(name="cascade", field="cascade_at", index="cascade", statuses=_ANY_STATUS, needed_in=frozenset())
+#: The upload of a batch should have been finished by now: the batch is cancelled.
+SEAL = Driver(
+    name="seal", field="seal_by", index="seal", statuses=frozenset({TaskStatus.WAITING}), needed_in=frozenset()
+)
+#: The sub-tasks of a batch that did not succeed have yet to be replayed.
+RETRY = Driver(
+    name="retry", field="retry_at", index="retry", statuses=frozenset({TaskStatus.WAITING}), needed_in=frozenset()
+)
 
-DRIVERS: tuple[Driver, ...] = (DISPATCH, LEASE, DEADLINE, OUTBOX, SPAWN, CHECK, REPORT, CASCADE)
+DRIVERS: tuple[Driver, ...] = (DISPATCH, LEASE, DEADLINE, OUTBOX, SPAWN, CHECK, REPORT, CASCADE, SEAL, RETRY)
 
 
 def missing_drivers(task: Task) -> list[Driver]:

@@ -31,6 +31,10 @@ class TaskSubmittedEvent(TaskEvent):
     """Accepted and stored."""
 
 
+class BatchSubmittedEvent(TaskSubmittedEvent):
+    """A batch is accepted and stored; if its items came all at once, they are its plan."""
+
+
 class TaskStartedEvent(TaskEvent):
     """Claimed by a worker; the attempt begins."""
 
@@ -53,6 +57,10 @@ class TaskResumedEvent(TaskEvent):
 
 class TaskSignalledEvent(TaskEvent):
     """The task was told something that it does not wait for yet."""
+
+
+class TaskSealedEvent(TaskEvent):
+    """The upload of the batch is complete: it is known how many sub-tasks there are."""
 
 
 class TaskReopenedEvent(TaskEvent):
@@ -121,6 +129,7 @@ EVENT_OF: dict[str, type[TaskEvent]] = {
     "waiting": TaskWaitingEvent,
     "resumed": TaskResumedEvent,
     "signalled": TaskSignalledEvent,
+    "sealed": TaskSealedEvent,
     "reopened": TaskReopenedEvent,
     "completed": TaskCompletedEvent,
     "completed_with_errors": TaskCompletedEvent,

@@ -130,7 +130,8 @@ NO_HANDLER = "No worker that received it could run this type and version."
 class Replay(Alone):
     """FAILED, DEAD_LETTER or CANCELLED → QUEUED as a new generation; the fencing token goes on counting.
 
-    The steps stay: what was done is done, and a replay is there to do the rest.
+    The steps stay: what was done is done, and a replay is there to do the rest. A batch has no code that could be run
+    again; what is replayed of it are its sub-tasks.
     """
 
     failpoint: ClassVar[str] = "replay.after_write"
@@ -143,6 +144,7 @@ class Replay(Alone):
     def apply(self, task: Task, now: datetime) -> Task | None:
         if (
             task.status not in REPLAYABLE
+            or task.batch is not None
             or not self.scope.covers(task.user_id)
             or self.revision not in (None, task.revision)
         ):

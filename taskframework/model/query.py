@@ -61,6 +61,8 @@ class TaskFilter:
     status: TaskStatus | None = None
     task_type: str | None = None
     parent_task_id: str | None = None
+    #: Only batches; without it everything else.
+    batches: bool = False
     #: Only tasks that are FAILED or DEAD_LETTER, listed by the time of their end.
     dead: bool = False
 

@@ -27,6 +27,8 @@ MAX_DEPTH = 16
 #: The namespace of the ids of sub-tasks; any fixed one will do, but it must never change.
 _IDS = uuid.UUID("b1d5e2a4-1c1b-5a8e-9d57-3f0f6a1f2c77")
 _AT_LEAST = re.compile(r"at_least\(([1-9][0-9]{0,5})\)")
+#: What a policy looks like, for documents.
+POLICY_PATTERN = r"^(all_must_succeed|allow_failures|first_success|at_least\([1-9][0-9]{0,5}\))$"
 
 
 class Verdict(enum.Enum):

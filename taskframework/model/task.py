@@ -127,6 +127,20 @@ class Subtasks:
 
 
 @dataclass(frozen=True, slots=True)
+class Batch:
+    """What makes a task a batch: a parent without code, whose sub-tasks are the items of an upload."""
+
+    #: Items in one sub-task; the last one may have fewer.
+    chunk_size: int = 1
+    #: How many items were announced: none beyond is stored. All that there are, once the batch is sealed.
+    items: int = 0
+    #: When the first sub-task had succeeded, by a count.
+    first_result_at: datetime | None = None
+    #: What did not succeed until then is replayed; None: nobody asked, or it is done.
+    retry_until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Signal:
     """What somebody told the task. One key is one signal, however often it is sent."""
 
@@ -185,6 +199,9 @@ class Task:
     spawn_at: datetime | None = None
     cascade_at: datetime | None = None
     check_at: datetime | None = None
+    batch: Batch | None = None
+    seal_by: datetime | None = None
+    retry_at: datetime | None = None
     stage: Stage = "execute"
     waits_for: SignalWait | None = None
     signals: tuple[Signal, ...] = ()

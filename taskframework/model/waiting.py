@@ -10,7 +10,7 @@ from taskframework.model import drivers
 from taskframework.model.scope import Scope
 from taskframework.model.status import LIVE, TaskStatus
 from taskframework.model.subtasks import Counts, Policy, Verdict, next_round
-from taskframework.model.task import FAMILY_VERSION, Signal, SignalWait, Stage, Subtasks, Task
+from taskframework.model.task import FAMILY_VERSION, Batch, Signal, SignalWait, Stage, Subtasks, Task
 from taskframework.model.transitions import (
     Alone,
     AttemptEnd,
@@ -112,7 +112,9 @@ class CountSubtasks(Alone):
         """The move for counts that were made after the parent was read."""
         subtasks = parent.subtasks
         assert subtasks is not None, "only a task with sub-tasks is counted"
-        verdict = None if subtasks.planned is None else Policy(subtasks.policy).verdict(subtasks.planned, counts)
+        verdict = None
+        if subtasks.planned is not None and parent.retry_at is None:  # what is about to be replayed is not over
+            verdict = Policy(subtasks.policy).verdict(subtasks.planned, counts)
         return cls(
             parent.task_id,
             parent.generation,
@@ -142,7 +144,8 @@ class CountSubtasks(Alone):
                 failed=self.counts.failed,
                 cancelled=self.counts.cancelled,
                 report_serial=subtasks.report_serial + 1,
-            )
+            ),
+            batch=self._batch_of(task, now),
         )
         if self.verdict is None:
             return counted.evolve(
@@ -169,6 +172,12 @@ class CountSubtasks(Alone):
     def message(self) -> str:
         """Why the parent failed."""
         return SUBTASKS_FAILED.format(policy=self.policy, **self.data)
+
+    def _batch_of(self, task: Task, now: datetime) -> Batch | None:
+        batch = task.batch
+        if batch is None or batch.first_result_at is not None or not self.counts.succeeded:
+            return batch
+        return replace(batch, first_result_at=now)
 
     def _ended(self, counted: Task, now: datetime) -> Task:
         ended = at_rest(counted, self.status, now)

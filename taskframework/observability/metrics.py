@@ -97,6 +97,11 @@ class Metrics:
         self.queue_wait = histogram(
             "tasks_queue_wait_seconds", "Time a task waited for its claim after it was due", ["task_type"]
         )
+        self.first_responses = histogram(
+            "batch_first_response_seconds",
+            "Time from the moment a batch could begin to the first task of it that succeeded",
+            ["task_type"],
+        )
         self.retries = counter("tasks_retries", "Attempts that will be repeated", ["task_type"])
         self.dead = counter("tasks_dlq_entered", "Tasks that became dead letters", ["task_type"])
         self.published = counter("tasks_events_published", "External events confirmed by the broker", ["event_type"])
@@ -150,6 +155,9 @@ class Metrics:
                 self.dead.add(task.task_type)
         self.state_updates.add(task.history[-1].type)
         # A task that ends at rest, as a parent does by a count of its sub-tasks, ends no attempt and names no worker.
+        if task.batch is not None and task.batch.first_result_at == task.updated_at:  # by this very count
+            waited = (task.updated_at - max(task.created_at, task.not_before)).total_seconds()
+            self.first_responses.observe(max(0.0, waited), task.task_type)
         if task.started_at is not None and isinstance(event, _ENDS) and task.history[-1].worker_id is not None:
             seconds = (task.updated_at - task.started_at).total_seconds()
             self.execution.observe(max(0.0, seconds), task.task_type, task.status.value)

@@ -6,7 +6,13 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from taskframework.errors import ParentFinishedError, SignalsFullError, TaskNotFoundError, TransitionRefusedError
+from taskframework.errors import (
+    BatchNotRetriedError,
+    ParentFinishedError,
+    SignalsFullError,
+    TaskNotFoundError,
+    TransitionRefusedError,
+)
 from taskframework.model.interventions import Cancel, Replay
 from taskframework.model.query import Page, RoundOfSubtasks, TaskFilter
 from taskframework.model.scope import Scope
@@ -75,9 +81,12 @@ class TaskOperations:
         Raises:
             TaskNotFoundError: if there is none.
             TransitionRefusedError: if it is not one of those.
+            BatchNotRetriedError: if it is a batch; `BatchOperations.retry_failed` retries what failed in it.
             ParentFinishedError: if its parent is over and is not to be reopened.
         """
         task = await self.get(task_id, scope)
+        if task.batch is not None:
+            raise BatchNotRetriedError(task_id, task.status)
         if task.status in REPLAYABLE:
             await self._wait_for_it(task, scope, by, reopen)
         replayed = await self._moves.make(Replay(task_id, scope, by, self._dispatch_after, task.revision))

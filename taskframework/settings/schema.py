@@ -175,6 +175,16 @@ class RecoverySettings(Section):
         return not_below(value, info, "redispatch")
 
 
+class BatchesSettings(Section):
+    """Batches of tasks."""
+
+    upload_timeout: Duration = Field(
+        default=timedelta(minutes=10),
+        ge=timedelta(seconds=1),
+        description="How long the upload of a batch may pause; if it does not go on by then, the batch is cancelled",
+    )
+
+
 class ShutdownSettings(Section):
     """How a process stops."""
 
@@ -209,6 +219,7 @@ class Settings(Section):
     worker: WorkerSettings = WorkerSettings()
     retry: RetrySettings = RetrySettings()
     recovery: RecoverySettings = RecoverySettings()
+    batches: BatchesSettings = BatchesSettings()
     shutdown: ShutdownSettings = ShutdownSettings()
     retention: RetentionSettings = RetentionSettings()
     observability: ObservabilitySettings = ObservabilitySettings()

@@ -14,6 +14,7 @@ from typing_extensions import TypedDict  # pydantic reads no other before Python
 from taskframework.clock import whole_milliseconds
 from taskframework.errors import InvalidRequestError
 from taskframework.model.status import LANES, Priority
+from taskframework.model.subtasks import POLICY_PATTERN, Policy
 from taskframework.model.values import MAX_NAME, is_name, problem
 from taskframework.tasks.options import MAX_ATTEMPTS
 
@@ -78,15 +79,40 @@ class SubmissionOptions(TypedDict, total=False):
     correlation_id: Annotated[Name | None, Field(description="Carried through messages, logs and events")]
 
 
+def _policy(value: str) -> str:
+    return Policy.parse(value).text
+
+
+_Policy = Annotated[str, AfterValidator(_policy), Field(json_schema_extra={"pattern": POLICY_PATTERN})]
+
+
+class BatchOptions(SubmissionOptions, total=False):
+    """How a batch is to be done: what each of its tasks gets, and what holds for the whole."""
+
+    policy: Annotated[_Policy | None, Field(description="When it has succeeded; allow_failures if it is left out")]
+
+
 OPTIONS = frozenset(SubmissionOptions.__annotations__)
+BATCH_OPTIONS = frozenset(BatchOptions.__annotations__)
 _ALL = TypeAdapter(SubmissionOptions)
+_ALL_OF_BATCH = TypeAdapter(BatchOptions)
 _NAME = TypeAdapter(Name)
 
 
 @cache
 def described() -> Mapping[str, Mapping[str, Any]]:
-    """The JSON Schema of each option, by name."""
-    properties: Mapping[str, Mapping[str, Any]] = _ALL.json_schema()["properties"]
+    """The JSON Schema of each option of a task, by name."""
+    return _properties(_ALL)
+
+
+@cache
+def described_of_batch() -> Mapping[str, Mapping[str, Any]]:
+    """The JSON Schema of each option of a batch, by name."""
+    return _properties(_ALL_OF_BATCH)
+
+
+def _properties(all_there_are: TypeAdapter[Any]) -> Mapping[str, Mapping[str, Any]]:
+    properties: Mapping[str, Mapping[str, Any]] = all_there_are.json_schema()["properties"]
     return properties
 
 
@@ -96,10 +122,17 @@ def accepted(options: SubmissionOptions) -> dict[str, Any]:
     Raises:
         InvalidRequestError: naming the option that is wrong.
     """
-    if not options:
-        return {}
+    return _given(_ALL, options) if options else {}
+
+
+def accepted_of_batch(options: BatchOptions) -> dict[str, Any]:
+    """`accepted` for a batch."""
+    return _given(_ALL_OF_BATCH, options)
+
+
+def _given(all_there_are: TypeAdapter[Any], options: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        return {name: value for name, value in _ALL.validate_python(options).items() if value is not None}
+        return {name: value for name, value in all_there_are.validate_python(options).items() if value is not None}
     except ValidationError as error:
         raise _refusal(error) from None
 
@@ -135,5 +168,5 @@ def _refusal(error: ValidationError, name: str = "") -> InvalidRequestError:
     wrong = error.errors(include_url=False, include_context=False)[0]
     name = name or str(wrong["loc"][0])
     said = problem(wrong["loc"], wrong["msg"])["message"]
-    hint = described().get(name, {"description": f"Give a name of 1 to {MAX_NAME} characters"})["description"]
+    hint = described_of_batch().get(name, {"description": f"Give a name of 1 to {MAX_NAME} characters"})["description"]
     return InvalidRequestError(name, f"{said}, not {wrong['input']!r:.50}", f"{hint}.")

@@ -5,15 +5,18 @@ from __future__ import annotations
 from taskframework.aggregation.state_aggregator import StateAggregatorService
 from taskframework.model.events import (
     AttemptFinished,
+    BatchSubmittedEvent,
     TaskCancelledEvent,
     TaskCancelRequestedEvent,
     TaskCompletedEvent,
     TaskEvent,
     TaskFailedEvent,
     TaskReleasedEvent,
+    TaskReopenedEvent,
     TaskReplayedEvent,
     TaskResumedEvent,
     TaskRetryingEvent,
+    TaskSealedEvent,
     TaskSubmittedEvent,
     TaskWaitingEvent,
 )
@@ -37,11 +40,14 @@ def register_listeners(process: ProcessServices) -> None:
             bus.listen(claimable, process.producer.hear, name="producer")
     if process.worker is not None:
         bus.listen(TaskCancelRequestedEvent, process.worker.heartbeat.hear, name="heartbeat")
-    bus.listen(TaskWaitingEvent, process.spawner.hear, name="spawner")
+    for planned in (TaskWaitingEvent, BatchSubmittedEvent, TaskReopenedEvent):
+        bus.listen(planned, process.spawner.hear, name="spawner")
+    bus.listen(TaskReopenedEvent, process.retrier.hear, name="retrier")
     for left in (TaskCompletedEvent, TaskFailedEvent, TaskCancelledEvent, TaskResumedEvent):
         bus.listen(left, process.cascade.hear, name="cascade")
     for over in (TaskCompletedEvent, TaskFailedEvent, TaskCancelledEvent):
         bus.listen(over, process.reporter.hear, name="reporter")
+    bus.listen(TaskSealedEvent, process.reporter.hear_parent, name="reporter")
     bus.listen(TaskEvent, process.bridge.hear, name="bridge")
     process.metrics.listen(bus)
     task_log.listen(bus)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from taskframework.aggregation.cascade import Cascade
 from taskframework.aggregation.parents import SubtaskReporter
+from taskframework.aggregation.retrier import BatchRetrier
 from taskframework.aggregation.spawner import Spawner
 from taskframework.brokers.base import Broker
 from taskframework.events.bridge import ExternalEventBridge
@@ -49,6 +50,7 @@ def _without_worker_and_repairs(services: StoreServices, broker: Broker, *, exec
         spawner=Spawner(store, services.bus, services.dispatch_after),
         reporter=SubtaskReporter(store, services.moves, clock),
         cascade=Cascade(store, services.moves),
+        retrier=BatchRetrier(store, services.moves, services.dispatch_after),
         bridge=ExternalEventBridge(store, TaskEventPublisher(broker, metrics.published.add), settings.app.source),
         collector=DeadLetterCollector(store, broker),
         topology=topology,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from taskframework.aggregation.cascade import Cascade
 from taskframework.aggregation.parents import SubtaskReporter
+from taskframework.aggregation.retrier import BatchRetrier
 from taskframework.aggregation.spawner import Spawner
 from taskframework.brokers.base import Broker
 from taskframework.events.bridge import ExternalEventBridge
@@ -34,6 +35,7 @@ class ProcessServices:
     spawner: Spawner
     reporter: SubtaskReporter
     cascade: Cascade
+    retrier: BatchRetrier
     bridge: ExternalEventBridge
     collector: DeadLetterCollector
     topology: TopologyRepair

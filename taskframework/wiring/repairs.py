@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from datetime import timedelta
 
 from taskframework.operations.health import Health
+from taskframework.recovery.batches import BatchRepair
 from taskframework.recovery.loop import RepairLoop
 from taskframework.recovery.parents import ParentRepair
 from taskframework.recovery.reaper import Reaper
@@ -18,7 +19,7 @@ from taskframework.wiring.process_services import ProcessServices
 _RETENTION_INTERVAL = timedelta(minutes=1)
 _TOPOLOGY_INTERVAL = timedelta(seconds=2)
 #: Without these a process does not keep what it promises.
-_ESSENTIAL = frozenset({"sweep", "expire", "reap", "relay", "parents"})
+_ESSENTIAL = frozenset({"sweep", "expire", "reap", "relay", "parents", "batches"})
 
 _Look = Callable[[], Awaitable[bool]]
 
@@ -57,6 +58,8 @@ def _looks(process: ProcessServices) -> Iterator[tuple[str, _Look, timedelta]]:
     yield "relay", Relay(store, broker, process.bridge, batch).relay, recovery.relay_interval
     parents = ParentRepair(store, services.moves, process.spawner, process.reporter, process.cascade, batch)
     yield "parents", parents.look, recovery.sweep_interval
+    batches = BatchRepair(store, services.moves, process.retrier, batch)
+    yield "batches", batches.look, recovery.sweep_interval
     yield "retention", retention.purge, _RETENTION_INTERVAL
 
 

@@ -8,10 +8,12 @@ from datetime import timedelta
 from taskframework.bus import EventBus
 from taskframework.clock import Clock
 from taskframework.moves import TaskMoves
+from taskframework.operations.batches import BatchOperations
 from taskframework.operations.dead_letters import DeadLetterOperations
 from taskframework.operations.tasks import TaskOperations
 from taskframework.settings import Settings
 from taskframework.stores.base import TaskStore
+from taskframework.submission.batches import BatchSubmissionService
 from taskframework.submission.service import TaskSubmissionService
 from taskframework.submission.types import TaskTypes
 from taskframework.tasks.registry import TaskRegistry
@@ -31,6 +33,8 @@ class StoreServices:
     submission: TaskSubmissionService
     tasks: TaskOperations
     dead_letters: DeadLetterOperations
+    batch_submission: BatchSubmissionService
+    batches: BatchOperations
     #: How long the process that stored a task has to dispatch it.
     dispatch_after: timedelta
 
@@ -60,7 +64,28 @@ def build_store_services(
         keys_kept=settings.retention.idempotency_keys,
     )
     tasks = TaskOperations(store, moves, dispatch_after)
-    dead_letters = DeadLetterOperations(store, tasks)
+    batch_submission = BatchSubmissionService(
+        store,
+        bus,
+        moves,
+        types,
+        max_attempts=settings.retry.max_attempts,
+        dispatch_after=dispatch_after,
+        keys_kept=settings.retention.idempotency_keys,
+        upload_timeout=settings.batches.upload_timeout,
+    )
     return StoreServices(
-        settings, registry, clock, bus, store, moves, types, submission, tasks, dead_letters, dispatch_after
+        settings=settings,
+        registry=registry,
+        clock=clock,
+        bus=bus,
+        store=store,
+        moves=moves,
+        types=types,
+        submission=submission,
+        tasks=tasks,
+        dead_letters=DeadLetterOperations(store, tasks),
+        batch_submission=batch_submission,
+        batches=BatchOperations(store, moves, tasks),
+        dispatch_after=dispatch_after,
     )

@@ -82,6 +82,7 @@ TASK_INDEXES = (
         {"parent.task_id": 1, "parent.generation": 1, "parent.round": 1, "status": 1, "parent.slot": 1},
         _SUBTASKS,
     ),
+    Index("list_batches", _NEWEST_FIRST, {"batch": {"$type": "object"}}),
     # By the time, not by the statuses: of a partial index by statuses MongoDB 6 merges no scans of some of them.
     Index("ended", {"status": 1, "finished_at": -1, "_id": -1}, {"finished_at": {"$type": "date"}}),
 )

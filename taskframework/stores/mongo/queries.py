@@ -119,6 +119,7 @@ def listed(scope: Scope, wanted: TaskFilter, cursor: Cursor | None) -> Document:
     if wanted.dead:
         statuses = DEAD if wanted.status is None else DEAD & {wanted.status}
         filter |= {"status": in_status(*statuses), wanted.order: {"$type": "date", **older.get(wanted.order, {})}}
+    filter["batch"] = {"$type": "object"} if wanted.batches else None
     if wanted.task_type is not None:
         filter["task_type"] = wanted.task_type
     if wanted.parent_task_id is not None:
@@ -130,6 +131,8 @@ def list_index(scope: Scope, wanted: TaskFilter) -> str | None:
     """The index that has just the page in its order; None where the server has to weigh which to read through."""
     if wanted.dead:
         return "ended"
+    if wanted.batches:
+        return "list_batches"
     if wanted.parent_task_id is not None:
         return "list_by_parent_status"
     if wanted.task_type is None:

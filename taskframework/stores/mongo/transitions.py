@@ -36,7 +36,7 @@ from taskframework.model.transitions import (
     reason_of,
 )
 from taskframework.model.waiting import Wait
-from taskframework.stores.mongo import waiting
+from taskframework.stores.mongo import batches, waiting  # noqa: F401 - what is asked for alone is known by import
 from taskframework.stores.mongo.documents import Document, stored
 from taskframework.stores.mongo.expressions import (
     IS_RUNNING,
@@ -226,7 +226,7 @@ _NONE_AFTER_REPLAY = (
 
 @write_alone.register
 def _replay(replay: Replay) -> Write:
-    guard = {"_id": replay.task_id, "status": in_status(*REPLAYABLE), **within(replay.scope)}
+    guard = {"_id": replay.task_id, "status": in_status(*REPLAYABLE), "batch": None, **within(replay.scope)}
     if replay.revision is not None:
         guard["revision"] = replay.revision
     afresh = dict.fromkeys(_NONE_AFTER_REPLAY)

@@ -48,6 +48,14 @@ from taskframework.stores.mongo.writes import Write, under_claim, write_alone
 
 _IS_WAITING: Expression = {"$eq": ["$status", TaskStatus.WAITING]}
 _SIGNALS: Expression = {"$ifNull": ["$signals", []]}
+#: The batch, if it is one, that has a result from now on.
+_WITH_FIRST_RESULT: Expression = {
+    "$cond": [
+        is_set("$batch"),
+        {"$mergeObjects": ["$batch", {"first_result_at": {"$ifNull": ["$batch.first_result_at", NOW]}}]},
+        None,
+    ]
+}
 
 
 def waits(waits: JointRequests[Wait]) -> Write:
@@ -105,6 +113,8 @@ def _count_subtasks(count: CountSubtasks) -> Write:
     counts = {"done": count.counts.done, **count.data}
     counted = {f"subtasks.{name}": number for name, number in counts.items()}
     counted["subtasks.report_serial"] = plus("$subtasks.report_serial", 1)
+    if count.counts.succeeded:
+        counted["batch"] = _WITH_FIRST_RESULT
     return Write(guard, [change(counted), change(_after(count))])
 
 

@@ -188,7 +188,10 @@ def list_tasks(scope: Scope, filter: TaskFilter, limit: int, cursor: str | None)
         "t.status": filter.status.value if filter.status else None,
     }
     given: dict[str, Value] = {column: value for column, value in wanted.items() if value is not None}
-    select = f"{_indexed('tasks_dead')} WHERE t.{_DEAD}" if filter.dead else _indexed(_index_for(given.keys()))
+    index = "tasks_batches" if filter.batches else _index_for(given.keys())
+    select = f"{_indexed('tasks_dead')} WHERE t.{_DEAD}" if filter.dead else _indexed(index)
+    # Letter for letter as in the partial index of the batches.
+    select += f"{' AND' if filter.dead else ' WHERE'} t.is_batch = {int(filter.batches)}"
     return _page(select, given, (f"t.{filter.order}", "t.task_id"), limit, cursor)
 
 

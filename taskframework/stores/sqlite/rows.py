@@ -28,7 +28,7 @@ DRIVER_COLUMNS = {driver.name: _column(driver) for driver in DRIVERS}
 #: What never changes is written by the insert only: a column that is not named spares its indexes the update.
 FIXED = (
     *("task_id", "task_type", "user_id", "lane", "idempotency_key", "created_at"),
-    *("parent_task_id", "parent_generation", "parent_round", "parent_slot"),
+    *("parent_task_id", "parent_generation", "parent_round", "parent_slot", "is_batch"),
 )
 MOVING = (
     "status",
@@ -113,7 +113,7 @@ class Stored(NamedTuple):
         task, parent = self.task, self.task.parent
         names = (task.task_id, task.task_type, task.user_id, task.lane.value, task.idempotency_key)
         place = (parent.task_id, parent.generation, parent.round, parent.slot) if parent else _NO_PARENT
-        return (*names, milliseconds(task.created_at), *place)
+        return (*names, milliseconds(task.created_at), *place, int(task.batch is not None))
 
     def moving(self) -> tuple[Value, ...]:
         """The columns of `MOVING`.

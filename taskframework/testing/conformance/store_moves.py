@@ -14,7 +14,19 @@ from typing import Any, cast
 
 import pytest
 
-from taskframework.model.drivers import CASCADE, CHECK, DRIVERS, OUTBOX, REPORT, SPAWN, Driver, missing_drivers
+from taskframework.model.batches import AbandonUpload, Announce, EndRetry, ReopenBatch, Seal
+from taskframework.model.drivers import (
+    CASCADE,
+    CHECK,
+    DRIVERS,
+    OUTBOX,
+    REPORT,
+    RETRY,
+    SEAL,
+    SPAWN,
+    Driver,
+    missing_drivers,
+)
 from taskframework.model.interventions import Cancel, Expire, Postpone, Reap, Replay
 from taskframework.model.marks import (
     ForgetDispatch,
@@ -35,6 +47,7 @@ from taskframework.model.task import (
     ERRORS_KEPT,
     HISTORY_LENGTH,
     SCHEMA_VERSION,
+    Batch,
     CancelRequest,
     HistoryEntry,
     Lease,
@@ -75,7 +88,7 @@ from taskframework.testing.conformance.store_suite import (
 NO_TIME = timedelta(0)
 _FINE = HOUR + timedelta(microseconds=1_567)
 
-OF_PARENTS = (SPAWN, CHECK, REPORT, CASCADE)
+OF_PARENTS = (SPAWN, CHECK, REPORT, CASCADE, SEAL, RETRY)
 #: The time of a driver that another process has read.
 _READ = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
 A_ROUND = Subtasks(3, [{"task_type": "part", "items": [[{"$n": 1}, "hash"], ["$$ROOT", "hash"]]}], policy="at_least(2)")
@@ -141,6 +154,13 @@ REQUESTS: dict[str, Callable[[Fence], Request]] = {
     "spawned a later round": lambda fence: MarkSpawned(fence.task_id, 0, 2),
     "reported": lambda fence: MarkReported(fence.task_id, 0),
     "reported of a later generation": lambda fence: MarkReported(fence.task_id, 1),
+    "announce": lambda fence: Announce(fence.task_id, 7, HOUR),
+    "announce what is known": lambda fence: Announce(fence.task_id, 2, HOUR),
+    "seal": lambda fence: Seal(fence.task_id, 5),
+    "abandon the upload": lambda fence: AbandonUpload(fence.task_id),
+    "reopen the batch": lambda fence: ReopenBatch(fence.task_id, EVERYONE, "operator"),
+    "reopen one's own batch": lambda fence: ReopenBatch(fence.task_id, Scope.of("alice"), "alice"),
+    "end the retry": lambda fence: EndRetry(fence.task_id, _READ),
     **{f"take up the {driver.name}": partial(_moved_driver, driver=driver, delay=HOUR) for driver in OF_PARENTS},
     **{f"end the {driver.name}": partial(_moved_driver, driver=driver, delay=None) for driver in OF_PARENTS},
 }
@@ -159,8 +179,10 @@ def _situations(now: datetime) -> Iterator[tuple[Fence, dict[str, Any]]]:
         for changes in ({}, *wishes, *deadlines, *(_changes(now) if status in _TRIED_IN else ())):
             yield _in_status(status, now, changes)
     for status in _PARENTS_TRIED_IN:
-        for changes in _of_families(now):
+        for changes in (*_of_families(now), *_of_batches(now)):
             yield _in_status(status, now, changes)
+    for changes in _of_batches(now):
+        yield _in_status(TaskStatus.COMPLETED, now, changes)
     for changes in (
         {"not_before": now + HOUR},
         {"next_dispatch_at": None},
@@ -239,6 +261,21 @@ def _of_families(now: datetime) -> Iterator[dict[str, Any]]:
     yield {"waits_for": SignalWait("$approved", None), "check_at": now + HOUR, "stage": "signal", "subtasks": counted}
     yield {"signals": tuple(replace(kept, key=f"key-{n}") for n in range(10, 10 + MAX_SIGNALS - 1))}
     yield {"signals": tuple(replace(kept, key=f"key-{n}") for n in range(10, 10 + MAX_SIGNALS))}
+
+
+def _of_batches(now: datetime) -> Iterator[dict[str, Any]]:
+    """What a batch has that is open, complete, or retried."""
+    batch = Batch(items=5)
+    is_open = {"subtasks": Subtasks(None, None, done=1, succeeded=1, report_serial=4), "check_at": now + HOUR}
+    sealed = {**is_open, "subtasks": replace(A_ROUND, done=3, succeeded=1, failed=1, cancelled=1, report_serial=4)}
+    for seal_by in (None, now - MINUTE, now + HOUR):
+        yield {**is_open, "batch": batch, "seal_by": seal_by}
+    yield {**is_open, "batch": replace(batch, chunk_size=2), "user_id": "bob"}
+    yield {**sealed, "batch": batch, "seal_by": now - MINUTE, "cancel": CancelRequest("alice", now, None)}
+    yield {**sealed, "batch": replace(batch, first_result_at=now - HOUR), "cascade_at": now, "purge_at": now + HOUR}
+    yield {**sealed, "batch": replace(batch, retry_until=now - HOUR), "retry_at": _READ, "error": an_error()}
+    whole = replace(A_ROUND, plan=None, plan_records=0, report_serial=4)
+    yield {**sealed, "subtasks": whole, "batch": batch, "user_id": "bob", "deadline": now + HOUR}
 
 
 class MoveCases(StoreSuite):

@@ -1,0 +1,94 @@
+"""The retrier: replays what did not succeed in a batch, after somebody asked for all of it at once.
+
+That it was asked for is part of the batch, and so is until when something must have ended to be meant. So any process
+may do it, and do it again: what was replayed already ended later, if it has ended at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from datetime import timedelta
+
+from taskframework import failpoint
+from taskframework.background import Background
+from taskframework.errors import StoreError
+from taskframework.model.batches import EndRetry
+from taskframework.model.drivers import RETRY
+from taskframework.model.events import TaskEvent
+from taskframework.model.interventions import Replay
+from taskframework.model.marks import MoveDriver
+from taskframework.model.query import RoundOfSubtasks
+from taskframework.model.scope import EVERYONE
+from taskframework.model.status import REPLAYABLE
+from taskframework.model.task import Task
+from taskframework.moves import TaskMoves
+from taskframework.stores.base import TaskStore
+
+logger = logging.getLogger(__name__)
+
+#: Sub-tasks that are replayed together.
+_TOGETHER = 500
+#: How long other processes leave a batch alone that this one retries. Each step begins it anew.
+_IN_HAND = timedelta(seconds=30)
+#: `by` of a replay that comes from the batch.
+BY_BATCH = "batch"
+
+
+class BatchRetrier:
+    """Replays what did not succeed in batches."""
+
+    def __init__(self, store: TaskStore, moves: TaskMoves, dispatch_after: timedelta) -> None:
+        """Prepare; `dispatch_after` as in the submission service."""
+        self._store = store
+        self._moves = moves
+        self._dispatch_after = dispatch_after
+        self._retrying = Background()
+
+    def hear(self, event: TaskEvent) -> None:
+        """Listener: the process in which a batch was reopened retries it at once."""
+        if event.task.retry_at is not None:
+            self._retrying.start(self._retry_heard(event.task), contextvars.Context())
+
+    async def finished(self) -> None:
+        """Wait until what was heard is replayed, or left to the repair."""
+        await self._retrying.finished()
+
+    async def take(self, batch: Task) -> None:
+        """Replay what did not succeed, if no other process is about to.
+
+        Raises:
+            StoreError: if some could not be replayed; the batch is due again later.
+        """
+        held = await self._hold(batch)
+        round = RoundOfSubtasks(batch.task_id, batch.generation, batch.subtasks.round if batch.subtasks else 1)
+        after = -1
+        while held is not None and (due := RETRY.time_of(held)) is not None:
+            found = await self._store.list_subtasks(round, limit=_TOGETHER, after_slot=after, statuses=REPLAYABLE)
+            if not found:
+                await self._store.apply(EndRetry(held.task_id, due))
+                return
+            await asyncio.gather(*(self._replay(subtask, held) for subtask in found))
+            await failpoint.reached("retry.after_replay")
+            after = max(subtask.parent.slot for subtask in found if subtask.parent is not None)
+            held = await self._hold(held)
+
+    async def _retry_heard(self, batch: Task) -> None:
+        try:
+            await self.take(batch)
+        except StoreError as error:
+            logger.info("what failed in batch %s is left to the repair: %s", batch.task_id, error.message)
+        except Exception:
+            logger.exception("what failed in batch %s is left to the repair", batch.task_id)
+
+    async def _replay(self, subtask: Task, batch: Task) -> None:
+        until = batch.batch.retry_until if batch.batch else None
+        if until is not None and subtask.finished_at is not None and subtask.finished_at <= until:
+            replay = Replay(subtask.task_id, EVERYONE, BY_BATCH, self._dispatch_after, subtask.revision)
+            await self._moves.repair(replay)
+
+    async def _hold(self, batch: Task) -> Task | None:
+        """The batch, if it is still to be retried and nobody else has begun to."""
+        due = RETRY.time_of(batch)
+        return None if due is None else await self._store.apply(MoveDriver(batch.task_id, RETRY, due, _IN_HAND))

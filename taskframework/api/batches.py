@@ -1,0 +1,274 @@
+"""Batches over HTTP: upload, look, read results, cancel, retry what failed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Annotated, Any, cast
+
+import orjson
+from fastapi import APIRouter, Depends, Query
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response, StreamingResponse
+
+from taskframework.api.bodies import (
+    BODIES,
+    BODY_CODES,
+    JSON,
+    NDJSON,
+    CancelTask,
+    SubmitBatch,
+    UploadBatch,
+    has_type,
+    read,
+    require_plain,
+)
+from taskframework.api.context import (
+    CALLER,
+    IdInPath,
+    checked_id,
+    framework_of,
+    json_response,
+    refuse_repeated,
+    scope_of,
+    trace_of,
+)
+from taskframework.api.feed import Feed
+from taskframework.api.ndjson import values_of
+from taskframework.api.openapi import refuses, takes
+from taskframework.api.problems import RequestRefusedError, invalid_fields, root_of
+from taskframework.api.tasks import DEFAULT_LIMIT, KEY_HEADER, PREFIX, SUBMISSION_CODES, TaskQuery, with_key_of_header
+from taskframework.api.views import BatchPage, BatchView
+from taskframework.model.batch_status import BatchResult, BatchStatus
+from taskframework.model.query import MAX_LIMIT, TaskFilter
+from taskframework.model.subtasks import MAX_SUBTASKS
+from taskframework.submission.batches import BatchRequest, BatchSubmission
+from taskframework.submission.options import described_of_batch
+from taskframework.telemetry import log_context
+
+router = APIRouter(prefix=PREFIX, tags=["batches"])
+
+_LOCATION = {
+    "Location": {"description": "Address of the batch", "schema": {"type": "string", "format": "uri-reference"}}
+}
+_TASK_TYPE = {"type": "string", "maxLength": 200}
+#: The options of an upload. They are described as those of the body are; each is null there or left out here.
+_OPTIONS = {"task_type": _TASK_TYPE} | {name: schema["anyOf"][0] for name, schema in described_of_batch().items()}
+_IN_QUERY = [
+    {
+        "name": name,
+        "in": "query",
+        "description": f"Of an upload as {NDJSON}: as the field of this name in {JSON}",
+        "schema": schema,
+    }
+    for name, schema in _OPTIONS.items()
+]
+_LINES = {"schema": {"type": "string", "description": "One item a line, up to 100,000"}}
+_TAKES = takes(SubmitBatch)
+_TAKES["requestBody"]["content"][NDJSON] = _LINES
+_RESULTS = {
+    JSON: {"schema": {"$ref": "#/components/schemas/BatchResultPage"}},
+    NDJSON: {"itemSchema": {"$ref": "#/components/schemas/BatchResultView"}},
+}
+
+
+class ResultQuery(BaseModel):
+    """Which results to give."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    limit: int = Field(default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT, description="Most results on the page")
+    cursor: str | None = Field(
+        default=None,
+        max_length=6,
+        pattern="^[0-9]+$",
+        description="`next_cursor` of the page before; or the item to begin with, from 0",
+    )
+
+    @property
+    def first(self) -> int:
+        return min(int(self.cursor or 0), MAX_SUBTASKS)
+
+
+class ResultStream(StreamingResponse):
+    """Results as lines, while the batch runs. Cut off, not ended, when the process stops before the last one."""
+
+    media_type = NDJSON
+
+    def __init__(self, request: Request, results: AsyncIterator[Sequence[BatchResult]]) -> None:
+        super().__init__(
+            self._lines(request, results), headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        )
+
+    @staticmethod
+    async def _lines(request: Request, results: AsyncIterator[Sequence[BatchResult]]) -> AsyncIterator[bytes]:
+        feed = cast(Feed, request.app.state.feed)
+        async for part in results:
+            if feed.is_over:
+                raise ClientDisconnect  # it is cut off, so that nobody takes this for the end
+            if part:
+                yield b"".join(orjson.dumps(result.view()) + b"\n" for result in part)
+
+
+@router.post(
+    "/batches",
+    status_code=202,
+    summary="Submit a batch",
+    dependencies=[Depends(refuse_repeated)],
+    openapi_extra=_TAKES | {"parameters": [*_IN_QUERY, KEY_HEADER]},
+    responses={
+        202: {
+            "model": BatchView,
+            "description": "Accepted: all of it is stored and will be done",
+            "headers": _LOCATION,
+        },
+        200: {
+            "model": BatchView,
+            "description": "The batch that an earlier upload with this key has made complete",
+            "headers": _LOCATION,
+        },
+        **refuses(
+            *BODY_CODES,
+            *SUBMISSION_CODES,
+            "task_not_found",
+            "idempotency_conflict",
+            "batch_conflict",
+            "batch_closed",
+            "batch_too_large",
+            "store_unavailable",
+        ),
+    },
+)
+async def submit_batch(request: Request) -> Response:
+    """Store many items of one type. In JSON up to 1,000, all or none. As `application/x-ndjson`, one item a line and
+    the options in the query, up to 100,000: they are stored and begin while the upload goes on. With an idempotency
+    key an upload that broke off, or had a wrong line, is continued by sending it again from its beginning.
+    """
+    with trace_of(request, "submit batch"), log_context(user_id=CALLER):
+        submission = await (_uploaded(request) if has_type(request, NDJSON) else _submitted(request))
+    now = framework_of(request).services.store.now()
+    return json_response(
+        BatchStatus(submission.batch, now).view(),
+        202 if submission.is_new else 200,
+        {"Location": f"{root_of(request)}{PREFIX}/batches/{submission.batch.task_id}"},
+    )
+
+
+async def _submitted(request: Request) -> BatchSubmission:
+    if request.query_params:
+        raise RequestRefusedError(
+            f"Options in the query belong to an upload as {NDJSON}.", hint="Send them as fields of the body."
+        )
+    body = with_key_of_header(request, await read(request, SubmitBatch))
+    options: dict[str, Any] = {name: value for name, value in body.items() if name != "items"}
+    return await framework_of(request).services.batch_submission.submit(
+        BatchRequest(**options, user_id=CALLER), body["items"]
+    )
+
+
+async def _uploaded(request: Request) -> BatchSubmission:
+    require_plain(request)
+    given = {
+        name: int(text) if _OPTIONS.get(name, {}).get("type") == "integer" and text.isdecimal() else text
+        for name, text in request.query_params.items()
+    }
+    try:
+        options: UploadBatch = BODIES[UploadBatch].validate_python(given)
+    except ValidationError as error:
+        raise invalid_fields(error) from None
+    wanted = BatchRequest(**with_key_of_header(request, options), user_id=CALLER)
+    return await framework_of(request).services.batch_submission.upload(wanted, values_of(request))
+
+
+@router.get(
+    "/batches",
+    summary="List batches",
+    dependencies=[Depends(refuse_repeated)],
+    responses={
+        200: {"model": BatchPage, "description": "A page, newest first"},
+        **refuses("invalid_request", "invalid_cursor", "store_unavailable"),
+    },
+)
+async def list_batches(request: Request, query: Annotated[TaskQuery, Query()]) -> Response:
+    """List batches from the newest to the oldest, each as far as it was by its last count."""
+    page = await framework_of(request).services.batches.list_batches(
+        scope_of(request),
+        TaskFilter(status=query.status, task_type=query.task_type),
+        limit=query.limit,
+        cursor=query.cursor,
+    )
+    return json_response({"items": [status.view() for status in page.items], "next_cursor": page.next_cursor})
+
+
+@router.get(
+    "/batches/{batch_id}",
+    summary="Show a batch",
+    responses={
+        200: {"model": BatchView, "description": "The batch, counted now"},
+        **refuses("task_not_found", "task_unreadable", "store_unavailable"),
+    },
+)
+async def get_batch(request: Request, batch_id: IdInPath) -> Response:
+    """Show how far a batch is."""
+    status = framework_of(request).services.batches.status
+    return json_response((await status(checked_id(batch_id), scope_of(request))).view())
+
+
+@router.get(
+    "/batches/{batch_id}/results",
+    summary="Read the results of a batch",
+    dependencies=[Depends(refuse_repeated)],
+    response_class=Response,
+    responses={
+        200: {"description": f"A page; or, with Accept: {NDJSON}, a line for each result", "content": _RESULTS},
+        **refuses("invalid_request", "task_not_found", "task_unreadable", "store_unavailable"),
+    },
+)
+async def read_results(request: Request, batch_id: IdInPath, query: Annotated[ResultQuery, Query()]) -> Response:
+    """What became of the items, in the order of the upload. A page shows each as it is now.
+
+    With `Accept: application/x-ndjson` each comes as soon as it and all before it are over, until the last one;
+    `limit` does not count then.
+    """
+    batches, scope = framework_of(request).services.batches, scope_of(request)
+    if NDJSON in request.headers.get("accept", ""):
+        await batches.get(checked_id(batch_id), scope)  # before the answer has begun
+        return ResultStream(request, batches.follow_results(batch_id, scope, first=query.first))
+    page = await batches.results(checked_id(batch_id), scope, limit=query.limit, first=query.first)
+    return json_response({"items": [result.view() for result in page.items], "next_cursor": page.next_cursor})
+
+
+@router.post(
+    "/batches/{batch_id}/cancel",
+    status_code=202,
+    summary="Cancel a batch",
+    openapi_extra=takes(CancelTask, is_optional=True),
+    responses={
+        202: {
+            "model": BatchView,
+            "description": "Cancelled; what is live of its tasks is cancelled one after the other",
+        },
+        **refuses(*BODY_CODES, "task_not_found", "task_unreadable", "transition_refused", "store_unavailable"),
+    },
+)
+async def cancel_batch(request: Request, batch_id: IdInPath) -> Response:
+    """Cancel a batch. Its tasks that wait are cancelled, running ones are asked to stop."""
+    body = await read(request, CancelTask, is_optional=True)
+    cancel = framework_of(request).services.batches.cancel
+    status = await cancel(checked_id(batch_id), scope_of(request), by=CALLER, reason=body.reason)
+    return json_response(status.view(), 202)
+
+
+@router.post(
+    "/batches/{batch_id}/retry-failed",
+    status_code=202,
+    summary="Retry what failed in a batch",
+    responses={
+        202: {"model": BatchView, "description": "The batch waits again; its tasks are queued one after the other"},
+        **refuses("task_not_found", "task_unreadable", "transition_refused", "store_unavailable"),
+    },
+)
+async def retry_failed(request: Request, batch_id: IdInPath) -> Response:
+    """Queue every task of a batch anew that failed or was cancelled. A batch that is over waits for them again."""
+    retry = framework_of(request).services.batches.retry_failed
+    return json_response((await retry(checked_id(batch_id), scope_of(request), by=CALLER)).view(), 202)

@@ -1,0 +1,99 @@
+"""Newline-delimited JSON: a body that is read while it comes, one value a line."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from pydantic_core import from_json
+from starlette.requests import ClientDisconnect, Request
+
+from taskframework.api.problems import RequestRefusedError
+from taskframework.model.values import MAX_PARAMETERS_BYTES, Json
+
+#: Bytes of one line: as many as the parameters of one task may have, and some for how they are written.
+MAX_LINE = 2 * MAX_PARAMETERS_BYTES
+#: Seconds within which a line has to come, so that nobody keeps a connection for ever.
+LINE_SECONDS = 60.0
+
+
+async def values_of(request: Request) -> AsyncIterator[list[Json]]:
+    """The values of a body's lines, in parts as they come; no more is read than the caller has taken.
+
+    Empty lines are passed over. What came before a wrong line is given first.
+
+    Raises:
+        RequestRefusedError: if a line is too long, is not JSON or does not come.
+        ClientDisconnect: if the body broke off.
+    """
+    index, rest = 0, b""
+    async for piece in _pieces(request):
+        *lines, rest = (rest + piece).split(b"\n")
+        values, wrong = _read(lines, index)
+        if values:
+            yield values
+            index += len(values)
+        if wrong is not None:
+            raise wrong
+        if len(rest) > MAX_LINE:
+            raise _too_long(index)
+    values, wrong = _read([rest], index)
+    if values:
+        yield values
+    if wrong is not None:
+        raise wrong
+
+
+def _read(lines: list[bytes], index: int) -> tuple[list[Json], RequestRefusedError | None]:
+    """The values up to the first wrong line, and what is wrong with that."""
+    values: list[Json] = []
+    for line in lines:
+        if len(line) > MAX_LINE:
+            return values, _too_long(index + len(values))
+        if line.strip():
+            try:
+                values.append(from_json(line))
+            except ValueError as error:
+                return values, _not_json(index + len(values), str(error))
+    return values, None
+
+
+async def _pieces(request: Request) -> AsyncIterator[bytes]:
+    """The bytes as they come. The time that the caller takes for a piece is not the client's."""
+    loop = asyncio.get_running_loop()
+    left, more = LINE_SECONDS, True
+    while more:
+        began = loop.time()
+        try:
+            async with asyncio.timeout(left):
+                message = await request.receive()
+        except TimeoutError:
+            raise RequestRefusedError(
+                f"No line came within {LINE_SECONDS:g} seconds.",
+                hint="Send the upload again from its beginning; with an idempotency key it goes on where it broke off.",
+                code="request_timeout",
+            ) from None
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        piece: bytes = message.get("body", b"")
+        left = LINE_SECONDS if b"\n" in piece else left - (loop.time() - began)
+        more = message.get("more_body", False)
+        yield piece
+
+
+def _too_long(index: int) -> RequestRefusedError:
+    return RequestRefusedError(
+        f"Item {index} has more than {MAX_LINE:,} bytes.",
+        hint="Keep large data elsewhere and pass a reference; end each item with a line feed.",
+        code="body_too_large",
+        fields=[{"field": f"items.{index}", "message": "is too long"}],
+    )
+
+
+def _not_json(index: int, reason: str) -> RequestRefusedError:
+    return RequestRefusedError(
+        f"Item {index} is not JSON: {reason}.",
+        hint="Send one JSON value a line, in UTF-8.",
+        code="invalid_json",
+        fields=[{"field": f"items.{index}", "message": "is not JSON"}],
+    )

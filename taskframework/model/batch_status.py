@@ -1,0 +1,158 @@
+"""How far a batch is, and what became of its items: what everybody outside sees of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from taskframework.model.batches import is_sealed, parts_of
+from taskframework.model.status import TaskStatus
+from taskframework.model.subtasks import Counts
+from taskframework.model.task import Task
+from taskframework.model.values import Json
+from taskframework.model.view import error_view, moment
+
+
+@dataclass(frozen=True, slots=True)
+class BatchStatus:
+    """How far a batch is. Numbers are of items."""
+
+    #: The batch as a task.
+    batch: Task
+    #: The store's time.
+    at: datetime
+    #: By status, counted now; those that are not stored yet are missing. None: as of the last count.
+    counts: Mapping[TaskStatus, int] | None = None
+
+    @property
+    def batch_id(self) -> str:
+        return self.batch.task_id
+
+    @property
+    def status(self) -> TaskStatus:
+        return self.batch.status
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether the upload was completed."""
+        return is_sealed(self.batch)
+
+    @property
+    def total(self) -> int:
+        """How many there are; before the seal, how many came so far."""
+        return parts_of(self.batch)[0].items
+
+    @property
+    def ended(self) -> Counts:
+        """How many are over, and how they ended. By the last count of chunks the last one counts as a full one."""
+        if self.counts is not None:
+            return Counts.of(self.counts)
+        own, subtasks = parts_of(self.batch)
+        numbers = (subtasks.succeeded, subtasks.failed, subtasks.cancelled)
+        return Counts(*(min(number * own.chunk_size, own.items) for number in numbers))
+
+    @property
+    def percent(self) -> float | None:
+        """How much is over; None before the seal."""
+        return round(100 * min(self.ended.done / self.total, 1), 1) if self.is_sealed else None
+
+    @property
+    def rate(self) -> float | None:
+        """Items a second since the batch could begin; None while none is over."""
+        began = max(self.batch.created_at, self.batch.not_before)
+        seconds = ((self.batch.finished_at or self.at) - began).total_seconds()
+        return round(self.ended.done / seconds, 3) if self.ended.done and seconds > 0 else None
+
+    @property
+    def estimated_end(self) -> datetime | None:
+        """When the last item will be over if it goes on like this; None if nobody can say."""
+        if not self.is_sealed or self.status.is_final or not self.rate:
+            return None
+        return self.at + timedelta(seconds=(self.total - min(self.ended.done, self.total)) / self.rate)
+
+    def view(self) -> dict[str, Any]:
+        """The fields of the HTTP contract."""
+        batch, own, ended = self.batch, parts_of(self.batch)[0], self.ended
+        return {
+            "batch_id": batch.task_id,
+            "task_type": batch.task_type,
+            "status": batch.status.value,
+            "user_id": batch.user_id,
+            "is_sealed": self.is_sealed,
+            "total": self.total,
+            "counts": None if self.counts is None else {status.value: n for status, n in self.counts.items()},
+            "done": ended.done,
+            "succeeded": ended.succeeded,
+            "failed": ended.failed,
+            "cancelled": ended.cancelled,
+            "percent": self.percent,
+            "rate": self.rate,
+            "estimated_end": moment(self.estimated_end),
+            "policy": parts_of(batch)[1].policy,
+            "chunk_size": own.chunk_size,
+            "priority": str(batch.priority),
+            "max_attempts": batch.max_attempts,
+            "correlation_id": batch.correlation_id,
+            "result": batch.result,
+            "error": error_view(batch.error),
+            "not_before": moment(batch.not_before),
+            "deadline": moment(batch.deadline),
+            "created_at": moment(batch.created_at),
+            "first_result_at": moment(own.first_result_at),
+            "finished_at": moment(batch.finished_at),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class BatchResult:
+    """What became of one item, so far."""
+
+    #: Its place in the upload, from 0.
+    index: int
+    #: The task that does it; several items may have the same.
+    task_id: str
+    status: TaskStatus
+    result: Json = field(default=None, repr=False)
+    error: dict[str, Any] | None = None
+
+    def view(self) -> dict[str, Any]:
+        """The fields of the HTTP contract."""
+        return {
+            "index": self.index,
+            "task_id": self.task_id,
+            "status": self.status.value,
+            "result": self.result,
+            "error": self.error,
+        }
+
+
+def results_of(subtask: Task, chunk_size: int) -> list[BatchResult]:
+    """What became of the items of a sub-task of a batch."""
+    slot = subtask.parent.slot if subtask.parent else 0
+    error = error_view(subtask.error) if subtask.status.is_final else None
+    if chunk_size == 1:
+        return [BatchResult(slot, subtask.task_id, subtask.status, subtask.result, error)]
+    items = len(subtask.parameters)
+    results = subtask.result if subtask.result is not None else [None] * items
+    return [
+        BatchResult(slot * chunk_size + number, subtask.task_id, subtask.status, result, error)
+        for number, result in enumerate(results)
+    ]
+
+
+def items_by_status(batch: Task, subtasks: Mapping[TaskStatus, int], last: TaskStatus | None) -> dict[TaskStatus, int]:
+    """The numbers of items in each status.
+
+    Args:
+        batch: whose items they are.
+        subtasks: how many sub-tasks are in each status.
+        last: the status of the last sub-task, whose chunk may not be full; None if it is not stored yet.
+    """
+    own, planned = parts_of(batch)[0], parts_of(batch)[1].planned
+    items = {status: number * own.chunk_size for status, number in subtasks.items()}
+    if last is not None and planned is not None:
+        # Of a status that it left in this very moment none may be counted any more.
+        items[last] = max(0, items.get(last, 0) - (planned * own.chunk_size - own.items))
+    return items

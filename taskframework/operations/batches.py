@@ -1,0 +1,156 @@
+"""Look at batches, read their results, cancel them, retry what failed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from itertools import takewhile
+from math import inf
+
+from taskframework.errors import BatchNotRetriedError, TaskNotFoundError
+from taskframework.model.batch_status import BatchResult, BatchStatus, items_by_status, results_of
+from taskframework.model.batches import ReopenBatch, is_sealed, parts_of
+from taskframework.model.query import Page, RoundOfSubtasks, TaskFilter
+from taskframework.model.scope import EVERYONE, Scope
+from taskframework.model.subtasks import subtask_id
+from taskframework.model.task import Task
+from taskframework.moves import TaskMoves
+from taskframework.operations.tasks import TaskOperations
+from taskframework.stores.base import TaskStore
+
+#: Sub-tasks that are read together for results.
+_TOGETHER = 200
+#: Seconds between two looks at a batch whose next result is not there yet: at first, and when it takes long.
+_FIRST_LOOK, _SLOWEST_LOOK = 0.05, 1.0
+
+
+class BatchOperations:
+    """Operations on the batches of somebody's scope; what is outside of it is not there."""
+
+    def __init__(self, store: TaskStore, moves: TaskMoves, tasks: TaskOperations) -> None:
+        self._store = store
+        self._moves = moves
+        self._tasks = tasks
+
+    async def get(self, batch_id: str, scope: Scope) -> Task:
+        """The batch as a task.
+
+        Raises:
+            TaskNotFoundError: if there is none.
+        """
+        batch = await self._store.get(batch_id, scope)
+        if batch is None or batch.batch is None:
+            raise TaskNotFoundError(batch_id, what="batch")
+        return batch
+
+    async def status(self, batch_id: str, scope: Scope) -> BatchStatus:
+        """How far a batch is, counted now.
+
+        Raises:
+            TaskNotFoundError: if there is none.
+        """
+        return await self._counted(await self.get(batch_id, scope))
+
+    async def list_batches(
+        self, scope: Scope, filter: TaskFilter, *, limit: int, cursor: str | None = None
+    ) -> Page[BatchStatus]:
+        """Batches from the newest to the oldest, as far as they were by the last count of each."""
+        wanted = replace(filter, batches=True)
+        page = await self._store.list_tasks(scope, wanted, limit=limit, cursor=cursor)
+        now = self._store.now()
+        return Page(tuple(BatchStatus(batch, now) for batch in page.items), page.next_cursor)
+
+    async def results(self, batch_id: str, scope: Scope, *, limit: int, first: int = 0) -> Page[BatchResult]:
+        """What became of some items so far, in their order. More is to come where there is a cursor, which is the next
+        item, although it may not be there yet.
+
+        Args:
+            batch_id: which batch.
+            scope: whose it may be.
+            limit: how many.
+            first: the item to begin with, from 0.
+
+        Raises:
+            TaskNotFoundError: if there is no such batch.
+        """
+        batch = await self.get(batch_id, scope)
+        found = await self._results(batch, first, limit)
+        behind = found[-1].index + 1 if found else first
+        is_last = behind >= _end_of(batch) or (batch.status.is_final and not found)
+        return Page(tuple(found), None if is_last else str(behind))
+
+    async def follow_results(
+        self, batch_id: str, scope: Scope, *, first: int = 0
+    ) -> AsyncIterator[Sequence[BatchResult]]:
+        """The result of each item in their order, as soon as it and all before it are there.
+
+        They come in parts; an empty one tells that nothing was new. Ends behind the last item; if the batch is over
+        before all of its items were stored, behind the last of these.
+
+        Raises:
+            TaskNotFoundError: if there is no such batch, or it is gone meanwhile.
+        """
+        pause = _FIRST_LOOK
+        while True:
+            batch = await self.get(batch_id, scope)
+            # While one is waited for, those behind it are not read again at each look.
+            found = await self._results(batch, first, _TOGETHER if pause == _FIRST_LOOK else 1)
+            over = list(takewhile(lambda result: result.status.is_final, found))
+            yield over
+            first = over[-1].index + 1 if over else first
+            if first >= _end_of(batch) or (batch.status.is_final and not found):
+                return
+            if over:
+                pause = _FIRST_LOOK
+            else:
+                await asyncio.sleep(pause)
+                pause = min(pause * 1.5, _SLOWEST_LOOK)
+
+    async def cancel(self, batch_id: str, scope: Scope, *, by: str, reason: str | None = None) -> BatchStatus:
+        """Cancel a batch, and in the background what is live of its tasks.
+
+        Raises:
+            TaskNotFoundError: if there is none.
+            TransitionRefusedError: if it is final.
+        """
+        await self.get(batch_id, scope)
+        return await self._counted(await self._tasks.cancel(batch_id, scope, by=by, reason=reason))
+
+    async def retry_failed(self, batch_id: str, scope: Scope, *, by: str) -> BatchStatus:
+        """Replay what failed or was cancelled, in the background; the batch waits for all of it again.
+
+        Raises:
+            TaskNotFoundError: if there is none.
+            BatchNotRetriedError: if it has COMPLETED, or its upload was never complete.
+        """
+        reopened = await self._moves.make(ReopenBatch(batch_id, scope, by))
+        if reopened is None:
+            raise BatchNotRetriedError(batch_id, (await self.get(batch_id, scope)).status)
+        return await self._counted(reopened)
+
+    async def _counted(self, batch: Task) -> BatchStatus:
+        own, subtasks = parts_of(batch)
+        counts = await self._store.count_subtasks(_round_of(batch))
+        last: Task | None = None
+        if own.chunk_size > 1 and subtasks.planned is not None:
+            slot = subtasks.planned - 1
+            last = await self._store.get(subtask_id(batch.task_id, batch.generation, subtasks.round, slot), EVERYONE)
+        items = items_by_status(batch, counts, None if last is None else last.status)
+        return BatchStatus(batch, self._store.now(), items)
+
+    async def _results(self, batch: Task, first: int, limit: int) -> list[BatchResult]:
+        size = parts_of(batch)[0].chunk_size
+        slots = -(-(first % size + limit) // size)
+        found = await self._store.list_subtasks(_round_of(batch), limit=slots, after_slot=first // size - 1)
+        results = [result for subtask in found for result in results_of(subtask, size)]
+        return [result for result in results if result.index >= first][:limit]
+
+
+def _round_of(batch: Task) -> RoundOfSubtasks:
+    return RoundOfSubtasks(batch.task_id, batch.generation, parts_of(batch)[1].round)
+
+
+def _end_of(batch: Task) -> float:
+    """Behind the last item, if it is known which that is."""
+    return parts_of(batch)[0].items if is_sealed(batch) else inf

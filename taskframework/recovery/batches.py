@@ -1,0 +1,54 @@
+"""The repairs of batches: uploads that nobody finished, and retries that a process left half done."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Protocol
+
+from taskframework.model.batches import AbandonUpload
+from taskframework.model.drivers import RETRY, SEAL
+from taskframework.model.marks import MoveDriver
+from taskframework.model.task import Task
+from taskframework.moves import TaskMoves
+from taskframework.recovery.loop import reserved
+from taskframework.stores.base import TaskStore
+
+#: How long other processes leave a batch alone that this one has taken up.
+_IN_HAND = timedelta(seconds=30)
+
+
+class Retrier(Protocol):
+    """What the repair needs of the retrier."""
+
+    async def take(self, batch: Task) -> None: ...
+
+
+class BatchRepair:
+    """Looks for batches that wait for somebody."""
+
+    def __init__(self, store: TaskStore, moves: TaskMoves, retrier: Retrier, limit: int) -> None:
+        self._store = store
+        self._moves = moves
+        self._retrier = retrier
+        self._limit = limit
+
+    async def look(self) -> bool:
+        """Take up some of each sort.
+
+        Returns:
+            Whether there may be more.
+        """
+        return self._limit in (await self._abandon(), await self._retry())
+
+    async def _abandon(self) -> int:
+        due = await self._store.due(SEAL, self._limit)
+        for found in due:
+            await self._moves.repair(AbandonUpload(found.task_id))
+        return len(due)
+
+    async def _retry(self) -> int:
+        due = await self._store.due(RETRY, self._limit)
+        moves = [MoveDriver(found.task_id, RETRY, found.due, _IN_HAND) for found in due]
+        for batch in await reserved(self._store, moves):
+            await self._retrier.take(batch)
+        return len(due)

@@ -1,0 +1,110 @@
+"""`taskframework.model.batches` as guarded MongoDB writes."""
+
+from __future__ import annotations
+
+from taskframework.model.batches import (
+    BY_UPLOAD,
+    RETRY_AFTER,
+    UPLOAD_ABANDONED,
+    AbandonUpload,
+    Announce,
+    EndRetry,
+    ReopenBatch,
+    Seal,
+)
+from taskframework.model.status import FINAL, TaskStatus
+from taskframework.model.transitions import framework_error
+from taskframework.stores.mongo.documents import Document
+from taskframework.stores.mongo.expressions import (
+    NOW,
+    Expression,
+    at_rest,
+    change,
+    error_of,
+    in_status,
+    is_set,
+    later,
+    lit,
+    passed,
+    plus,
+    with_error,
+    with_event,
+    within,
+)
+from taskframework.stores.mongo.writes import Write, write_alone
+
+_IS_BATCH: Document = {"batch": {"$type": "object"}}
+_IS_OPEN: Document = {**_IS_BATCH, "status": TaskStatus.WAITING, "subtasks.planned": None}
+_IS_SEALED: Document = {**_IS_BATCH, "subtasks.planned": {"$type": "number"}}
+#: `Subtasks.is_being_stored`.
+_IS_BEING_STORED: Expression = {"$or": [is_set("$subtasks.plan"), {"$gt": ["$subtasks.plan_records", 0]}]}
+
+
+@write_alone.register
+def _announce(announce: Announce) -> Write:
+    announced = {
+        "batch.items": {"$max": ["$batch.items", announce.items]},
+        "seal_by": later(announce.timeout),
+    }
+    return Write({"_id": announce.task_id, **_IS_OPEN}, [change(announced)])
+
+
+@write_alone.register
+def _seal(seal: Seal) -> Write:
+    chunks = {"$ceil": {"$divide": [seal.items, "$batch.chunk_size"]}}
+    sealed = {
+        "subtasks.planned": {"$toInt": chunks},
+        "seal_by": None,
+        "check_at": NOW,
+        **with_event("sealed", data=lit({"items": seal.items})),
+    }
+    return Write({"_id": seal.task_id, **_IS_OPEN, "batch.items": seal.items}, [change(sealed)])
+
+
+@write_alone.register
+def _abandon_upload(abandon: AbandonUpload) -> Write:
+    data = {"by": BY_UPLOAD, "reason": UPLOAD_ABANDONED}
+    error = framework_error("upload_abandoned", UPLOAD_ABANDONED, retryable=False)
+    cancelled = {
+        "cancel": {**data, "at": NOW},
+        **with_error(error_of(error)),
+        **at_rest(TaskStatus.CANCELLED),
+        **with_event("cancelled", data=lit(data)),
+    }
+    return Write({"_id": abandon.task_id, **_IS_OPEN, **passed("seal_by")}, [change(cancelled)])
+
+
+#: What belongs to the end that is taken back.
+_NONE_AFTER_REOPENING = (
+    *("finished_at", "purge_at", "cancel", "deadline", "error", "result"),
+    *("report_at", "cascade_at"),
+)
+
+
+@write_alone.register
+def _reopen_batch(reopen: ReopenBatch) -> Write:
+    may_wait = in_status(*(FINAL - {TaskStatus.COMPLETED}), TaskStatus.WAITING)
+    counts = {
+        "subtasks.done": "$subtasks.succeeded",
+        "subtasks.failed": 0,
+        "subtasks.cancelled": 0,
+        "subtasks.report_serial": plus("$subtasks.report_serial", 1),
+    }
+    waiting = {
+        "status": TaskStatus.WAITING,
+        **counts,
+        **dict.fromkeys(_NONE_AFTER_REOPENING),
+        "batch.retry_until": NOW,
+        "retry_at": later(RETRY_AFTER),
+        "spawn_at": {"$cond": [_IS_BEING_STORED, NOW, None]},
+        "check_at": later(RETRY_AFTER),
+        **with_event("reopened", data=lit({"by": reopen.by})),
+    }
+    guard = {"_id": reopen.task_id, **_IS_SEALED, "status": may_wait, **within(reopen.scope)}
+    return Write(guard, [change(waiting)])
+
+
+@write_alone.register
+def _end_retry(end: EndRetry) -> Write:
+    guard = {"_id": end.task_id, **_IS_BATCH, "status": TaskStatus.WAITING, "retry_at": end.retry_at}
+    return Write(guard, [change({"batch.retry_until": None, "retry_at": None, "check_at": NOW})])

@@ -1,0 +1,290 @@
+"""Batches come in. One that is known as a whole and small is one write, with its items as the plan; any other is stored
+part by part while it comes, and sealed at the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, Unpack
+
+from taskframework.bus import EventBus
+from taskframework.errors import BatchItemError, InvalidRequestError, StoreError, SubmissionError
+from taskframework.model.batches import BY_UPLOAD, parts_of, subtask_group
+from taskframework.model.events import BatchSubmittedEvent
+from taskframework.model.interventions import Cancel
+from taskframework.model.plans import MAX_PLAN_BYTES
+from taskframework.model.scope import EVERYONE
+from taskframework.model.status import TaskStatus, lane_of
+from taskframework.model.task import FAMILY_VERSION, Batch, Subtasks, Task, first_state, new_task_id
+from taskframework.model.values import fingerprint
+from taskframework.model.waiting import LOOK_AGAIN
+from taskframework.moves import TaskMoves
+from taskframework.stores.base import Inserted, TaskStore
+from taskframework.submission.idempotency import IdempotentInserts
+from taskframework.submission.options import (
+    BATCH_OPTIONS,
+    BatchOptions,
+    accepted_name,
+    accepted_of_batch,
+    accepted_times,
+)
+from taskframework.submission.service import ANONYMOUS
+from taskframework.submission.types import Submittable, TaskTypes
+from taskframework.submission.uploads import Item, Upload, check_policy, contents_of
+from taskframework.tasks.executable import AnyExecutable, type_name
+from taskframework.telemetry import current_traceparent
+
+#: Items that are stored together.
+TOGETHER = 500
+#: Seconds after which no item is held back any more to be stored with others.
+_HELD_BACK = 0.5
+#: Bytes of an item beside its parameters: the hash, and what holds them together.
+_ITEM_BYTES = 24
+#: That a few items failed is what most batches live with; who cannot says so.
+_POLICY = "allow_failures"
+_NO_KEY = "the upload broke off, and without an idempotency key nobody can continue it"
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class BatchRequest:
+    """What somebody wants done with many items: a task type, whose tasks they are, and how they are to be done."""
+
+    task_type: str | AnyExecutable
+    user_id: str
+    options: BatchOptions
+
+    def __init__(
+        self, *, task_type: str | AnyExecutable, user_id: str | None = None, **options: Unpack[BatchOptions]
+    ) -> None:
+        """Make a request; it is looked through when it is submitted.
+
+        Args:
+            task_type: the name of a type, or its class or an instance of that.
+            user_id: who owns the batch and its tasks.
+            options: see `BatchOptions`.
+
+        Raises:
+            TypeError: for an option that does not exist.
+        """
+        if unknown := options.keys() - BATCH_OPTIONS:
+            raise TypeError(f"a batch has no option {', '.join(sorted(unknown))}")
+        object.__setattr__(self, "task_type", task_type)
+        object.__setattr__(self, "user_id", ANONYMOUS if user_id is None else user_id)
+        object.__setattr__(self, "options", options)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSubmission:
+    """An accepted batch, and whether this request made it complete or an earlier one with the same key."""
+
+    batch: Task
+    is_new: bool
+
+
+class BatchSubmissionService:
+    """The way in for batches."""
+
+    def __init__(
+        self,
+        store: TaskStore,
+        bus: EventBus,
+        moves: TaskMoves,
+        types: TaskTypes,
+        *,
+        max_attempts: int,
+        dispatch_after: timedelta,
+        keys_kept: timedelta,
+        upload_timeout: timedelta,
+    ) -> None:
+        """Prepare the way in; what is not said here is as in `TaskSubmissionService`.
+
+        Args:
+            store: where batches are stored.
+            bus: hears of batches and of their tasks after they are stored.
+            moves: makes the moves of batches.
+            types: the task types that are known.
+            max_attempts: of a task, for types that do not say.
+            dispatch_after: when another process takes up what this one has stored.
+            keys_kept: how long an idempotency key is kept after the end of its batch.
+            upload_timeout: how long an upload may pause.
+        """
+        self._store = store
+        self._bus = bus
+        self._moves = moves
+        self._types = types
+        self._inserts = IdempotentInserts(store, keys_kept)
+        self._max_attempts = max_attempts
+        self._dispatch_after = dispatch_after
+        self._upload_timeout = upload_timeout
+
+    async def submit(self, request: BatchRequest, items: Sequence[Any]) -> BatchSubmission:
+        """Store a batch whose items are all here; if one of them is wrong, nothing is stored.
+
+        Raises:
+            SubmissionError: if the request or an item is wrong, or the key stands for another batch.
+            StoreUnavailableError: if it could not be stored; submit again, with an idempotency key to be safe.
+        """
+        kind = await self._kind(request)
+        batch = self._new_batch(request, kind)
+        accepted = list(_accepted(kind, items, 0))
+        planned = self._with_plan(batch, accepted)
+        inserted = await self._insert(batch if planned is None else planned)
+        if planned is not None and inserted.is_new:
+            return BatchSubmission(inserted.task, is_new=True)
+        async with self._uploading(inserted) as upload:
+            for at in range(0, len(accepted), TOGETHER):
+                await upload.add(accepted[at : at + TOGETHER])
+            is_new = await upload.end()
+        return BatchSubmission(upload.batch, is_new)
+
+    async def upload(self, request: BatchRequest, parts: AsyncIterable[Sequence[Any]]) -> BatchSubmission:
+        """Store a batch while its items come; its tasks start meanwhile.
+
+        If the upload fails, a batch with an idempotency key stays open, to be continued by the same upload from the
+        beginning; one without is cancelled.
+
+        Args:
+            request: what is wanted.
+            parts: some items each, of any number.
+
+        Raises:
+            SubmissionError: as `submit`; `BatchItemError` names the item.
+            StoreUnavailableError: as `submit`.
+            Exception: what `parts` raised.
+        """
+        kind = await self._kind(request)
+        batch = self._new_batch(request, kind)
+        async with contextlib.AsyncExitStack() as stack:
+            upload: Upload | None = None
+            async for part in parts:
+                for at in range(0, len(part), TOGETHER):
+                    before = upload.items if upload else 0
+                    accepted = list(_accepted(kind, part[at : at + TOGETHER], before))
+                    if upload is None:  # only now: a request whose first item is wrong leaves no batch
+                        upload = await stack.enter_async_context(self._uploading(await self._insert(batch)))
+                    await upload.add(accepted)
+            if upload is None:
+                raise _no_items()
+            is_new = await upload.end()
+        return BatchSubmission(upload.batch, is_new)
+
+    async def _kind(self, request: BatchRequest) -> Submittable:
+        name = type_name(request.task_type)
+        kind = (await self._types.find([name]))[name]
+        if isinstance(kind, SubmissionError):
+            raise kind
+        return kind
+
+    async def _insert(self, batch: Task) -> Inserted:
+        [inserted] = await self._inserts.insert([batch])
+        if isinstance(inserted, Exception):
+            raise inserted
+        if inserted.is_new:
+            await self._bus.publish(BatchSubmittedEvent(inserted.task))
+        return inserted
+
+    @contextlib.asynccontextmanager
+    async def _uploading(self, inserted: Inserted) -> AsyncIterator[Upload]:
+        upload = Upload(
+            self._store,
+            self._bus,
+            self._moves,
+            inserted.task,
+            dispatch_after=self._dispatch_after,
+            timeout=self._upload_timeout,
+        )
+        try:
+            yield upload
+        except Exception:
+            if inserted.task.idempotency_key is None:
+                with contextlib.suppress(StoreError):  # then it is cancelled when its time is over
+                    await self._moves.make(Cancel(inserted.task.task_id, EVERYONE, BY_UPLOAD, _NO_KEY))
+            raise
+
+    def _new_batch(self, request: BatchRequest, kind: Submittable) -> Task:
+        """An open batch without items."""
+        options = accepted_of_batch(request.options)
+        policy = options.pop("policy", _POLICY)
+        now, task_id = self._store.now(), new_task_id()
+        not_before = accepted_times(options, now)
+        defaults = {
+            "priority": lane_of(kind.priority),
+            "max_attempts": self._max_attempts if kind.max_attempts is None else kind.max_attempts,
+            "correlation_id": task_id,
+        }
+        given = {
+            "task_id": task_id,
+            "schema_version": FAMILY_VERSION,
+            "task_type": kind.task_type,
+            "user_id": accepted_name(request.user_id, "user_id"),
+            "traceparent": current_traceparent(),
+            # What makes another batch of the same items: not when they are done, nor how urgently.
+            "parameters_hash": fingerprint("batch", kind.task_type, policy),
+            "not_before": not_before,
+            "created_at": now,
+            "updated_at": now,
+            **first_state(not_before, now, self._dispatch_after),
+            "next_dispatch_at": None,
+            "status": TaskStatus.WAITING,
+            "batch": Batch(),
+            "subtasks": Subtasks(None, None, policy=policy),
+            "check_at": now + LOOK_AGAIN,
+            "seal_by": now + self._upload_timeout,
+        }
+        return Task.new(**{**defaults, **options, **given})
+
+    def _with_plan(self, batch: Task, items: Sequence[Item]) -> Task | None:
+        """A new batch that is sealed from the beginning; None if the items are too large for that."""
+        if not items:
+            raise _no_items()
+        if sum(len(item.canonical) + _ITEM_BYTES for item in items) > MAX_PLAN_BYTES:
+            return None
+        contents = contents_of(batch, items)
+        check_policy(batch, len(contents))
+        planned = [[content.parameters, content.parameters_hash] for content in contents]
+        plan = [{**subtask_group(batch), "items": planned}]
+        own, subtasks = parts_of(batch)
+        return batch.evolve(
+            batch=replace(own, items=len(items)),
+            subtasks=replace(subtasks, planned=len(contents), plan=plan),
+            spawn_at=batch.created_at + self._dispatch_after,
+            seal_by=None,
+        )
+
+
+def _no_items() -> InvalidRequestError:
+    return InvalidRequestError("items", "there are none", "Send at least one.")
+
+
+async def in_parts(items: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Sequence[Any]]:
+    """Items as `BatchSubmissionService.upload` takes them: many at once, and none held back for long."""
+    part: list[Any] = []
+    began = time.monotonic()
+    async for item in _each(items):
+        part.append(item)
+        if len(part) == TOGETHER or time.monotonic() - began > _HELD_BACK:
+            yield part
+            part, began = [], time.monotonic()
+    yield part
+
+
+async def _each(items: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Any]:
+    if isinstance(items, AsyncIterable):
+        async for item in items:
+            yield item
+    else:
+        for item in items:
+            yield item
+
+
+def _accepted(kind: Submittable, items: Sequence[Any], before: int) -> Iterator[Item]:
+    """The items as they are stored; so many came before them."""
+    for index, item in enumerate(items, before):
+        try:
+            yield Item(*kind.accept(item))
+        except SubmissionError as error:
+            raise BatchItemError(index, error) from None

@@ -1,0 +1,222 @@
+"""The upload of a batch: items become stored sub-tasks, part by part, and the batch is sealed behind the last one.
+
+Each part is announced in the batch before it is stored, so that whoever seals knows of it. Ids follow from the batch
+and the place of an item: what an earlier upload stored is found, compared and passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from taskframework import failpoint
+from taskframework.bus import EventBus
+from taskframework.errors import (
+    BatchClosedError,
+    BatchConflictError,
+    BatchTooLargeError,
+    InvalidRequestError,
+    TaskNotFoundError,
+)
+from taskframework.model.batches import Announce, Seal, is_open, is_sealed, parts_of, subtask_group
+from taskframework.model.events import TaskSubmittedEvent
+from taskframework.model.query import RoundOfSubtasks
+from taskframework.model.scope import EVERYONE
+from taskframework.model.subtasks import MAX_SUBTASKS, Policy, subtask_of
+from taskframework.model.task import Task
+from taskframework.model.values import MAX_PARAMETERS_BYTES, Json, fingerprint
+from taskframework.moves import TaskMoves
+from taskframework.stores.base import TaskStore
+
+_OTHER = "it is another one than the batch has there"
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One item of a batch, as the task type accepted it."""
+
+    parameters: Json = field(repr=False)
+    canonical: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SubtaskContent:
+    """What one sub-task of a batch is to do: one item, or a chunk of them as a list."""
+
+    parameters: Json = field(repr=False)
+    parameters_hash: str
+
+
+def contents_of(batch: Task, items: Sequence[Item]) -> list[SubtaskContent]:
+    """The sub-tasks that these items make, which follow each other.
+
+    Raises:
+        InvalidRequestError: if the items of a chunk are too large together.
+    """
+    size = parts_of(batch)[0].chunk_size
+    if size == 1:
+        return [SubtaskContent(item.parameters, fingerprint(batch.task_type, item.canonical)) for item in items]
+    return [_chunk(batch, items[at : at + size]) for at in range(0, len(items), size)]
+
+
+def _chunk(batch: Task, items: Sequence[Item]) -> SubtaskContent:
+    if sum(len(item.canonical) + 1 for item in items) >= MAX_PARAMETERS_BYTES:
+        reason = f"{len(items)} items have more than {MAX_PARAMETERS_BYTES:,} bytes together"
+        raise InvalidRequestError("chunk_size", reason, "Use smaller chunks.")
+    canonical = (item.canonical for item in items)
+    return SubtaskContent([item.parameters for item in items], fingerprint(batch.task_type, *canonical))
+
+
+def check_policy(batch: Task, planned: int) -> None:
+    """Refuse a batch that could never succeed.
+
+    Raises:
+        InvalidRequestError: if its policy asks for more than it has.
+    """
+    policy = Policy(parts_of(batch)[1].policy)
+    if policy.needed(planned) > planned:
+        raise InvalidRequestError(
+            "policy",
+            f"{policy.text} can never be met by {planned:,} sub-tasks",
+            "Submit more items, or use another policy.",
+        )
+
+
+class Upload:
+    """One upload into one batch."""
+
+    def __init__(
+        self,
+        store: TaskStore,
+        bus: EventBus,
+        moves: TaskMoves,
+        batch: Task,
+        *,
+        dispatch_after: timedelta,
+        timeout: timedelta,
+    ) -> None:
+        """Begin at the first item.
+
+        Args:
+            store: where the batch is.
+            bus: hears of each sub-task.
+            moves: makes the seal.
+            batch: as it was stored, or as it was found.
+            dispatch_after: as in the submission service.
+            timeout: how long the batch waits for the next part before it is cancelled.
+        """
+        self.batch = batch
+        self._store = store
+        self._bus = bus
+        self._moves = moves
+        self._dispatch_after = dispatch_after
+        self._timeout = timeout
+        #: Items that came, and those of them at the end that do not fill a chunk yet.
+        self.items = 0
+        self._rest: list[Item] = []
+
+    async def add(self, items: Sequence[Item]) -> None:
+        """Store the next items, or find them there.
+
+        Raises:
+            BatchTooLargeError: if there are too many.
+            BatchConflictError: if the batch has other ones in their place.
+            BatchClosedError: if it takes no more.
+            StoreError: if they could not be stored; some of them may be.
+        """
+        self.items += len(items)
+        if self.items > MAX_SUBTASKS:
+            raise BatchTooLargeError(MAX_SUBTASKS)
+        coming = [*self._rest, *items]
+        rest = len(coming) % parts_of(self.batch)[0].chunk_size
+        whole = len(coming) - rest
+        self._rest = coming[whole:]
+        await self._take(coming[:whole], until=self.items - rest)
+
+    async def end(self) -> bool:
+        """Seal the batch behind the last item.
+
+        Returns:
+            Whether this upload did it; an earlier one with the same items may have.
+
+        Raises:
+            InvalidRequestError: if there are too few items for the policy.
+            BatchConflictError: if the batch has more.
+            BatchClosedError: if it was cancelled meanwhile.
+            StoreError: if it could not be stored.
+        """
+        await self._take(self._rest, until=self.items)
+        planned = self._slot(self.items + parts_of(self.batch)[0].chunk_size - 1)
+        check_policy(self.batch, planned)
+        sealed = None if is_sealed(self.batch) else await self._moves.make(Seal(self.batch.task_id, self.items))
+        if sealed is not None:
+            self.batch = sealed
+            return True
+        await self._look_again()
+        if parts_of(self.batch)[0].items != self.items:
+            raise BatchConflictError(self.batch.task_id, self.items, "the batch has one there, the upload has not")
+        if not is_sealed(self.batch):
+            raise BatchClosedError(self.batch.task_id, self.batch.status)
+        return False
+
+    async def _take(self, items: Sequence[Item], *, until: int) -> None:
+        """Whole chunks and what is left at the end; behind them so many items are there."""
+        if not items:
+            return
+        contents = contents_of(self.batch, items)
+        first_slot = self._slot(until - len(items))
+        if is_open(self.batch) and await self._is_announced(until):
+            await self._insert(contents, first_slot)
+        else:
+            await self._compare(contents, first_slot, until)
+
+    async def _is_announced(self, items: int) -> bool:
+        announced = await self._store.apply(Announce(self.batch.task_id, items, self._timeout))
+        await failpoint.reached("batch.after_announce")
+        if announced is None:
+            await self._look_again()
+        return announced is not None
+
+    async def _insert(self, contents: Sequence[SubtaskContent], first_slot: int) -> None:
+        group, now = subtask_group(self.batch), self._store.now()
+        tasks = [
+            subtask_of(self.batch, slot, group, content.parameters, content.parameters_hash, now, self._dispatch_after)
+            for slot, content in enumerate(contents, first_slot)
+        ]
+        replies = await self._store.insert(tasks)
+        await failpoint.reached("batch.after_insert")
+        for slot, (task, reply) in enumerate(zip(tasks, replies, strict=True), first_slot):
+            if isinstance(reply, Exception):
+                raise reply
+            self._same(slot, task.parameters_hash, reply.task)
+            if reply.is_new:
+                await self._bus.publish(TaskSubmittedEvent(reply.task))
+
+    async def _compare(self, contents: Sequence[SubtaskContent], first_slot: int, until: int) -> None:
+        """See that a batch which takes no more has just these; what is not stored yet, or no more, cannot be seen."""
+        if not is_sealed(self.batch):
+            raise BatchClosedError(self.batch.task_id, self.batch.status)
+        batch, subtasks = parts_of(self.batch)
+        if until > batch.items:
+            raise BatchConflictError(self.batch.task_id, batch.items, "the batch is complete without it")
+        round = RoundOfSubtasks(self.batch.task_id, self.batch.generation, subtasks.round)
+        found = await self._store.list_subtasks(round, limit=len(contents), after_slot=first_slot - 1)
+        there = {task.parent.slot: task for task in found if task.parent is not None}
+        for slot, content in enumerate(contents, first_slot):
+            if slot in there:
+                self._same(slot, content.parameters_hash, there[slot])
+
+    def _same(self, slot: int, parameters_hash: str, found: Task) -> None:
+        if found.parameters_hash != parameters_hash:
+            raise BatchConflictError(self.batch.task_id, slot * parts_of(self.batch)[0].chunk_size, _OTHER)
+
+    async def _look_again(self) -> None:
+        batch = await self._store.get(self.batch.task_id, EVERYONE)
+        if batch is None:
+            raise TaskNotFoundError(self.batch.task_id, what="batch")
+        self.batch = batch
+
+    def _slot(self, items: int) -> int:
+        """The slot of the sub-task behind so many items."""
+        return items // parts_of(self.batch)[0].chunk_size

@@ -1,0 +1,134 @@
+"""Batches from the submission to the last result, on each pair of broker and store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from taskframework import BatchConflictError, BatchItemError
+from taskframework.model.batch_status import BatchStatus
+from taskframework.model.query import TaskFilter
+from taskframework.model.scope import EVERYONE
+from taskframework.model.status import TaskStatus
+from tests.flow.conftest import Run
+from tests.support.eventually import eventually
+from tests.support.kitchen_sink import Waits
+
+_ALL = (EVERYONE, TaskFilter())
+WORDS = [{"text": "one " * n} for n in range(1, 31)]
+
+
+async def words(number: int) -> AsyncIterator[dict[str, str]]:
+    for n in range(number):
+        yield {"text": f"word {n}"}
+
+
+async def test_a_list_is_one_write_and_then_done(run: Run) -> None:
+    async with run() as framework:
+        handle = await framework.submit_batch("count-words", WORDS, priority="high", correlation_id="all of them")
+        results = [result async for result in handle.results()]
+        assert [(one.index, one.result) for one in results] == [(n, {"words": n + 1}) for n in range(30)]
+        status = await handle.finished(timeout=30)
+        assert (status.status, status.ended.succeeded, status.percent) == (TaskStatus.COMPLETED, 30, 100.0)
+        assert status.batch.batch is not None
+        assert status.batch.batch.first_result_at is not None
+        first = await framework.get(results[0].task_id)
+        assert (first.lane, first.correlation_id) == ("high", "all of them")
+        text = framework.process.metrics.exposition().decode()
+        assert 'batch_first_response_seconds_count{task_type="count-words"} 1.0' in text
+
+
+async def test_what_comes_bit_by_bit_is_stored_as_it_comes(run: Run) -> None:
+    gate = asyncio.Event()
+
+    async def slowly() -> AsyncIterator[dict[str, str]]:
+        async for item in words(600):
+            yield item
+        await gate.wait()
+        yield {"text": "the last"}
+
+    async with run() as framework:
+        upload = asyncio.create_task(framework.submit_batch("count-words", slowly(), idempotency_key="k"))
+
+        async def has_done_some() -> BatchStatus | None:
+            found = (await framework.services.batches.list_batches(*_ALL, limit=1)).items
+            status = await framework.batch(found[0].batch_id).status() if found else None
+            return status if status is not None and status.ended.succeeded >= 500 else None
+
+        running = await eventually(has_done_some, timeout=60)
+        assert not running.is_sealed
+        gate.set()
+        handle = await upload
+        assert handle.batch_id == running.batch_id
+        status = await handle.finished(timeout=60)
+        assert (status.status, status.total, status.ended.succeeded) == (TaskStatus.COMPLETED, 601, 601)
+
+
+async def test_an_upload_that_failed_is_continued_with_its_key(run: Run) -> None:
+    async def breaks_off() -> AsyncIterator[dict[str, str]]:
+        async for item in words(700):
+            yield item
+        raise ConnectionError
+
+    async with run() as framework:
+        with pytest.raises(ConnectionError):
+            await framework.submit_batch("count-words", breaks_off(), idempotency_key="k")
+        handle = await framework.submit_batch("count-words", words(1_000), idempotency_key="k")
+        assert handle.is_new
+        status = await handle.finished(timeout=60)
+        assert status.counts == {TaskStatus.COMPLETED: 1_000}
+        again = await framework.submit_batch("count-words", words(1_000), idempotency_key="k")
+        assert (again.batch_id, again.is_new) == (handle.batch_id, False)
+        with pytest.raises(BatchConflictError, match="Item 999 "):
+            await framework.submit_batch("count-words", words(999), idempotency_key="k")
+
+
+async def test_a_wrong_item_is_named(run: Run) -> None:
+    async with run() as framework:
+        with pytest.raises(BatchItemError, match="Item 3: "):
+            await framework.submit_batch("count-words", [*WORDS[:3], {}])
+        assert (await framework.services.batches.list_batches(*_ALL, limit=1)).items == ()
+
+
+async def test_what_failed_is_retried_in_the_background(run: Run) -> None:
+    async with run() as framework:
+        items = [{"succeed_at": n % 2 + 1, "delay": 0} for n in range(40)]
+        handle = await framework.submit_batch("flaky", items, max_attempts=1)
+        status = await handle.finished(timeout=30)
+        assert (status.status, status.ended.failed) == (TaskStatus.COMPLETED_WITH_ERRORS, 20)
+        await handle.retry_failed()
+        status = await handle.finished(timeout=30)
+        assert (status.status, status.ended.failed) == (TaskStatus.COMPLETED_WITH_ERRORS, 20)
+        generations = [(await framework.get(one.task_id)).generation async for one in handle.results()]
+        assert generations == [0, 1] * 20
+
+
+async def test_a_cancel_reaches_what_runs_and_what_waits(run: Run) -> None:
+    async with run(worker=True) as framework:
+        handle = await framework.submit_batch("waits", [None] * 5)
+        await eventually(lambda: Waits.started >= 5)
+        assert (await handle.cancel("not needed")).status is TaskStatus.CANCELLED
+        assert [one.status async for one in handle.results()] == [TaskStatus.CANCELLED] * 5
+
+
+async def test_a_batch_that_has_no_item_left_ends_with_its_seal(run: Run) -> None:
+    """All of them ended, and were counted, before anybody knew that they were all."""
+    done = asyncio.Event()
+
+    async def waits_for_their_end() -> AsyncIterator[dict[str, str]]:
+        async for item in words(500):
+            yield item
+        await done.wait()
+
+    async with run() as framework:
+        upload = asyncio.create_task(framework.submit_batch("count-words", waits_for_their_end()))
+
+        async def are_counted() -> bool:
+            [*found] = (await framework.services.batches.list_batches(*_ALL, limit=1)).items
+            return bool(found and found[0].ended.succeeded == 500)
+
+        await eventually(are_counted, timeout=60)
+        done.set()
+        assert (await (await upload).finished(timeout=30)).status is TaskStatus.COMPLETED

@@ -1,0 +1,173 @@
+"""Batches: an upload that is announced and sealed, abandoned or retried; and what everybody sees of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from taskframework.model.batch_status import BatchStatus, items_by_status, results_of
+from taskframework.model.batches import AbandonUpload, Announce, EndRetry, ReopenBatch, Seal, parts_of
+from taskframework.model.drivers import missing_drivers
+from taskframework.model.interventions import Cancel, Replay
+from taskframework.model.scope import EVERYONE, Scope
+from taskframework.model.status import FINAL, REPLAYABLE, TaskStatus
+from taskframework.model.subtasks import Counts
+from taskframework.model.task import Batch, ParentLink, Subtasks, Task
+from taskframework.model.waiting import CountSubtasks
+from tests.unit.model.scenes import MINUTE, NOW, SECOND, TASK_ID, ZERO, in_status
+
+HOUR = timedelta(hours=1)
+
+
+def open_batch(**changes: Any) -> Task:
+    fields = {"batch": Batch(), "subtasks": Subtasks(None, None), "check_at": NOW + HOUR, "seal_by": NOW + MINUTE}
+    return in_status(TaskStatus.WAITING, **{**fields, **changes})
+
+
+def sealed_batch(status: TaskStatus = TaskStatus.WAITING, **changes: Any) -> Task:
+    subtasks = Subtasks(5, None, done=4, succeeded=1, failed=2, cancelled=1, report_serial=3, policy="allow_failures")
+    return in_status(status, **{"batch": Batch(items=5), "subtasks": subtasks, "check_at": NOW + HOUR, **changes})
+
+
+def made(move: Any, task: Task) -> Task:
+    after = move.apply(task, NOW)
+    assert isinstance(after, Task)
+    return after
+
+
+class TestUpload:
+    def test_what_comes_is_announced_and_gives_the_upload_time(self) -> None:
+        batch = made(Announce(TASK_ID, 500, HOUR), open_batch())
+        assert (parts_of(batch)[0].items, batch.seal_by) == (500, NOW + HOUR)
+
+    def test_an_upload_that_is_repeated_takes_nothing_back(self) -> None:
+        assert parts_of(made(Announce(TASK_ID, 3, HOUR), open_batch(batch=Batch(items=500))))[0].items == 500
+
+    def test_nothing_is_announced_in_a_batch_that_is_complete_or_over(self) -> None:
+        assert Announce(TASK_ID, 9, HOUR).apply(sealed_batch(), NOW) is None
+        assert Announce(TASK_ID, 9, HOUR).apply(in_status(TaskStatus.WAITING), NOW) is None
+        over = made(Cancel(TASK_ID, EVERYONE, "alice", None), open_batch())
+        assert Announce(TASK_ID, 9, HOUR).apply(over, NOW) is None
+
+    @pytest.mark.parametrize(("items", "chunk_size", "planned"), [(1, 1, 1), (5, 1, 5), (5, 2, 3), (6, 2, 3)])
+    def test_the_seal_says_how_many_there_are(self, items: int, chunk_size: int, planned: int) -> None:
+        batch = made(Seal(TASK_ID, items), open_batch(batch=Batch(chunk_size, items)))
+        assert parts_of(batch)[1].planned == planned
+        assert (batch.seal_by, batch.check_at) == (None, NOW), "all of them may have ended already"
+        assert batch.history[-1].type == "sealed"
+
+    @pytest.mark.parametrize("announced", [4, 6])
+    def test_nobody_seals_who_does_not_know_all_items(self, announced: int) -> None:
+        assert Seal(TASK_ID, 5).apply(open_batch(batch=Batch(items=announced)), NOW) is None
+
+    def test_a_batch_is_sealed_once(self) -> None:
+        assert Seal(TASK_ID, 5).apply(sealed_batch(), NOW) is None
+
+    def test_an_upload_that_does_not_go_on_in_time_is_abandoned(self) -> None:
+        assert AbandonUpload(TASK_ID).apply(open_batch(seal_by=NOW + SECOND), NOW) is None
+        batch = made(AbandonUpload(TASK_ID), open_batch(seal_by=NOW))
+        assert batch.status is TaskStatus.CANCELLED
+        assert batch.error is not None
+        assert batch.error.code == "upload_abandoned"
+        assert batch.cascade_at == NOW, "what is stored of it is cancelled"
+
+    def test_a_batch_that_waits_for_its_upload_is_driven(self) -> None:
+        assert missing_drivers(open_batch()) == []
+
+
+class TestRetry:
+    @pytest.mark.parametrize("status", [*sorted(FINAL - {TaskStatus.COMPLETED}), TaskStatus.WAITING])
+    def test_a_batch_waits_for_what_did_not_succeed(self, status: TaskStatus) -> None:
+        batch = made(ReopenBatch(TASK_ID, EVERYONE, "alice"), sealed_batch(status, cascade_at=NOW))
+        own, subtasks = parts_of(batch)
+        assert (batch.status, batch.finished_at, batch.cascade_at) == (TaskStatus.WAITING, None, None)
+        assert (own.retry_until, subtasks.done, subtasks.failed, subtasks.cancelled) == (NOW, 1, 0, 0)
+        assert batch.retry_at is not None
+        assert missing_drivers(batch) == []
+
+    @pytest.mark.parametrize(
+        "batch",
+        [
+            sealed_batch(TaskStatus.COMPLETED),
+            sealed_batch(TaskStatus.RUNNING),
+            open_batch(),
+            open_batch().evolve(status=TaskStatus.CANCELLED),
+            in_status(TaskStatus.FAILED, subtasks=Subtasks(3, None)),
+        ],
+        ids=["succeeded", "at its end", "open", "abandoned", "no batch"],
+    )
+    def test_nothing_else_is_retried(self, batch: Task) -> None:
+        assert ReopenBatch(TASK_ID, EVERYONE, "alice").apply(batch, NOW) is None
+
+    def test_nobody_retries_what_is_not_theirs(self) -> None:
+        assert ReopenBatch(TASK_ID, Scope.of("bob"), "bob").apply(sealed_batch(TaskStatus.FAILED), NOW) is None
+
+    def test_a_cancel_in_the_middle_cancels_what_was_replayed(self) -> None:
+        batch = made(ReopenBatch(TASK_ID, EVERYONE, "alice"), sealed_batch(TaskStatus.COMPLETED_WITH_ERRORS))
+        assert made(Cancel(TASK_ID, EVERYONE, "alice", None), batch).cascade_at == NOW
+
+    def test_no_count_ends_a_batch_that_is_being_retried(self) -> None:
+        before = sealed_batch()
+        old = CountSubtasks.of(before, Counts(1, 3, 1))
+        batch = made(ReopenBatch(TASK_ID, EVERYONE, "alice"), before)
+        assert old.apply(batch, NOW) is None, "it was begun before"
+        counted = made(CountSubtasks.of(batch, Counts(1, 3, 1)), batch)
+        assert counted.status is TaskStatus.WAITING
+
+    def test_it_ends_by_a_count_after_the_retry(self) -> None:
+        batch = made(ReopenBatch(TASK_ID, EVERYONE, "alice"), sealed_batch())
+        assert batch.retry_at is not None
+        assert EndRetry(TASK_ID, NOW - HOUR).apply(batch, NOW) is None, "another process has it in hand"
+        retried = made(EndRetry(TASK_ID, batch.retry_at), batch)
+        assert (retried.retry_at, parts_of(retried)[0].retry_until, retried.check_at) == (None, None, NOW)
+        assert made(CountSubtasks.of(retried, Counts(5)), retried).status is TaskStatus.COMPLETED
+
+    @pytest.mark.parametrize("status", sorted(REPLAYABLE))
+    def test_a_batch_itself_is_never_queued(self, status: TaskStatus) -> None:
+        assert Replay(TASK_ID, EVERYONE, "alice", ZERO).apply(sealed_batch(status), NOW) is None
+
+
+class TestFirstResult:
+    def test_the_first_count_with_a_success_tells_the_time(self) -> None:
+        batch = open_batch()
+        failed = made(CountSubtasks.of(batch, Counts(failed=1)), batch)
+        assert parts_of(failed)[0].first_result_at is None
+        first = made(CountSubtasks.of(failed, Counts(1, 1)), failed)
+        assert parts_of(first)[0].first_result_at == NOW
+        later = CountSubtasks.of(first, Counts(2, 1)).apply(first, NOW + MINUTE)
+        assert later is not None
+        assert parts_of(later)[0].first_result_at == NOW
+
+
+class TestStatus:
+    def test_it_says_how_far_it_is_and_when_it_ends(self) -> None:
+        batch = sealed_batch(created_at=NOW - 10 * SECOND, not_before=NOW - 10 * SECOND)
+        counts = {TaskStatus.COMPLETED: 1, TaskStatus.FAILED: 1, TaskStatus.RUNNING: 1}
+        status = BatchStatus(batch, NOW, counts)
+        assert (status.total, status.ended, status.percent) == (5, Counts(1, 1), 40.0)
+        assert (status.rate, status.estimated_end) == (0.2, NOW + 15 * SECOND)
+
+    def test_it_does_not_guess(self) -> None:
+        status = BatchStatus(open_batch(batch=Batch(items=3)), NOW, {TaskStatus.COMPLETED: 2})
+        assert (status.total, status.percent, status.estimated_end) == (3, None, None)
+        status = BatchStatus(sealed_batch(), NOW, {TaskStatus.QUEUED: 5})
+        assert (status.percent, status.rate, status.estimated_end) == (0.0, None, None)
+
+    def test_without_a_new_count_it_says_what_the_last_one_did(self) -> None:
+        assert BatchStatus(sealed_batch(), NOW).ended == Counts(1, 2, 1)
+
+    @pytest.mark.parametrize(("last", "running"), [(TaskStatus.RUNNING, 1), (TaskStatus.COMPLETED, 2), (None, 2)])
+    def test_the_last_chunk_may_have_fewer_items(self, last: TaskStatus | None, running: int) -> None:
+        batch = sealed_batch(batch=Batch(2, 5), subtasks=Subtasks(3, None))
+        items = items_by_status(batch, {TaskStatus.COMPLETED: 2, TaskStatus.RUNNING: 1}, last)
+        assert items[TaskStatus.RUNNING] == running
+        assert sum(items.values()) == (5 if last else 6)
+
+    def test_each_item_of_a_chunk_has_its_result(self) -> None:
+        chunk = in_status(TaskStatus.COMPLETED, parameters=["a", "b"], result=[1, 2], parent=ParentLink("p", 0, 3))
+        assert [(result.index, result.result) for result in results_of(chunk, 2)] == [(6, 1), (7, 2)]
+        waiting = replace(chunk, status=TaskStatus.QUEUED, result=None)
+        assert [(result.index, result.result) for result in results_of(waiting, 2)] == [(6, None), (7, None)]

@@ -1,0 +1,148 @@
+"""Batches that a process left half done: an upload that does not go on, a retry that broke off, a plan half stored."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from taskframework import failpoint
+from taskframework.aggregation import retrier as retrying
+from taskframework.aggregation.cascade import Cascade
+from taskframework.aggregation.retrier import BatchRetrier
+from taskframework.aggregation.spawner import Spawner
+from taskframework.bus import EventBus
+from taskframework.model.batches import ReopenBatch, parts_of
+from taskframework.model.interventions import Cancel
+from taskframework.model.query import RoundOfSubtasks
+from taskframework.model.scope import EVERYONE
+from taskframework.model.status import TaskStatus
+from taskframework.model.subtasks import subtask_of
+from taskframework.model.task import Batch, Subtasks, Task
+from taskframework.moves import TaskMoves
+from taskframework.recovery.batches import BatchRepair
+from taskframework.stores.sqlite import SqliteStore
+from taskframework.testing.clock import FakeClock
+from taskframework.testing.conformance.store_suite import insert_one
+from taskframework.testing.factories import new_task
+
+SECOND = timedelta(seconds=1)
+MINUTE = timedelta(minutes=1)
+GROUP = {"task_type": "part", "priority": "normal", "max_attempts": 1}
+
+
+class Stage:
+    """A store, and what a process does for batches."""
+
+    def __init__(self, store: SqliteStore, clock: FakeClock) -> None:
+        self.store, self.clock = store, clock
+        bus = EventBus()
+        self.moves = TaskMoves(store, bus)
+        self.retrier = BatchRetrier(store, self.moves, 5 * SECOND)
+        self.repair = BatchRepair(store, self.moves, self.retrier, 10)
+        self.cascade = Cascade(store, self.moves)
+        self.spawner = Spawner(store, bus, 5 * SECOND)
+
+    async def batch(self, items: int, **fields: Any) -> Task:
+        """A batch of which all items have failed."""
+        subtasks = Subtasks(items, None, done=items, failed=items, policy="allow_failures")
+        usual = {"status": TaskStatus.COMPLETED_WITH_ERRORS, "batch": Batch(items=items), "subtasks": subtasks}
+        ended = {"finished_at": self.store.now(), "next_dispatch_at": None}
+        batch = (await insert_one(self.store, new_task(now=self.store.now(), **{**usual, **ended, **fields}))).task
+        for slot in range(items):
+            task = subtask_of(batch, slot, GROUP, {"n": slot}, "hash", self.store.now(), SECOND)
+            failed = {"status": TaskStatus.FAILED, "finished_at": self.store.now(), "next_dispatch_at": None}
+            await insert_one(self.store, task.evolve(**failed))
+        return batch
+
+    async def reopened(self, batch: Task) -> Task:
+        reopened = await self.moves.make(ReopenBatch(batch.task_id, EVERYONE, "alice"))
+        assert reopened is not None
+        return reopened
+
+    async def present(self, batch: Task) -> Task:
+        found = await self.store.get(batch.task_id, EVERYONE)
+        assert found is not None
+        return found
+
+    async def generations(self, batch: Task) -> list[int]:
+        found = await self.store.list_subtasks(RoundOfSubtasks(batch.task_id, 0, 1), limit=100)
+        return [task.generation for task in found]
+
+
+@pytest.fixture
+def stage(store: SqliteStore, clock: FakeClock) -> Stage:
+    return Stage(store, clock)
+
+
+async def test_a_retry_that_nobody_began_is_begun(stage: Stage) -> None:
+    batch = await stage.reopened(await stage.batch(3))
+    await stage.repair.look()
+    assert await stage.generations(batch) == [0, 0, 0], "the process that was asked has its time"
+    stage.clock.advance(6 * SECOND)
+    await stage.repair.look()
+    assert await stage.generations(batch) == [1, 1, 1]
+    after = await stage.present(batch)
+    assert (after.retry_at, parts_of(after)[0].retry_until) == (None, None)
+    assert after.check_at == stage.store.now(), "it is counted now"
+
+
+async def test_a_retry_that_broke_off_is_finished_and_replays_nothing_twice(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retrying, "_TOGETHER", 2)
+    batch = await stage.reopened(await stage.batch(3))
+
+    async def die() -> None:
+        raise failpoint.FailpointError
+
+    failpoint.arm("retry.after_replay", die)
+    try:
+        with pytest.raises(failpoint.FailpointError):
+            await stage.retrier.take(batch)
+    finally:
+        failpoint.disarm("retry.after_replay")
+    assert await stage.generations(batch) == [1, 1, 0]
+    stage.clock.advance(MINUTE)
+    [first, *_] = await stage.store.list_subtasks(RoundOfSubtasks(batch.task_id, 0, 1), limit=1)
+    await stage.moves.make(Cancel(first.task_id, EVERYONE, "alice", None))
+    await stage.repair.look()
+    assert await stage.generations(batch) == [1, 1, 1], "what ended anew meanwhile is not meant"
+
+
+async def test_a_retry_ends_when_the_batch_is_cancelled(stage: Stage) -> None:
+    batch = await stage.reopened(await stage.batch(3))
+    await stage.moves.make(Cancel(batch.task_id, EVERYONE, "alice", None))
+    await stage.retrier.take(batch)
+    stage.clock.advance(MINUTE)
+    await stage.repair.look()
+    assert await stage.generations(batch) == [0, 0, 0]
+
+
+async def test_an_upload_that_does_not_go_on_is_abandoned(stage: Stage) -> None:
+    fields = {"status": TaskStatus.WAITING, "subtasks": Subtasks(None, None), "finished_at": None}
+    open_until = stage.store.now() + MINUTE
+    batch = await stage.batch(1, **fields, seal_by=open_until, check_at=open_until + MINUTE)
+    await stage.repair.look()
+    assert (await stage.present(batch)).status is TaskStatus.WAITING
+    stage.clock.advance(MINUTE)
+    await stage.repair.look()
+    abandoned = await stage.present(batch)
+    assert (abandoned.status, abandoned.cascade_at) == (TaskStatus.CANCELLED, stage.store.now())
+
+
+async def test_what_a_cancel_left_in_the_plan_is_stored_by_a_retry(stage: Stage) -> None:
+    plan = [{**GROUP, "items": [[{"n": n}, "hash"] for n in range(3)]}]
+    waiting = {"status": TaskStatus.WAITING, "finished_at": None, "check_at": stage.store.now() + MINUTE}
+    subtasks = Subtasks(3, plan, policy="allow_failures")
+    spawn_at = stage.store.now() + SECOND
+    batch = await stage.batch(0, **waiting, batch=Batch(items=3), subtasks=subtasks, spawn_at=spawn_at)
+    cancelled = await stage.moves.make(Cancel(batch.task_id, EVERYONE, "alice", None))
+    assert cancelled is not None
+    stage.clock.advance(2 * MINUTE)
+    await stage.cascade.take(cancelled)
+    reopened = await stage.reopened(await stage.present(batch))
+    assert reopened.spawn_at is not None
+    await stage.spawner.spawn(reopened)
+    assert await stage.generations(batch) == [0, 0, 0]
