@@ -17,7 +17,7 @@ from taskframework.errors import StoreError
 from taskframework.model.drivers import CASCADE
 from taskframework.model.events import TaskEvent
 from taskframework.model.interventions import Cancel
-from taskframework.model.marks import MarkSpawned, MoveDriver
+from taskframework.model.marks import MoveDriver
 from taskframework.model.query import RoundOfSubtasks
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import LIVE, TaskStatus
@@ -96,16 +96,12 @@ class Cascade:
     async def _end(self, parent: Task) -> None:
         """Nothing is left to cancel now; if sub-tasks were being stored when the parent ended, look again for a while.
 
-        The plan of a batch stays: if what failed of it is retried, the rest is stored.
+        The plan stays in the parent: if that is reopened, the rest is stored as well.
         """
-        subtasks = parent.subtasks
-        if subtasks is not None and parent.status is not TaskStatus.WAITING and _may_still_grow(parent):
-            if self._store.now() < (parent.finished_at or parent.updated_at) + _LATE_SPAWN:
-                await self._move_time(parent, _LOOK_AGAIN)
-                return
-            if parent.batch is None:
-                await self._store.mark(MarkSpawned(parent.task_id, parent.generation, subtasks.round))
-        await self._move_time(parent, None)
+        left_at = parent.finished_at or parent.updated_at
+        may_grow = parent.status is not TaskStatus.WAITING and _may_still_grow(parent)
+        is_early = may_grow and self._store.now() < left_at + _LATE_SPAWN
+        await self._move_time(parent, _LOOK_AGAIN if is_early else None)
 
 
 def _may_still_grow(parent: Task) -> bool:

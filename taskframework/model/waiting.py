@@ -251,11 +251,14 @@ class Reopen(Alone):
     by: str
 
     def apply(self, task: Task, now: datetime) -> Task | None:
-        if not task.status.is_final or task.subtasks is None or not self.scope.covers(task.user_id):
+        subtasks = task.subtasks
+        if not task.status.is_final or subtasks is None or not self.scope.covers(task.user_id):
+            return None
+        if subtasks.plan_records > 0:  # it ended while a large plan was being stored, and nobody has that any more
             return None
         waiting = task.evolve(
             status=TaskStatus.WAITING,
-            subtasks=replace(task.subtasks, is_awaited=True),
+            subtasks=replace(subtasks, is_awaited=True),
             finished_at=None,
             purge_at=None,
             cancel=None,
@@ -263,6 +266,8 @@ class Reopen(Alone):
             error=None,
             report_at=None,
             cascade_at=None,
+            # It ended while the plan was being stored: without the rest it would never be complete.
+            spawn_at=now + SPAWN_AFTER if subtasks.is_being_stored else None,
             # Counted again even if the process that asked for this dies before it replays a sub-task.
             check_at=now + COUNT_REOPENED,
         )

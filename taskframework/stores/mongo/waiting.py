@@ -176,11 +176,12 @@ def _wake(wake: Wake) -> Write:
 
 @write_alone.register
 def _reopen(reopen: Reopen) -> Write:
-    guard = {"_id": reopen.task_id, "status": in_status(*FINAL), "subtasks": {"$ne": None}, **within(reopen.scope)}
+    guard = {"_id": reopen.task_id, "status": in_status(*FINAL), "subtasks.plan_records": 0, **within(reopen.scope)}
     waiting = {
         "status": TaskStatus.WAITING,
         **dict.fromkeys(("finished_at", "purge_at", "cancel", "deadline", "error", "report_at", "cascade_at")),
         "subtasks.is_awaited": True,
+        "spawn_at": {"$cond": [is_set("$subtasks.plan"), later(SPAWN_AFTER), None]},
         "check_at": later(COUNT_REOPENED),
     }
     return Write(guard, [change({**waiting, **with_event("reopened", data=lit({"by": reopen.by}))})])

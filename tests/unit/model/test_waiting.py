@@ -229,5 +229,14 @@ def test_a_parent_that_is_over_waits_again_for_its_newest_round() -> None:
     assert Reopen(TASK_ID, Scope.of("bob"), "bob").apply(over, NOW) is None
 
 
+def test_a_parent_that_ended_while_its_plan_was_being_stored_goes_on_with_it() -> None:
+    over = in_status(TaskStatus.CANCELLED, subtasks=PLANNED)
+    assert made(Reopen(TASK_ID, EVERYONE, "operator"), over).spawn_at == NOW + SPAWN_AFTER
+    stored = in_status(TaskStatus.CANCELLED, subtasks=Subtasks(2, None))
+    assert made(Reopen(TASK_ID, EVERYONE, "operator"), stored).spawn_at is None
+    large = in_status(TaskStatus.CANCELLED, subtasks=Subtasks(2, None, plan_records=3))
+    assert Reopen(TASK_ID, EVERYONE, "operator").apply(large, NOW) is None, "its plan is gone"
+
+
 def test_a_task_that_is_cancelled_while_it_waits_has_no_result() -> None:
     assert made(Cancel(TASK_ID, EVERYONE, "alice", None), waiting(result="half of it")).result is None
