@@ -5,12 +5,14 @@ A step returns whether there was anything to do.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from taskframework.model.interventions import Cancel, Postpone, Replay
 from taskframework.model.marks import MakeDue
 from taskframework.model.outcome import describe
 from taskframework.model.scope import EVERYONE, Scope
-from taskframework.model.status import REPLAYABLE
-from taskframework.model.task import ParentLink, submitted
+from taskframework.model.status import FINAL, REPLAYABLE
+from taskframework.model.task import ParentLink, Subtasks, Task, submitted
 from taskframework.model.transitions import (
     Claim,
     Complete,
@@ -21,6 +23,7 @@ from taskframework.model.transitions import (
     ReportProgress,
     Transition,
 )
+from taskframework.model.waiting import Reopen, SendSignal, Wait
 from taskframework.testing.factories import new_task
 from tests.models.world import DELAY, HOUR, LEASE, MAX_POSTPONED, REDISPATCH, Attempt, World
 
@@ -98,8 +101,13 @@ async def deliver(world: World) -> bool:
         world.messages.append(message)
     elif task is not None:
         fence = Fence(task.task_id, task.fencing_token, claim_id)
-        world.attempts.append(Attempt(fence, worker_id, message))
+        world.attempts.append(Attempt(fence, worker_id, message, may_plan(task)))
     return True
+
+
+def may_plan(task: Task) -> bool:
+    """Whether the next attempt of a task may plan sub-tasks: two levels of them, and two rounds."""
+    return (task.parent is None or task.parent.depth < 2) and (task.subtasks is None or task.subtasks.round < 2)
 
 
 async def report(world: World) -> bool:
@@ -154,7 +162,7 @@ async def settle(world: World) -> bool:
     if chance.yes(0.1):  # the reply was lost: asked again
         await world.store.apply(outcome)
     if chance.yes(0.1):  # code that did not hear that it is over
-        world.attempts.append(Attempt(attempt.fence, attempt.worker_id, None))
+        world.attempts.append(replace(attempt, message=None))
     if chance.yes(0.15):
         world.redeliver(attempt)
     else:
@@ -164,12 +172,39 @@ async def settle(world: World) -> bool:
 
 def outcome_of(world: World, attempt: Attempt) -> Transition:
     chance, fence, worker_id = world.chance, attempt.fence, attempt.worker_id
-    kind = chance.pick(("complete", "complete", "complete", "fail", "fail", "fail", "fail", "release", "release"))
+    kind = chance.pick((*["complete"] * 3, *["fail"] * 4, *["release"] * 2, *["wait"] * 4))
+    if kind == "wait":
+        return _wait(world, attempt)
     if kind == "complete":
         return Complete(fence, worker_id, chance.pick(_VALUES))
     if kind == "release":
         return Release(fence, worker_id)
     return Fail(fence, worker_id, _ERROR, chance.yes(0.75), chance.pick((_AT_ONCE, DELAY)))
+
+
+def _wait(world: World, attempt: Attempt) -> Wait:
+    chance = world.chance
+    planned = chance.pick((0, 1, 2, 2, 2)) if attempt.may_plan else 0
+    subtasks = None
+    if planned:
+        items = [[chance.pick(_VALUES), "hash"] for _ in range(planned)]
+        plan = [{"task_type": _TEMPLATE.task_type, "priority": "normal", "max_attempts": 2, "items": items}]
+        policy = chance.pick(("all_must_succeed", "allow_failures", "first_success", "at_least(2)"))
+        subtasks = Subtasks(planned, plan, policy=policy, resumes=chance.yes(0.5))
+    signal = None if planned and chance.yes(0.6) else "approved"
+    timeout = chance.pick((None, DELAY, 10 * DELAY))
+    return Wait(attempt.fence, attempt.worker_id, subtasks, signal, timeout, chance.pick(_VALUES))
+
+
+async def signal(world: World) -> bool:
+    """Somebody tells a task something, perhaps again."""
+    if not world.task_ids:
+        return False
+    chance, task = world.chance, await world.any_task()
+    key, name = chance.pick(("a", "b", "c")), chance.pick(("approved", "approved", "rejected"))
+    scope = chance.pick((EVERYONE, ALICE, BOB))
+    await world.ring(await world.store.apply(SendSignal(task.task_id, scope, key, name, chance.pick(_VALUES))))
+    return True
 
 
 async def cancel(world: World) -> bool:
@@ -191,4 +226,18 @@ async def replay(world: World) -> bool:
     revision = chance.pick((None, task.revision, task.revision, task.revision - 1))
     scope = chance.pick((EVERYONE, EVERYONE, ALICE, BOB))
     await world.ring(await world.store.apply(Replay(task.task_id, scope, "operator", REDISPATCH, revision)))
+    return True
+
+
+async def reopen(world: World) -> bool:
+    """An operator lets a parent wait again, from a list that may be old."""
+    # Of a sub-task its parent would have counted an end that is none any more.
+    tops = [task for task_id in world.task_ids if (task := await world.task(task_id)).parent is None]
+    if not tops:
+        return False
+    chance = world.chance
+    parents = [task for task in tops if task.status in FINAL and task.subtasks is not None]
+    task = chance.pick(parents if parents and chance.yes(0.9) else tops)
+    if await world.store.apply(Reopen(task.task_id, chance.pick((EVERYONE, ALICE, BOB)), "operator")) is not None:
+        world.reopened.add(task.task_id)
     return True

@@ -1,7 +1,8 @@
 """What must hold in every schedule: a watch that sees each write, and the reckoning at the end.
 
 I1 no task is lost, I2 each generation ends once, I3 fencing, I4 events are complete and in order, I6 counters, I7
-nothing starts early or by an old message, I8 a cancelled task goes nowhere else. I5, on parents, is in fanin.pml.
+nothing starts early or by an old message, I8 a cancelled task goes nowhere else. I5 a parent ends by counts that are
+true, and its sub-tasks with it; parent_reports.pml has more of that. I9 a signal is heard once.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from datetime import datetime
 
 from taskframework.model.interventions import Reap, Replay
 from taskframework.model.marks import Mark
-from taskframework.model.status import CLAIMABLE, FINAL, MOVES, TaskStatus
+from taskframework.model.status import CLAIMABLE, FINAL, LIVE, MOVES, SUCCEEDED, TaskStatus
 from taskframework.model.task import Task
 from taskframework.model.transitions import Claim
+from taskframework.model.waiting import CountSubtasks, Reopen, SendSignal
 
 
 def is_driven(task: Task) -> bool:
@@ -24,6 +26,8 @@ def is_driven(task: Task) -> bool:
     if task.status in CLAIMABLE:
         # No claim accepts a task with a cancel: it would wait for ever.
         return task.next_dispatch_at is not None and task.cancel is None
+    if task.status is TaskStatus.WAITING:
+        return task.check_at is not None
     return task.lease is not None or task.status is not TaskStatus.RUNNING
 
 
@@ -36,6 +40,10 @@ class _Life:
     claims_before: int = 0
     #: The generation of each end.
     ends: list[int] = field(default_factory=list)
+    #: The keys of the signals that were heard in this generation.
+    heard: set[str] = field(default_factory=set)
+    #: The count by which it ended.
+    ended_by: CountSubtasks | None = None
 
 
 class Watch:
@@ -63,6 +71,13 @@ class Watch:
             life.claims.append(request.claim_id)
         elif type(request) is Replay:
             life.claims_before = len(life.claims)
+            life.heard.clear()
+        elif type(request) is Reopen:  # if a release ended it, that handed nothing back
+            life.claims_before = len(life.claims) - after.releases - after.attempts
+        elif type(request) is CountSubtasks:
+            _check_count(request, before)
+        elif type(request) is SendSignal:
+            assert request.key not in {signal.key for signal in before.signals}, "I9: one key is two signals"
         elif type(request) is Reap and before.lease is not None:
             is_over = request.grace is not None and before.lease.expires_at + request.grace <= now
             assert is_over, "I3: taken from a worker while the lease goes on"
@@ -73,6 +88,9 @@ class Watch:
             assert after.status is before.status, "I4: a move that nobody is told of"
         else:
             _check_move(request, before, after, life)
+            if after.history[-1].type == "resumed":
+                life.claims_before = len(life.claims)
+                _check_resumption(before, after, life)
         assert after.dispatch_epoch >= before.dispatch_epoch, "I6: the dispatch epoch went back"
         assert after.published_sequence >= before.published_sequence, "I4: the published mark went back"
         _check_task(after, life)
@@ -85,12 +103,49 @@ class Watch:
 
     def check_the_end(self, tasks: Iterable[Task]) -> None:
         """Check what must be so when the faults are over and everybody had time."""
+        tasks = list(tasks)
         for task in tasks:
+            self._check_family(task, tasks)
             assert task.status in FINAL, f"I1: {task.task_id} is stuck in {task.status}"
             ends = self._lives[task.task_id].ends
             assert ends == list(range(task.generation + 1)), f"I2: {task.task_id} ended in the generations {ends}"
             assert self.heard.get(task.task_id, 0) == task.sequence, "I4: the subscriber missed events"
             assert task.published_sequence == task.sequence, "I4: events are not known to be published"
+
+    def _check_family(self, parent: Task, tasks: Iterable[Task]) -> None:
+        assert parent.report_at is None, f"I5: the end of {parent.task_id} is not known to be reported"
+        assert parent.cascade_at is None, f"I5: the sub-tasks of {parent.task_id} are not known to be cancelled"
+        count = self._lives[parent.task_id].ended_by
+        if count is None:
+            return
+        round = (parent.task_id, count.generation, count.round)
+        links = [(task.parent, task.status) for task in tasks if task.parent is not None]
+        subtasks = [status for link, status in links if (link.task_id, link.generation, link.round) == round]
+        succeeded = sum(status in SUCCEEDED for status in subtasks)
+        assert succeeded >= count.counts.succeeded, f"I5: {parent.task_id} counted more successes than there are"
+        planned = parent.subtasks.planned if parent.subtasks else None
+        if count.policy == "allow_failures":
+            assert len(subtasks) == planned, f"I5: {parent.task_id} ended before its sub-tasks were there"
+        if count.policy == "all_must_succeed" and parent.status is TaskStatus.COMPLETED:
+            assert succeeded == planned, f"I5: {parent.task_id} completed, and not all of its sub-tasks"
+
+
+def _check_count(count: CountSubtasks, before: Task) -> None:
+    assert before.status is TaskStatus.WAITING, "I5: counted, and nobody waits"
+    subtasks = before.subtasks
+    assert subtasks is not None
+    assert (count.generation, count.round) == (before.generation, subtasks.round), "I5: a count of another round"
+    assert count.report_serial == subtasks.report_serial, "I5: an older count overwrote a newer one"
+
+
+def _check_resumption(before: Task, after: Task, life: _Life) -> None:
+    signal = after.woken_by
+    if after.stage != "signal" or signal is None or signal.timed_out:
+        return
+    assert before.waits_for is not None, "I9: resumed by a signal, and nobody waits for one"
+    assert signal.name == before.waits_for.name, "I9: resumed by another signal"
+    assert signal.key not in life.heard, "I9: a signal is heard twice"
+    life.heard.add(signal.key)
 
 
 def _check_claim(claim: Claim, before: Task, now: datetime) -> None:
@@ -103,14 +158,18 @@ def _check_move(request: Mark, before: Task, after: Task, life: _Life) -> None:
     assert after.sequence == before.sequence + 1 == after.history[-1].sequence, "I4: events are not counted by ones"
     assert after.revision == before.revision + 1, "I6: the revision does not count the moves"
     if after.status is before.status:
-        assert before.status is TaskStatus.RUNNING, "I2: a second event for a task that rests"
+        may_rest = type(request) is SendSignal and before.status in LIVE
+        assert before.status is TaskStatus.RUNNING or may_rest, "I2: a second event for a task that rests"
         return
-    assert before.status not in FINAL or type(request) is Replay, "I2: a final status changed"
+    assert before.status not in FINAL or type(request) in (Replay, Reopen), "I2: a final status changed"
+    if type(request) is Reopen:
+        life.ends.pop()  # of that generation; it ends once more
     assert after.status in MOVES[before.status], f"I2: moved from {before.status} to {after.status}"
     if before.cancel is not None and before.status is TaskStatus.RUNNING:
         assert after.status in FINAL, "I8: a cancelled task goes on"
     if after.status in FINAL:
         life.ends.append(after.generation)
+        life.ended_by = request if isinstance(request, CountSubtasks) else None
     elif after.status in CLAIMABLE:
         assert after.dispatch_epoch > before.dispatch_epoch, "I7: claimable again, and old messages still count"
 

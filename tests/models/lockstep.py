@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import TypeVar
 
-from taskframework.model.drivers import OUTBOX, Driver
+from taskframework.model.drivers import CASCADE, CHECK, OUTBOX, REPORT, SPAWN, Driver
 from taskframework.model.marks import Mark
+from taskframework.model.query import RoundOfSubtasks
 from taskframework.model.scope import EVERYONE
+from taskframework.model.status import TaskStatus
 from taskframework.model.task import CancelRequest, Task
 from taskframework.model.transitions import Fence, Transition
 from taskframework.stores.base import DueTask, Inserted, TaskStore
@@ -19,13 +21,14 @@ from taskframework.stores.mongo.writes import Write, write_alone
 from taskframework.testing.conformance.comparison import differences
 from taskframework.testing.conformance.store_suite import insert_one
 from tests.models.invariants import Watch
-from tests.models.reference import Reference, TimePasses
+from tests.models.reference import SOONER, Reference, TimePasses
 
 Entry = TypeVar("Entry", bound=Hashable)
 
 #: What differs in a walk differs by ten minutes and more; less is how long the walk takes.
 _TOLERANCE = timedelta(minutes=4)
-_USER_VALUES = {"parameters", "progress", "result", "steps", "history"}
+_USER_VALUES = {"parameters", "progress", "result", "steps", "history", "subtasks", "signals", "woken_by"}
+_SECONDS_AHEAD = (OUTBOX, SPAWN, CHECK, REPORT, CASCADE)
 _PLAIN = tuple(field.name for field in fields(Task) if field.name not in {*_USER_VALUES, "status"})
 
 
@@ -100,11 +103,16 @@ class Lockstep:
         """The document after the last write; read from the store then."""
         return await self._reference.get(task_id)
 
+    async def count_subtasks(self, round: RoundOfSubtasks) -> Mapping[TaskStatus, int]:
+        counted, expected = await self._store.count_subtasks(round), await self._reference.count_subtasks(round)
+        assert counted == expected, f"the store counts {counted}, there are {expected}"
+        return counted
+
     async def due(self, driver: Driver, limit: int, grace: timedelta = timedelta(0)) -> Sequence[DueTask]:
         due = await self._store.due(driver, limit, grace)
         found = [task for task in due if task.task_id in self._reference.tasks]
         told, expected = found, await self._reference.due(driver, limit, grace)
-        if driver is OUTBOX:  # a relay time is seconds ahead, so right after a move it is anybody's guess
+        if driver in _SECONDS_AHEAD:  # right after a move it is anybody's guess whether such a time has come
             now = self.now()
             told, expected = (
                 [task for task in tasks if abs(task.due - now) > _TOLERANCE] for tasks in (told, expected)
@@ -149,8 +157,8 @@ def _differences(actual: Task, expected: Task) -> list[str]:
 @write_alone.register
 def _time_passes(passing: TimePasses) -> Write:
     by = milliseconds(passing.by)
-    times = ("not_before", "next_dispatch_at", "deadline", "publish_at")
-    sooner = {name: {"$subtract": [f"${name}", by]} for name in times}  # null stays null
-    lease = {"$mergeObjects": ["$lease", {"expires_at": {"$subtract": ["$lease.expires_at", by]}}]}
-    changes = {**sooner, "lease": {"$cond": [{"$eq": ["$lease", None]}, None, lease]}}
+    changes = {name: {"$subtract": [f"${name}", by]} for name in ("not_before", *SOONER)}  # null stays null
+    for record, name in (("lease", "expires_at"), ("waits_for", "until")):
+        sooner = {"$mergeObjects": [f"${record}", {name: {"$subtract": [f"${record}.{name}", by]}}]}
+        changes[record] = {"$cond": [{"$eq": [f"${record}", None]}, None, sooner]}
     return Write({"_id": passing.task_id}, [change({**changes, "revision": {"$add": ["$revision", 1]}})])

@@ -9,8 +9,10 @@ from datetime import datetime, timedelta
 from taskframework.model.interventions import Cancel, Reap, Replay
 from taskframework.model.marks import MarkPublished
 from taskframework.model.status import FINAL, TaskStatus
+from taskframework.model.subtasks import Verdict
 from taskframework.model.task import Lease, Task
 from taskframework.model.transitions import Claim, Complete, Fail, Fence, Release, ReportProgress, Transition
+from taskframework.model.waiting import CountSubtasks, Reopen, SendSignal, Wait, Wake
 from tests.models.reference import Rule
 from tests.models.world import Without
 
@@ -115,6 +117,69 @@ def _mark_done(mark: MarkPublished, task: Task, now: datetime) -> Task | None:
     return None if after is None else after.evolve(publish_at=None)
 
 
+def _any_serial(count: CountSubtasks, task: Task, now: datetime) -> Task | None:
+    serial = task.subtasks.report_serial if task.subtasks else 0
+    return replace(count, report_serial=serial).apply(task, now)
+
+
+def _any_round(count: CountSubtasks, task: Task, now: datetime) -> Task | None:
+    if task.subtasks is None:
+        return None
+    serial = task.subtasks.report_serial
+    same = replace(count, generation=task.generation, round=task.subtasks.round, report_serial=serial)
+    return same.apply(task, now)
+
+
+def _count_over(count: CountSubtasks, task: Task, now: datetime) -> Task | None:
+    """The end of a parent that is over already."""
+    is_over = task.status in FINAL and task.subtasks is not None
+    return count.apply(task.evolve(status=TaskStatus.WAITING) if is_over else task, now)
+
+
+def _decide_early(count: CountSubtasks, task: Task, now: datetime) -> Task | None:
+    """By the sub-tasks that are stored, not by those that are planned."""
+    counts = count.counts
+    is_decided = count.verdict is None and counts.succeeded == counts.done > 0
+    return replace(count, verdict=Verdict.MET if is_decided else count.verdict).apply(task, now)
+
+
+def _unreported(request: Transition, task: Task, now: datetime) -> Task | None:
+    after = request.apply(task, now)
+    return None if after is None else after.evolve(report_at=None)
+
+
+def _unspawned(wait: Wait, task: Task, now: datetime) -> Task | None:
+    after = wait.apply(task, now)
+    return None if after is None else after.evolve(spawn_at=None)
+
+
+def _wait_unseen(wait: Wait, task: Task, now: datetime) -> Task | None:
+    after = wait.apply(task, now)
+    return None if after is None else after.evolve(check_at=None)
+
+
+def _reopen_unspawned(reopen: Reopen, task: Task, now: datetime) -> Task | None:
+    after = reopen.apply(task, now)
+    return None if after is None else after.evolve(spawn_at=None)
+
+
+def _hear_again(send: SendSignal, task: Task, now: datetime) -> Task | None:
+    """The same key is another signal."""
+    return send.apply(task.evolve(signals=tuple(signal for signal in task.signals if signal.key != send.key)), now)
+
+
+def _any_name(send: SendSignal, task: Task, now: datetime) -> Task | None:
+    wait = task.waits_for
+    after = send.apply(task if wait is None else task.evolve(waits_for=replace(wait, name=send.name)), now)
+    return None if after is None else after.evolve(waits_for=wait if after.status is TaskStatus.WAITING else None)
+
+
+def _forget_kept(wake: Wake, task: Task, now: datetime) -> Task | None:
+    """It does not note that the signal was heard."""
+    after = wake.apply(task, now)
+    return None if after is None else after.evolve(signals=task.signals)
+
+
 _WORKER = (Complete, Fail, Release, ReportProgress)
 
 MUTANTS: Mapping[str, Mutant] = {
@@ -137,6 +202,21 @@ MUTANTS: Mapping[str, Mutant] = {
     "a mark that ends the relay's duty": Mutant("I1: nobody would ever move", {MarkPublished: _mark_done}),
     "a mark before the publication": Mutant("I4: the subscriber", without=Without(confirms=True)),
     "an event without those before it": Mutant("I4: the subscriber heard", without=Without(backlog=True)),
+    "a count that is older than another": Mutant("I5: an older count", {CountSubtasks: _any_serial}),
+    "a count of an earlier round": Mutant("I5: (a count of another|an older)", {CountSubtasks: _any_round}),
+    "a parent that ends twice": Mutant("I5: counted, and nobody waits", {CountSubtasks: _count_over}),
+    "a parent that ends by what is stored": Mutant("I5: .* not all of its sub-tasks", {CountSubtasks: _decide_early}),
+    "an end that nobody is to report": Mutant("I1: .* is stuck in WAITING", {Complete: _unreported}),
+    "markers that go before the count": Mutant("I1: .* is stuck in WAITING", without=Without(count_first=True)),
+    "markers of ends that nobody counted": Mutant("I1: .* is stuck in WAITING", without=Without(knowledge=True)),
+    "a plan that nobody stores": Mutant("I1: .* is stuck in WAITING", {Wait: _unspawned}),
+    "a reopened parent with half a plan": Mutant("I1: .* is stuck in WAITING", {Reopen: _reopen_unspawned}),
+    "a wait that nobody looks at": Mutant("I1: nobody would ever move", {Wait: _wait_unseen}),
+    "a key that is two signals": Mutant("I9: one key is two signals", {SendSignal: _hear_again}),
+    "a signal that wakes by its kept copy twice": Mutant("I9: a signal is heard twice", {Wake: _forget_kept}),
+    "a signal of another name": Mutant("I9: resumed by another signal", {SendSignal: _any_name}),
+    "no spawner": Mutant("I1: .* is stuck in WAITING", without=Without(spawner=True)),
+    "no cascade": Mutant("I5: the sub-tasks of .* are not known", without=Without(cascade=True)),
     "no reaper": Mutant("I1: .* is stuck in RUNNING", without=Without(reaper=True)),
     "no sweeper": Mutant("I1: .* is stuck in (QUEUED|RETRYING)", without=Without(sweeper=True)),
 }

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from taskframework.model.drivers import CASCADE, CHECK
 from taskframework.model.interventions import Cancel, Expire, Postpone, Reap, Replay
+from taskframework.model.marks import MoveDriver
 from taskframework.model.scope import EVERYONE
 from taskframework.model.task import Task
 from taskframework.model.transitions import Claim, Fence, Transition
-from tests.models.actors import outcome_of
+from taskframework.model.waiting import SendSignal, Wake
+from tests.models.actors import may_plan, outcome_of
 from tests.models.world import DELAY, GRACE, LEASE, MAX_CRASHES, MAX_POSTPONED, REDISPATCH, Attempt, World
 
 
@@ -21,7 +24,7 @@ async def race(world: World) -> bool:
         if reply is not None and isinstance(request, Claim):
             # By the document of the claim: the other one may have been quicker to change it.
             fence = Fence(task.task_id, task.fencing_token + 1, request.claim_id)
-            world.attempts.append(Attempt(fence, request.worker_id, None))
+            world.attempts.append(Attempt(fence, request.worker_id, None, may_plan(task)))
     await world.ring(await world.task(task.task_id))
     return True
 
@@ -33,13 +36,20 @@ def _wishes(world: World, task: Task) -> list[Transition]:
         Claim(task.task_id, epoch + ahead, world.new_claim_id(), worker_id, LEASE)
         for ahead, worker_id in ((0, "worker-1"), (0, "worker-2"), (1, "worker-1"))
     ]
+    driven: list[Transition] = []
+    if task.cascade_at is not None:
+        driven += [MoveDriver(task.task_id, CASCADE, task.cascade_at, delay) for delay in (DELAY, None)]
+    if CHECK.is_due(task, world.store.now()):
+        driven += [Wake(task.task_id), Wake(task.task_id)]
     outcomes = [outcome_of(world, attempt) for attempt in world.attempts if attempt.fence.task_id == task.task_id]
     return [
         *claims,
+        *driven,
         *outcomes,
         *outcomes,  # asked twice, because the first reply takes long
         Cancel(task.task_id, EVERYONE, "alice", None),
         Expire(task.task_id),
+        SendSignal(task.task_id, EVERYONE, pick(("a", "d")), "approved", 1),
         Postpone(task.task_id, epoch, REDISPATCH, MAX_POSTPONED),
         Reap(task.task_id, task.fencing_token, GRACE, MAX_CRASHES, pick((DELAY, DELAY * 0))),
         Replay(task.task_id, EVERYONE, "operator", REDISPATCH, pick((None, task.revision))),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -9,6 +10,8 @@ from typing import Any, ClassVar, Protocol
 
 from taskframework.model.drivers import Driver
 from taskframework.model.marks import Mark, RenewLease
+from taskframework.model.query import RoundOfSubtasks
+from taskframework.model.status import TaskStatus
 from taskframework.model.task import CancelRequest, Task
 from taskframework.model.transitions import Fence, Group, Transition
 from taskframework.stores.base import DueTask, Inserted
@@ -30,8 +33,13 @@ class Store(Protocol):
     async def mark(self, mark: Mark) -> None: ...
     async def renew(self, fences: Sequence[Fence], lease: timedelta) -> dict[Fence, CancelRequest | None]: ...
     async def get(self, task_id: str) -> Task | None: ...
+    async def count_subtasks(self, round: RoundOfSubtasks) -> Mapping[TaskStatus, int]: ...
     async def due(self, driver: Driver, limit: int, grace: timedelta = timedelta(0)) -> Sequence[DueTask]: ...
     async def undriven(self, limit: int) -> Sequence[str]: ...
+
+
+#: The times of a task that may be null.
+SOONER = ("next_dispatch_at", "deadline", "publish_at", "spawn_at", "check_at", "report_at", "cascade_at")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +54,13 @@ class TimePasses:
     by: timedelta
 
     def apply(self, task: Task, now: datetime) -> Task | None:
-        lease = task.lease
+        lease, wait = task.lease, task.waits_for
         return task.evolve(
             revision=task.revision + 1,
             not_before=task.not_before - self.by,
-            next_dispatch_at=self._sooner(task.next_dispatch_at),
-            deadline=self._sooner(task.deadline),
-            publish_at=self._sooner(task.publish_at),
+            **{name: self._sooner(getattr(task, name)) for name in SOONER},
             lease=None if lease is None else replace(lease, expires_at=lease.expires_at - self.by),
+            waits_for=None if wait is None else replace(wait, until=self._sooner(wait.until)),
         )
 
     def won(self, task: Task) -> bool:
@@ -61,6 +68,12 @@ class TimePasses:
 
     def _sooner(self, moment: datetime | None) -> datetime | None:
         return None if moment is None else moment - self.by
+
+
+def is_of(task: Task, round: RoundOfSubtasks) -> bool:
+    """Whether a task is a sub-task of this round."""
+    link = task.parent
+    return link is not None and RoundOfSubtasks(link.task_id, link.generation, link.round) == round
 
 
 class Reference:
@@ -115,6 +128,9 @@ class Reference:
 
     async def get(self, task_id: str) -> Task | None:
         return self.tasks.get(task_id)
+
+    async def count_subtasks(self, round: RoundOfSubtasks) -> Mapping[TaskStatus, int]:
+        return Counter(task.status for task in self.tasks.values() if is_of(task, round))
 
     async def due(self, driver: Driver, limit: int, grace: timedelta = timedelta(0)) -> Sequence[DueTask]:
         now = self.now()

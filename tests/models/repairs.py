@@ -5,7 +5,7 @@ Whoever reads acts later, if it has not died: in between, everything may have ch
 
 from __future__ import annotations
 
-from taskframework.model.drivers import DEADLINE, DISPATCH, LEASE
+from taskframework.model.drivers import CASCADE, DEADLINE, DISPATCH, LEASE, REPORT, SPAWN
 from taskframework.model.interventions import Expire, Reap
 from taskframework.model.marks import MarkPublished, PostponeRelay, ReserveDispatch
 from taskframework.model.task import Task
@@ -22,6 +22,8 @@ async def look(world: World) -> bool:
         world.due = [due for due in await world.store.due(DISPATCH, ALL) if due.task_id in world.task_ids]
     overdue = await world.store.due(DEADLINE, ALL)
     world.overdue = [task.task_id for task in overdue if task.task_id in world.task_ids]
+    for driver in (SPAWN, REPORT, CASCADE):  # families.py goes by the tasks; a store is held to its lists here
+        await world.store.due(driver, ALL)
     return True
 
 

@@ -13,6 +13,7 @@ from taskframework.model.interventions import Cancel, Replay
 from taskframework.model.marks import MarkPublished
 from taskframework.model.task import Task
 from taskframework.model.transitions import Claim, Complete, Fail, Release
+from taskframework.model.waiting import CountSubtasks, SendSignal, Wait, Wake
 from taskframework.stores.base import TaskStore
 from taskframework.stores.mongo import queries as mongo_queries
 from taskframework.stores.mongo import writer
@@ -24,7 +25,7 @@ from taskframework.stores.sqlite.rows import Stored
 from tests.models.mutants import MUTANTS, Mutant
 from tests.models.walk import walk, walk_together
 
-_PATIENCE = 2_000
+_PATIENCE = 4_000
 _AT_ONCE = 24
 
 
@@ -92,6 +93,12 @@ _BROKEN_WRITES: dict[str, Callable[[Any, Write], Write]] = {
     "a retry without a due time": _without_change(Fail, fields=["next_dispatch_at"]),
     "a replay that counts on": _without_change(Replay, fields=["attempts"]),
     "a release that keeps the epoch": _without_change(Release, fields=["dispatch_epoch"]),
+    "an end that is not to be reported": _without_change(Complete, fields=["report_at"]),
+    "a wait that keeps its plan to itself": _without_change(Wait, fields=["spawn_at"]),
+    "a count that counts nothing": _without_change(CountSubtasks, fields=["subtasks.succeeded"]),
+    "a count that leaves sub-tasks behind": _without_change(CountSubtasks, fields=["cascade_at"]),
+    "a signal that is told twice": _without_guard(SendSignal, fields=["signals.key"]),
+    "a signal that is not noted as heard": _without_change(SendSignal, Wake, fields=["signals"]),
 }
 
 
@@ -117,7 +124,11 @@ async def test_a_mongo_group_with_two_writes_to_a_task_is_found_out(
 
 
 @pytest.mark.parametrize(
-    "column", ["next_dispatch_at", "not_before", "lease_expires_at", "publish_at", "fencing_token"]
+    "column",
+    [
+        *("next_dispatch_at", "not_before", "lease_expires_at", "publish_at", "fencing_token"),
+        *("check_at", "report_at", "cascade_at"),
+    ],
 )
 async def test_a_sqlite_column_that_is_left_as_it_was_is_found_out(
     column: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -130,7 +141,7 @@ async def test_a_sqlite_column_that_is_left_as_it_was_is_found_out(
     await _is_found_out(SqliteStore(tmp_path / "tasks.db"))
 
 
-@pytest.mark.parametrize("field", ["history", "lease", "attempts", "cancel"])
+@pytest.mark.parametrize("field", ["history", "lease", "attempts", "cancel", "subtasks", "signals", "waits_for"])
 async def test_a_sqlite_document_that_forgets_a_field_is_found_out(
     field: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,15 +21,15 @@ from taskframework.model.transitions import Claim, Complete, Fence
 from taskframework.stores.base import TaskStore
 from taskframework.stores.mongo.store import MongoStore
 from taskframework.stores.sqlite import SqliteStore
-from tests.models import actors, races, repairs
+from tests.models import actors, families, races, repairs
 from tests.models.invariants import Watch
 from tests.models.lockstep import Lockstep
 from tests.models.reference import Reference, Rule
 from tests.models.world import ALL, GRACE, LEASE, Chance, Without, World
 
-STEPS = 50
-#: Four are enough for whatever can be under way.
-ROUNDS = 8
+STEPS = 70
+#: Half of them are enough for whatever can be under way.
+ROUNDS = 12
 _SHOWN = 60
 _AGAIN = "again: .venv/bin/python -m tests.models.walk"
 _NOTHING = Without()
@@ -53,6 +53,12 @@ _WEIGHTS: Mapping[Step, int] = {
     actors.cancel: 1,
     actors.replay: 2,
     races.race: 2,
+    actors.signal: 1,
+    actors.reopen: 1,
+    families.spawn: 6,
+    families.report: 6,
+    families.cascade: 1,
+    families.wake: 1,
     repairs.look: 3,
     repairs.act: 6,
     repairs.outlive_lease: 2,
@@ -166,7 +172,8 @@ async def _settle_down(world: World) -> None:
 
 
 def _is_over(task: Task) -> bool:
-    return task.status in FINAL and task.published_sequence == task.sequence
+    is_done = task.status in FINAL and task.report_at is None and task.cascade_at is None
+    return is_done and task.published_sequence == task.sequence
 
 
 async def _round(world: World) -> None:
@@ -184,6 +191,7 @@ async def _round(world: World) -> None:
                 await repairs.reap(world, lease)
     while world.messages:
         await _run_through(world)
+    await families.settle_down(world)
     for found in await store.due(OUTBOX, ALL):
         if found.task_id in world.task_ids:
             await repairs.publish_all(world, await world.task(found.task_id))

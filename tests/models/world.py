@@ -12,6 +12,7 @@ from taskframework.model.marks import MarkDispatched
 from taskframework.model.status import CLAIMABLE, FINAL
 from taskframework.model.task import HistoryEntry, Task
 from taskframework.model.transitions import Fence
+from taskframework.model.waiting import CountSubtasks
 from taskframework.stores.base import DueTask
 from tests.models.invariants import Watch
 from tests.models.reference import Store, TimePasses
@@ -69,6 +70,8 @@ class Attempt:
     fence: Fence
     worker_id: str
     message: Message | None
+    #: Whether it may plan sub-tasks: a walk has to end.
+    may_plan: bool = False
 
 
 @dataclass(slots=True)
@@ -78,6 +81,25 @@ class Publication:
     task_id: str
     entries: list[HistoryEntry]
     sequence: int
+
+
+@dataclass(slots=True)
+class Spawning:
+    """A process that stores the sub-tasks of a parent, one after the other."""
+
+    parent: Task
+    tasks: list[Task]
+
+
+@dataclass(slots=True)
+class Report:
+    """A reporter that knows of ends of sub-tasks, by id with the generation that ended."""
+
+    parent_id: str
+    ended: dict[str, int]
+    #: The parent and the counts that were made after it was read, not written yet.
+    counted: CountSubtasks | None = None
+    is_written: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +112,12 @@ class Without:
     confirms: bool = False
     #: The relay publishes the newest event alone.
     backlog: bool = False
+    #: The reporter clears the markers before it counts.
+    count_first: bool = False
+    #: The reporter clears whatever is marked by then.
+    knowledge: bool = False
+    spawner: bool = False
+    cascade: bool = False
 
 
 @dataclass
@@ -113,6 +141,11 @@ class World:
     #: The subscriber's queue on the events exchange.
     events: list[tuple[str, int]] = field(default_factory=list)
     claims: int = 0
+    spawning: list[Spawning] = field(default_factory=list)
+    #: Two reporters.
+    reports: list[Report | None] = field(default_factory=lambda: [None, None])
+    #: Parents that were reopened: these alone are counted although nobody reported anything.
+    reopened: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.chance = Chance(self.seed)
