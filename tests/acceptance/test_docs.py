@@ -71,7 +71,7 @@ def installed(environment: dict[str, str], tmp_path_factory: pytest.TempPathFact
 @pytest.mark.timeout(900)  # as long as every command of the longest page taking a minute on a crowded machine
 @pytest.mark.parametrize("page", [_parameter(page) for page in pages() if steps_of(page.read_text())])
 def test_a_page_is_walked_to_its_end(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    known = request.getfixturevalue("environment" if page.name == "README.md" else "installed")
+    known = request.getfixturevalue("environment" if page == ROOT / "README.md" else "installed")
     port, other = free_ports(2)
     elsewhere = {API: f"localhost:{port}", PORT: f"--port {port}"}
     elsewhere |= {ENDPOINT: f"localhost:{other}", ENDPOINT_PORT: f"--port {other}"}
