@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command import Folder
+from tests.support.process import free_ports
 
 _TIDES = "# Tides\n\nThe moon pulls the water of the sea towards itself. The sea follows, and a tide comes.\n"
 
@@ -61,7 +62,7 @@ def test_files_that_cannot_be_digested_fail_with_their_reason_and_the_others_go_
 
 def test_one_file_more_than_once_is_one_task(folder: Folder, texts: Path) -> None:
     done = folder.run("demo", "texts/tides.md", "./texts/tides.md", str(texts / "tides.md"))
-    assert "1 task in" in done.stdout
+    assert "1 file in" in done.stdout
     assert (folder.path / "demo-report.md").exists()
 
 
@@ -75,7 +76,10 @@ def test_the_tasks_can_be_kept_and_looked_at(folder: Folder, texts: Path) -> Non
     folder.run("demo", "texts", "--keep")
     store = {"TASKFRAMEWORK_STORE__URL": "sqlite:///demo.db"}
     tasks = folder.json("tasks", "list", env=store)["items"]
-    assert len(tasks) == 6
+    assert len(tasks) == 7
+    [parent] = [task for task in tasks if task["task_type"] == "digest-library"]
+    assert parent["subtasks"]["planned"] == 6
+    assert {task["parent_task_id"] for task in tasks if task is not parent} == {parent["task_id"]}
     assert {task["error"]["type"] for task in tasks if task["status"] == "FAILED"} == {
         "taskframework.errors.NonRetryableError"
     }
@@ -95,7 +99,7 @@ def test_without_paths_and_docs_samples_are_digested(folder: Folder) -> None:
     (folder.path / "settings.json").write_text("{}")
     done = folder.run("demo")
     assert "There are no documents here, so a few samples are digested." in done.stderr
-    assert "3 tasks in" in done.stdout
+    assert "3 files in" in done.stdout
     assert " 0 failed" in done.stdout
     assert "lighthouse" in (folder.path / "demo-report.md").read_text()
 
@@ -117,6 +121,7 @@ def test_data_in_a_folder_is_left_out(folder: Folder, texts: Path) -> None:
         (["empty"], 1, "There is no file to digest in empty."),
         (["texts", "--output", "texts"], 1, "texts cannot be written"),
         (["texts", "--output", "texts/tides.md/report.md"], 1, "cannot be written"),
+        (["texts", "--output", "x" * 300], 1, "cannot be written"),
     ],
 )
 def test_what_cannot_be_done_is_said_before_the_work(
@@ -138,3 +143,31 @@ def test_ctrl_c_ends_it_without_a_trace(folder: Folder) -> None:
     assert demo.end(signal.SIGINT) == 130
     assert "".join(demo.err).splitlines()[-1] == "[1/2] short.txt: 1 word, short", "nobody needs more words"
     assert set(folder.path.iterdir()) == before
+
+
+def test_a_failed_file_can_be_mended_and_the_report_is_written_anew(folder: Folder, texts: Path) -> None:
+    folder.start("dev", "--app", "taskframework.cli.demo.library", "--port", str(free_ports(1)[0])).event("ready")
+    library = '{"paths": ["texts"], "report": "report.md"}'
+    parent = folder.json("submit", "digest-library", library, "--wait", "--timeout", "30s")
+    assert parent["result"] == {"completed": 2, "failed": 4}
+    failed = folder.json("tasks", "list", "--status", "failed")["items"]
+    [latin] = [task["task_id"] for task in failed if task["parameters"] == "texts/latin.txt"]
+    (texts / "latin.txt").write_text("Größe und Güte")
+    folder.run("tasks", "retry", latin, "--reopen")
+    folder.run("tasks", "watch", parent["task_id"])
+    assert folder.json("tasks", "show", parent["task_id"])["result"] == {"completed": 3, "failed": 3}
+    assert "größe" in (folder.path / "report.md").read_text()
+
+
+def test_a_file_whose_name_is_no_text_fails_alone(folder: Folder, texts: Path) -> None:
+    Path(os.fsdecode(os.fsencode(texts) + b"/na\xefve.txt")).write_text("Text.")
+    done = folder.run("demo", "texts")
+    assert "texts/na\N{REPLACEMENT CHARACTER}ve.txt: FAILED: cannot be read: no such file" in done.stderr
+    assert "2 completed, 5 failed" in done.stdout
+
+
+def test_a_report_that_cannot_be_written_in_the_end_is_an_error(folder: Folder) -> None:
+    (folder.path / "short.txt").write_text("Short.")
+    done = folder.run("demo", "short.txt", "--output", "/dev/full", code=1)
+    assert "No space left on device" in done.stderr
+    assert done.stdout == ""
