@@ -26,6 +26,10 @@ _PAUSE = 1.0
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
+class NobodyListensError(ConnectionError):
+    """Nobody listens to the events any more: a loop was left, which is no mistake. Whoever listens next hears them."""
+
+
 class EventsUnavailableError(BrokerUnavailableError):
     """Nobody answers at the address of the events."""
 
@@ -151,6 +155,8 @@ async def _hand_over(message: ExternalMessage, on_message: OnExternalMessage) ->
         try:
             await on_message(message)
             return
+        except NobodyListensError:
+            await asyncio.sleep(_PAUSE)
         except Exception:
             logger.warning("an event could not be handled and is tried again", exc_info=True)
             await asyncio.sleep(_PAUSE)

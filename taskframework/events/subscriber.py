@@ -12,7 +12,7 @@ from typing import Self
 from taskframework.brokers.base import Broker, Consumption, ExternalMessage
 from taskframework.errors import MessageUnreadableError
 from taskframework.events.external import PREFIX, ExternalEvent, read_events
-from taskframework.events.http import HttpEvents
+from taskframework.events.http import HttpEvents, NobodyListensError
 
 logger = logging.getLogger(__name__)
 
@@ -126,7 +126,7 @@ class EventSubscriber:
                 left.append(events.get_nowait()[1])
             for taken in left:
                 if not taken.done():
-                    taken.set_exception(ConnectionError("nobody iterates over the events any more"))
+                    taken.set_exception(NobodyListensError())
 
     async def _receive(self, message: ExternalMessage) -> None:
         try:
@@ -143,7 +143,7 @@ class EventSubscriber:
         # Messages carry many events; a loop that is left after one of them has not seen the others.
         await self._is_decided.wait()
         if not self._handlers:
-            raise ConnectionError("nobody listens to the events any more")
+            raise NobodyListensError
         for wanted, handle in list(self._handlers):
             if wanted is None or wanted == event.type:
                 pending = handle(event)

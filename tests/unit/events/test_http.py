@@ -6,7 +6,8 @@ import httpx
 import pytest
 
 from taskframework.brokers.base import ExternalMessage
-from taskframework.events.http import EventsUnavailableError, HttpEvents
+from taskframework.events import http
+from taskframework.events.http import EventsUnavailableError, HttpEvents, NobodyListensError
 from tests.support.eventually import eventually
 
 STREAM = b"""event: resync
@@ -54,3 +55,26 @@ async def test_an_address_where_something_else_answers_is_told_at_once(monkeypat
     monkeypatch.setattr(httpx, "AsyncClient", lambda **_: client)
     with pytest.raises(EventsUnavailableError, match=r"http://elsewhere: the answer is text/html.*, not a stream"):
         await HttpEvents("http://elsewhere").open()
+
+
+async def test_an_event_comes_again_and_only_a_mistake_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    answer = httpx.Response(200, headers={"Content-Type": "text/event-stream"}, content=STREAM)
+    monkeypatch.setattr(http, "_PAUSE", 0)
+    in_the_way: list[Exception] = [NobodyListensError(), ValueError("a bug")]
+    heard: list[bytes] = []
+
+    async def hear(message: ExternalMessage) -> None:
+        if in_the_way:
+            raise in_the_way.pop(0)
+        heard.append(message.body)
+
+    events = HttpEvents("http://api", tell=lambda _: None)
+    async with httpx.AsyncClient(transport=httpx.MockTransport(lambda _: answer)) as client:
+        monkeypatch.setattr(events, "_client", client)
+        listening = events.subscribe(hear)
+        await eventually(lambda: len(heard) >= 2)
+        await listening.stop()
+    assert heard[:2] == [b'{"n": 1}', b'{"n": 2}']
+    assert [str(record.exc_info[1]) for record in caplog.records if record.exc_info] == ["a bug"]
