@@ -35,6 +35,7 @@ BATCHES, ITEMS = 20, 50
 #: Calls at a time, as many as a worker makes by default.
 _AT_ONCE = 100
 _LONGEST = 120.0
+_ENDS = ("task.completed", "task.completed_with_errors", "task.failed", "task.dead_letter", "task.cancelled")
 #: Seconds, and share of the calls and batches that succeed.
 _FIRST, _BEYOND, _SUCCESS = 2.0, 5.0, 0.99
 
@@ -157,7 +158,7 @@ async def _hear(events: EventSubscriber, first: dict[str, float], times: Times) 
     """Until all batches are over."""
     begin, left = time.monotonic(), BATCHES
     async for event in events:
-        if not event.data["finished_at"]:
+        if event.type not in _ENDS:
             continue
         at = time.monotonic() - begin
         if parent := event.data["parent_task_id"]:
