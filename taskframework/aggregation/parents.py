@@ -43,7 +43,7 @@ _TRIES = 20
 class _Reported:
     """What is known of one parent's sub-tasks and not reported yet."""
 
-    #: The generation in which each of them ended.
+    #: Those that ended, each with the sequence of its end.
     ended: dict[str, int] = field(default_factory=dict)
     #: Somebody asked for a count although nothing was heard.
     is_asked: bool = False
@@ -72,7 +72,7 @@ class SubtaskReporter:
         if task.parent is None or task.report_at is None:
             return
         reported = self._parent(task.parent.task_id)
-        reported.ended[task.task_id] = task.generation
+        reported.ended[task.task_id] = task.sequence
         if reported.missing is not None and len(reported.ended) >= reported.missing:
             reported.is_last.set()
 
@@ -133,7 +133,7 @@ class SubtaskReporter:
         missing = await self._count(parent_id)
         await failpoint.reached("report.before_clear")
         if ended:
-            await self._store.mark(*(MarkReported(task_id, generation) for task_id, generation in ended.items()))
+            await self._store.mark(*(MarkReported(task_id, sequence) for task_id, sequence in ended.items()))
         return missing
 
     async def _count(self, parent_id: str) -> int | None:

@@ -204,10 +204,10 @@ class MarkReported:
     """A count that followed the end of this sub-task is written into its parent."""
 
     task_id: str
-    #: The generation that ended; a sub-task that was replayed and ended again meanwhile is still to be reported.
-    generation: int
+    #: Of its end. One that was replayed or reopened and ended again meanwhile has another, and is still to be reported.
+    sequence: int
 
     def apply(self, task: Task, now: datetime) -> Task | None:
-        if task.generation != self.generation or task.report_at is None:
+        if task.sequence != self.sequence or task.report_at is None:
             return None
         return task.evolve(report_at=None)

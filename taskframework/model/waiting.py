@@ -258,7 +258,8 @@ class Reopen(Alone):
             return None
         waiting = task.evolve(
             status=TaskStatus.WAITING,
-            subtasks=replace(subtasks, is_awaited=True),
+            # A count that was begun before must not end it again.
+            subtasks=replace(subtasks, is_awaited=True, report_serial=subtasks.report_serial + 1),
             finished_at=None,
             purge_at=None,
             cancel=None,

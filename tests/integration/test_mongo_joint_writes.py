@@ -119,7 +119,7 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     MarkPublished: st.builds(MarkPublished, st.just(""), st.integers(0, 102)),
     PostponeRelay: st.builds(PostponeRelay, st.just(""), DELAYS),
     Wait: st.builds(Wait, FENCES, TEXTS, st.none() | ROUNDS, st.none() | SIGNAL_NAMES, st.none() | DELAYS, VALUES),
-    MarkReported: st.builds(MarkReported, st.just(""), st.integers(0, 1)),
+    MarkReported: st.builds(MarkReported, st.just(""), st.integers(1, 2)),
 }
 _USUAL = {kind: [TaskStatus.RUNNING] for kind in (Complete, Fail, RenewLease, Wait)}
 

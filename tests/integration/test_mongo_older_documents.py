@@ -35,7 +35,7 @@ _REQUESTS: dict[str, Callable[[Fence], Request]] = {
     "wait for a signal": lambda fence: Wait(fence, "worker-1", None, "approved", MINUTE, None),
     "signal": lambda fence: SendSignal(fence.task_id, EVERYONE, "key", "approved", 1),
     "wake": lambda fence: Wake(fence.task_id),
-    "reported": lambda fence: MarkReported(fence.task_id, 0),
+    "reported": lambda fence: MarkReported(fence.task_id, 1),
 }
 
 

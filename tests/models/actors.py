@@ -11,7 +11,7 @@ from taskframework.model.interventions import Cancel, Postpone, Replay
 from taskframework.model.marks import MakeDue
 from taskframework.model.outcome import describe
 from taskframework.model.scope import EVERYONE, Scope
-from taskframework.model.status import FINAL, REPLAYABLE
+from taskframework.model.status import FINAL, REPLAYABLE, TaskStatus
 from taskframework.model.task import ParentLink, Subtasks, Task, submitted
 from taskframework.model.transitions import (
     Claim,
@@ -230,14 +230,16 @@ async def replay(world: World) -> bool:
 
 
 async def reopen(world: World) -> bool:
-    """An operator lets a parent wait again, from a list that may be old."""
-    # Of a sub-task its parent would have counted an end that is none any more.
-    tops = [task for task_id in world.task_ids if (task := await world.task(task_id)).parent is None]
-    if not tops:
-        return False
+    """An operator lets a parent wait again, from a list that may be old; a sub-task only while its parent waits."""
     chance = world.chance
-    parents = [task for task in tops if task.status in FINAL and task.subtasks is not None]
-    task = chance.pick(parents if parents and chance.yes(0.9) else tops)
+    tasks = {task_id: await world.task(task_id) for task_id in world.task_ids}
+    parents = [task for task in tasks.values() if task.status in FINAL and task.subtasks is not None]
+    if not parents and chance.yes(0.9):
+        return False
+    task = chance.pick(parents or list(tasks.values())) if tasks else None
+    above = tasks.get(task.parent.task_id) if task and task.parent else None
+    if task is None or (above is not None and not (above.status is TaskStatus.WAITING and task.status in REPLAYABLE)):
+        return False
     if await world.store.apply(Reopen(task.task_id, chance.pick((EVERYONE, ALICE, BOB)), "operator")) is not None:
         world.reopened.add(task.task_id)
     return True

@@ -82,7 +82,7 @@ async def _hear(world: World) -> Report | None:
     assert first.parent is not None
     parent_id = first.parent.task_id
     others = [task for task in marked if task.parent and task.parent.task_id == parent_id and world.chance.yes(0.5)]
-    return Report(parent_id, {task.task_id: task.generation for task in (first, *others)})
+    return Report(parent_id, {task.task_id: task.sequence for task in (first, *others)})
 
 
 async def _step(world: World, report: Report) -> bool:
@@ -117,9 +117,9 @@ async def _clear(world: World, report: Report) -> None:
     ended = report.ended
     if world.without.knowledge:
         siblings = [task for task in await _tasks(world) if task.parent and task.parent.task_id == report.parent_id]
-        ended = {task.task_id: task.generation for task in siblings if task.report_at is not None}
-    for task_id, generation in ended.items():
-        await world.store.mark(MarkReported(task_id, generation))
+        ended = {task.task_id: task.sequence for task in siblings if task.report_at is not None}
+    for task_id, sequence in ended.items():
+        await world.store.mark(MarkReported(task_id, sequence))
 
 
 async def cascade(world: World) -> bool:

@@ -93,7 +93,7 @@ class Spawning:
 
 @dataclass(slots=True)
 class Report:
-    """A reporter that knows of ends of sub-tasks, by id with the generation that ended."""
+    """A reporter that knows of ends of sub-tasks, by id with the sequence of the end."""
 
     parent_id: str
     ended: dict[str, int]

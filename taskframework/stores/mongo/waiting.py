@@ -181,6 +181,7 @@ def _reopen(reopen: Reopen) -> Write:
         "status": TaskStatus.WAITING,
         **dict.fromkeys(("finished_at", "purge_at", "cancel", "deadline", "error", "report_at", "cascade_at")),
         "subtasks.is_awaited": True,
+        "subtasks.report_serial": plus("$subtasks.report_serial", 1),
         "spawn_at": {"$cond": [is_set("$subtasks.plan"), later(SPAWN_AFTER), None]},
         "check_at": later(COUNT_REOPENED),
     }
@@ -200,7 +201,7 @@ def _mark_spawned(mark: MarkSpawned) -> Write:
 
 
 def reported_marks(marks: JointRequests[MarkReported]) -> Write:
-    guard = marks.where(generation=lambda mark: mark.generation)
+    guard = marks.where(sequence=lambda mark: mark.sequence)
     return Write({**guard, "report_at": {"$ne": None}}, [change({"report_at": None})])
 
 

@@ -31,9 +31,8 @@ def with_time(driver: Driver, time: datetime | None) -> Task:
             return queued(next_dispatch_at=time)
         case _ if driver is LEASE:
             return running(lease=time and Lease("worker-1", "the-claim", time))
-        case _ if driver in (SPAWN, CHECK):
-            return in_status(TaskStatus.WAITING, **{driver.field: time})
-    return queued(**{driver.field: time})
+    status = TaskStatus.WAITING if TaskStatus.WAITING in driver.statuses else TaskStatus.QUEUED
+    return in_status(status, **{driver.field: time})
 
 
 @pytest.mark.parametrize("driver", DRIVERS, ids=lambda driver: driver.name)

@@ -92,7 +92,7 @@ TRANSITIONS: dict[str, Any] = {
     "move a driver": MoveDriver(TASK_ID, CASCADE, NOW, MINUTE),
     "end a driver": MoveDriver(TASK_ID, CASCADE, NOW, None),
     "spawned": MarkSpawned(TASK_ID, 0, 1),
-    "reported": MarkReported(TASK_ID, 0),
+    "reported": MarkReported(TASK_ID, 1),
 }
 
 #: They move a driver and tell nobody.

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from taskframework.model.drivers import CASCADE, CHECK, SPAWN
-from taskframework.model.interventions import Cancel
+from taskframework.model.interventions import Cancel, Replay
 from taskframework.model.marks import MarkReported, MarkSpawned, MoveDriver
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import FINAL, LIVE, TaskStatus
@@ -200,12 +200,18 @@ def test_only_the_plan_of_the_round_that_was_stored_is_dropped() -> None:
     assert MarkSpawned(TASK_ID, 0, 1).apply(running(), NOW) is None
 
 
-def test_an_end_of_another_generation_is_still_to_be_reported() -> None:
-    ended = in_status(TaskStatus.FAILED, parent=ParentLink("parent", 0, 1), report_at=NOW, generation=1)
-    assert MarkReported(TASK_ID, 0).apply(ended, NOW) is None
-    reported = made(MarkReported(TASK_ID, 1), ended)
+@pytest.mark.parametrize(
+    "again", [Replay(TASK_ID, EVERYONE, "operator", MINUTE), Reopen(TASK_ID, EVERYONE, "operator")]
+)
+def test_a_later_end_is_still_to_be_reported(again: Any) -> None:
+    link = ParentLink("parent", 0, 1)
+    ended = made(Cancel(TASK_ID, EVERYONE, "alice", None), waiting(parent=link, subtasks=PLANNED))
+    ended_again = made(Cancel(TASK_ID, EVERYONE, "alice", None), made(again, ended))
+    early = MarkReported(TASK_ID, ended.sequence)
+    assert early.apply(ended_again, NOW) is None
+    reported = made(early, ended)
     assert reported.report_at is None
-    assert MarkReported(TASK_ID, 1).apply(reported, NOW) is None
+    assert early.apply(reported, NOW) is None
 
 
 @pytest.mark.parametrize("driver", [SPAWN, CHECK, CASCADE])
@@ -221,7 +227,8 @@ def test_a_parent_that_is_over_waits_again_for_its_newest_round() -> None:
     subtasks = Subtasks(2, None, done=2, failed=2, round=3, report_serial=5)
     over = in_status(TaskStatus.FAILED, subtasks=subtasks, cancel=wish_to_stop())
     after = made(Reopen(TASK_ID, EVERYONE, "operator"), over)
-    assert (after.status, after.subtasks, after.generation) == (TaskStatus.WAITING, subtasks, over.generation)
+    assert (after.status, after.generation) == (TaskStatus.WAITING, over.generation)
+    assert after.subtasks == replace(subtasks, report_serial=6), "no count that was begun before ends it again"
     assert (after.finished_at, after.cancel) == (None, None)
     assert after.check_at is not None
     for refused in (waiting(subtasks=subtasks), in_status(TaskStatus.FAILED)):
