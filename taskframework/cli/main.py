@@ -18,12 +18,13 @@ from taskframework.errors import TaskframeworkError
 #: Each command: the panel of the help it is in, where its code is, and what it is for. The code is imported when the
 #: command is called, and the purpose is said here again, because all the code together takes half a second to import.
 _COMMANDS = {
-    "demo": ("Try it", "demo.command:demo", "Digest text files, a sub-task each, on the embedded broker and store."),
+    "demo": ("Try it", "demo.command:demo", "Digest text files, a task each, on the embedded broker and store."),
     "dev": ("Run", "serve:dev", "Run everything in one process: HTTP interface, worker and repairs. Needs no servers."),
     "api": ("Run", "serve:api", "Serve HTTP: submit, look, operate. Workers execute."),
     "worker": ("Run", "serve:worker", "Execute tasks. Any number of workers share the work."),
     "submit": ("Use", "submit:submit", "Submit one task."),
     "tasks": ("Use", "tasks:app", "Look at tasks; follow, cancel, signal and retry one."),
+    "batch": ("Use", "batch:app", "Submit many items as one batch; look at batches, cancel and retry them."),
     "dlq": ("Use", "dlq:app", "Dead letters: list, show, replay."),
     "events": ("Use", "events:app", "What happens, as other programs hear it."),
     "doctor": ("Check", "doctor:doctor", "Check versions, settings, program, store and broker."),

@@ -29,6 +29,7 @@ Apps = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Cursor = Annotated[str | None, typer.Option("--cursor", metavar="CURSOR", help="Where the next page begins.")]
 TaskId = Annotated[str, typer.Argument(metavar="ID", help="The task's id.")]
+BatchId = Annotated[str, typer.Argument(metavar="ID", help="The batch's id.")]
 
 
 def or_bad_parameter(read: Callable[[Text], Value]) -> Callable[[Text], Value]:

@@ -46,9 +46,9 @@ def error_text(error: TaskError) -> str:
 def progress_text(progress: object) -> str:
     """`{"percent": 50, "step": "reading"}` as `50 %, step reading`; anything else as JSON."""
     if not isinstance(progress, dict) or not isinstance(percent := progress.get("percent"), int | float):
-        return _shortened(as_json_text(progress))
+        return shortened(as_json_text(progress))
     rest = [f"{name} {value}" for name, value in progress.items() if name != "percent"]
-    return _shortened(", ".join([f"{percent:g} %", *rest]))
+    return shortened(", ".join([f"{percent:g} %", *rest]))
 
 
 def counts_text(subtasks: Subtasks) -> str:
@@ -70,7 +70,7 @@ def print_tasks(tasks: Iterable[Task], now: datetime) -> None:
         attempt, age = Text(f"{task.attempts}/{task.max_attempts}"), Text(ago(task.created_at, now))
         identity = Text(task.task_id), Text(task.task_type), status_text(task.status)
         rows.append((*identity, attempt, age, Text(_remark(task, now))))
-    _print_rows(("Task", "Type", "Status", "Attempt", "Submitted", "Remark"), rows)
+    print_rows(("Task", "Type", "Status", "Attempt", "Submitted", "Remark"), rows)
 
 
 def print_letters(letters: Iterable[DeadLetter], now: datetime) -> None:
@@ -80,8 +80,8 @@ def print_letters(letters: Iterable[DeadLetter], now: datetime) -> None:
         view = letter.view()
         status = status_text(view["status"]) if view["status"] else Text("message", style="yellow")
         identity = Text(letter.id), Text(printable(view["task_type"] or "")), status
-        rows.append((*identity, Text(ago(letter.at, now)), Text(_shortened(_reason(letter)))))
-    _print_rows(("Dead letter", "Type", "Status", "Ended", "Reason"), rows)
+        rows.append((*identity, Text(ago(letter.at, now)), Text(shortened(_reason(letter)))))
+    print_rows(("Dead letter", "Type", "Status", "Ended", "Reason"), rows)
 
 
 def task_facts(task: Task) -> Table:
@@ -139,7 +139,7 @@ def event_line(event: dict[str, Any]) -> Text:
     line.append_text(status_text(f"{name:<16}")).append(f"  {data['task_type']}  {event['subject']}", style="default")
     # The data is the task at publication: an event from before the failure may carry its error too.
     if (error := data.get("error")) is not None and name in _FAILURES:
-        line.append("  ").append(_shortened(f"{error['type'].rpartition('.')[2]}: {error['message']}"), style="red")
+        line.append("  ").append(shortened(f"{error['type'].rpartition('.')[2]}: {error['message']}"), style="red")
     elif name == "progress":
         line.append(f"  {progress_text(data['progress'])}", style="default")
     elif data["attempt"] > 1:
@@ -211,7 +211,7 @@ def _timeline_line(entry: HistoryEntry, since: datetime) -> Text:
     return line.append(printable("  " + ", ".join(said)).rstrip(), style="dim")
 
 
-def _print_rows(columns: Sequence[str], rows: Sequence[Sequence[Text]]) -> None:
+def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Text]]) -> None:
     """Print rows below their columns; a last cell that does not fit beside the others goes below them, whole."""
     console = out()
     widths = [max(len(name), *(row[place].cell_len for row in rows)) for place, name in enumerate(columns[:-1])]
@@ -236,7 +236,7 @@ def _queued_at(task: Task) -> datetime:
 def _remark(task: Task, now: datetime) -> str:
     """What says most about the task as it is now; the error of a running one is an earlier attempt's."""
     if task.error is not None and task.status not in (TaskStatus.COMPLETED, TaskStatus.RUNNING):
-        return _shortened(error_text(task.error))
+        return shortened(error_text(task.error))
     if task.progress is not None and not task.status.is_final:
         return progress_text(task.progress)
     return f"starts {ago(task.not_before, now)}" if task.status in CLAIMABLE and task.not_before > now else ""
@@ -249,6 +249,6 @@ def _reason(letter: DeadLetter) -> str:
     return entry.reason
 
 
-def _shortened(text: str) -> str:
+def shortened(text: str) -> str:
     line = " ".join(printable(text).split())
     return line if len(line) <= _LONGEST_CELL else line[: _LONGEST_CELL - 1] + "…"

@@ -95,16 +95,22 @@ def _flag(name: str, schema: Mapping[str, Any]) -> Parameter:
     return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[Any, option])
 
 
-def takes_submission_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Let typer see a flag for each submission option, in the place of the command's `**options`."""
-    signature = inspect.signature(command, eval_str=True)
-    own = [parameter for parameter in signature.parameters.values() if parameter.kind is not Parameter.VAR_KEYWORD]
-    flags = [_flag(name, schema) for name, schema in described().items()]
-    command.__signature__ = signature.replace(parameters=[*own, *flags])  # type: ignore[attr-defined]
-    return command
+def takes_options(
+    schemas: Mapping[str, Mapping[str, Any]],
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Let typer see a flag for each of these options, in the place of the command's `**options`."""
+
+    def with_flags(command: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(command, eval_str=True)
+        own = [parameter for parameter in signature.parameters.values() if parameter.kind is not Parameter.VAR_KEYWORD]
+        flags = [_flag(name, schema) for name, schema in schemas.items()]
+        command.__signature__ = signature.replace(parameters=[*own, *flags])  # type: ignore[attr-defined]
+        return command
+
+    return with_flags
 
 
-@takes_submission_options
+@takes_options(described())
 def submit(
     context: typer.Context,
     task_type: Type,

@@ -1,0 +1,205 @@
+"""`batch`: submit many items as one, follow them, read their results, cancel and retry."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated, Any, Unpack
+
+import typer
+from pydantic_core import from_json
+
+from taskframework.cli.batch_watching import follow, print_batch, print_batches, print_end, print_results
+from taskframework.cli.invocation import Invocation
+from taskframework.cli.options import Apps, BatchId, Config, Cursor, Json, Limit
+from taskframework.cli.output import counted, note, print_json, print_json_line, run, say
+from taskframework.cli.store import lacks_store, on_store, operator
+from taskframework.cli.submit import Type, User, takes_options
+from taskframework.cli.tasks import Reason, Status, TypeName
+from taskframework.model.batch_status import BatchStatus
+from taskframework.model.query import TaskFilter
+from taskframework.model.scope import EVERYONE
+from taskframework.model.status import TaskStatus
+from taskframework.runtime import TaskFramework
+from taskframework.submission.options import BatchOptions, described_of_batch
+
+app = typer.Typer(no_args_is_help=True, help="Submit many items as one batch; look at batches, cancel and retry them.")
+
+File = Annotated[str, typer.Argument(metavar="FILE", help="One JSON value a line, an item each; - reads them.")]
+Watch = Annotated[bool, typer.Option("--watch", help="Follow it to its end; exit code 0 only if it is COMPLETED.")]
+Follow = Annotated[
+    bool, typer.Option("--follow", help="Print each result as a line of JSON as soon as it is there, to the last one.")
+]
+
+
+def _items(file: str) -> Iterator[Any]:
+    """The values of a file's lines; empty lines are passed over."""
+    try:
+        with nullcontext(sys.stdin.buffer) if file == "-" else Path(file).open("rb") as lines:
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    yield _value(file, number, line)
+    except OSError as error:
+        raise typer.BadParameter(f"{file} cannot be read: {error}") from error
+
+
+def _value(file: str, number: int, line: bytes) -> Any:
+    try:
+        return from_json(line)
+    except ValueError as error:
+        raise typer.BadParameter(f"line {number} of {file} is not JSON: {error}") from error
+
+
+@app.command()
+@takes_options(described_of_batch())
+def submit(
+    context: typer.Context,
+    task_type: Type,
+    file: File,
+    watch: Watch = False,
+    user: User = None,
+    config: Config = None,
+    app: Apps = None,
+    as_json: Json = False,
+    **options: Unpack[BatchOptions],
+) -> None:
+    """Submit a task for each line of a file. All of them are stored when this returns.
+
+    With --idempotency-key an upload that broke off is continued by the same command.
+    """
+    invocation = Invocation.of(context, config, app)
+    framework = invocation.framework(registers=bool(invocation.apps))
+    if lacks_store(framework.settings):  # so nobody has declared anything; and what is refused is to make no store
+        invocation.register(framework).registry.require(task_type)
+    status = run(_submit(framework, task_type, file, watch, user, as_json, options))
+    if watch and status.status is not TaskStatus.COMPLETED:
+        raise typer.Exit(1)
+
+
+async def _submit(
+    framework: TaskFramework,
+    task_type: str,
+    file: str,
+    watches: bool,
+    user: str | None,
+    as_json: bool,
+    options: BatchOptions,
+) -> BatchStatus:
+    async with framework.store_only():
+        handle = await framework.submit_batch(task_type, _items(file), user_id=user, **options)
+        status = await handle.status()
+        if not as_json:
+            done = "Submitted" if handle.is_new else "Submitted before:"
+            say(f"{done} batch {handle.batch_id} of {counted(status.total, 'item')}")
+        if watches:
+            status = await follow(handle)
+    if as_json:
+        print_json(status.view())
+    else:
+        print_end(status)
+    return status
+
+
+@app.command("list")
+@on_store
+async def list_batches(
+    framework: TaskFramework,
+    status: Status = None,
+    task_type: TypeName = None,
+    limit: Limit = 20,
+    cursor: Cursor = None,
+    as_json: Json = False,
+) -> None:
+    """List batches, the newest first."""
+    wanted = TaskFilter(status=status, task_type=task_type)
+    page = await framework.services.batches.list_batches(EVERYONE, wanted, limit=limit, cursor=cursor)
+    if as_json:
+        print_json({"items": [batch.view() for batch in page.items], "next_cursor": page.next_cursor})
+        return
+    if page.items:
+        print_batches(page.items)
+    else:
+        note("No batches." if wanted == TaskFilter() else "No such batches.")
+    if page.next_cursor:
+        note(f"More: --cursor {page.next_cursor}")
+
+
+@app.command()
+@on_store
+async def show(framework: TaskFramework, batch_id: BatchId, as_json: Json = False) -> None:
+    """Show how far a batch is."""
+    status = await framework.batch(batch_id).status()
+    if as_json:
+        print_json(status.view())
+    else:
+        print_batch(status)
+        print_end(status)
+
+
+@app.command()
+@on_store
+async def watch(framework: TaskFramework, batch_id: BatchId, as_json: Json = False) -> None:
+    """Follow a batch until it is final; exit code 0 if it is COMPLETED."""
+    status = await follow(framework.batch(batch_id))
+    if as_json:
+        print_json(status.view())
+    else:
+        print_end(status)
+    if status.status is not TaskStatus.COMPLETED:
+        raise typer.Exit(1)
+
+
+@app.command()
+@on_store
+async def results(
+    framework: TaskFramework,
+    batch_id: BatchId,
+    follow: Follow = False,
+    limit: Limit = 20,
+    cursor: Cursor = None,
+    as_json: Json = False,
+) -> None:
+    """Show what became of the items, in their order."""
+    first = _first(cursor)
+    if follow:
+        async for result in framework.batch(batch_id).results(first=first):
+            print_json_line(result.view())
+        return
+    page = await framework.services.batches.results(batch_id, EVERYONE, limit=limit, first=first)
+    if as_json:
+        print_json({"items": [result.view() for result in page.items], "next_cursor": page.next_cursor})
+        return
+    print_results(page.items)
+    if page.next_cursor:
+        note(f"More: --cursor {page.next_cursor}")
+
+
+@app.command()
+@on_store
+async def cancel(framework: TaskFramework, batch_id: BatchId, reason: Reason = None, as_json: Json = False) -> None:
+    """Cancel a batch and what is live of its tasks."""
+    status = await framework.services.batches.cancel(batch_id, EVERYONE, by=operator(), reason=reason)
+    if as_json:
+        print_json(status.view())
+    else:
+        say(f"Batch {batch_id} is cancelled; its tasks are, one after the other.")
+
+
+@app.command("retry-failed")
+@on_store
+async def retry_failed(framework: TaskFramework, batch_id: BatchId, as_json: Json = False) -> None:
+    """Queue every task of a batch anew that failed or was cancelled."""
+    status = await framework.services.batches.retry_failed(batch_id, EVERYONE, by=operator())
+    if as_json:
+        print_json(status.view())
+    else:
+        say(f"Batch {batch_id} waits again; what failed in it is queued anew, one after the other.")
+        print_end(status)
+
+
+def _first(cursor: str | None) -> int:
+    if cursor is not None and not cursor.isdecimal():
+        raise typer.BadParameter(f"--cursor {cursor!r} is not the number of an item")
+    return int(cursor or 0)

@@ -1,0 +1,124 @@
+"""How batches look to a person, and following one to its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
+
+from rich.text import Text
+
+from taskframework.cli.output import as_json_text, duration, err, facts, note, out
+from taskframework.cli.render import print_rows, shortened, status_text
+from taskframework.model.batch_status import BatchResult, BatchStatus
+from taskframework.model.message import rfc3339
+from taskframework.model.status import TaskStatus
+from taskframework.operations.batch_handle import BatchHandle
+
+#: Seconds between two counts of a batch that somebody watches.
+_LOOK = 0.5
+
+
+async def follow(handle: BatchHandle) -> BatchStatus:
+    """Wait until a batch is final, with a live line on a terminal.
+
+    Raises:
+        TaskNotFoundError: if there is no such batch.
+    """
+    status = await handle.status()
+    console = err()
+    line = console.status(_progress(status)) if console.is_terminal else nullcontext()
+    with line as shown:
+        while not status.status.is_final:
+            await asyncio.sleep(_LOOK)
+            status = await handle.status()
+            if shown is not None:
+                shown.update(_progress(status))
+    return status
+
+
+def print_batches(batches: Iterable[BatchStatus]) -> None:
+    """Print batches below each other."""
+    rows = []
+    for status in batches:
+        batch = status.batch
+        identity = Text(batch.task_id), Text(batch.task_type), status_text(batch.status)
+        rows.append(
+            (*identity, Text(_share(status)), Text(f"{status.ended.failed:,}"), Text(rfc3339(batch.created_at)))
+        )
+    print_rows(("Batch", "Type", "Status", "Done", "Failed", "Submitted"), rows)
+
+
+def print_batch(status: BatchStatus) -> None:
+    """Print everything about one batch."""
+    out().print(facts(_facts(status)))
+
+
+def print_results(results: Sequence[BatchResult]) -> None:
+    """Print results below each other."""
+    rows = []
+    for result in results:
+        said = shortened(result.error["message"] if result.error else as_json_text(result.result))
+        rows.append((Text(str(result.index)), status_text(result.status), Text(said)))
+    print_rows(("Item", "Status", "Result"), rows)
+
+
+def print_end(status: BatchStatus) -> None:
+    """Print how a batch ended, if it did, and what a person may do now."""
+    batch, name = status.batch, status.batch_id
+    if not status.status.is_final:
+        note(f"Follow it: taskframework batch watch {name}")
+        return
+    line = status_text(status.status)
+    if batch.finished_at:
+        line.append(f" after {duration(batch.finished_at - batch.created_at)}", style="default")
+    out().print(line.append(f", {_share(status)}{_ends(status)}", style="default"), soft_wrap=True)
+    if batch.error is not None:
+        out().print(Text(batch.error.message, style="red"), soft_wrap=True)
+    note(f"Results: taskframework batch results {name}")
+    if status.is_sealed and status.status is not TaskStatus.COMPLETED:
+        note(f"Retry what failed: taskframework batch retry-failed {name}")
+
+
+def _facts(status: BatchStatus) -> Iterator[tuple[str, str | Text]]:
+    batch = status.batch
+    yield "Batch", Text(batch.task_id, style="bold")
+    yield "Type", batch.task_type
+    yield "Status", status_text(batch.status)
+    yield "Upload", "complete" if status.is_sealed else "under way"
+    yield "Done", f"{_share(status)}{_ends(status)}"
+    for name, number in (status.counts or {}).items():
+        yield name, f"{number:,}"
+    if status.rate:
+        yield "Rate", f"{status.rate:g} a second"
+    if status.estimated_end:
+        yield "Time left", duration(status.estimated_end - status.at)
+    yield "Submitted", rfc3339(batch.created_at)
+    if batch.batch and batch.batch.first_result_at:
+        first = batch.batch.first_result_at
+        yield "First result", f"{rfc3339(first)}, after {duration(first - batch.created_at)}"
+    if batch.finished_at:
+        yield "Finished", rfc3339(batch.finished_at)
+    yield "User", batch.user_id
+
+
+def _progress(status: BatchStatus) -> Text:
+    line = status_text(status.status).append(f" · {_share(status)}{_ends(status)}", style="default")
+    if status.rate:
+        line.append(f" · {status.rate:,.1f} a second", style="default")
+    if status.estimated_end:
+        line.append(f" · {duration(status.estimated_end - status.at)} left", style="default")
+    return line
+
+
+def _share(status: BatchStatus) -> str:
+    """`40 of 100`, and how much that is once it is known."""
+    percent = "" if status.percent is None else f" ({status.percent:g} %)"
+    return f"{min(status.ended.done, status.total):,} of {status.total:,}{percent}"
+
+
+def _ends(status: BatchStatus) -> str:
+    """What did not succeed."""
+    ended = status.ended
+    failed = f", {ended.failed:,} failed" if ended.failed else ""
+    return failed + (f", {ended.cancelled:,} cancelled" if ended.cancelled else "")

@@ -1,0 +1,103 @@
+"""`batch`: a file becomes a batch, or nothing; looking at batches, cancelling and retrying."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs  # noqa: F401 - read before it is first needed
+import pytest
+
+from taskframework import Settings, TaskFramework
+from taskframework.cli.applications import register_modules
+from tests.unit.cli.conftest import Cli, Done
+
+
+@pytest.fixture
+def worked(folder: Path) -> None:
+    """The store after a worker with the module `greeting` has run."""
+    work(folder)
+
+
+def work(folder: Path, batch_id: str = "") -> None:
+    async def run() -> None:
+        async with framework.running(worker=True):
+            if batch_id:
+                await framework.batch(batch_id).finished(timeout=30)
+
+    framework = TaskFramework(Settings())
+    register_modules(framework, ["greeting"])
+    asyncio.run(run())
+
+
+def submitted(cli: Cli, folder: Path, text: str = '"ann"\n\n"bob"\n', *options: str) -> Done:
+    (folder / "names.ndjson").write_text(text)
+    return cli("batch", "submit", "greets", "names.ndjson", *options)
+
+
+def batch_of(done: Done) -> Any:
+    assert done.code == 0, done.err
+    return json.loads(done.out)
+
+
+@pytest.mark.usefixtures("worked")
+def test_a_file_is_submitted_and_looked_at(cli: Cli, folder: Path) -> None:
+    batch = batch_of(submitted(cli, folder, '"ann"\n"bob"\n', "--priority", "high", "--json"))
+    assert (batch["total"], batch["is_sealed"], batch["priority"]) == (2, True, "high")
+    assert "Follow it: taskframework batch watch " in cli("batch", "show", batch["batch_id"]).err
+    work(folder, batch["batch_id"])
+
+    name = batch["batch_id"]
+    assert "COMPLETED" in (shown := cli("batch", "show", name)).out
+    assert "2 of 2 (100 %)" in shown.out
+    assert batch_of(cli("batch", "watch", name, "--json"))["counts"] == {"COMPLETED": 2}
+    assert "hello bob" in cli("batch", "results", name).out
+    page = batch_of(cli("batch", "results", name, "--limit", "1", "--json"))
+    assert (page["items"][0]["result"], page["next_cursor"]) == ("hello ann", "1")
+    followed = cli("batch", "results", name, "--cursor", "1", "--follow").out.splitlines()
+    assert [json.loads(line)["result"] for line in followed] == ["hello bob"]
+    assert name in cli("batch", "list").out
+    assert [one["batch_id"] for one in batch_of(cli("batch", "list", "--json"))["items"]] == [name]
+    refused = cli("batch", "retry-failed", name)
+    assert (refused.code, "COMPLETED" in refused.err) == (1, True)
+
+
+@pytest.mark.usefixtures("worked")
+def test_a_cancelled_batch_is_retried(cli: Cli, folder: Path) -> None:
+    said = submitted(cli, folder).out
+    assert "Submitted batch" in said
+    assert "of 2 items" in said
+    [name] = [one["batch_id"] for one in batch_of(cli("batch", "list", "--json"))["items"]]
+    assert "is cancelled" in cli("batch", "cancel", name, "--reason", "not today").out
+    assert cli("batch", "watch", name).code == 1
+    assert "waits again" in cli("batch", "retry-failed", name).out
+    work(folder, name)
+    assert cli("batch", "watch", name).code == 0
+
+
+@pytest.mark.usefixtures("worked")
+def test_the_same_command_again_is_the_same_batch(cli: Cli, folder: Path) -> None:
+    assert submitted(cli, folder, '"ann"\n', "--idempotency-key", "k").out.startswith("Submitted batch")
+    assert submitted(cli, folder, '"ann"\n', "--idempotency-key", "k").out.startswith("Submitted before: batch")
+    other = submitted(cli, folder, '"bob"\n', "--idempotency-key", "k")
+    assert (other.code, "Item 0" in other.err) == (1, True)
+
+
+@pytest.mark.usefixtures("worked")
+def test_what_is_wrong_in_a_file_is_named(cli: Cli, folder: Path) -> None:
+    no_json = submitted(cli, folder, '"ann"\n{\n')
+    assert (no_json.code, "line 2 of names.ndjson is not JSON" in no_json.err) == (2, True)
+    wrong = submitted(cli, folder, '"ann"\n5\n')
+    assert (wrong.code, "Item 1" in wrong.err) == (1, True)
+    assert cli("batch", "submit", "greets", "nothing.ndjson").code == 2
+    assert submitted(cli, folder, "").code == 1
+    assert submitted(cli, folder, '"ann"\n', "--policy", "most").code == 1
+    assert cli("batch", "results", "x", "--cursor", "y").code == 2
+
+
+def test_a_refused_batch_makes_no_store(cli: Cli, folder: Path) -> None:
+    refused = submitted(cli, folder)
+    assert (refused.code, "There is no task type 'greets'" in refused.err) == (1, True)
+    assert not (folder / "taskframework.db").exists()
