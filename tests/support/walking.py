@@ -21,9 +21,9 @@ from tests.support.process import ServerFailed, wait_until
 
 #: For one command on a crowded machine; pip takes longest.
 _SECONDS = 180
-_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-#: Stands in commands for the id that was printed last, as the pages say.
-_PLACEHOLDER = "TASK_ID"
+_ID = r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})"
+#: What stands in commands, as the pages say, for the id that was printed last, of anything or of a batch.
+_PLACEHOLDERS = {"TASK_ID": re.compile(_ID), "BATCH_ID": re.compile(rf'batch(?:_id":"| ){_ID}')}
 #: What a command prints that goes on, as soon as the reader may go on too.
 _READY = re.compile(r'"event": ?"ready"|\b[Ll]istening\b|startup complete|^(?:event|data|:)', re.MULTILINE)
 #: Not the traceback of a task's code, which is a part of a log line.
@@ -59,7 +59,7 @@ class Walk:
         self._folder = folder
         self._environment = {**environment, "STATE": str(folder.parent / f"{folder.name}.state")}
         self._elsewhere = elsewhere
-        self._last_id = _PLACEHOLDER
+        self._last_ids: dict[str, str] = {}
         self._going: list[tuple[Step, Started]] = []
 
     def take(self, step: Step) -> None:
@@ -130,8 +130,9 @@ class Walk:
             started.kill()
         if code != step.exit_code:
             raise WalkFailed(f"exit code {code}, not {step.exit_code}\n{_said(started)}")
-        if ids := _ID.findall(_said(started)):
-            self._last_id = ids[-1]
+        for placeholder, pattern in _PLACEHOLDERS.items():
+            if ids := pattern.findall(_said(started)):
+                self._last_ids[placeholder] = ids[-1]
         return _said(started)
 
     def _start(self, step: Step) -> None:
@@ -149,7 +150,7 @@ class Walk:
             raise WalkFailed(f"{failure}\n{_said(started)}") from None
 
     def _here(self, text: str) -> str:
-        for there, here in {**self._elsewhere, _PLACEHOLDER: self._last_id}.items():
+        for there, here in {**self._elsewhere, **self._last_ids}.items():
             text = text.replace(there, here)
         return text
 
