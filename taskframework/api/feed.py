@@ -65,15 +65,24 @@ def event_frame(event: ExternalEvent) -> bytes:
 class Watcher:
     """What one stream still has to send."""
 
-    def __init__(self, scope: Scope, task_id: str | None) -> None:
+    def __init__(self, scope: Scope, task_id: str | None, task_type: str | None = None) -> None:
         self.scope = scope
         self.task_id = task_id
+        self.task_type = task_type
+        #: The tasks whose sub-tasks are watched as well.
+        self.parents: set[str] = set()
         #: No more comes: the process stops, or the reader was too slow.
         self.is_over = False
         self.is_behind = False
         self._heard: list[Heard] = []
         self._bytes = 0
         self._wake = asyncio.Event()
+
+    def wants(self, event: ExternalEvent) -> bool:
+        """Whether an event of what it watches is for it."""
+        return self.scope.covers(str(event.data.get("user_id"))) and (
+            self.task_type is None or event.data.get("task_type") == self.task_type
+        )
 
     def put(self, heard: Heard) -> None:
         if self.is_over:
@@ -112,6 +121,7 @@ class Feed:
         self._look: asyncio.Task[None] | None = None
         self._subscriber: EventSubscriber | None = None
         self._watchers: defaultdict[str | None, set[Watcher]] = defaultdict(set)
+        self._of_parents: defaultdict[str, set[Watcher]] = defaultdict(set)
         self._changing = asyncio.Lock()
         self._is_closed = False
 
@@ -125,14 +135,15 @@ class Feed:
         """Whether the process stops, so that every stream has to end."""
         return self._is_closed or self._is_stopping()
 
-    async def join(self, scope: Scope, task_id: str | None = None) -> Watcher:
-        """Begin to watch one task, or all of the scope; events that happen after this returned are heard.
+    async def join(self, scope: Scope, task_id: str | None = None, task_type: str | None = None) -> Watcher:
+        """Begin to watch one task, or all of the scope, or those of a type; events that happen after this returned are
+        heard.
 
         Raises:
             RequestRefusedError: if too many watch, or the process is stopping.
             NotRunningError: if the process has no broker.
         """
-        watcher = Watcher(scope, task_id)
+        watcher = Watcher(scope, task_id, task_type)
         async with self._changing:
             subscriber = await self._subscribe()
             self._watchers[task_id].add(watcher)
@@ -144,9 +155,22 @@ class Feed:
             raise
         return watcher
 
+    def watch_subtasks(self, watcher: Watcher, task_id: str) -> None:
+        """Let a watcher that has joined hear the sub-tasks of a task, too."""
+        watcher.parents.add(task_id)
+        self._of_parents[task_id].add(watcher)
+
+    def forget_subtasks(self, watcher: Watcher, task_id: str) -> None:
+        watcher.parents.discard(task_id)
+        self._of_parents[task_id].discard(watcher)
+        if not self._of_parents[task_id]:
+            del self._of_parents[task_id]
+
     async def leave(self, watcher: Watcher) -> None:
         """End watching; the last one out ends the subscription."""
         watcher.end()
+        for task_id in tuple(watcher.parents):
+            self.forget_subtasks(watcher, task_id)
         async with self._changing:
             self._watchers[watcher.task_id].discard(watcher)
             if not self._watchers[watcher.task_id]:
@@ -196,9 +220,10 @@ class Feed:
             await subscriber.__aexit__(None, None, None)
 
     def _hear(self, event: ExternalEvent) -> None:
-        owner = str(event.data.get("user_id"))
-        of_task = (*self._watchers.get(None, ()), *self._watchers.get(event.task_id, ()))
-        watchers = [watcher for watcher in of_task if watcher.scope.covers(owner)]
+        watching = [*self._watchers.get(None, ()), *self._watchers.get(event.task_id, ())]
+        if (parent := event.data.get("parent_task_id")) is not None:
+            watching += self._of_parents.get(str(parent), ())
+        watchers = [watcher for watcher in watching if watcher.wants(event)]
         if not watchers:
             return
         # Whoever may publish on the exchange could otherwise end a line here and begin a field of his own.

@@ -1,33 +1,39 @@
-"""Server-sent events: the life of one task, or of all."""
+"""Server-sent events: the life of one task, of a task and all below it, or of all tasks."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator
-from typing import cast
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Annotated, Any, cast
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends, Query
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from taskframework.api import following
-from taskframework.api.context import IdInPath, checked_id, framework_of, scope_of
+from taskframework.api.context import IdInPath, checked_id, framework_of, refuse_repeated, scope_of
 from taskframework.api.feed import Feed, Watcher
 from taskframework.api.following import HEARTBEAT, RESYNC, Follower
 from taskframework.api.openapi import STREAM_CONTENT, refuses
+from taskframework.api.places import KnownTask, PlaceInvalidError, read_place
 from taskframework.api.problems import RequestRefusedError
+from taskframework.api.tree import TreeFollower
+from taskframework.model.subtasks import MAX_DEPTH
+from taskframework.model.task import Task
+from taskframework.model.view import public_view
 
 router = APIRouter(prefix="/api/v1", tags=["events"])
 
 _SEQUENCE = re.compile(r"([0-9]{1,9})(?:-p([0-9]{1,9}))?")
-_LAST_EVENT_ID = {
+LAST_EVENT_ID = {
     "name": "Last-Event-ID",
     "in": "header",
     "description": "Id of the last event received; sent by browsers that connect again. Empty is as none.",
     "schema": {"type": "string"},
 }
-_STREAM = {
+STREAM = {
     "description": "Server-sent events; a comment comes every 10 seconds of silence",
     "content": STREAM_CONTENT,
 }
@@ -52,53 +58,69 @@ class EventStream(StreamingResponse):
             await self._feed.leave(self._watcher)
 
 
+class TaskStreamQuery(BaseModel):
+    """What to follow."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    tree: bool = Field(default=False, description="Also everything below the task: sub-tasks, theirs, and so on")
+
+
+class FeedQuery(BaseModel):
+    """Whose events to follow."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    task_type: str | None = Field(default=None, max_length=100, description="Only tasks of this type")
+
+
 @router.get(
     "/tasks/{task_id}/events",
     summary="Follow a task",
     response_class=Response,
-    openapi_extra={"parameters": [_LAST_EVENT_ID]},
+    dependencies=[Depends(refuse_repeated)],
+    openapi_extra={"parameters": [LAST_EVENT_ID]},
     responses={
-        200: _STREAM,
+        200: STREAM,
         204: {"description": "The task is final and the client has its last event"},
         **refuses(
             "task_not_found", "task_unreadable", "invalid_request", "store_unavailable", "too_many_streams", "stopping"
         ),
     },
 )
-async def follow_task(request: Request, task_id: IdInPath) -> Response:
+async def follow_task(request: Request, task_id: IdInPath, query: Annotated[TaskStreamQuery, Query()]) -> Response:
     """First the task as `event: snapshot` (or, with Last-Event-ID, the events since), then its events as they happen.
 
-    Ends after the event that makes the task final.
+    Ends after the event that makes the task final. With `tree` it tells in the same way of everything below the task,
+    and ends when all of it is final.
     """
-    framework, feed, scope = framework_of(request), _feed_of(request), scope_of(request)
+    framework, scope = framework_of(request), scope_of(request)
     task = await framework.services.tasks.get(checked_id(task_id), scope)
-    after = _last_event(request, task.task_id)
-    watcher = await feed.join(scope, task.task_id)
-    try:
-        task = await framework.services.tasks.get(task.task_id, scope)
-    except BaseException:
-        await feed.leave(watcher)
-        raise
-    follower = Follower(task, watcher, framework.services.store, scope, framework.settings.app.source, after)
-    if follower.has_nothing:
-        await feed.leave(watcher)
-        return Response(status_code=204)  # a browser does not connect again
-    return EventStream(feed, watcher, follower.frames())
+    if query.tree:
+        return await follow_family(request, task.task_id, TreeFollower)
+    after, source = _last_event(request, task.task_id), framework.settings.app.source
+
+    async def follower(watcher: Watcher) -> Follower:
+        newest = await framework.services.tasks.get(task.task_id, scope)
+        return Follower(newest, watcher, framework.services.store, scope, source, after)
+
+    return await streamed(request, task.task_id, follower)
 
 
 @router.get(
     "/events",
     summary="Follow all tasks",
     response_class=Response,
-    openapi_extra={"parameters": [_LAST_EVENT_ID]},
-    responses={200: _STREAM, **refuses("too_many_streams", "stopping")},
+    dependencies=[Depends(refuse_repeated)],
+    openapi_extra={"parameters": [LAST_EVENT_ID]},
+    responses={200: STREAM, **refuses("invalid_request", "too_many_streams", "stopping")},
 )
-async def follow_all(request: Request) -> Response:
+async def follow_all(request: Request, query: Annotated[FeedQuery, Query()]) -> Response:
     """The events of all tasks from now on. What happened before, or while a client was away, is not repeated: a
     client that sends Last-Event-ID is told so by `event: resync`.
     """
     feed = _feed_of(request)
-    watcher = await feed.join(scope_of(request))
+    watcher = await feed.join(scope_of(request), task_type=query.task_type)
     return EventStream(feed, watcher, _all_frames(watcher, bool(request.headers.get("last-event-id"))))
 
 
@@ -108,6 +130,51 @@ async def _all_frames(watcher: Watcher, was_away: bool) -> AsyncGenerator[bytes,
         yield b"".join(one.frame for one in heard) or HEARTBEAT
     if watcher.is_behind:
         yield RESYNC
+
+
+async def follow_family(
+    request: Request, task_id: str, kind: type[TreeFollower], view: Callable[[Task], dict[str, Any]] = public_view
+) -> Response:
+    """Follow a task and what is below it.
+
+    Args:
+        request: of the client, whose Last-Event-ID says what it has.
+        task_id: a task that is there.
+        kind: what of it.
+        view: what a snapshot shows of the task.
+    """
+    framework, scope, feed = framework_of(request), scope_of(request), _feed_of(request)
+    followed, source = _last_place(request, task_id, kind) or task_id, framework.settings.app.source
+
+    async def follower(watcher: Watcher) -> TreeFollower:
+        made = kind(followed, feed, watcher, framework.services.store, scope, source, view)
+        await made.begin()
+        return made
+
+    return await streamed(request, task_id, follower)
+
+
+async def streamed(
+    request: Request, task_id: str, follower: Callable[[Watcher], Awaitable[Follower | TreeFollower]]
+) -> Response:
+    """The answer with what a follower tells; 204 if it will never tell anything, and browsers do not connect again.
+
+    Args:
+        request: of the client.
+        task_id: what is watched.
+        follower: makes the follower, after the watcher joined, so that nothing falls in between.
+    """
+    feed = _feed_of(request)
+    watcher = await feed.join(scope_of(request), task_id)
+    try:
+        made = await follower(watcher)
+    except BaseException:
+        await feed.leave(watcher)
+        raise
+    if made.has_nothing:
+        await feed.leave(watcher)
+        return Response(status_code=204)
+    return EventStream(feed, watcher, made.frames())
 
 
 def _last_event(request: Request, task_id: str) -> tuple[int, int | None] | None:
@@ -121,12 +188,34 @@ def _last_event(request: Request, task_id: str) -> tuple[int, int | None] | None
         return None
     match = _SEQUENCE.fullmatch(given.removeprefix(f"{task_id}-"))
     if match is None or not given.startswith(f"{task_id}-"):
-        raise RequestRefusedError(
-            "The header Last-Event-ID is not the id of an event of this task.",
-            hint="Send the id of the last event received, or leave the header out to begin with the whole task.",
-            fields=[{"field": "Last-Event-ID", "message": "must be <task_id>-<sequence>"}],
-        )
+        raise _not_ours("must be <task_id>-<sequence>")
     return int(match[1]), int(match[2]) if match[2] else None
+
+
+def _last_place(request: Request, task_id: str, kind: type[TreeFollower]) -> KnownTask | None:
+    """The place that Last-Event-ID names.
+
+    Raises:
+        RequestRefusedError: if it is not an id of this stream.
+    """
+    given = request.headers.get("last-event-id")
+    if not given:
+        return None
+    beginning = kind.id_of(task_id, "")
+    try:
+        if not given.startswith(beginning):
+            raise PlaceInvalidError(f"it does not begin with {beginning}")
+        return read_place(task_id, given.removeprefix(beginning), 2 * kind.most_open + MAX_DEPTH)
+    except PlaceInvalidError as error:
+        raise _not_ours(str(error)) from error
+
+
+def _not_ours(message: str) -> RequestRefusedError:
+    return RequestRefusedError(
+        "The header Last-Event-ID is not the id of an event of this stream.",
+        hint="Send the id of the last event received, or leave the header out to begin with the whole task.",
+        fields=[{"field": "Last-Event-ID", "message": message}],
+    )
 
 
 def _feed_of(request: Request) -> Feed:

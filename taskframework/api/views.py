@@ -138,7 +138,11 @@ class StreamedEvent(BaseModel):
         description="Type of the CloudEvent in `data`; or `snapshot`: the whole task; or `resync`: some were missed",
         examples=["task.completed", "snapshot", "resync"],
     )
-    id: str = Field(default="", description="What to send as Last-Event-ID; `resync` has none")
+    id: str = Field(
+        default="",
+        description="What to send as Last-Event-ID: the id of the event, in a stream of several tasks one of its own; "
+        "`resync` has none",
+    )
     data: Annotated[str, WithJsonSchema(_DATA)]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from httpx_sse import EventSource, ServerSentEvent, aconnect_sse
 # Read before a loop runs: an adapter is imported when it is first needed, and reading a module blocks.
 import taskframework.brokers.embedded
 import taskframework.stores.sqlite  # noqa: F401
-from taskframework import Settings, TaskFramework
+from taskframework import BackgroundTaskExecutable, Settings, TaskFramework
 from taskframework.api import feed
 from taskframework.api.server import ApiServer, serving
 from taskframework.events.external import lifecycle_events, to_message
@@ -60,11 +60,17 @@ def settings(tmp_path: Path, **sections: dict[str, Any]) -> Settings:
 
 
 @asynccontextmanager
-async def serve(folder: Path, *, worker: bool = True, **sections: dict[str, Any]) -> AsyncIterator[Api]:
+async def serve(
+    folder: Path,
+    *,
+    worker: bool = True,
+    extra: Sequence[type[BackgroundTaskExecutable[Any, Any]]] = (),
+    **sections: dict[str, Any],
+) -> AsyncIterator[Api]:
     """Run a framework with the test tasks and its store in the folder, and serve it on a free port."""
     Waits.gate, Waits.started = asyncio.Event(), 0
     framework = TaskFramework(settings(folder, **sections))
-    for executable in ALL:
+    for executable in [*ALL, *extra]:
         framework.register(executable)
     async with (
         framework.running(worker=worker, api=not worker),  # else it would only open the store

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 from httpx_sse import aconnect_sse
 
@@ -18,7 +19,7 @@ from tests.support.kitchen_sink import ALL
 async def test_a_task_is_submitted_here_and_followed_while_it_is_done_elsewhere(
     tmp_path: Path, amqp_url: str, mongo_url: str
 ) -> None:
-    servers = {"broker": {"url": amqp_url}, "store": {"url": mongo_url}}
+    servers: dict[str, Any] = {"broker": {"url": amqp_url}, "store": {"url": mongo_url}}
     worker = TaskFramework(Settings.model_validate(servers))
     for executable in ALL:
         worker.register(executable)

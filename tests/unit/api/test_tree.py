@@ -1,0 +1,252 @@
+"""Following a tree: each event of each task once and in order, wherever the reader is cut and whatever is lost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from taskframework.api import tree
+from taskframework.api.feed import Heard
+from taskframework.api.following import RESYNC
+from taskframework.api.places import read_place
+from taskframework.api.tree import TreeFollower
+from taskframework.errors import StoreUnavailableError
+from taskframework.model.interventions import Cancel, Replay
+from taskframework.model.scope import EVERYONE
+from tests.support.event_reader import Reader
+from tests.unit.api.families import DEPTH, MINUTE, Family, Wire
+
+
+def follower(family: Family, reader: Reader, wire: Wire, kind: type[TreeFollower] = TreeFollower) -> TreeFollower:
+    known: Any = family.top
+    if reader.last_id is not None:
+        beginning = kind.id_of(family.top, "")
+        assert reader.last_id.startswith(beginning)
+        known = read_place(family.top, reader.last_id.removeprefix(beginning), 1000)
+    store: Any = family
+    feed: Any = wire
+    return kind(known, feed, wire, store, EVERYONE, "here")
+
+
+async def follow(
+    family: Family, reader: Reader, wire: Wire, *, events: int | None = None, kind: type[TreeFollower] = TreeFollower
+) -> bool:
+    """Read the stream until it ends, or for a number of events; whether it ended."""
+    frames, read, turns = follower(family, reader, wire, kind).frames(), 0, 0
+    try:
+        async for chunk in frames:
+            for frame in chunk.split(b"\n\n")[:-1]:
+                reader.read(frame)
+                read += 1
+                if read == events:
+                    return False
+            turns += 1
+            assert turns < 5000, "it ends"
+    finally:
+        await frames.aclose()
+    assert wire.parents <= {family.top}
+    return True
+
+
+async def follow_with_cuts(family: Family, reader: Reader, **wire: Any) -> None:
+    while not await follow(family, reader, Wire(family, **wire), events=family.random.choice([1, 2, 5, 20, None])):
+        assert reader.last_id is None or open_in(reader.last_id) <= TreeFollower.most_open + DEPTH
+
+
+def open_in(last_id: str) -> int:
+    place = read_place(Family.top, last_id.removeprefix(TreeFollower.id_of(Family.top, "")), 1000)
+    return sum(1 for _ in place.all()) - 1
+
+
+def assert_told_of_everything(family: Family, reader: Reader) -> None:
+    assert family.is_over
+    assert {task_id: has[0] for task_id, has in reader.has.items()} == {
+        task_id: task.sequence for task_id, task in family.tasks.items()
+    }
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few tasks are as many as there is room for."""
+    monkeypatch.setattr(tree, "_PAGE", 3)
+    monkeypatch.setattr(TreeFollower, "most_open", 4)
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("seed", range(100))
+async def test_a_tree_is_told_without_gap_or_repeat_whatever_is_lost(seed: int) -> None:
+    family, reader = Family(seed, fails_one_in=0 if seed % 2 else 5), Reader()
+    await follow_with_cuts(family, reader)
+    assert_told_of_everything(family, reader)
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("seed", range(50))
+async def test_where_nothing_is_lost_a_tree_is_told_without_waiting_for_silence(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # With other policies a parent may end while its sub-tasks are being stored, of which silence alone makes sure.
+    family, reader = Family(seed, policies=["allow_failures"]), Reader()
+    monkeypatch.setattr(TreeFollower, "_look_around", None)
+    await follow_with_cuts(family, reader, is_good=True)
+    assert_told_of_everything(family, reader)
+
+
+async def told(follower: TreeFollower) -> list[str]:
+    """The events of a stream that ends, each with the task and its sequence."""
+    text = b"".join([chunk async for chunk in follower.frames()]).decode()
+    frames = [dict(line.split(": ", 1) for line in part.split("\n")) for part in text.split("\n\n") if part[:1] == "i"]
+    return [f"{one['event']} {_subject(json.loads(one['data']))}" for one in frames]
+
+
+def _subject(data: dict[str, Any]) -> str:
+    return data.get("id") or f"{data['task_id']}-{data['history'][-1]['sequence']}"
+
+
+class Script(Wire):
+    """Tells what a test says, one piece after the other; then it is silent."""
+
+    def __init__(self, family: Family, *happens: Callable[[], object]) -> None:
+        super().__init__(family, is_good=True)
+        self.happens = list(happens)
+
+    async def take(self, seconds: float) -> list[Heard]:
+        while seconds and self.happens:
+            self.happens.pop(0)()
+            if heard := self._arrived():
+                return heard
+        return []
+
+
+@pytest.fixture
+def no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits for silence fails."""
+    monkeypatch.setattr(TreeFollower, "_look_around", None)
+
+
+@pytest.mark.usefixtures("no_silence")
+async def test_a_subtask_whose_beginning_was_missed_is_looked_up_when_it_is_heard_of() -> None:
+    family = Family(1)
+    family.claim(family.top)
+    [child] = family.plan(family.top, 1)
+
+    def missed() -> None:
+        family.spawn(family.top)
+        family.news.clear()
+
+    happens = [missed, lambda: family.claim(child), lambda: family.complete(child), lambda: family.count(family.top)]
+    assert await told(follower(family, Reader(), Script(family, *happens))) == [
+        "snapshot top-3", f"task.submitted {child}-1", f"task.started {child}-2", f"task.completed {child}-3",
+        "task.completed top-4",
+    ]  # fmt: skip
+
+
+@pytest.mark.usefixtures("no_silence")
+async def test_who_comes_late_gets_each_task_as_it_is_and_what_follows() -> None:
+    family = Family(1)
+    family.claim(family.top)
+    first, second = family.plan(family.top, 2)
+    family.spawn(family.top)
+    family.claim(first)
+    family.complete(first)
+    happens = [lambda: family.claim(second), lambda: family.complete(second), lambda: family.count(family.top)]
+    assert await told(follower(family, Reader(), Script(family, *happens))) == [
+        "snapshot top-3", f"snapshot {first}-3", f"snapshot {second}-1", f"task.started {second}-2",
+        f"task.completed {second}-3", "task.completed top-4",
+    ]  # fmt: skip
+
+
+@pytest.mark.usefixtures("no_silence")
+async def test_a_subtask_that_is_replayed_is_told_of_again() -> None:
+    family = Family(1)
+    family.claim(family.top)
+    first, second = family.plan(family.top, 2)
+    family.spawn(family.top)
+    family.claim(first)
+    family.fail(first)
+    happens = [
+        lambda: family.apply(Replay(first, EVERYONE, "me", MINUTE)),
+        lambda: family.claim(first),
+        lambda: family.apply(Cancel(second, EVERYONE, "me", None)),
+        lambda: family.complete(first),
+        lambda: family.count(family.top),
+    ]
+    assert await told(follower(family, Reader(), Script(family, *happens))) == [
+        "snapshot top-3", f"snapshot {first}-3", f"snapshot {second}-1", f"task.replayed {first}-4",
+        f"task.started {first}-5", f"task.cancelled {second}-2", f"task.completed {first}-6",
+        "task.completed_with_errors top-4",
+    ]  # fmt: skip
+
+
+async def test_more_replays_than_there_is_room_for_end_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TreeFollower, "most_open", 2)
+    family = Family(1)
+    family.claim(family.top)
+    children = family.plan(family.top, 9)
+    family.spawn(family.top)
+    for child in children[:8]:
+        family.claim(child)
+        family.fail(child)
+
+    def replay_all() -> None:
+        for child in children[:8]:
+            family.apply(Replay(child, EVERYONE, "me", MINUTE))
+
+    chunks = [chunk async for chunk in follower(family, Reader(), Script(family, replay_all)).frames()]
+    assert chunks[-1] == RESYNC
+
+
+async def test_progress_of_an_earlier_event_is_not_told() -> None:
+    family = Family(1)
+    family.claim(family.top)
+    family.report(family.top)
+    [progress] = [event for event in family.news if event.progress_revision]
+
+    def late() -> None:
+        family.fail(family.top, retryable=True)
+        family.news.append(progress)
+
+    happens = [late, lambda: family.claim(family.top), lambda: family.complete(family.top)]
+    assert await told(follower(family, Reader(), Script(family, *happens))) == [
+        "snapshot top-2", "task.retrying top-3", "task.started top-4", "task.completed top-5",
+    ]  # fmt: skip
+
+
+async def test_who_knows_the_end_of_everything_gets_nothing() -> None:
+    family, reader = Family(1), Reader()
+    family.claim(family.top)
+    family.plan(family.top, 3)
+    family.spawn(family.top)
+    while not family.is_over:
+        family.step()
+    await follow(family, reader, Wire(family, is_good=True))
+    again = follower(family, reader, Wire(family, is_good=True))
+    await again.begin()
+    assert again.has_nothing
+
+
+async def test_a_store_that_is_away_is_told_before_the_answer_begins() -> None:
+    family = Family(1, fails_one_in=1)
+    with pytest.raises(StoreUnavailableError):
+        await follower(family, Reader(), Wire(family)).begin()
+
+
+@pytest.mark.usefixtures("small")
+async def test_a_task_that_was_removed_ends_the_stream() -> None:
+    family = Family(1)
+    made = follower(family, Reader(), Script(family))
+    await made.begin()
+    family.tasks.clear()
+    assert [chunk async for chunk in made.frames()][-1] == RESYNC
+
+
+@pytest.mark.parametrize("is_behind", [True, False])
+async def test_a_stream_ends_when_its_watcher_does(is_behind: bool) -> None:
+    family = Family(1)
+    watcher = Script(family)
+    watcher.is_over, watcher.is_behind = True, is_behind
+    chunks = [chunk async for chunk in follower(family, Reader(), watcher).frames()]
+    assert (chunks[-1] == RESYNC) is is_behind
