@@ -56,7 +56,7 @@ POINTS: Mapping[str, str] = {
     "spawn.after_insert": "some planned sub-tasks are stored, the plan is still to be done",
     "report.after_count": "sub-tasks are counted, the count is not written",
     "report.after_write": "a count is written into the parent, nobody was told",
-    "report.before_clear": "a count is written, the ends that it counted are still marked as not reported",
+    "report.before_mark": "a count is written, the ends that it counted are not known to be reported",
     "wake.after_write": "a waiting task goes on, nobody was told",
     "signal.after_write": "a signal is stored, nobody was told and the caller has no answer",
     "reopen.after_write": "a finished parent waits again, its sub-task is not replayed yet",

@@ -1,8 +1,9 @@
 """The reporter: counts the sub-tasks of a parent when some have ended, and writes the count into the parent.
 
 Nothing is ever added up, so nothing can be counted twice or be forgotten. What keeps it true is the order: the reporter
-knows of ends, counts, writes the count into the parent if nobody wrote another one meanwhile, and only then clears the
-markers of the ends that it knew of. So some count follows the last end of all.
+knows of ends, counts, writes the count into the parent if nobody wrote another one meanwhile, and only then says that
+the ends that it knew of are reported. Until then the published mark of a sub-task stays below its end, so that a relay
+brings it here again. So some count follows the last end of all.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from taskframework import failpoint
@@ -18,7 +20,6 @@ from taskframework.background import Background, end
 from taskframework.clock import Clock
 from taskframework.errors import StoreError
 from taskframework.model.events import TaskEvent
-from taskframework.model.marks import MarkReported
 from taskframework.model.query import RoundOfSubtasks
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
@@ -33,10 +34,12 @@ logger = logging.getLogger(__name__)
 #: The pause after a count is so many times as long as the count took: counting takes a twentieth of one processor at
 #: most, and a sub-task costs the same whether it is one of a hundred or of a hundred thousand.
 _PAUSE_FACTOR = 20
-#: Seconds. No pause is shorter, so that a parent of quick sub-tasks is written five times a second at most.
-_SHORTEST_PAUSE = 0.2
+#: Seconds. No pause is shorter: ends of one moment are reported together.
+_SHORTEST_PAUSE = 0.02
 #: How often a count is begun anew because another process wrote one meanwhile. Beyond that the repair takes it up.
 _TRIES = 20
+#: As many as the bridge has in hand.
+_REMEMBERED = 50_000
 
 
 @dataclass(slots=True)
@@ -45,6 +48,8 @@ class _Reported:
 
     #: Those that ended, each with the sequence of its end.
     ended: dict[str, int] = field(default_factory=dict)
+    #: Who is to be told when they are reported.
+    told: list[Callable[[], None]] = field(default_factory=list)
     #: Somebody asked for a count although nothing was heard.
     is_asked: bool = False
     #: How many had not ended by the last count; None: not counted yet.
@@ -61,18 +66,29 @@ class SubtaskReporter:
         self._moves = moves
         self._clock = clock
         self._parents: dict[str, _Reported] = {}
+        #: What was reported last, each with the sequence of its end: the bridge asks for it after it has published it.
+        self._done: OrderedDict[str, int] = OrderedDict()
         self._reporting = Background()
 
     def hear(self, event: TaskEvent) -> None:
-        """Listener for the ends of tasks. Also the repair's way in, through `take`."""
+        """Listener for the ends of tasks."""
         self.take(event.task)
 
-    def take(self, task: Task) -> None:
-        """Report the end of a sub-task soon."""
-        if task.parent is None or task.report_at is None:
+    def take(self, task: Task, then: Callable[[], None] | None = None) -> None:
+        """Report the end of a sub-task soon.
+
+        Args:
+            task: what ended; a task without a parent has nothing to report.
+            then: called when it is reported; never, if it could not be.
+        """
+        if task.parent is None or self._done.get(task.task_id, 0) >= task.sequence:
+            if then is not None:
+                then()
             return
         reported = self._parent(task.parent.task_id)
         reported.ended[task.task_id] = task.sequence
+        if then is not None:
+            reported.told.append(then)
         if reported.missing is not None and len(reported.ended) >= reported.missing:
             reported.is_last.set()
 
@@ -103,9 +119,14 @@ class SubtaskReporter:
         try:
             while True:
                 began = self._clock.monotonic()
-                ended, reported.ended, reported.is_asked = reported.ended, {}, False
+                ended, told = reported.ended, reported.told
+                reported.ended, reported.told, reported.is_asked = {}, [], False
                 reported.is_last.clear()
-                reported.missing = await self._report(parent_id, ended)
+                reported.missing = await self._count(parent_id)
+                await failpoint.reached("report.before_mark")
+                self._remember(ended)
+                for then in told:
+                    then()
                 await self._pause(reported, self._clock.monotonic() - began)
                 if not (reported.ended or reported.is_asked):
                     return
@@ -124,19 +145,17 @@ class SubtaskReporter:
         finally:
             await end(pause, last)
 
-    async def _report(self, parent_id: str, ended: Mapping[str, int]) -> int | None:
-        """Count, write the count, and clear the markers of those that were known to have ended before.
+    def _remember(self, ended: Mapping[str, int]) -> None:
+        self._done.update(ended)
+        while len(self._done) > _REMEMBERED:
+            self._done.popitem(last=False)
+
+    async def _count(self, parent_id: str) -> int | None:
+        """Count, and write the count.
 
         Returns:
             How many have not ended yet; None if the parent does not wait for them.
         """
-        missing = await self._count(parent_id)
-        await failpoint.reached("report.before_clear")
-        if ended:
-            await self._store.mark(*(MarkReported(task_id, sequence) for task_id, sequence in ended.items()))
-        return missing
-
-    async def _count(self, parent_id: str) -> int | None:
         for _ in range(_TRIES):
             parent = await self._store.get(parent_id, EVERYONE)
             if parent is None or parent.subtasks is None or parent.status is not TaskStatus.WAITING:

@@ -11,8 +11,9 @@ import asyncio
 import contextvars
 import logging
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from taskframework import failpoint
 from taskframework.errors import BrokerError
@@ -37,6 +38,14 @@ _PAUSE = 0.05
 REMEMBERED = 50_000
 
 
+class Reporter(Protocol):
+    """What the bridge needs of the reporter of sub-tasks."""
+
+    def take(self, task: Task, then: Callable[[], None]) -> None: ...
+
+    async def finished(self) -> None: ...
+
+
 @dataclass(slots=True)
 class _Waiting:
     """The newest states of one task that were heard and not yet published."""
@@ -48,8 +57,9 @@ class _Waiting:
 class ExternalEventBridge:
     """Listener for every task event."""
 
-    def __init__(self, store: TaskStore, publisher: TaskEventPublisher, source: str) -> None:
+    def __init__(self, store: TaskStore, publisher: TaskEventPublisher, source: str, reporter: Reporter) -> None:
         self._store = store
+        self._reporter = reporter
         self._publisher = publisher
         self._source = source
         self._waiting: OrderedDict[str, _Waiting] = OrderedDict()
@@ -80,7 +90,20 @@ class ExternalEventBridge:
         """Wait until everything heard so far is published and marked, or given up on."""
         while self._pump is not None:
             await asyncio.wait([self._pump])
+            await self._reporter.finished()  # what it moves is told here again
         await self._delayed_marks.drain()
+
+    def _mark(self, task: Task) -> None:
+        """Have it written down that a task is published, the end of a sub-task only when its parent knows of it."""
+        mark = self._remember(task)
+
+        def add() -> None:
+            self._delayed_marks.add(task.task_id, mark)
+
+        if task.parent is None:
+            add()
+        elif mark == task.sequence:  # else this is an older state, and the newer one sees to the mark
+            self._reporter.take(task, add) if task.status.is_final else add()
 
     async def _run(self) -> None:
         try:
@@ -110,7 +133,7 @@ class ExternalEventBridge:
         # Also for a task without new events: if its mark is missing, the relay would bring it back for ever.
         for waiting in group:
             if waiting.task.sequence > waiting.task.published_sequence:
-                self._delayed_marks.add(waiting.task.task_id, self._remember(waiting.task))
+                self._mark(waiting.task)
 
     def _events(self, waiting: _Waiting) -> list[ExternalEvent]:
         task = waiting.task

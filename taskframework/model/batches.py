@@ -150,7 +150,6 @@ class ReopenBatch(Alone):
             deadline=None,
             error=None,
             result=None,
-            report_at=None,
             cascade_at=None,
         )
         return with_event(waiting, "reopened", now, data={"by": self.by})

@@ -125,8 +125,6 @@ CHECK = Driver(
     statuses=frozenset({TaskStatus.WAITING}),
     needed_in=frozenset({TaskStatus.WAITING}),
 )
-#: The end of a sub-task has yet to be reported to its parent.
-REPORT = Driver(name="report", field="report_at", index="report", statuses=_ANY_STATUS, needed_in=frozenset())
 #: Sub-tasks that nobody waits for any more are cancelled.
 CASCADE = Driver(name="cascade", field="cascade_at", index="cascade", statuses=_ANY_STATUS, needed_in=frozenset())
 #: The upload of a batch should have been finished by now: the batch is cancelled.
@@ -138,7 +136,7 @@ RETRY = Driver(
     name="retry", field="retry_at", index="retry", statuses=frozenset({TaskStatus.WAITING}), needed_in=frozenset()
 )
 
-DRIVERS: tuple[Driver, ...] = (DISPATCH, LEASE, DEADLINE, OUTBOX, SPAWN, CHECK, REPORT, CASCADE, SEAL, RETRY)
+DRIVERS: tuple[Driver, ...] = (DISPATCH, LEASE, DEADLINE, OUTBOX, SPAWN, CHECK, CASCADE, SEAL, RETRY)
 
 
 def missing_drivers(task: Task) -> list[Driver]:

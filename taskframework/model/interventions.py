@@ -145,6 +145,7 @@ class Replay(Alone):
         if (
             task.status not in REPLAYABLE
             or task.batch is not None
+            or task.cascade_at is not None  # its sub-tasks would run on, and nobody would wait for them
             or not self.scope.covers(task.user_id)
             or self.revision not in (None, task.revision)
         ):
@@ -161,7 +162,6 @@ class Replay(Alone):
             progress=None,
             started_at=None,
             purge_at=None,
-            report_at=None,
             cascade_at=None,
             subtasks=None,
             stage="execute",

@@ -126,7 +126,9 @@ class RenewLease:
 
 @dataclass(frozen=True, slots=True)
 class MarkPublished:
-    """Every event up to `sequence` is confirmed by the events exchange. Marks only grow."""
+    """Every event up to `sequence` is confirmed by the events exchange, and the end of a sub-task, if it is among them,
+    is counted in its parent. Marks only grow.
+    """
 
     task_id: str
     sequence: int
@@ -197,17 +199,3 @@ class MarkSpawned:
         if subtasks is None or (task.generation, subtasks.round) != (self.generation, self.round):
             return None
         return task.evolve(spawn_at=None, subtasks=replace(subtasks, plan=None, plan_records=0))
-
-
-@dataclass(frozen=True, slots=True)
-class MarkReported:
-    """A count that followed the end of this sub-task is written into its parent."""
-
-    task_id: str
-    #: Of its end. One that was replayed or reopened and ended again meanwhile has another, and is still to be reported.
-    sequence: int
-
-    def apply(self, task: Task, now: datetime) -> Task | None:
-        if task.sequence != self.sequence or task.report_at is None:
-            return None
-        return task.evolve(report_at=None)

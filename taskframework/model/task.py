@@ -194,7 +194,6 @@ class Task:
     cancel: CancelRequest | None = None
     deadline: datetime | None = None
     parent: ParentLink | None = None
-    report_at: datetime | None = None
     subtasks: Subtasks | None = None
     spawn_at: datetime | None = None
     cascade_at: datetime | None = None

@@ -30,9 +30,6 @@ Group = Literal["claim", "settle", "reserve", "single"]
 #: How long the process that made an event has to publish it. After that the relay does.
 RELAY_AFTER = timedelta(seconds=5)
 
-#: How long the process that ended a sub-task has to report it to the parent. After that anyone does.
-REPORT_AFTER = timedelta(seconds=5)
-
 #: `cancel.by` of a cancel that the framework itself asked for because the deadline passed.
 BY_DEADLINE = "deadline"
 DEADLINE_PASSED = "The deadline passed."
@@ -111,8 +108,8 @@ def with_event(task: Task, event: str, now: datetime, *, worker_id: str | None =
 
 
 def at_rest(task: Task, status: TaskStatus, now: datetime) -> Task:
-    """The task in a final status: nobody drives it any more, but its end is reported to its parent, and the sub-tasks
-    that it leaves behind are cancelled. It has no result but what the move gives it: one that it waited with is not it.
+    """The task in a final status: nobody drives it any more, but the sub-tasks that it leaves behind are cancelled.
+    It has no result but what the move gives it: one that it waited with is not it.
     """
     return task.evolve(
         status=status,
@@ -124,7 +121,6 @@ def at_rest(task: Task, status: TaskStatus, now: datetime) -> Task:
         result=None,
         cascade_at=now if task.subtasks is not None and task.subtasks.is_open else task.cascade_at,
         finished_at=now,
-        report_at=None if task.parent is None else now + REPORT_AFTER,
     )
 
 

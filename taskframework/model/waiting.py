@@ -265,7 +265,6 @@ class Reopen(Alone):
             cancel=None,
             deadline=None,
             error=None,
-            report_at=None,
             cascade_at=None,
             # It ended while the plan was being stored: without the rest it would never be complete.
             spawn_at=now + SPAWN_AFTER if subtasks.is_being_stored else None,

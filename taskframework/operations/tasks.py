@@ -92,7 +92,10 @@ class TaskOperations:
         replayed = await self._moves.make(Replay(task_id, scope, by, self._dispatch_after, task.revision))
         if replayed is None:
             task = await self.get(task_id, scope)
-            raise TransitionRefusedError(task_id, "retried", task.status, _names(REPLAYABLE))
+            refusal = TransitionRefusedError(task_id, "retried", task.status, _names(REPLAYABLE))
+            if task.cascade_at is not None:
+                refusal.hint = "Its sub-tasks are still being cancelled; ask again in a moment."
+            raise refusal
         return replayed
 
     async def subtasks(

@@ -1,4 +1,4 @@
-"""The repairs of parents: what a process that died left of spawning, reporting, waking and cancelling."""
+"""The repairs of parents: what a process that died left of spawning, waking and cancelling."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Protocol
 
-from taskframework.model.drivers import CASCADE, CHECK, REPORT, SPAWN, Driver
+from taskframework.model.drivers import CASCADE, CHECK, SPAWN, Driver
 from taskframework.model.marks import MoveDriver
 from taskframework.model.task import Task
 from taskframework.model.waiting import Wake
@@ -26,8 +26,6 @@ class Spawner(Protocol):
 
 class Reporter(Protocol):
     """What the repair needs of the reporter."""
-
-    def take(self, task: Task) -> None: ...
 
     def look_at(self, parent_id: str) -> None: ...
 
@@ -57,19 +55,13 @@ class ParentRepair:
         Returns:
             Whether there may be more.
         """
-        found = [await self._spawn(), await self._report(), await self._wake(), await self._cancel()]
+        found = [await self._spawn(), await self._wake(), await self._cancel()]
         return self._batch in found
 
     async def _spawn(self) -> int:
         due = await self._store.due(SPAWN, self._batch)
         for parent in await self._reserved(SPAWN, due):
             await self._spawner.spawn(parent)
-        return len(due)
-
-    async def _report(self) -> int:
-        due = await self._store.due(REPORT, self._batch)
-        for subtask in await self._reserved(REPORT, due):
-            self._reporter.take(subtask)
         return len(due)
 
     async def _wake(self) -> int:

@@ -43,15 +43,18 @@ def _without_worker_and_repairs(services: StoreServices, broker: Broker, *, exec
     metrics = Metrics()
     deliveries = PendingDeliveries(clock, lambda: broker.consumer_timeout)
     topology = TopologyRepair(broker, services.registry.task_types)
+    reporter = SubtaskReporter(store, services.moves, clock)
     return ProcessServices(
         services=services,
         broker=broker,
         producer=TaskMessageProducer(store, broker, clock, _dispatch_policy(services), topology.doubt),
         spawner=Spawner(store, services.bus, services.dispatch_after),
-        reporter=SubtaskReporter(store, services.moves, clock),
+        reporter=reporter,
         cascade=Cascade(store, services.moves),
         retrier=BatchRetrier(store, services.moves, services.dispatch_after),
-        bridge=ExternalEventBridge(store, TaskEventPublisher(broker, metrics.published.add), settings.app.source),
+        bridge=ExternalEventBridge(
+            store, TaskEventPublisher(broker, metrics.published.add), settings.app.source, reporter
+        ),
         collector=DeadLetterCollector(store, broker),
         topology=topology,
         metrics=metrics,

@@ -236,7 +236,7 @@ SCENARIOS = (
     Scenario("spawn.after_insert", plans, "back"),
     Scenario("report.after_count", plans, "back"),
     Scenario("report.after_write", plans, "back"),
-    Scenario("report.before_clear", plans, "back"),
+    Scenario("report.before_mark", plans, "back"),
     Scenario("settle.after_write", plans, "back"),
     Scenario("settle.reply", plans, "back"),
     Scenario("signal.after_write", is_signalled, "front"),

@@ -31,7 +31,7 @@ from tests.chaos.truth import MongoTruth, SqliteTruth, Truth
 _TYPES = ("probe", "family", "patient")
 _QUEUES = (*(f"tasks.{name}.{lane}" for name in _TYPES for lane in ("high", "normal", "low")), "tasks.dlq")
 #: While one of these has a time, something about a task is left to do.
-_LEFT = ("report_at", "spawn_at", "cascade_at")
+_LEFT = ("spawn_at", "cascade_at")
 _AGO = timedelta(seconds=1)
 
 

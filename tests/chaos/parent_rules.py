@@ -64,12 +64,12 @@ def went_on_early(world: World) -> Iterator[Violation]:
             yield Violation("went_on_early", story.task_id, "a sub-task ended after it went on")
 
 
-def unreported(world: World) -> Iterator[Violation]:
+def left_undone(world: World) -> Iterator[Violation]:
     """When everything is at rest, nothing of parents is left to do."""
     for story, document in documents(world):
-        left = [name for name in ("report_at", "spawn_at", "cascade_at") if document.get(name) is not None]
+        left = [name for name in ("spawn_at", "cascade_at") if document.get(name) is not None]
         if left and document["status"] != "WAITING":
-            yield Violation("unreported", story.task_id, f"{document['status']} with {', '.join(left)}")
+            yield Violation("left_undone", story.task_id, f"{document['status']} with {', '.join(left)}")
 
 
 ALL: tuple[Callable[[World], Iterator[Violation]], ...] = (
@@ -77,7 +77,7 @@ ALL: tuple[Callable[[World], Iterator[Violation]], ...] = (
     miscounted,
     not_planned,
     went_on_early,
-    unreported,
+    left_undone,
 )
 
 

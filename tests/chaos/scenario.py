@@ -188,7 +188,7 @@ class Scenario:
     def _is_at_rest(self, document: Mapping[str, Any]) -> bool:
         if document["status"] not in FINAL_STATUSES:
             return False
-        if any(document.get(name) is not None for name in ("report_at", "spawn_at", "cascade_at")):
+        if any(document.get(name) is not None for name in ("spawn_at", "cascade_at")):
             return False
         if document.get("publish_at") is not None or document["published_sequence"] < document["sequence"]:
             return False

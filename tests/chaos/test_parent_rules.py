@@ -29,7 +29,7 @@ def _family() -> Family:
 
 
 def _task(task_id: str) -> dict[str, Any]:
-    left = dict.fromkeys(("report_at", "spawn_at", "cascade_at", "parent", "subtasks", "result"))
+    left = dict.fromkeys(("spawn_at", "cascade_at", "parent", "subtasks", "result"))
     return {"_id": task_id, "correlation_id": "s-1", "status": "COMPLETED", "generation": 0, "history": [], **left}
 
 
@@ -81,8 +81,8 @@ def _saw_too_little(family: Family) -> None:
     family["parent"]["result"] = {"is_whole": False}
 
 
-def _unreported(family: Family) -> None:
-    family["child-0"]["report_at"] = _moment(9)
+def _left_undone(family: Family) -> None:
+    family["parent"]["cascade_at"] = _moment(9)
 
 
 BAD: list[tuple[str, Callable[[Family], None]]] = [
@@ -94,7 +94,7 @@ BAD: list[tuple[str, Callable[[Family], None]]] = [
     ("not_planned", _orphan),
     ("went_on_early", _ended_late),
     ("went_on_early", _saw_too_little),
-    ("unreported", _unreported),
+    ("left_undone", _left_undone),
 ]
 
 

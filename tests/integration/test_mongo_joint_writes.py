@@ -16,7 +16,6 @@ from pymongo import MongoClient
 from taskframework.model.marks import (
     MarkDispatched,
     MarkPublished,
-    MarkReported,
     PostponeRelay,
     RenewLease,
     ReserveDispatch,
@@ -94,7 +93,6 @@ def tasks(draw: st.DrawFn, usual: Sequence[TaskStatus]) -> Task:
         publish_at=draw(st.sampled_from([None, now])),
         result=draw(VALUES),
         generation=draw(st.integers(0, 1)),
-        report_at=draw(st.sampled_from([None, now])),
         subtasks=draw(st.none() | ROUNDS),
         signals=draw(st.lists(SIGNALS, max_size=2).map(tuple)),
     )
@@ -119,7 +117,6 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     MarkPublished: st.builds(MarkPublished, st.just(""), st.integers(0, 102)),
     PostponeRelay: st.builds(PostponeRelay, st.just(""), DELAYS),
     Wait: st.builds(Wait, FENCES, TEXTS, st.none() | ROUNDS, st.none() | SIGNAL_NAMES, st.none() | DELAYS, VALUES),
-    MarkReported: st.builds(MarkReported, st.just(""), st.integers(1, 2)),
 }
 _USUAL = {kind: [TaskStatus.RUNNING] for kind in (Complete, Fail, RenewLease, Wait)}
 

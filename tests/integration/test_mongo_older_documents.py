@@ -9,7 +9,6 @@ from datetime import timedelta
 import pytest
 
 from taskframework.model.interventions import Cancel, Replay
-from taskframework.model.marks import MarkReported
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Subtasks
@@ -19,7 +18,7 @@ from taskframework.testing.conformance.store_suite import HOUR, MINUTE, Request,
 from tests.integration.test_mongo import client, opened
 
 _NEW_FIELDS = (
-    *("report_at", "cascade_at", "check_at", "subtasks", "spawn_at", "stage"),
+    *("cascade_at", "check_at", "subtasks", "spawn_at", "stage"),
     *("waits_for", "signals", "woken_by"),
 )
 _NO_TIME = timedelta(0)
@@ -35,7 +34,6 @@ _REQUESTS: dict[str, Callable[[Fence], Request]] = {
     "wait for a signal": lambda fence: Wait(fence, "worker-1", None, "approved", MINUTE, None),
     "signal": lambda fence: SendSignal(fence.task_id, EVERYONE, "key", "approved", 1),
     "wake": lambda fence: Wake(fence.task_id),
-    "reported": lambda fence: MarkReported(fence.task_id, 1),
 }
 
 

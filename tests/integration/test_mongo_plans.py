@@ -68,7 +68,6 @@ def filled() -> list[Task]:
             published_sequence=1,
             next_dispatch_at=now + HOUR,
             lease=Lease("worker-1", "claim", now + HOUR) if status is TaskStatus.RUNNING else None,
-            report_at=now - MINUTE if status is TaskStatus.FAILED else None,
         )
         for status in (TaskStatus.QUEUED, TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.RUNNING)
         for n in range(1_000)
@@ -118,11 +117,13 @@ LISTS = {
     "status": (EVERYONE, TaskFilter(TaskStatus.WAITING)),
     "owner and status": (RARE, TaskFilter(TaskStatus.COMPLETED)),
     "type": (EVERYONE, TaskFilter(task_type="rare")),
+    "dead": (EVERYONE, TaskFilter(dead=True)),
+}
+OF_A_PARENT = {
     "parent": (EVERYONE, TaskFilter(parent_task_id="parent")),
     "parent and owner": (RARE, TaskFilter(parent_task_id="parent")),
     "parent and status": (EVERYONE, TaskFilter(TaskStatus.FAILED, parent_task_id="large")),
     "parent, owner, type and status": (RARE, TaskFilter(TaskStatus.FAILED, "rare", "parent")),
-    "dead": (EVERYONE, TaskFilter(dead=True)),
 }
 #: No index has just these; the server reads on in the narrowest. Here the rare tasks are 200 of 4,200.
 READ_THROUGH = {
@@ -179,6 +180,16 @@ def check(operations: list[dict[str, Any]], *, returned: int | None = None) -> N
 @pytest.mark.parametrize("name", QUESTIONS)
 async def test_a_question_reads_little_more_than_it_returns(name: str, database: Any, store: MongoStore) -> None:
     check(await asked(database, store, QUESTIONS[name]))
+
+
+@pytest.mark.parametrize("name", OF_A_PARENT)
+async def test_the_list_of_a_parent_reads_its_subtasks_and_no_others(
+    name: str, database: Any, store: MongoStore
+) -> None:
+    (operation,) = await asked(database, store, lambda store: store.list_tasks(*OF_A_PARENT[name], limit=LIMIT))
+    assert operation["planSummary"].startswith("IXSCAN { parent.task_id: 1, ")
+    below = database["tasks"].count_documents({"parent.task_id": OF_A_PARENT[name][1].parent_task_id})
+    assert operation["keysExamined"] <= below + SLACK
 
 
 @pytest.mark.parametrize("name", LISTS)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from taskframework.model.drivers import CASCADE, CHECK, SPAWN
 from taskframework.model.interventions import Cancel
-from taskframework.model.marks import MarkReported, MarkSpawned, MoveDriver
+from taskframework.model.marks import MarkSpawned, MoveDriver
 from taskframework.model.query import RoundOfSubtasks
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import LIVE, TaskStatus
@@ -75,7 +75,7 @@ async def report(world: World) -> bool:
 
 async def _hear(world: World) -> Report | None:
     """What a reporter knows of: some ends that are marked, of one parent."""
-    marked = [task for task in await _tasks(world) if task.report_at is not None and task.parent is not None]
+    marked = [task for task in await _tasks(world) if is_unreported(world, task)]
     if not marked:
         return None
     first = world.chance.pick(marked)
@@ -117,9 +117,14 @@ async def _clear(world: World, report: Report) -> None:
     ended = report.ended
     if world.without.knowledge:
         siblings = [task for task in await _tasks(world) if task.parent and task.parent.task_id == report.parent_id]
-        ended = {task.task_id: task.sequence for task in siblings if task.report_at is not None}
-    for task_id, sequence in ended.items():
-        await world.store.mark(MarkReported(task_id, sequence))
+        ended = {task.task_id: task.sequence for task in siblings if is_unreported(world, task)}
+    world.reported |= ended
+
+
+def is_unreported(world: World, task: Task) -> bool:
+    """Whether it is a sub-task whose end is not known to be counted: nobody may mark it as published."""
+    is_end = task.parent is not None and task.status.is_final and task.published_sequence < task.sequence
+    return is_end and world.reported.get(task.task_id) != task.sequence
 
 
 async def cascade(world: World) -> bool:

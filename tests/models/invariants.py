@@ -113,7 +113,6 @@ class Watch:
             assert task.published_sequence == task.sequence, "I4: events are not known to be published"
 
     def _check_family(self, parent: Task, tasks: Iterable[Task]) -> None:
-        assert parent.report_at is None, f"I5: the end of {parent.task_id} is not known to be reported"
         assert parent.cascade_at is None, f"I5: the sub-tasks of {parent.task_id} are not known to be cancelled"
         count = self._lives[parent.task_id].ended_by
         if count is None:

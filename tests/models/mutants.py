@@ -143,11 +143,6 @@ def _decide_early(count: CountSubtasks, task: Task, now: datetime) -> Task | Non
     return replace(count, verdict=Verdict.MET if is_decided else count.verdict).apply(task, now)
 
 
-def _unreported(request: Transition, task: Task, now: datetime) -> Task | None:
-    after = request.apply(task, now)
-    return None if after is None else after.evolve(report_at=None)
-
-
 def _unspawned(wait: Wait, task: Task, now: datetime) -> Task | None:
     after = wait.apply(task, now)
     return None if after is None else after.evolve(spawn_at=None)
@@ -206,7 +201,6 @@ MUTANTS: Mapping[str, Mutant] = {
     "a count of an earlier round": Mutant("I5: (a count of another|an older)", {CountSubtasks: _any_round}),
     "a parent that ends twice": Mutant("I5: counted, and nobody waits", {CountSubtasks: _count_over}),
     "a parent that ends by what is stored": Mutant("I5: .* not all of its sub-tasks", {CountSubtasks: _decide_early}),
-    "an end that nobody is to report": Mutant("I1: .* is stuck in WAITING", {Complete: _unreported}),
     "markers that go before the count": Mutant("I1: .* is stuck in WAITING", without=Without(count_first=True)),
     "markers of ends that nobody counted": Mutant("I1: .* is stuck in WAITING", without=Without(knowledge=True)),
     "a plan that nobody stores": Mutant("I1: .* is stuck in WAITING", {Wait: _unspawned}),

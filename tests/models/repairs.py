@@ -5,11 +5,12 @@ Whoever reads acts later, if it has not died: in between, everything may have ch
 
 from __future__ import annotations
 
-from taskframework.model.drivers import CASCADE, DEADLINE, DISPATCH, LEASE, REPORT, SPAWN
+from taskframework.model.drivers import CASCADE, DEADLINE, DISPATCH, LEASE, SPAWN
 from taskframework.model.interventions import Expire, Reap
 from taskframework.model.marks import MarkPublished, PostponeRelay, ReserveDispatch
 from taskframework.model.task import Task
 from taskframework.stores.base import DueTask
+from tests.models.families import is_unreported
 from tests.models.world import ALL, DELAY, GRACE, HOUR, MAX_CRASHES, REDISPATCH, REDISPATCH_MAX, Publication, World
 
 
@@ -22,7 +23,7 @@ async def look(world: World) -> bool:
         world.due = [due for due in await world.store.due(DISPATCH, ALL) if due.task_id in world.task_ids]
     overdue = await world.store.due(DEADLINE, ALL)
     world.overdue = [task.task_id for task in overdue if task.task_id in world.task_ids]
-    for driver in (SPAWN, REPORT, CASCADE):  # families.py goes by the tasks; a store is held to its lists here
+    for driver in (SPAWN, CASCADE):  # families.py goes by the tasks; a store is held to its lists here
         await world.store.due(driver, ALL)
     return True
 
@@ -83,7 +84,7 @@ async def relay(world: World) -> bool:
     if publication.entries and chance.yes(0.95):
         world.events.append((publication.task_id, publication.entries.pop(0).sequence))
     if not publication.entries and world.relays[at] is not None:
-        await world.store.mark(MarkPublished(publication.task_id, publication.sequence))
+        await _mark(world, publication)
         world.relays[at] = None
     return True
 
@@ -105,7 +106,14 @@ async def publish_all(world: World, task: Task) -> None:
     """What a relay does when nothing goes wrong."""
     if (publication := await _take_in_hand(world, task)) is not None:
         world.events.extend((task.task_id, entry.sequence) for entry in publication.entries)
-        await world.store.mark(MarkPublished(task.task_id, publication.sequence))
+        await _mark(world, publication)
+
+
+async def _mark(world: World, publication: Publication) -> None:
+    """The mark of a publication; none if it holds the end of a sub-task that its parent does not know of."""
+    task = await world.task(publication.task_id)
+    if task.sequence > publication.sequence or not is_unreported(world, task):
+        await world.store.mark(MarkPublished(publication.task_id, publication.sequence))
 
 
 async def hear(world: World) -> bool:

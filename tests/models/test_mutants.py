@@ -93,7 +93,6 @@ _BROKEN_WRITES: dict[str, Callable[[Any, Write], Write]] = {
     "a retry without a due time": _without_change(Fail, fields=["next_dispatch_at"]),
     "a replay that counts on": _without_change(Replay, fields=["attempts"]),
     "a release that keeps the epoch": _without_change(Release, fields=["dispatch_epoch"]),
-    "an end that is not to be reported": _without_change(Complete, fields=["report_at"]),
     "a wait that keeps its plan to itself": _without_change(Wait, fields=["spawn_at"]),
     "a count that counts nothing": _without_change(CountSubtasks, fields=["subtasks.succeeded"]),
     "a count that leaves sub-tasks behind": _without_change(CountSubtasks, fields=["cascade_at"]),
@@ -127,7 +126,7 @@ async def test_a_mongo_group_with_two_writes_to_a_task_is_found_out(
     "column",
     [
         *("next_dispatch_at", "not_before", "lease_expires_at", "publish_at", "fencing_token"),
-        *("check_at", "report_at", "cascade_at"),
+        *("check_at", "cascade_at"),
     ],
 )
 async def test_a_sqlite_column_that_is_left_as_it_was_is_found_out(

@@ -34,7 +34,7 @@ async def test_the_walks_meet_every_request_and_every_status() -> None:
     everything = {
         *("Claim", "ReportProgress", "RecordStep", "Complete", "Fail", "Release", "RenewLease"),
         *("Reap", "Cancel", "Expire", "Postpone", "Replay"),
-        *("Wait", "CountSubtasks", "SendSignal", "Wake", "Reopen", "MoveDriver", "MarkSpawned", "MarkReported"),
+        *("Wait", "CountSubtasks", "SendSignal", "Wake", "Reopen", "MoveDriver", "MarkSpawned"),
         *("MarkDispatched", "MakeDue", "ReserveDispatch", "MarkPublished", "PostponeRelay", "TimePasses"),
     }
     assert made == everything

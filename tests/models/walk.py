@@ -172,7 +172,7 @@ async def _settle_down(world: World) -> None:
 
 
 def _is_over(task: Task) -> bool:
-    is_done = task.status in FINAL and task.report_at is None and task.cascade_at is None
+    is_done = task.status in FINAL and task.cascade_at is None
     return is_done and task.published_sequence == task.sequence
 
 

@@ -144,6 +144,8 @@ class World:
     spawning: list[Spawning] = field(default_factory=list)
     #: Two reporters.
     reports: list[Report | None] = field(default_factory=lambda: [None, None])
+    #: Sub-tasks whose end is known to be counted, each with the sequence of that end.
+    reported: dict[str, int] = field(default_factory=dict)
     #: Parents that were reopened: these alone are counted although nobody reported anything.
     reopened: set[str] = field(default_factory=set)
 

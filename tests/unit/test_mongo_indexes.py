@@ -17,7 +17,6 @@ RELEASED = (
     Index("publish", {"publish_at": 1}, {"publish_at": _IS_DATE}),
     Index("spawn", {"spawn_at": 1}, {"status": {"$in": ["WAITING"]}, "spawn_at": _IS_DATE}),
     Index("check", {"check_at": 1}, {"status": {"$in": ["WAITING"]}}),
-    Index("report", {"report_at": 1}, {"report_at": _IS_DATE}),
     Index("cascade", {"cascade_at": 1}, {"cascade_at": _IS_DATE}),
 )
 

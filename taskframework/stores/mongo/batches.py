@@ -77,7 +77,7 @@ def _abandon_upload(abandon: AbandonUpload) -> Write:
 #: What belongs to the end that is taken back.
 _NONE_AFTER_REOPENING = (
     *("finished_at", "purge_at", "cancel", "deadline", "error", "result"),
-    *("report_at", "cascade_at"),
+    "cascade_at",
 )
 
 

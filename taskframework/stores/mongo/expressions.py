@@ -16,7 +16,6 @@ from taskframework.model.transitions import (
     BY_DEADLINE,
     DEADLINE_PASSED,
     RELAY_AFTER,
-    REPORT_AFTER,
     framework_error,
 )
 from taskframework.model.values import Json
@@ -143,7 +142,6 @@ def at_rest(status: Expression) -> Changes:
         "result": None,
         "cascade_at": LEFT_BEHIND,
         "finished_at": NOW,
-        "report_at": {"$cond": [is_set("$parent"), later(REPORT_AFTER), None]},
     }
 
 

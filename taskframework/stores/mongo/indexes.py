@@ -71,12 +71,8 @@ TASK_INDEXES = (
     Index("list_by_status", {"status": 1, **_NEWEST_FIRST}),
     Index("list_by_owner", {"user_id": 1, "status": 1, **_NEWEST_FIRST}),
     Index("list_by_type", {"task_type": 1, **_NEWEST_FIRST}),
-    Index(
-        "list_by_parent_status",
-        {"parent.task_id": 1, "status": 1, **_NEWEST_FIRST},
-        _SUBTASKS,
-    ),
     # A round of sub-tasks, in slot order; with the status before the slot, so that those in a few are found at once.
+    # The list of a parent, newest first, is sorted by the server: another index would cost each sub-task more.
     Index(
         SUBTASKS,
         {"parent.task_id": 1, "parent.generation": 1, "parent.round": 1, "status": 1, "parent.slot": 1},

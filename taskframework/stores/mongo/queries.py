@@ -13,6 +13,7 @@ from taskframework.model.transitions import Fence
 from taskframework.stores.mongo.client import TASKS
 from taskframework.stores.mongo.documents import Document
 from taskframework.stores.mongo.expressions import NOW, in_status, passed, within
+from taskframework.stores.mongo.indexes import SUBTASKS
 from taskframework.stores.mongo.joint import both
 
 
@@ -134,7 +135,7 @@ def list_index(scope: Scope, wanted: TaskFilter) -> str | None:
     if wanted.batches:
         return "list_batches"
     if wanted.parent_task_id is not None:
-        return "list_by_parent_status"
+        return SUBTASKS
     if wanted.task_type is None:
         return "list_by_status" if scope.owner is None else "list_by_owner"
     return "list_by_type" if scope.owner is None and wanted.status is None else None

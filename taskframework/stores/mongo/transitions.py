@@ -16,7 +16,6 @@ from taskframework.model.marks import (
     MakeDue,
     MarkDispatched,
     MarkPublished,
-    MarkReported,
     PostponeRelay,
     RenewLease,
     ReserveDispatch,
@@ -220,13 +219,14 @@ def _postpone(postpone: Postpone) -> Write:
 #: What belongs to one generation.
 _NONE_AFTER_REPLAY = (
     *("cancel", "deadline", "error", "progress", "started_at", "purge_at"),
-    *("report_at", "cascade_at", "subtasks", "woken_by"),
+    *("cascade_at", "subtasks", "woken_by"),
 )
 
 
 @write_alone.register
 def _replay(replay: Replay) -> Write:
-    guard = {"_id": replay.task_id, "status": in_status(*REPLAYABLE), "batch": None, **within(replay.scope)}
+    guard = {"_id": replay.task_id, "status": in_status(*REPLAYABLE), "batch": None, "cascade_at": None}
+    guard |= within(replay.scope)
     if replay.revision is not None:
         guard["revision"] = replay.revision
     afresh = dict.fromkeys(_NONE_AFTER_REPLAY)
@@ -303,7 +303,6 @@ _JOINT: dict[type[Any], Callable[[JointRequests[Any]], Write]] = {
     MarkPublished: _published_marks,
     PostponeRelay: _relay_delays,
     Wait: waiting.waits,
-    MarkReported: waiting.reported_marks,
 }
 #: What is asked for often, and may be asked for requests.
 JOINT = frozenset(_JOINT)

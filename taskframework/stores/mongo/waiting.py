@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from taskframework.model.marks import MarkReported, MarkSpawned, MoveDriver
+from taskframework.model.marks import MarkSpawned, MoveDriver
 from taskframework.model.status import FINAL, LIVE, TaskStatus
 from taskframework.model.subtasks import Verdict
 from taskframework.model.task import FAMILY_VERSION, Stage, Subtasks, plain
@@ -179,7 +179,7 @@ def _reopen(reopen: Reopen) -> Write:
     guard = {"_id": reopen.task_id, "status": in_status(*FINAL), "subtasks.plan_records": 0, **within(reopen.scope)}
     waiting = {
         "status": TaskStatus.WAITING,
-        **dict.fromkeys(("finished_at", "purge_at", "cancel", "deadline", "error", "report_at", "cascade_at")),
+        **dict.fromkeys(("finished_at", "purge_at", "cancel", "deadline", "error", "cascade_at")),
         "subtasks.is_awaited": True,
         "subtasks.report_serial": plus("$subtasks.report_serial", 1),
         "spawn_at": {"$cond": [is_set("$subtasks.plan"), later(SPAWN_AFTER), None]},
@@ -198,11 +198,6 @@ def _move_driver(mark: MoveDriver) -> Write:
 def _mark_spawned(mark: MarkSpawned) -> Write:
     guard = {"_id": mark.task_id, "generation": mark.generation, "subtasks.round": mark.round}
     return Write(guard, [change({"spawn_at": None, "subtasks.plan": None, "subtasks.plan_records": 0})])
-
-
-def reported_marks(marks: JointRequests[MarkReported]) -> Write:
-    guard = marks.where(sequence=lambda mark: mark.sequence)
-    return Write({**guard, "report_at": {"$ne": None}}, [change({"report_at": None})])
 
 
 def _signal(

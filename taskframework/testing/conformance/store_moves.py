@@ -20,7 +20,6 @@ from taskframework.model.drivers import (
     CHECK,
     DRIVERS,
     OUTBOX,
-    REPORT,
     RETRY,
     SEAL,
     SPAWN,
@@ -33,7 +32,6 @@ from taskframework.model.marks import (
     MakeDue,
     MarkDispatched,
     MarkPublished,
-    MarkReported,
     MarkSpawned,
     MoveDriver,
     PostponeRelay,
@@ -88,7 +86,7 @@ from taskframework.testing.conformance.store_suite import (
 NO_TIME = timedelta(0)
 _FINE = HOUR + timedelta(microseconds=1_567)
 
-OF_PARENTS = (SPAWN, CHECK, REPORT, CASCADE, SEAL, RETRY)
+OF_PARENTS = (SPAWN, CHECK, CASCADE, SEAL, RETRY)
 #: The time of a driver that another process has read.
 _READ = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
 A_ROUND = Subtasks(3, [{"task_type": "part", "items": [[{"$n": 1}, "hash"], ["$$ROOT", "hash"]]}], policy="at_least(2)")
@@ -152,8 +150,6 @@ REQUESTS: dict[str, Callable[[Fence], Request]] = {
     "wake": lambda fence: Wake(fence.task_id),
     "spawned": lambda fence: MarkSpawned(fence.task_id, 0, 1),
     "spawned a later round": lambda fence: MarkSpawned(fence.task_id, 0, 2),
-    "reported": lambda fence: MarkReported(fence.task_id, 1),
-    "reported of a later end": lambda fence: MarkReported(fence.task_id, 2),
     "announce": lambda fence: Announce(fence.task_id, 7, HOUR),
     "announce what is known": lambda fence: Announce(fence.task_id, 2, HOUR),
     "seal": lambda fence: Seal(fence.task_id, 5),
@@ -245,7 +241,7 @@ def _of_families(now: datetime) -> Iterator[dict[str, Any]]:
     yield {"subtasks": counted, "generation": 1, "user_id": "bob"}
     yield {"subtasks": replace(counted, plan=None, plan_records=3), "spawn_at": now - MINUTE, "cascade_at": now + HOUR}
     yield {**dict.fromkeys((driver.field for driver in OF_PARENTS), _READ), "parent": ParentLink("parent", 0, 1)}
-    yield {"report_at": now + HOUR, "parent": ParentLink("parent", 2, 1, 3, 4), "generation": 1}
+    yield {"parent": ParentLink("parent", 2, 1, 3, 4), "generation": 1}
     heard, kept, other = (
         Signal(f"key-{n}", name, now - HOUR, payload, is_heard)
         for n, name, payload, is_heard in (

@@ -16,7 +16,6 @@ from taskframework.model.marks import (
     Mark,
     MarkDispatched,
     MarkPublished,
-    MarkReported,
     MarkSpawned,
     RenewLease,
 )
@@ -38,7 +37,7 @@ EXPIRED = -MINUTE
 SKEW = timedelta(milliseconds=50)
 
 #: Marks that nobody waits to read the outcome of, so that `mark` makes them; the others are made by `apply`.
-MARKS = (ForgetDispatch, MakeDue, MarkDispatched, MarkPublished, MarkReported, MarkSpawned, RenewLease)
+MARKS = (ForgetDispatch, MakeDue, MarkDispatched, MarkPublished, MarkSpawned, RenewLease)
 Request = Transition | Mark
 
 

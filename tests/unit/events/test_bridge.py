@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import cast
 
@@ -11,7 +11,9 @@ from taskframework.events.bridge import ExternalEventBridge
 from taskframework.events.external import ExternalEvent
 from taskframework.events.publisher import TaskEventPublisher
 from taskframework.model.marks import Mark, MarkPublished
-from taskframework.model.transitions import Claim
+from taskframework.model.status import TaskStatus
+from taskframework.model.task import ParentLink, Task
+from taskframework.model.transitions import Claim, with_event
 from taskframework.stores.base import TaskStore
 from taskframework.testing.eventually import eventually
 from taskframework.testing.factories import new_task
@@ -30,6 +32,19 @@ class Marks:
         self.written.extend(marks)
 
 
+class Reports:
+    """A reporter that has reported when the test says so."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Callable[[], None]] = []
+
+    def take(self, task: Task, then: Callable[[], None]) -> None:
+        self.waiting.append(then)
+
+    async def finished(self) -> None:
+        """Nothing of it runs by itself."""
+
+
 class Publisher:
     def __init__(self) -> None:
         self.events: list[ExternalEvent] = []
@@ -40,7 +55,7 @@ class Publisher:
 
 async def test_a_mark_that_could_not_be_written_is_written_when_the_relay_comes_back() -> None:
     store, publisher, task = Marks(), Publisher(), new_task()
-    bridge = ExternalEventBridge(cast(TaskStore, store), cast(TaskEventPublisher, publisher), "here")
+    bridge = ExternalEventBridge(cast(TaskStore, store), cast(TaskEventPublisher, publisher), "here", Reports())
     bridge.take(task)
     await bridge.drain()
     assert [event.id for event in publisher.events] == [f"{task.task_id}-1"]
@@ -53,7 +68,7 @@ async def test_a_mark_that_could_not_be_written_is_written_when_the_relay_comes_
 
 async def test_what_is_marked_already_is_neither_published_nor_marked() -> None:
     store, publisher, task = Marks(), Publisher(), new_task()
-    bridge = ExternalEventBridge(cast(TaskStore, store), cast(TaskEventPublisher, publisher), "here")
+    bridge = ExternalEventBridge(cast(TaskStore, store), cast(TaskEventPublisher, publisher), "here", Reports())
     store.is_away = False
     bridge.take(task.evolve(published_sequence=1, publish_at=None))
     await bridge.drain()
@@ -63,7 +78,7 @@ async def test_what_is_marked_already_is_neither_published_nor_marked() -> None:
 async def test_an_older_state_that_comes_late_does_not_take_a_mark_back() -> None:
     store, publisher, task = Marks(), Publisher(), new_task()
     store.is_away = False
-    bridge = ExternalEventBridge(cast(TaskStore, store), cast(TaskEventPublisher, publisher), "here")
+    bridge = ExternalEventBridge(cast(TaskStore, store), cast(TaskEventPublisher, publisher), "here", Reports())
     newer = Claim(task.task_id, 1, "claim", "worker-1", timedelta(minutes=1)).apply(task, task.updated_at)
     assert newer is not None
     bridge.take(newer)
@@ -72,3 +87,38 @@ async def test_an_older_state_that_comes_late_does_not_take_a_mark_back() -> Non
     await bridge.drain()
     assert store.written == [MarkPublished(task.task_id, 2)]
     assert len(publisher.events) == 2
+
+
+async def test_the_end_of_a_sub_task_is_marked_when_its_parent_knows_of_it() -> None:
+    store, publisher, reports = Marks(), Publisher(), Reports()
+    store.is_away = False
+    bridge = ExternalEventBridge(cast(TaskStore, store), cast(TaskEventPublisher, publisher), "here", reports)
+    task = new_task(parent=ParentLink("parent", 0, 0))
+    bridge.take(task)
+    await bridge.drain()
+    assert store.written == [MarkPublished(task.task_id, 1)], "what is no end is reported to nobody"
+    over = _over(task)
+    bridge.take(over)
+    await bridge.drain()
+    assert len(publisher.events) == 2
+    assert len(store.written) == 1
+    for then in reports.waiting:
+        then()
+    await bridge.drain()
+    assert store.written[1:] == [MarkPublished(task.task_id, 2)]
+
+
+async def test_an_older_state_of_a_sub_task_does_not_mark_an_end_that_is_not_reported() -> None:
+    store, publisher = Marks(), Publisher()
+    store.is_away = False
+    bridge = ExternalEventBridge(cast(TaskStore, store), cast(TaskEventPublisher, publisher), "here", Reports())
+    task = new_task(parent=ParentLink("parent", 0, 0))
+    bridge.take(_over(task))
+    await eventually(lambda: len(publisher.events) == 2)
+    bridge.take(task)
+    await bridge.drain()
+    assert store.written == []
+
+
+def _over(task: Task) -> Task:
+    return with_event(task.evolve(status=TaskStatus.COMPLETED), "completed", task.updated_at)

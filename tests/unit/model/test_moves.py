@@ -19,7 +19,6 @@ from taskframework.model.marks import (
     MakeDue,
     MarkDispatched,
     MarkPublished,
-    MarkReported,
     MarkSpawned,
     MoveDriver,
     PostponeRelay,
@@ -92,7 +91,6 @@ TRANSITIONS: dict[str, Any] = {
     "move a driver": MoveDriver(TASK_ID, CASCADE, NOW, MINUTE),
     "end a driver": MoveDriver(TASK_ID, CASCADE, NOW, None),
     "spawned": MarkSpawned(TASK_ID, 0, 1),
-    "reported": MarkReported(TASK_ID, 1),
 }
 
 #: They move a driver and tell nobody.
@@ -122,7 +120,7 @@ def situations(status: TaskStatus) -> Iterator[Task]:
 def families(status: TaskStatus) -> Iterator[dict[str, Any]]:
     """What a parent, a task with signals and a sub-task have."""
     yield {"subtasks": Subtasks(3, []), "cascade_at": NOW}
-    yield {"parent": ParentLink("parent", 0, 1), "report_at": NOW if status in FINAL else None}
+    yield {"parent": ParentLink("parent", 0, 1)}
     kept = Signal("key-1", "approved", NOW - MINUTE, {"by": "alice"})
     yield {"signals": (kept,), "waits_for": SignalWait("approved", NOW) if status is TaskStatus.WAITING else None}
 
@@ -208,7 +206,6 @@ def test_every_transition_raises_the_revision_and_no_mark_does() -> None:
 def test_the_end_of_a_subtask_is_to_be_reported_and_what_a_parent_leaves_is_to_be_cancelled() -> None:
     for name, before, after in outcomes():
         if after.status in FINAL and before.status not in FINAL:
-            assert (after.report_at is not None) is (after.parent is not None), name
             is_left = after.subtasks is not None and after.subtasks.is_open
             assert (after.cascade_at is not None) is (is_left or before.cascade_at is not None), name
 

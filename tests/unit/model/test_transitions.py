@@ -24,7 +24,6 @@ from taskframework.model.task import (
     SCHEMA_VERSION,
     HistoryEntry,
     Lease,
-    ParentLink,
     StepOutcome,
     Task,
     submitted,
@@ -192,13 +191,6 @@ def test_the_last_errors_are_kept() -> None:
     older = tuple(an_error(str(n)) for n in range(ERRORS_KEPT))
     task = applied(FAIL, running(errors=older))
     assert [error.message for error in task.errors] == ["1", "2", "3", "4", "it broke"]
-
-
-def test_a_sub_task_reports_only_when_it_is_final() -> None:
-    parent = ParentLink("parent", 0, 0)
-    assert applied(Complete(FENCE, "worker-1", 1), running(parent=parent)).report_at
-    assert not applied(Complete(FENCE, "worker-1", 1), running()).report_at
-    assert not applied(FAIL, running(parent=parent)).report_at
 
 
 def test_a_release_gives_the_attempt_back() -> None:

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from taskframework.model.drivers import CASCADE, CHECK, SPAWN
-from taskframework.model.interventions import Cancel, Replay
-from taskframework.model.marks import MarkReported, MarkSpawned, MoveDriver
+from taskframework.model.interventions import Cancel
+from taskframework.model.marks import MarkSpawned, MoveDriver
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import FINAL, LIVE, TaskStatus
 from taskframework.model.subtasks import Counts
-from taskframework.model.task import FAMILY_VERSION, ParentLink, Signal, SignalWait, Subtasks, Task
+from taskframework.model.task import FAMILY_VERSION, Signal, SignalWait, Subtasks, Task
 from taskframework.model.transitions import BY_DEADLINE
 from taskframework.model.waiting import (
     LOOK_AGAIN,
@@ -198,20 +198,6 @@ def test_only_the_plan_of_the_round_that_was_stored_is_dropped() -> None:
     for other in (MarkSpawned(TASK_ID, 1, 1), MarkSpawned(TASK_ID, 0, 2)):
         assert other.apply(before, NOW) is None
     assert MarkSpawned(TASK_ID, 0, 1).apply(running(), NOW) is None
-
-
-@pytest.mark.parametrize(
-    "again", [Replay(TASK_ID, EVERYONE, "operator", MINUTE), Reopen(TASK_ID, EVERYONE, "operator")]
-)
-def test_a_later_end_is_still_to_be_reported(again: Any) -> None:
-    link = ParentLink("parent", 0, 1)
-    ended = made(Cancel(TASK_ID, EVERYONE, "alice", None), waiting(parent=link, subtasks=PLANNED))
-    ended_again = made(Cancel(TASK_ID, EVERYONE, "alice", None), made(again, ended))
-    early = MarkReported(TASK_ID, ended.sequence)
-    assert early.apply(ended_again, NOW) is None
-    reported = made(early, ended)
-    assert reported.report_at is None
-    assert early.apply(reported, NOW) is None
 
 
 @pytest.mark.parametrize("driver", [SPAWN, CHECK, CASCADE])

@@ -1,8 +1,7 @@
--- Parents and sub-tasks: when each is due to be stored, looked at, reported and cancelled, and where a sub-task belongs.
+-- Parents and sub-tasks: when each is due to be stored, looked at and cancelled, and where a sub-task belongs.
 -- Null in every other task, so that the partial indexes hold none of those.
 ALTER TABLE tasks ADD COLUMN spawn_at INTEGER;
 ALTER TABLE tasks ADD COLUMN check_at INTEGER;
-ALTER TABLE tasks ADD COLUMN report_at INTEGER;
 ALTER TABLE tasks ADD COLUMN cascade_at INTEGER;
 ALTER TABLE tasks ADD COLUMN parent_generation INTEGER;
 ALTER TABLE tasks ADD COLUMN parent_round INTEGER;
@@ -10,7 +9,6 @@ ALTER TABLE tasks ADD COLUMN parent_slot INTEGER;
 
 CREATE INDEX tasks_to_spawn ON tasks (spawn_at) WHERE spawn_at IS NOT NULL;
 CREATE INDEX tasks_to_check ON tasks (check_at) WHERE check_at IS NOT NULL;
-CREATE INDEX tasks_to_report ON tasks (report_at) WHERE report_at IS NOT NULL;
 CREATE INDEX tasks_to_cascade ON tasks (cascade_at) WHERE cascade_at IS NOT NULL;
 
 -- A round in slot order. A count reads it alone.
