@@ -45,6 +45,9 @@ def _mutants(model: str, flags: list[str], *, liveness: str | None = None) -> li
 RUNS = [
     *_mutants("fanin", ["-DINCREMENT", "-DUNGUARDED", "-DCOUNTSPLANNED"]),
     *_mutants("fanin", ["-DEVENTONLY", "-DCLEARFIRST"], liveness="finished"),
+    *_mutants("parent_reports", ["-DNOGUARD", "-DNOSERIAL"]),
+    *_mutants("parent_reports", ["-DCRASHES=0 -DNONUMBER", "-DCRASHES=0 -DREPLAYS=0 -DCLEARALL"], liveness="ended"),
+    *_mutants("parent_reports", ["-DREPLAYS=0 -DCLEARFIRST", "-DREPLAYS=0 -DEVENTONLY"], liveness="ended"),
     *_mutants("outbox", ["-DNEWESTONLY", "-DPIPELINE", "-DMARKFIRST", "-DMARKBACK", "-DMARKDONE"]),
     *_mutants("outbox", ["-DMARKFIRST", "-DEVENTAFTER"], liveness="delivered"),
     *_mutants("task", ["-DNOFENCE", "-DNOEPOCH", "-DNODUE", "-DREAPERFORGETS"]),
@@ -52,6 +55,11 @@ RUNS = [
     *_mutants("task", ["-DNAIVE", "-DNOSWEEP", "-DNOREAP", "-DLOSSES=0 -DBYREDELIVERY"], liveness="live"),
     Run("fanin"),
     Run("fanin", liveness="finished"),
+    Run("parent_reports", "-DCRASHES=0"),
+    Run("parent_reports", "-DREPLAYS=0"),
+    Run("parent_reports", "-DCRASHES=0", "ended"),
+    Run("parent_reports", "-DREPLAYS=0", "ended"),
+    Run("parent_reports", "-DREPLAYS=0", "reported"),
     Run("outbox"),
     Run("outbox", liveness="delivered"),
     Run("task", liveness="stable"),
@@ -62,6 +70,8 @@ RUNS = [
     Run("task", liveness="live"),
     Run("task", "-DCANCEL -DRELEASE", "live"),
     Run("task", "-DREPLAY -DFAULTS=0", "live"),
+    Run("parent_reports", marks=_LONG),
+    Run("parent_reports", liveness="ended", marks=_LONG),
     Run("task", "-DREPLAY", marks=_LONG),
     Run("task", "-DCANCEL -DRELEASE -DFAULTS=2", marks=_LONG),
     Run("task", "-DFAULTS=2", "live", marks=_LONG),
@@ -90,7 +100,7 @@ def test_the_protocol_holds_and_no_mutant_does(run: Run, tmp_path: Path) -> None
 
 
 def test_every_variant_of_a_model_is_run() -> None:
-    for model in ("task", "outbox", "fanin"):
+    for model in ("task", "outbox", "fanin", "parent_reports"):
         variants = set(re.findall(r"#ifn?def (\w+)", (_MODELS / f"{model}.pml").read_text()))
         assert variants == {flag for run in RUNS if run.model == model for flag in re.findall(r"-D(\w+)", run.flags)}
 
