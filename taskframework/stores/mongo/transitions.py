@@ -225,7 +225,7 @@ _NONE_AFTER_REPLAY = (
 
 @write_alone.register
 def _replay(replay: Replay) -> Write:
-    guard = {"_id": replay.task_id, "status": in_status(*REPLAYABLE), "batch": None, "cascade_at": None}
+    guard: Document = {"_id": replay.task_id, "status": in_status(*REPLAYABLE), "batch": None, "cascade_at": None}
     guard |= within(replay.scope)
     if replay.revision is not None:
         guard["revision"] = replay.revision
