@@ -12,9 +12,6 @@ if TYPE_CHECKING:  # for type checkers and editors; `_PUBLIC` is the same for Py
     from taskframework.client.blocking import SyncTaskClient as SyncTaskClient
     from taskframework.errors import ApiError as ApiError
     from taskframework.errors import ApiUnavailableError as ApiUnavailableError
-    from taskframework.errors import BatchClosedError as BatchClosedError
-    from taskframework.errors import BatchConflictError as BatchConflictError
-    from taskframework.errors import BatchItemError as BatchItemError
     from taskframework.errors import BrokerUnavailableError as BrokerUnavailableError
     from taskframework.errors import ConfigurationError as ConfigurationError
     from taskframework.errors import IdempotencyConflictError as IdempotencyConflictError
@@ -49,6 +46,9 @@ if TYPE_CHECKING:  # for type checkers and editors; `_PUBLIC` is the same for Py
     from taskframework.settings import load_settings as load_settings
     from taskframework.submission.options import BatchOptions as BatchOptions
     from taskframework.submission.options import SubmissionOptions as SubmissionOptions
+    from taskframework.submission.refusals import BatchClosedError as BatchClosedError
+    from taskframework.submission.refusals import BatchConflictError as BatchConflictError
+    from taskframework.submission.refusals import BatchItemError as BatchItemError
     from taskframework.submission.service import SubmitRequest as SubmitRequest
     from taskframework.tasks.context import TaskContext as TaskContext
     from taskframework.tasks.executable import BackgroundTaskExecutable as BackgroundTaskExecutable
@@ -63,7 +63,7 @@ _PUBLIC = {
     "client.asynchronous": "TaskClient",
     "client.blocking": "SyncTaskClient",
     "errors": (
-        "ApiError ApiUnavailableError BatchClosedError BatchConflictError BatchItemError BrokerUnavailableError "
+        "ApiError ApiUnavailableError BrokerUnavailableError "
         "ConfigurationError IdempotencyConflictError InvalidParametersError InvalidRequestError NonRetryableError "
         "NotRunningError RegistrationError ResultTimeoutError RetryableError "
         "StoreUnavailableError SubmissionError TaskFailedError TaskNotFoundError TaskframeworkError "
@@ -80,6 +80,7 @@ _PUBLIC = {
     "settings": "Settings load_settings",
     "operations.batch_handle": "BatchHandle",
     "submission.options": "BatchOptions SubmissionOptions",
+    "submission.refusals": "BatchClosedError BatchConflictError BatchItemError",
     "submission.service": "SubmitRequest",
     "tasks.context": "TaskContext",
     "tasks.executable": "BackgroundTaskExecutable",

@@ -17,8 +17,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from taskframework.errors import (
-    BatchConflictError,
-    BatchItemError,
     IdempotencyConflictError,
     InvalidParametersError,
     InvalidRequestError,
@@ -37,6 +35,7 @@ from taskframework.errors import (
 )
 from taskframework.model.query import CursorInvalidError
 from taskframework.model.values import MOST_PROBLEMS, problem, problems_of
+from taskframework.submission.refusals import BatchConflictError, BatchItemError
 
 logger = logging.getLogger(__name__)
 

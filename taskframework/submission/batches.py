@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any, Unpack
 
 from taskframework.bus import EventBus
-from taskframework.errors import BatchItemError, InvalidRequestError, StoreError, SubmissionError
+from taskframework.errors import InvalidRequestError, StoreError, SubmissionError
 from taskframework.model.batches import BY_UPLOAD, parts_of, subtask_group
 from taskframework.model.events import BatchSubmittedEvent
 from taskframework.model.interventions import Cancel
@@ -32,6 +32,7 @@ from taskframework.submission.options import (
     accepted_of_batch,
     accepted_times,
 )
+from taskframework.submission.refusals import BatchItemError
 from taskframework.submission.service import ANONYMOUS
 from taskframework.submission.types import Submittable, TaskTypes
 from taskframework.submission.uploads import Item, Upload, check_policy, contents_of

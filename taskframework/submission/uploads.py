@@ -12,13 +12,7 @@ from datetime import timedelta
 
 from taskframework import failpoint
 from taskframework.bus import EventBus
-from taskframework.errors import (
-    BatchClosedError,
-    BatchConflictError,
-    BatchTooLargeError,
-    InvalidRequestError,
-    TaskNotFoundError,
-)
+from taskframework.errors import InvalidRequestError, TaskNotFoundError
 from taskframework.model.batches import Announce, Seal, is_open, is_sealed, parts_of, subtask_group
 from taskframework.model.events import TaskSubmittedEvent
 from taskframework.model.query import RoundOfSubtasks
@@ -28,6 +22,7 @@ from taskframework.model.task import Task
 from taskframework.model.values import MAX_PARAMETERS_BYTES, Json, fingerprint
 from taskframework.moves import TaskMoves
 from taskframework.stores.base import TaskStore
+from taskframework.submission.refusals import BatchClosedError, BatchConflictError, BatchTooLargeError
 
 _OTHER = "it is another one than the batch has there"
 

@@ -18,6 +18,8 @@ RELEASED = (
     Index("spawn", {"spawn_at": 1}, {"status": {"$in": ["WAITING"]}, "spawn_at": _IS_DATE}),
     Index("check", {"check_at": 1}, {"status": {"$in": ["WAITING"]}}),
     Index("cascade", {"cascade_at": 1}, {"cascade_at": _IS_DATE}),
+    Index("seal", {"seal_by": 1}, {"status": {"$in": ["WAITING"]}, "seal_by": _IS_DATE}),
+    Index("retry", {"retry_at": 1}, {"status": {"$in": ["WAITING"]}, "retry_at": _IS_DATE}),
 )
 
 

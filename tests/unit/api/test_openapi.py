@@ -48,6 +48,7 @@ def test_every_route_is_documented(document: dict[str, Any]) -> None:
     routers = (
         tasks.router,
         subtasks.router,
+        batches.router,
         task_types.router,
         stream.router,
         dead_letters.router,

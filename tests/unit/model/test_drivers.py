@@ -15,6 +15,8 @@ from taskframework.model.drivers import (
     DRIVERS,
     LEASE,
     OUTBOX,
+    RETRY,
+    SEAL,
     SPAWN,
     Driver,
     missing_drivers,
@@ -54,6 +56,8 @@ def test_a_driver_is_due_when_its_time_has_passed(driver: Driver) -> None:
         (DEADLINE, running(deadline=NOW, cancel=wish_to_stop())),
         (SPAWN, queued(spawn_at=NOW)),
         (CHECK, in_status(TaskStatus.COMPLETED, check_at=NOW)),
+        (SEAL, in_status(TaskStatus.CANCELLED, seal_by=NOW)),
+        (RETRY, in_status(TaskStatus.CANCELLED, retry_at=NOW)),
     ],
 )
 def test_a_time_that_does_not_count_is_not_due(task: tuple[Driver, Task]) -> None:

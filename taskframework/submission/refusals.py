@@ -1,0 +1,54 @@
+"""Why the upload of a batch is refused."""
+
+from __future__ import annotations
+
+from taskframework.errors import SubmissionError
+
+
+class BatchItemError(SubmissionError):
+    """An item of a batch cannot be accepted."""
+
+    def __init__(self, index: int, cause: SubmissionError) -> None:
+        """Say which.
+
+        Args:
+            index: its place in the upload, from 0.
+            cause: what is wrong with it.
+        """
+        super().__init__(f"Item {index}: {cause.message}", hint=cause.hint)
+        self.code = cause.code
+        self.index = index
+        self.cause = cause
+
+
+class BatchConflictError(SubmissionError):
+    """The upload is not the one that the batch was made by."""
+
+    code = "batch_conflict"
+    hint = "Repeat the upload with the same items in the same order, or use a new key."
+
+    def __init__(self, batch_id: str, index: int, reason: str) -> None:
+        super().__init__(f"Item {index} of batch {batch_id}: {reason}.")
+        self.batch_id = batch_id
+        self.index = index
+
+
+class BatchTooLargeError(SubmissionError):
+    """The batch has more items than one may have."""
+
+    code = "batch_too_large"
+    hint = "Submit several batches."
+
+    def __init__(self, most: int) -> None:
+        super().__init__(f"The batch has more than {most:,} items.")
+
+
+class BatchClosedError(SubmissionError):
+    """The batch takes no more items."""
+
+    code = "batch_closed"
+    hint = "Submit a new batch, with a new key."
+
+    def __init__(self, batch_id: str, status: str) -> None:
+        super().__init__(f"Batch {batch_id} is {status} before its upload was complete.")
+        self.batch_id = batch_id
