@@ -168,13 +168,19 @@ def subtask_of(
         traceparent=parent.traceparent,
         parameters=parameters,
         parameters_hash=parameters_hash,
-        parent=ParentLink(parent.task_id, parent.generation, slot, subtasks.round, depth_below(parent)),
+        parent=ParentLink(
+            parent.task_id, parent.generation, slot, subtasks.round, depth_below(parent), is_chunk=_has_chunks(parent)
+        ),
         not_before=not_before,
         deadline=_moment(group.get("deadline")),
         created_at=now,
         updated_at=now,
         **first_state(not_before, now, dispatch_after),
     )
+
+
+def _has_chunks(parent: Task) -> bool:
+    return parent.batch is not None and parent.batch.chunk_size > 1
 
 
 def depth_below(parent: Task) -> int:

@@ -89,6 +89,8 @@ class ParentLink:
     round: int = 1
     #: How many tasks are above this one.
     depth: int = 1
+    #: Of a chunk of a batch: its parameters are a list of items, and so is its result.
+    is_chunk: bool = False
 
 
 @dataclass(frozen=True, slots=True)

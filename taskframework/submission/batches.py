@@ -209,7 +209,13 @@ class BatchSubmissionService:
     def _new_batch(self, request: BatchRequest, kind: Submittable) -> Task:
         """An open batch without items."""
         options = accepted_of_batch(request.options)
-        policy = options.pop("policy", _POLICY)
+        policy, chunk_size = options.pop("policy", _POLICY), options.pop("chunk_size", 1)
+        if chunk_size > kind.max_chunk_size:
+            raise InvalidRequestError(
+                "chunk_size",
+                f"the task type {kind.task_type!r} takes {kind.max_chunk_size} items at most",
+                "Use smaller chunks, or raise max_chunk_size in its TaskOptions.",
+            )
         now, task_id = self._store.now(), new_task_id()
         not_before = accepted_times(options, now)
         defaults = {
@@ -224,15 +230,15 @@ class BatchSubmissionService:
             "user_id": accepted_name(request.user_id, "user_id"),
             "traceparent": current_traceparent(),
             # What makes another batch of the same items: not when they are done, nor how urgently.
-            "parameters_hash": fingerprint("batch", kind.task_type, policy),
+            "parameters_hash": fingerprint("batch", kind.task_type, policy, str(chunk_size)),
             "not_before": not_before,
             "created_at": now,
             "updated_at": now,
             **first_state(not_before, now, self._dispatch_after),
             "next_dispatch_at": None,
             "status": TaskStatus.WAITING,
-            "batch": Batch(),
-            "subtasks": Subtasks(None, None, policy=policy),
+            "batch": Batch(chunk_size),
+            "subtasks": Subtasks(None, None, policy=policy, resumes=kind.finishes_batches),
             "check_at": now + LOOK_AGAIN,
             "seal_by": now + self._upload_timeout,
         }

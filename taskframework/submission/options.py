@@ -16,7 +16,7 @@ from taskframework.errors import InvalidRequestError
 from taskframework.model.status import LANES, Priority
 from taskframework.model.subtasks import POLICY_PATTERN, Policy
 from taskframework.model.values import MAX_NAME, is_name, problem
-from taskframework.tasks.options import MAX_ATTEMPTS
+from taskframework.tasks.options import MAX_ATTEMPTS, MAX_CHUNK_SIZE
 
 #: Printable ASCII: names travel in headers, indexes and logs.
 NAME_PATTERN = "^[ -~]*$"
@@ -83,6 +83,7 @@ def _policy(value: str) -> str:
     return Policy.parse(value).text
 
 
+_ChunkSize = Annotated[int, Field(ge=1, le=MAX_CHUNK_SIZE, strict=True)]
 _Policy = Annotated[str, AfterValidator(_policy), Field(json_schema_extra={"pattern": POLICY_PATTERN})]
 
 
@@ -90,6 +91,7 @@ class BatchOptions(SubmissionOptions, total=False):
     """How a batch is to be done: what each of its tasks gets, and what holds for the whole."""
 
     policy: Annotated[_Policy | None, Field(description="When it has succeeded; allow_failures if it is left out")]
+    chunk_size: Annotated[_ChunkSize | None, Field(description="Items of one task; 1 if it is left out")]
 
 
 OPTIONS = frozenset(SubmissionOptions.__annotations__)

@@ -53,6 +53,7 @@ class TaskContext(Generic[P]):
             highest token it saw can refuse a worker that was presumed dead.
         idempotency_key: the same for every attempt of the task; pass it on to systems that know such keys.
         logger: writes log lines that carry the task's ids.
+        item: which item of a chunk this is, from 0 within the task; None if the task is no chunk of a batch.
     """
 
     task_id: str
@@ -67,6 +68,7 @@ class TaskContext(Generic[P]):
     parent_task_id: str | None
     logger: logging.Logger
     control: AttemptControl
+    item: int | None = None
 
     async def update_progress(self, value: Json) -> None:
         """Store and tell how far the task is.
@@ -111,7 +113,7 @@ class TaskContext(Generic[P]):
             asyncio.CancelledError: if the lease was lost: the attempt is stopped, another worker does the task.
             Exception: whatever `function` raises; then nothing is recorded.
         """
-        return await self.control.steps.once(step, function)
+        return await self.control.steps.once(self._own(step), function)
 
     def once_blocking(self, step: str, function: Callable[[], Awaitable[Any] | Any]) -> Any:
         """`once` for a plain `def execute`, in a thread or a process: returns when the step is recorded.
@@ -120,7 +122,11 @@ class TaskContext(Generic[P]):
             RuntimeError: on an event loop, which must not wait; await `once` there.
             BaseException: as `once`.
         """
-        return self.control.steps.once_blocking(step, function)
+        return self.control.steps.once_blocking(self._own(step), function)
+
+    def _own(self, step: str) -> str:
+        """The name of a step within the task: two items of a chunk may have steps of the same name."""
+        return step if self.item is None else f"{self.item}/{step}"
 
     async def submit_subtask(
         self, task_type: AnyTaskType, parameters: Any = None, *, policy: str | None = None, **options: Any

@@ -36,6 +36,8 @@ class TaskDeclaration:
     priority: str
     #: None: the settings of the process that submits decide.
     max_attempts: int | None = None
+    max_chunk_size: int = 1
+    finishes_batches: bool = False
     #: When a process that executes the type last started; None: none has.
     declared_at: datetime | None = None
 
@@ -48,6 +50,8 @@ class TaskDeclaration:
             result_schema=_schema(registration.task_type, registration.result, "serialization"),
             priority=registration.priority,
             max_attempts=registration.max_attempts,
+            max_chunk_size=registration.max_chunk_size,
+            finishes_batches=registration.finishes_batches,
         )
 
     def accept(self, value: Any) -> tuple[Json, bytes]:

@@ -66,6 +66,24 @@ class BackgroundTaskExecutable(ABC, Generic[P, R]):
         """
         raise NotImplementedError
 
+    def on_batch_finished(self, context: TaskContext[None], summary: SubtaskSummary) -> Any:
+        """Give a batch of this type a result, when its tasks have met the policy.
+
+        Without this method a batch ends then, without a result of its own. It runs as an attempt of the batch, with
+        retries and a timeout like any other, but can neither submit sub-tasks nor wait.
+
+        Args:
+            context: of the batch; its parameters are None.
+            summary: how the tasks ended.
+
+        Returns:
+            Plain JSON, or a pydantic model.
+
+        Raises:
+            Exception: as `execute`.
+        """
+        raise NotImplementedError
+
     def on_signal(self, context: TaskContext[P], signal: Signal) -> Any:
         """Go on when the signal has come that the task waits for, or is late.
 

@@ -12,6 +12,8 @@ from taskframework.model.subtasks import Policy
 
 DEFAULT_TIMEOUT = timedelta(hours=1)
 MAX_ATTEMPTS = 1000
+MAX_CHUNK_SIZE = 1000
+DEFAULT_CHUNK_SIZE = 100
 _COUNT = f"a number from 1 to {MAX_ATTEMPTS}"
 
 
@@ -31,6 +33,8 @@ class TaskOptions:
             code that keeps the processor busy).
         subtasks: when the sub-tasks of a round are enough: `"all_must_succeed"`, `"allow_failures"`,
             `"first_success"` or `at_least(number)`.
+        max_chunk_size: most items of a batch that one task may do, one after the other in one attempt; 1 for a type
+            that does not want several.
     """
 
     max_attempts: int | None = None
@@ -41,6 +45,7 @@ class TaskOptions:
     retry_on: tuple[type[BaseException], ...] = ()
     run_in: Literal["thread", "process"] = "thread"
     subtasks: str = "all_must_succeed"
+    max_chunk_size: int = DEFAULT_CHUNK_SIZE
 
     def __post_init__(self) -> None:
         """Check each option where it is written, not where it is first used.
@@ -57,6 +62,7 @@ class TaskOptions:
         _require(_are_errors(self.retry_on), self, "retry_on", "a tuple of exception types")
         _require(self.run_in in ("thread", "process"), self, "run_in", "thread or process")
         _require(Policy.is_one(self.subtasks), self, "subtasks", Policy.ACCEPTED)
+        _require(_is_count(self.max_chunk_size), self, "max_chunk_size", _COUNT)
 
 
 def _is_count(value: object) -> bool:

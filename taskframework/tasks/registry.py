@@ -15,11 +15,10 @@ from pydantic.errors import PydanticSchemaGenerationError, PydanticUndefinedAnno
 
 from taskframework.errors import InvalidParametersError, RegistrationError, UnknownTaskTypeError
 from taskframework.model.status import LANES
-from taskframework.model.task import Stage
 from taskframework.model.values import Json, problem, problems_of
 from taskframework.tasks.executable import AnyExecutable, BackgroundTaskExecutable
 from taskframework.tasks.options import TaskOptions
-from taskframework.tasks.stages import described, stages_of
+from taskframework.tasks.stages import Part, described, stages_of
 from taskframework.tasks.values import storable_parameters
 
 logger = logging.getLogger(__name__)
@@ -35,7 +34,7 @@ class Registration:
     parameters: TypeAdapter[Any]
     result: TypeAdapter[Any]
     #: The stages that it has a method for, and of each whether that is a coroutine function.
-    stages: Mapping[Stage, bool]
+    stages: Mapping[Part, bool]
 
     @property
     def task_type(self) -> str:
@@ -48,6 +47,15 @@ class Registration:
     @property
     def max_attempts(self) -> int | None:
         return self.executable.options.max_attempts
+
+    @property
+    def max_chunk_size(self) -> int:
+        return self.executable.options.max_chunk_size
+
+    @property
+    def finishes_batches(self) -> bool:
+        """Whether a batch of this type goes on in `on_batch_finished`."""
+        return "batch" in self.stages
 
     def accept(self, value: Any) -> tuple[Json, bytes]:
         """Parameters of a submission as they are stored, and as canonical JSON, if they fit the model.

@@ -5,20 +5,29 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from taskframework.errors import RegistrationError
 from taskframework.model.task import Signal, Stage, Subtasks, Task
+from taskframework.tasks.chunks import called_for_each
 from taskframework.tasks.context import TaskContext
 from taskframework.tasks.executable import BackgroundTaskExecutable
 from taskframework.tasks.subtasks import SubtaskSummary
 
-METHODS: Mapping[Stage, str] = {"execute": "execute", "resume": "on_subtasks_finished", "signal": "on_signal"}
+#: What an attempt does: the stage of its task, or the end of a batch, in which the task's own stage is "resume".
+Part = Stage | Literal["batch"]
+METHODS: Mapping[Part, str] = {
+    "execute": "execute",
+    "resume": "on_subtasks_finished",
+    "signal": "on_signal",
+    "batch": "on_batch_finished",
+}
 #: What each is given beside itself.
 _ARGUMENTS = {
     "execute": ("context",),
     "on_subtasks_finished": ("context", "summary"),
     "on_signal": ("context", "signal"),
+    "on_batch_finished": ("context", "summary"),
 }
 
 
@@ -26,9 +35,11 @@ _ARGUMENTS = {
 class Call:
     """What one attempt calls. It can be sent to another process."""
 
-    stage: Stage
+    stage: Part
     #: What the method is told beside the context.
     about: Subtasks | Signal | None = None
+    #: Whether it is called for each item of a chunk.
+    is_chunk: bool = False
 
     @property
     def method(self) -> str:
@@ -39,14 +50,16 @@ class Call:
         """The call for a claimed task."""
         match task.stage:
             case "resume" if task.subtasks is not None:
-                return cls("resume", replace(task.subtasks, plan=None))
+                return cls("resume" if task.batch is None else "batch", replace(task.subtasks, plan=None))
             case "signal" if task.woken_by is not None:
                 return cls("signal", task.woken_by)
-        return EXECUTE
+        return CHUNK if task.parent is not None and task.parent.is_chunk else EXECUTE
 
     def make(self, executable: BackgroundTaskExecutable[Any, Any], context: TaskContext[Any]) -> Any:
         """Call it; a coroutine function gives a coroutine, as always."""
         method = getattr(executable, self.method)
+        if self.is_chunk:
+            return called_for_each(method, context)
         if self.about is None:
             return method(context)
         about = self.about
@@ -54,15 +67,16 @@ class Call:
 
 
 EXECUTE = Call("execute")
+CHUNK = Call("execute", is_chunk=True)
 
 
-def stages_of(instance: BackgroundTaskExecutable[Any, Any]) -> dict[Stage, bool]:
+def stages_of(instance: BackgroundTaskExecutable[Any, Any]) -> dict[Part, bool]:
     """The stages that an executable has a method for, and of each whether it is a coroutine function.
 
     Raises:
         RegistrationError: if one of the methods cannot be called as it will be, or not where the options say.
     """
-    stages: dict[Stage, bool] = {}
+    stages: dict[Part, bool] = {}
     for stage, name in METHODS.items():
         method = getattr(instance, name)
         if getattr(method, "__func__", None) is getattr(BackgroundTaskExecutable, name):

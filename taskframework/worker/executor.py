@@ -134,7 +134,7 @@ class TaskExecutorService:
         registration: Registration, attempt: RunningAttempt, run: asyncio.Task[Any], subtasks: Subtasks | None
     ) -> Outcome:
         try:
-            return outcome_of(registration, run.result(), subtasks)
+            return outcome_of(registration, Call.of(attempt.task), run.result(), subtasks)
         except asyncio.CancelledError:
             return _stopped(attempt)
         except BadResultError as error:
@@ -204,7 +204,7 @@ def _context(registration: Registration, attempt: RunningAttempt, control: Attem
         task_id=task.task_id,
         task_type=task.task_type,
         user_id=task.user_id,
-        parameters=registration.validate_parameters(task.parameters),
+        parameters=_parameters(registration, task),
         attempt=task.attempts,
         max_attempts=task.max_attempts,
         fencing_token=task.fencing_token,
@@ -214,6 +214,14 @@ def _context(registration: Registration, attempt: RunningAttempt, control: Attem
         logger=_logger_of(task.task_type),
         control=control,
     )
+
+
+def _parameters(registration: Registration, task: Task) -> Any:
+    if task.batch is not None:
+        return None
+    if task.parent is not None and task.parent.is_chunk:
+        return [registration.validate_parameters(item) for item in task.parameters]
+    return registration.validate_parameters(task.parameters)
 
 
 def _stopped(attempt: RunningAttempt) -> Outcome:

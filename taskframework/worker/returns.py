@@ -6,24 +6,26 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from taskframework.errors import InvalidRequestError, NonRetryableError, TaskframeworkError
+from taskframework.errors import InvalidRequestError, NonRetryableError, TaskframeworkError, ValueNotStorableError
 from taskframework.model.outcome import Succeeded, Waits
 from taskframework.model.task import Subtasks
 from taskframework.model.values import MAX_RESULT_BYTES, Json, check_storable, in_one_line
 from taskframework.tasks.registry import Registration
+from taskframework.tasks.stages import Call
 from taskframework.tasks.subtasks import WaitForSignal
-from taskframework.tasks.values import refuse_non_finite
+from taskframework.tasks.values import refuse_non_finite, storable
 
 
 class BadResultError(NonRetryableError):
     """The result cannot be stored."""
 
 
-def outcome_of(registration: Registration, returned: Any, subtasks: Subtasks | None) -> Succeeded | Waits:
+def outcome_of(registration: Registration, call: Call, returned: Any, subtasks: Subtasks | None) -> Succeeded | Waits:
     """How an attempt ended whose code returned.
 
     Args:
         registration: of its task type.
+        call: what was called.
         returned: the result, or what `context.wait_for` gave.
         subtasks: the round that it planned, if any.
 
@@ -31,6 +33,8 @@ def outcome_of(registration: Registration, returned: Any, subtasks: Subtasks | N
         BadResultError: if the result is not of the declared type.
         InvalidRequestError: if the task would wait for a signal that it cannot hear.
     """
+    if call.is_chunk or call.stage == "batch":
+        return Succeeded(_result_of_many(registration, call, returned, subtasks))
     wait = returned if isinstance(returned, WaitForSignal) else None
     if wait is not None and "signal" not in registration.stages:
         raise InvalidRequestError(
@@ -44,6 +48,22 @@ def outcome_of(registration: Registration, returned: Any, subtasks: Subtasks | N
     if subtasks is not None and not subtasks.resumes:
         result = _storable_result(registration, None if wait else returned)
     return Waits(subtasks, wait.signal if wait else None, wait.timeout if wait else None, result)
+
+
+def _result_of_many(registration: Registration, call: Call, returned: Any, subtasks: Subtasks | None) -> Json:
+    """The result of a chunk, which is a list of results, or of a batch, which is of no declared type."""
+    results = returned if call.is_chunk else [returned]
+    if subtasks is not None or any(isinstance(result, WaitForSignal) for result in results):
+        raise InvalidRequestError(
+            "sub-tasks" if subtasks else "signal",
+            f"{call.method} of {'a chunk' if call.is_chunk else 'a batch'} can neither submit sub-tasks nor wait",
+            "Submit the batch without chunks." if call.is_chunk else "Submit another task that does.",
+        )
+    try:
+        plain = [_storable_result(registration, result) for result in returned] if call.is_chunk else returned
+        return storable(plain, "result", MAX_RESULT_BYTES)
+    except ValueNotStorableError as error:
+        raise BadResultError(f"The result cannot be stored: {error}"[:2000]) from None
 
 
 def _storable_result(registration: Registration, value: Any) -> Json:

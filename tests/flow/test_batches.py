@@ -7,12 +7,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from taskframework import BatchConflictError, BatchItemError
+from taskframework import BatchConflictError, BatchItemError, InvalidRequestError
 from taskframework.model.batch_status import BatchStatus
 from taskframework.model.query import TaskFilter
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from tests.flow.conftest import Run
+from tests.support.batch_tasks import ALL as EXTRA
+from tests.support.batch_tasks import Charges
 from tests.support.eventually import eventually
 from tests.support.kitchen_sink import Waits
 
@@ -132,3 +134,55 @@ async def test_a_batch_that_has_no_item_left_ends_with_its_seal(run: Run) -> Non
         await eventually(are_counted, timeout=60)
         done.set()
         assert (await (await upload).finished(timeout=30)).status is TaskStatus.COMPLETED
+
+
+async def test_a_chunk_does_its_items_one_after_the_other(run: Run) -> None:
+    async with run(extra=EXTRA) as framework:
+        for task_type in ("squares", "squares-in-process"):
+            handle = await framework.submit_batch(task_type, list(range(10)), chunk_size=4)
+            results = [result async for result in handle.results()]
+            assert [(one.index, one.result) for one in results] == [(n, n * n) for n in range(10)]
+            assert len({one.task_id for one in results}) == 3
+            status = await handle.finished(timeout=30)
+            assert (status.total, status.counts) == (10, {TaskStatus.COMPLETED: 10})
+
+
+async def test_an_item_that_fails_fails_its_chunk_and_no_step_of_another_is_repeated(run: Run) -> None:
+    Charges.charged.clear()
+    async with run(extra=EXTRA) as framework:
+        items = ["a", "flaky", "c", "d", "broken"]
+        handle = await framework.submit_batch("charges", items, chunk_size=3)
+        results = [result async for result in handle.results()]
+        assert [(one.status, one.result) for one in results[:3]] == [
+            (TaskStatus.COMPLETED, f"charged {item}") for item in items[:3]
+        ]
+        assert [(one.status, one.result) for one in results[3:]] == [(TaskStatus.FAILED, None)] * 2
+        assert all(one.error is not None and one.error["message"] == "a bug" for one in results[3:])
+        assert sorted(charged for charged, _ in Charges.charged) == sorted(items)
+        assert len({key for _, key in Charges.charged}) == 5, "each item has a key of its own"
+        status = await handle.finished(timeout=30)
+        assert (status.ended.succeeded, status.ended.failed) == (3, 2)
+
+
+async def test_a_chunk_is_no_larger_than_its_type_wants_it(run: Run) -> None:
+    async with run(extra=EXTRA) as framework:
+        with pytest.raises(InvalidRequestError, match="takes 5 items at most"):
+            await framework.submit_batch("charges", ["a"] * 6, chunk_size=6)
+
+
+async def test_an_item_of_a_chunk_cannot_wait(run: Run) -> None:
+    async with run(extra=EXTRA) as framework:
+        handle = await framework.submit_batch("waiting", [None] * 2, chunk_size=2)
+        [first, _] = [result async for result in handle.results()]
+        assert first.error is not None
+        assert "can neither submit sub-tasks nor wait" in first.error["message"]
+
+
+async def test_a_batch_has_the_result_that_its_type_gives_it(run: Run) -> None:
+    async with run(extra=EXTRA) as framework:
+        handle = await framework.submit_batch("summed", [1, 2, -3, 4])
+        status = await handle.finished(timeout=30)
+        assert (status.status, status.batch.result) == (TaskStatus.COMPLETED, {"sum": 7, "failed": 1})
+        other = await framework.submit_batch("summed", [-1], policy="all_must_succeed")
+        status = await other.finished(timeout=30)
+        assert (status.status, status.batch.result) == (TaskStatus.FAILED, None)
