@@ -10,7 +10,7 @@ import pytest
 from fastapi.routing import APIRoute
 
 from taskframework import Settings, TaskFramework
-from taskframework.api import dead_letters, docs, health, stream, subtasks, task_types, tasks
+from taskframework.api import batches, dead_letters, docs, health, stream, subtasks, task_types, tasks
 from taskframework.api.app import create_app
 from taskframework.api.problems import CODES
 from taskframework.api.views import DeadLetterView, HistoryEntryView, TaskErrorView, TaskView
