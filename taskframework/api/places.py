@@ -68,6 +68,10 @@ class KnownTask:
         first = newest.number + 1 if newest is not None and newest.generation == generation else 1
         self.rounds.extend(KnownRound(self, generation, between) for between in range(first, number + 1))
 
+    def pass_over(self, generation: int, number: int) -> None:
+        """The reader was told of this round and all before it to the end, however many sub-tasks that are."""
+        self.rounds.append(KnownRound(self, generation, number, told=MAX_SUBTASKS))
+
     def forget_rounds(self) -> None:
         """Nothing more is to be told of these, and what is newer says so."""
         self.rounds[:-1] = [known for known in self.rounds[:-1] if known.open or not known.is_over]

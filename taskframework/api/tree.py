@@ -13,12 +13,13 @@ from typing import Any, ClassVar
 from taskframework.api import following
 from taskframework.api.feed import Feed, Heard, Watcher, event_frame, frame
 from taskframework.api.following import FINAL_TYPES, HEARTBEAT, RESYNC, missed_events
+from taskframework.api.open_tasks import OpenTasks
 from taskframework.api.places import KnownRound, KnownTask, place_text
 from taskframework.errors import StoreError
 from taskframework.events.external import PREFIX, ExternalEvent
 from taskframework.model.scope import Scope
 from taskframework.model.status import TaskStatus
-from taskframework.model.task import Task
+from taskframework.model.task import HistoryEntry, Task
 from taskframework.model.view import public_view
 from taskframework.stores.base import TaskStore
 
@@ -26,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 #: Sub-tasks that are read together.
 _PAGE = 100
+#: Sub-tasks that are told of again once there is room.
+_MOST_RETURNED = 10_000
 #: Seconds until a store that was away is asked again.
 _PAUSE = 1.0
 #: What leads a task out of its end.
@@ -72,16 +75,15 @@ class TreeFollower:
         self._scope = scope
         self._source = source
         self._view = view
-        #: The tasks that are open, by id.
-        self._known = {known.task_id: known for known in self._top.all()}
-        #: Tasks to look at in the store, in that order; with the event that was heard of one that is not open.
-        self._due: dict[str, int] = dict.fromkeys(self._known, 0)
-        #: Rounds with a sub-task, in this slot, for which there was no room.
-        self._held: dict[KnownRound, int] = {}
+        self._open = OpenTasks(self._top, self.most_open)
+        #: Open tasks to look at in the store, in that order.
+        self._due = dict.fromkeys(known.task_id for known in self._open)
+        #: Sub-tasks that had ended and go on again, with the event of that.
+        self._returned: dict[str, int] = {}
         self._frames: list[bytes] = []
         self._is_ended = False
         self._is_store_away = False
-        for known in self._known.values():
+        for known in self._open:
             if known.rounds:
                 feed.watch_subtasks(watcher, known.task_id)
 
@@ -113,8 +115,9 @@ class TreeFollower:
                 break
             for one in heard:
                 self._hear(one)
-            is_silent = not heard and not self._due
-            await self._look(is_silent)
+            is_silent = not heard and not self._has_work
+            if not self._is_ended:
+                await self._look(is_silent)
             if told := self._taken() or (HEARTBEAT if is_silent or self._is_store_away else b""):
                 yield told
         if self._watcher.is_behind and not self._is_ended:
@@ -125,22 +128,26 @@ class TreeFollower:
         return b"".join(frames)
 
     def _patience(self) -> float:
-        if not self._due:
+        if not self._has_work:
             return following.HEARTBEAT_SECONDS
         return _PAUSE if self._is_store_away else 0
+
+    @property
+    def _has_work(self) -> bool:
+        return bool(self._due or (self._returned and self._open.is_roomy))
 
     # What is heard
 
     def _hear(self, heard: Heard) -> None:
         event = heard.event
-        if not self._is_ended and (known := self._known.get(event.task_id) or self._newcomer(event)) is not None:
+        if not self._is_ended and (known := self._open.get(event.task_id) or self._newcomer(event)) is not None:
             self._take(known, heard)
 
     def _take(self, known: KnownTask, heard: Heard) -> None:
         """Tell what was heard of an open task if it comes next."""
         event = heard.event
         if event.sequence > known.sequence + (event.progress_revision is None):
-            self._due[known.task_id] = 0
+            self._due[known.task_id] = None
         elif event.progress_revision is None:
             if event.sequence > known.sequence:
                 is_end = event.type in FINAL_TYPES
@@ -151,20 +158,22 @@ class TreeFollower:
 
     def _newcomer(self, event: ExternalEvent) -> KnownTask | None:
         """The sub-task of an open task that begins with this event; None if its turn has not come, or is over."""
-        parent = self._known.get(str(event.data.get("parent_task_id")))
+        parent = self._open.get(str(event.data.get("parent_task_id")))
         if parent is None or not self._matters(event):
             return None
         if not parent.rounds:
-            self._due[parent.task_id] = 0
+            self._due[parent.task_id] = None
             return None
         newest = parent.rounds[-1]
         slot = newest.slot_ahead(event.task_id, self.most_open)
-        if slot is not None and self._is_first_news(event) and self._fits(newest, slot):
-            return self._begun(newest, slot)
+        if slot is not None and self._is_first_news(event) and self._open.fits(newest, slot):
+            return self._open.begin(newest, slot)
         if slot is None and event.type in _RETURNS:
-            self._due.setdefault(event.task_id, event.sequence)
-        elif newest not in self._held and not newest.is_whole:
-            self._due[parent.task_id] = 0
+            self._returned.setdefault(event.task_id, event.sequence)
+            if len(self._returned) > _MOST_RETURNED:
+                self._resync()
+        elif not self._open.holds(newest) and not newest.is_whole:
+            self._due[parent.task_id] = None
         return None
 
     def _matters(self, event: ExternalEvent) -> bool:
@@ -183,6 +192,8 @@ class TreeFollower:
                 await self._look_around()
             elif self._due:
                 await self._look_at(next(iter(self._due)))
+            elif self._has_work:
+                await self._return(next(iter(self._returned)))
             self._is_store_away = False
         except StoreError as error:
             self._is_store_away = True
@@ -190,18 +201,16 @@ class TreeFollower:
 
     async def _look_around(self) -> None:
         """Silence is when the store is asked: whatever was lost on its way here, the stream still ends."""
-        resting = [known.task_id for known in self._known.values() if not known.rounds]
+        resting = [known.task_id for known in self._open if not known.rounds]
         ended = await self._store.finished_at(resting) if resting else {}
-        self._due |= {known.task_id: 0 for known in self._known.values() if known.rounds or known is self._top}
-        self._due |= {task_id: 0 for task_id, at in ended.items() if at is not None}
+        self._due |= dict.fromkeys(known.task_id for known in self._open if known.rounds or known is self._top)
+        self._due |= dict.fromkeys(task_id for task_id, at in ended.items() if at is not None)
 
     async def _look_at(self, task_id: str) -> None:
         """Tell what the reader does not have of a due task."""
         task = await self._store.get(task_id, self._scope)
-        known = self._known.get(task_id)
-        if known is None:
-            self._return(task, self._due.pop(task_id))
-        elif task is None:
+        known = self._open[task_id]
+        if task is None:
             self._gone(known)
         elif not self._tell_missed(known, task):
             self._due.pop(task_id, None)
@@ -213,7 +222,7 @@ class TreeFollower:
             if known.is_final and not known.has_open and all(round.is_over for round in known.rounds):
                 self._close(known)
             # Only now: if the store was away in between, the task is still due. So it is if there are more pages.
-            if all(round.is_listed or round in self._held for round in known.rounds):
+            if all(round.is_listed or self._open.holds(round) for round in known.rounds):
                 self._due.pop(task_id, None)
             known.forget_rounds()
         self._is_new = self._is_new and bool(self._due)
@@ -232,26 +241,28 @@ class TreeFollower:
             self._leave(round)
         if round.is_whole:
             round.is_listed = True
+            self._open.let_in(round)
             return
-        found = await self._store.list_subtasks(
-            round.key, limit=_PAGE, after_slot=round.told - 1, statuses=self.statuses
-        )
+        # Of a round that was left, those that are still alive are waited for, in whatever status they are.
+        statuses = None if round.is_left else self.statuses
+        found = await self._store.list_subtasks(round.key, limit=_PAGE, after_slot=round.told - 1, statuses=statuses)
         round.is_listed = len(found) < _PAGE
-        self._held.pop(round, None)
+        self._open.let_in(round)
         for subtask in found:
             assert subtask.parent is not None, "it was found by its parent"
-            if round.is_left and self.statuses is None:
+            if round.is_left:
                 round.told = max(round.told, subtask.parent.slot)  # what was to be in between never came to be
-            if not self._fits(round, subtask.parent.slot):
-                self._held[round], round.is_listed = subtask.parent.slot, False
+            if not self._open.fits(round, subtask.parent.slot):
+                self._open.hold(round, subtask.parent.slot)
+                round.is_listed = False
                 return
-            self._tell_missed(self._begun(round, subtask.parent.slot), subtask)
+            self._tell_missed(self._open.begin(round, subtask.parent.slot), subtask)
 
     def _leave(self, round: KnownRound) -> None:
         """No more sub-tasks of this round come to be; those that are told of and are not there never will."""
         if not round.is_left:
             round.is_left = True
-            self._due |= {known.task_id: 0 for known in round.open.values() if known.sequence == 0}
+            self._due |= dict.fromkeys(known.task_id for known in round.open.values() if known.sequence == 0)
 
     def _gone(self, known: KnownTask) -> None:
         self._due.pop(known.task_id)
@@ -260,19 +271,18 @@ class TreeFollower:
         elif known.sequence or known.within.is_left:
             self._close(known)
 
-    def _return(self, task: Task | None, sequence: int) -> None:
+    async def _return(self, task_id: str) -> None:
         """Tell of a sub-task again that had ended, from the event on that led it out of its end."""
-        link = task.parent if task is not None else None
-        parent = self._known.get(link.task_id) if link is not None else None
-        if task is None or link is None or parent is None:
-            return
-        for round in parent.rounds:
-            if round.is_of(link) and link.slot < round.told and link.slot not in round.open:
-                if len(self._known) > 2 * self.most_open:
-                    self._resync()
-                    return
-                known = self._known[task.task_id] = round.reopen(link.slot, sequence - 1)
+        task = await self._store.get(task_id, self._scope)
+        sequence, link = self._returned.pop(task_id), task.parent if task is not None else None
+        parent = self._open.get(link.task_id) if link is not None else None
+        for round in parent.rounds if parent is not None else ():
+            if task and link and round.is_of(link) and link.slot < round.told and link.slot not in round.open:
+                known = self._open.reopen(round, link.slot, sequence - 1)
+                if task.subtasks is not None and any(_is_reopening(entry, sequence) for entry in task.history):
+                    known.pass_over(task.generation, task.subtasks.round)
                 self._tell_missed(known, task)
+        self._due[self._top.task_id] = None  # which may have waited for this to end the stream
 
     def _resync(self) -> None:
         self._frames.append(RESYNC)
@@ -296,7 +306,7 @@ class TreeFollower:
             else:
                 is_end = task.status.is_final and event.sequence == task.sequence
                 self._tell(known, event, event_frame(event), is_end=is_end, has_subtasks=task.subtasks is not None)
-        return known.task_id in self._known
+        return self._open.get(known.task_id) is not None
 
     def _tell(self, known: KnownTask, event: ExternalEvent, sent: bytes, *, is_end: bool, has_subtasks: bool) -> None:
         known.sequence, known.progress = event.sequence, 0
@@ -307,7 +317,7 @@ class TreeFollower:
         """Take note of what the next frame tells of a task."""
         known.is_final = is_end
         if has_subtasks or known.rounds:
-            self._due[known.task_id] = 0
+            self._due[known.task_id] = None
         elif is_end:
             self._close(known)
 
@@ -316,45 +326,20 @@ class TreeFollower:
         place = self.id_of(self._top.task_id, place_text(self._top))
         self._frames.append(f"id: {place}\nevent: ".encode() + sent.partition(b"event: ")[2])
 
-    # What is open
-
-    def _begun(self, round: KnownRound, slot: int) -> KnownTask:
-        first = round.told
-        begun = round.begin(slot)
-        self._known |= {round.open[one].task_id: round.open[one] for one in range(first, slot + 1)}
-        return begun
-
     def _close(self, known: KnownTask) -> None:
         """The reader was told of a task and of all below it to the end."""
         if known.within is None:
-            self._is_ended = True
+            self._is_ended = not self._returned
             return
-        known.close()
-        del self._known[known.task_id]
+        for parent in self._open.close(known):
+            self._due[parent.task_id] = None
         self._due.pop(known.task_id, None)
         if known.rounds:
             self._feed.forget_subtasks(self._watcher, known.task_id)
         parent = known.within.parent
         if parent.is_final and not parent.has_open:
-            self._due[parent.task_id] = 0
-        self._let_in()
+            self._due[parent.task_id] = None
 
-    def _let_in(self) -> None:
-        """Look again where there was no room, once there is much; at once for the first in the plan."""
-        is_roomy = len(self._known) <= self.most_open * 3 // 4
-        for round, slot in self._held.items():
-            if (is_roomy or round.parent is self._first()) and self._fits(round, slot):
-                self._due[round.parent.task_id] = 0
 
-    def _fits(self, round: KnownRound, slot: int) -> bool:
-        more = slot - round.told + 1
-        if len(self._known) + more <= self.most_open + 1:
-            return True
-        return more == 1 and not round.parent.has_open and round.parent is self._first()
-
-    def _first(self) -> KnownTask:
-        """Of the tasks without an open one below, the first in the plan."""
-        known = self._top
-        while (begun := next((round for round in known.rounds if round.open), None)) is not None:
-            known = begun.open[min(begun.open)]
-        return known
+def _is_reopening(entry: HistoryEntry, sequence: int) -> bool:
+    return entry.sequence == sequence and entry.type == "reopened"

@@ -114,7 +114,7 @@ async def test_a_tree_is_followed_from_any_task_in_it(tmp_path: Path) -> None:
         task = await api.submit({"task_type": "grows", "parameters": {"levels": LEVELS}})
         await api.framework.handle(task["task_id"]).result(timeout=40)
         below = (await api.get(f"{TASKS}/{task['task_id']}/subtasks", params={"round": 1})).json()["items"][2]
-        reader = Reader(below["parent_task_id"])
+        reader = Reader(above=below["parent_task_id"])
         assert await reader.connect(api, tree_of(below))
         assert len(reader.has) == 1 + 4 + 1
 

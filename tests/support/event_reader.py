@@ -11,13 +11,24 @@ import httpx
 class Reader:
     """What a client has read; it stops at once when something is wrong with that."""
 
-    def __init__(self, above: str | None = None) -> None:
-        """Begin to read; `above` is the task above the one that is followed."""
+    def __init__(self, *, above: str | None = None, begins_at: int | None = 0) -> None:
+        """Begin to read.
+
+        Args:
+            above: the task above the one that is followed.
+            begins_at: the sequence of a task before the first event that is told of it; None: any, as of a batch, whose
+                snapshot does not say how many events it had.
+        """
         self.above = above
+        self.begins_at = begins_at
         self.last_id: str | None = None
         #: By task: the last sequence and progress revision.
         self.has: dict[str, tuple[int, int]] = {}
-        self.items: list[dict[str, Any]] = []
+        #: By index.
+        self.items: dict[int, dict[str, Any]] = {}
+        #: What the first snapshot showed, and the newest event.
+        self.snapshot: dict[str, Any] = {}
+        self.newest: dict[str, Any] = {}
         self.resyncs = 0
         #: There is nothing left to read.
         self.is_done = False
@@ -33,23 +44,29 @@ class Reader:
             return
         self.last_id = fields["id"]
         if fields["event"] == "snapshot":
-            assert data["task_id"] not in self.has, "a snapshot comes first"
-            self._has_parent(data)
-            self.has[data["task_id"]] = (data["history"][-1]["sequence"], 0)
+            self._read_snapshot(data)
         elif fields["event"] == "item":
-            assert data["task_id"] not in [item["task_id"] for item in self.items], "each item once"
-            self.items.append(data)
+            assert data["index"] not in self.items, "each item once"
+            self.items[data["index"]] = data
         else:
             self._read_event(data)
 
+    def _read_snapshot(self, view: dict[str, Any]) -> None:
+        assert view.get("task_id") not in self.has, "a snapshot comes first"
+        self.snapshot = self.snapshot or view
+        if "task_id" in view:
+            self._has_parent(view)
+            self.has[view["task_id"]] = (view["history"][-1]["sequence"], 0)
+
     def _read_event(self, event: dict[str, Any]) -> None:
-        sequence, progress = self.has.get(event["subject"], (0, 0))
+        sequence, progress = self.has.get(event["subject"], (self.begins_at, 0))
         if (revision := event.get("progressrevision")) is not None:
-            assert event["sequence"] == sequence
+            assert sequence in (event["sequence"], None)
             assert revision > progress, "no progress twice"
         else:
-            assert event["sequence"] == sequence + 1, f"{event['id']} after {sequence}"
+            assert sequence in (event["sequence"] - 1, None), f"{event['id']} after {sequence}"
         self._has_parent(event["data"])
+        self.newest = event
         self.has[event["subject"]] = (event["sequence"], revision or 0)
 
     def _has_parent(self, view: dict[str, Any]) -> None:

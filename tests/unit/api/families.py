@@ -1,4 +1,4 @@
-"""A family of tasks in memory that lives by the rules of the model, and what a stream hears of it, or does not."""
+"""A family of tasks in memory that lives by the rules of the model, and can be asked like a store."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ import random
 from collections import Counter
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
-from taskframework.api.feed import Heard, Watcher, event_frame
 from taskframework.clock import SystemClock
 from taskframework.errors import StoreUnavailableError
 from taskframework.events.external import ExternalEvent, lifecycle_events, progress_event
+from taskframework.model.batches import Seal, is_sealed, subtasks_for
 from taskframework.model.interventions import Cancel
 from taskframework.model.query import RoundOfSubtasks
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import LIVE, TaskStatus
 from taskframework.model.subtasks import Counts, next_round, subtask_id, subtask_of
-from taskframework.model.task import Subtasks, Task
+from taskframework.model.task import Batch, Subtasks, Task
 from taskframework.model.transitions import Claim, Complete, Fail, Fence, ReportProgress, Transition, framework_error
 from taskframework.model.waiting import CountSubtasks, Wait
 from taskframework.testing.factories import new_task
@@ -65,6 +66,8 @@ class Family:
             self._go_on(task)
         elif task.status is not TaskStatus.WAITING:
             self.claim(task.task_id)
+        elif task.batch is not None and not is_sealed(task) and task.task_id not in self.planned:
+            self.apply(Seal(task.task_id, task.batch.items))
         elif slots := self.planned.get(task.task_id):
             together = slots[: self.random.randint(1, 4)]  # most of them in order
             self.random.shuffle(together)
@@ -79,7 +82,9 @@ class Family:
         self.apply(ReportProgress(self._fence(task_id), str(self.now)))
 
     def complete(self, task_id: str) -> None:
-        self.apply(Complete(self._fence(task_id), "w", "done"))
+        given = self.tasks[task_id].parameters
+        result = [f"done {item}" for item in given] if isinstance(given, list) else f"done {given}"
+        self.apply(Complete(self._fence(task_id), "w", result))
 
     def fail(self, task_id: str, *, retryable: bool = False) -> None:
         error = framework_error("no", "no", retryable=retryable)
@@ -95,11 +100,23 @@ class Family:
         self.planned[task_id] = list(range(subtasks))
         return [subtask_id(task_id, task.generation, task.subtasks.round, slot) for slot in range(subtasks)]
 
+    def upload(self, items: int, chunk_size: int, policy: str = "allow_failures") -> None:
+        """The top is a batch whose upload goes on."""
+        self.tasks[self.top] = self.tasks[self.top].evolve(
+            status=TaskStatus.WAITING,
+            next_dispatch_at=None,
+            check_at=self.now,
+            subtasks=Subtasks(None, None, policy=policy),
+            batch=Batch(chunk_size, items),
+        )
+        self.planned[self.top] = list(range(subtasks_for(items, chunk_size)))
+
     def spawn(self, task_id: str, *slots: int) -> None:
         """Sub-tasks in these slots are stored; all that are planned if none is named."""
         for slot in slots or tuple(self.planned[task_id]):
             self.planned[task_id].remove(slot)
-            subtask = subtask_of(self.tasks[task_id], slot, GROUP, slot, "hash", self._tick(), MINUTE)
+            parent = self.tasks[task_id]
+            subtask = subtask_of(parent, slot, GROUP, _parameters(parent, slot), "hash", self._tick(), MINUTE)
             self.tasks[subtask.task_id] = subtask
             self.news += lifecycle_events(subtask, 0, "here")
         if not self.planned[task_id]:
@@ -114,16 +131,17 @@ class Family:
         if counts.done != task.subtasks.done:
             self.apply(CountSubtasks.of(task, counts))
 
-    def apply(self, move: Transition) -> None:
-        """Make a move, and tell of it."""
-        before = self.tasks[move.task_id]
-        after = move.apply(before, self._tick())
-        if after is not None:
-            self.tasks[after.task_id] = after
-            events = lifecycle_events(after, before.sequence, "here")
-            if not events and after.progress_revision > before.progress_revision:
-                events = [progress_event(after, "here")]
-            self.news += events
+    def apply(self, *moves: Transition) -> None:
+        """Make moves, and tell of them."""
+        for move in moves:
+            before = self.tasks[move.task_id]
+            after = move.apply(before, self._tick())
+            if after is not None:
+                self.tasks[after.task_id] = after
+                events = lifecycle_events(after, before.sequence, "here")
+                if not events and after.progress_revision > before.progress_revision:
+                    events = [progress_event(after, "here")]
+                self.news += events
 
     def _tick(self) -> datetime:
         self.now += timedelta(milliseconds=1)
@@ -135,7 +153,11 @@ class Family:
         return Fence(task_id, task.fencing_token, task.lease.claim_id)
 
     def _go_on(self, task: Task) -> None:
-        may_plan = (task.parent.depth if task.parent else 0) < DEPTH and next_round(task) <= ROUNDS
+        may_plan = (
+            self.tasks[self.top].batch is None
+            and (task.parent.depth if task.parent else 0) < DEPTH
+            and next_round(task) <= ROUNDS
+        )
         match self.random.choice(["progress", "complete", "complete", "fail", *["plan"] * 3 * may_plan]):
             case "progress":
                 self.report(task.task_id)
@@ -202,47 +224,8 @@ class Family:
         ][:limit]
 
 
-class Wire(Watcher):
-    """A watcher and its feed. Each time the stream listens, the family lives on, and some of the news arrive."""
-
-    def __init__(self, family: Family, *, is_good: bool = False) -> None:
-        """Begin to listen.
-
-        Args:
-            family: whose news.
-            is_good: nothing is lost, comes twice or late, and there is no silence before the family is over.
-        """
-        super().__init__(EVERYONE, family.top)
-        self.family = family
-        self.is_good = is_good
-        self.late: list[Heard] = []
-        family.news.clear()  # nobody listened
-
-    def watch_subtasks(self, watcher: Watcher, task_id: str) -> None:
-        self.parents.add(task_id)
-
-    def forget_subtasks(self, watcher: Watcher, task_id: str) -> None:
-        self.parents.discard(task_id)
-
-    async def take(self, seconds: float) -> list[Heard]:
-        random, heard = self.family.random, self.late
-        for _ in range(random.randint(0, 6)):
-            self.family.step()
-        heard += self._arrived()
-        while self.is_good and seconds and not heard and not self.family.is_over:
-            self.family.step()
-            heard += self._arrived()
-        in_time = len(heard) if self.is_good or random.random() < 0.8 else len(heard) // 2
-        self.late = heard[in_time:]
-        return heard[:in_time]
-
-    def _arrived(self) -> list[Heard]:
-        watched = [
-            Heard(event, event_frame(event))
-            for event in self.family.news
-            if event.task_id == self.task_id or event.data["parent_task_id"] in self.parents
-        ]
-        self.family.news.clear()
-        if self.is_good:
-            return watched
-        return [heard for heard in watched for _ in range(self.family.random.choice([0, *[1] * 8, 2]))]
+def _parameters(parent: Task, slot: int) -> Any:
+    """One item, or those of a chunk; the item is its index."""
+    if parent.batch is None or parent.batch.chunk_size == 1:
+        return slot
+    return list(range(parent.batch.items))[slot * parent.batch.chunk_size :][: parent.batch.chunk_size]

@@ -2,53 +2,21 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from taskframework.api import tree
-from taskframework.api.feed import Heard
 from taskframework.api.following import RESYNC
 from taskframework.api.places import read_place
 from taskframework.api.tree import TreeFollower
 from taskframework.errors import StoreUnavailableError
 from taskframework.model.interventions import Cancel, Replay
 from taskframework.model.scope import EVERYONE
+from taskframework.model.waiting import Reopen
 from tests.support.event_reader import Reader
-from tests.unit.api.families import DEPTH, MINUTE, Family, Wire
-
-
-def follower(family: Family, reader: Reader, wire: Wire, kind: type[TreeFollower] = TreeFollower) -> TreeFollower:
-    known: Any = family.top
-    if reader.last_id is not None:
-        beginning = kind.id_of(family.top, "")
-        assert reader.last_id.startswith(beginning)
-        known = read_place(family.top, reader.last_id.removeprefix(beginning), 1000)
-    store: Any = family
-    feed: Any = wire
-    return kind(known, feed, wire, store, EVERYONE, "here")
-
-
-async def follow(
-    family: Family, reader: Reader, wire: Wire, *, events: int | None = None, kind: type[TreeFollower] = TreeFollower
-) -> bool:
-    """Read the stream until it ends, or for a number of events; whether it ended."""
-    frames, read, turns = follower(family, reader, wire, kind).frames(), 0, 0
-    try:
-        async for chunk in frames:
-            for frame in chunk.split(b"\n\n")[:-1]:
-                reader.read(frame)
-                read += 1
-                if read == events:
-                    return False
-            turns += 1
-            assert turns < 5000, "it ends"
-    finally:
-        await frames.aclose()
-    assert wire.parents <= {family.top}
-    return True
+from tests.unit.api.families import DEPTH, MINUTE, Family
+from tests.unit.api.family_streams import Script, Wire, follow, follower, told
 
 
 async def follow_with_cuts(family: Family, reader: Reader, **wire: Any) -> None:
@@ -93,32 +61,6 @@ async def test_where_nothing_is_lost_a_tree_is_told_without_waiting_for_silence(
     monkeypatch.setattr(TreeFollower, "_look_around", None)
     await follow_with_cuts(family, reader, is_good=True)
     assert_told_of_everything(family, reader)
-
-
-async def told(follower: TreeFollower) -> list[str]:
-    """The events of a stream that ends, each with the task and its sequence."""
-    text = b"".join([chunk async for chunk in follower.frames()]).decode()
-    frames = [dict(line.split(": ", 1) for line in part.split("\n")) for part in text.split("\n\n") if part[:1] == "i"]
-    return [f"{one['event']} {_subject(json.loads(one['data']))}" for one in frames]
-
-
-def _subject(data: dict[str, Any]) -> str:
-    return data.get("id") or f"{data['task_id']}-{data['history'][-1]['sequence']}"
-
-
-class Script(Wire):
-    """Tells what a test says, one piece after the other; then it is silent."""
-
-    def __init__(self, family: Family, *happens: Callable[[], object]) -> None:
-        super().__init__(family, is_good=True)
-        self.happens = list(happens)
-
-    async def take(self, seconds: float) -> list[Heard]:
-        while seconds and self.happens:
-            self.happens.pop(0)()
-            if heard := self._arrived():
-                return heard
-        return []
 
 
 @pytest.fixture
@@ -181,22 +123,70 @@ async def test_a_subtask_that_is_replayed_is_told_of_again() -> None:
     ]  # fmt: skip
 
 
-async def test_more_replays_than_there_is_room_for_end_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TreeFollower, "most_open", 2)
-    family = Family(1)
+def failed(family: Family, subtasks: int) -> list[str]:
+    """Let sub-tasks of the top fail, all but the last; the ids of all."""
     family.claim(family.top)
-    children = family.plan(family.top, 9)
+    children = family.plan(family.top, subtasks)
     family.spawn(family.top)
-    for child in children[:8]:
+    for child in children[:-1]:
         family.claim(child)
         family.fail(child)
+    return children
 
-    def replay_all() -> None:
-        for child in children[:8]:
-            family.apply(Replay(child, EVERYONE, "me", MINUTE))
 
-    chunks = [chunk async for chunk in follower(family, Reader(), Script(family, replay_all)).frames()]
-    assert chunks[-1] == RESYNC
+@pytest.mark.usefixtures("small", "no_silence")
+async def test_replayed_subtasks_are_told_of_as_there_is_room() -> None:
+    family = Family(1)
+    children = failed(family, 9)
+
+    def end_all() -> None:
+        for child in children:
+            family.claim(child)
+            family.complete(child)
+        family.count(family.top)
+
+    replays = [Replay(child, EVERYONE, "me", MINUTE) for child in children[:-1]]
+    happens = [lambda: family.apply(*replays), end_all]
+    reader = Reader()
+    async for chunk in follower(family, reader, Script(family, *happens)).frames():
+        for frame in chunk.split(b"\n\n")[:-1]:
+            reader.read(frame)
+        assert reader.last_id is None or open_in(reader.last_id) <= TreeFollower.most_open
+    assert_told_of_everything(family, reader)
+
+
+@pytest.mark.usefixtures("no_silence")
+async def test_of_a_reopened_subtask_nothing_below_it_is_told_twice() -> None:
+    family = Family(1)
+    family.claim(family.top)
+    parent, other = family.plan(family.top, 2)
+    family.spawn(family.top)
+    family.claim(parent)
+    [below] = family.plan(parent, 1)
+    family.spawn(parent)
+    family.claim(below)
+    family.fail(below)
+    family.count(parent)
+    happens = [
+        lambda: family.apply(Reopen(parent, EVERYONE, "me")),
+        lambda: family.apply(Cancel(parent, EVERYONE, "me", None)),
+        lambda: family.apply(Cancel(other, EVERYONE, "me", None)),
+        lambda: family.count(family.top),
+    ]
+    assert await told(follower(family, Reader(), Script(family, *happens))) == [
+        "snapshot top-3", f"snapshot {parent}-4", f"snapshot {other}-1", f"snapshot {below}-3",
+        f"task.reopened {parent}-5", f"task.cancelled {parent}-6", f"task.cancelled {other}-2",
+        "task.completed_with_errors top-4",
+    ]  # fmt: skip
+
+
+async def test_more_replays_than_anybody_would_wait_for_end_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree, "_MOST_RETURNED", 5)
+    family = Family(1)
+    replays = [Replay(child, EVERYONE, "me", MINUTE) for child in failed(family, 9)[:-1]]
+    script = Script(family, lambda: family.apply(*replays))
+    chunks = [chunk async for chunk in follower(family, Reader(), script).frames()]
+    assert chunks[-1].endswith(RESYNC)
 
 
 async def test_progress_of_an_earlier_event_is_not_told() -> None:
