@@ -33,6 +33,14 @@ LAST_EVENT_ID = {
     "description": "Id of the last event received; sent by browsers that connect again. Empty is as none.",
     "schema": {"type": "string"},
 }
+REFUSALS = (
+    "task_not_found",
+    "task_unreadable",
+    "invalid_request",
+    "store_unavailable",
+    "too_many_streams",
+    "stopping",
+)
 STREAM = {
     "description": "Server-sent events; a comment comes every 10 seconds of silence",
     "content": STREAM_CONTENT,
@@ -83,9 +91,7 @@ class FeedQuery(BaseModel):
     responses={
         200: STREAM,
         204: {"description": "The task is final and the client has its last event"},
-        **refuses(
-            "task_not_found", "task_unreadable", "invalid_request", "store_unavailable", "too_many_streams", "stopping"
-        ),
+        **refuses(*REFUSALS),
     },
 )
 async def follow_task(request: Request, task_id: IdInPath, query: Annotated[TaskStreamQuery, Query()]) -> Response:
@@ -94,17 +100,10 @@ async def follow_task(request: Request, task_id: IdInPath, query: Annotated[Task
     Ends after the event that makes the task final. With `tree` it tells in the same way of everything below the task,
     and ends when all of it is final.
     """
-    framework, scope = framework_of(request), scope_of(request)
-    task = await framework.services.tasks.get(checked_id(task_id), scope)
+    task = await framework_of(request).services.tasks.get(checked_id(task_id), scope_of(request))
     if query.tree:
         return await follow_family(request, task.task_id, TreeFollower)
-    after, source = _last_event(request, task.task_id), framework.settings.app.source
-
-    async def follower(watcher: Watcher) -> Follower:
-        newest = await framework.services.tasks.get(task.task_id, scope)
-        return Follower(newest, watcher, framework.services.store, scope, source, after)
-
-    return await streamed(request, task.task_id, follower)
+    return await follow_one(request, task.task_id)
 
 
 @router.get(
@@ -132,6 +131,24 @@ async def _all_frames(watcher: Watcher, was_away: bool) -> AsyncGenerator[bytes,
         yield RESYNC
 
 
+async def follow_one(request: Request, task_id: str, view: Callable[[Task], dict[str, Any]] = public_view) -> Response:
+    """Follow a task alone.
+
+    Args:
+        request: of the client, whose Last-Event-ID says what it has.
+        task_id: a task that is there.
+        view: what a snapshot shows of it.
+    """
+    framework, scope = framework_of(request), scope_of(request)
+    after, source = _last_event(request, task_id), framework.settings.app.source
+
+    async def follower(watcher: Watcher) -> Follower:
+        task = await framework.services.tasks.get(task_id, scope)
+        return Follower(task, watcher, framework.services.store, scope, source, after, view)
+
+    return await _streamed(request, task_id, follower)
+
+
 async def follow_family(
     request: Request, task_id: str, kind: type[TreeFollower], view: Callable[[Task], dict[str, Any]] = public_view
 ) -> Response:
@@ -151,10 +168,10 @@ async def follow_family(
         await made.begin()
         return made
 
-    return await streamed(request, task_id, follower)
+    return await _streamed(request, task_id, follower)
 
 
-async def streamed(
+async def _streamed(
     request: Request, task_id: str, follower: Callable[[Watcher], Awaitable[Follower | TreeFollower]]
 ) -> Response:
     """The answer with what a follower tells; 204 if it will never tell anything, and browsers do not connect again.

@@ -17,7 +17,10 @@ _DATA = {
     "type": "string",
     "contentMediaType": "application/json",
     "contentSchema": {
-        "anyOf": [{"$ref": f"#/components/schemas/{name}"} for name in ("CloudEventView", "TaskView", "ResyncView")]
+        "anyOf": [
+            {"$ref": f"#/components/schemas/{name}"}
+            for name in ("CloudEventView", "TaskView", "BatchView", "BatchResultView", "ResyncView")
+        ]
     },
 }
 
@@ -135,8 +138,9 @@ class StreamedEvent(BaseModel):
     """One server-sent event. Comments in between keep the connection open and mean nothing."""
 
     event: str = Field(
-        description="Type of the CloudEvent in `data`; or `snapshot`: the whole task; or `resync`: some were missed",
-        examples=["task.completed", "snapshot", "resync"],
+        description="Type of the CloudEvent in `data`; or `snapshot`: the whole task, or the batch; or `item`: what "
+        "became of an item of a batch; or `resync`: some were missed",
+        examples=["task.completed", "snapshot", "item", "resync"],
     )
     id: str = Field(
         default="",

@@ -10,7 +10,7 @@ import pytest
 from fastapi.routing import APIRoute
 
 from taskframework import Settings, TaskFramework
-from taskframework.api import batches, dead_letters, docs, health, stream, subtasks, task_types, tasks
+from taskframework.api import batch_stream, batches, dead_letters, docs, health, stream, subtasks, task_types, tasks
 from taskframework.api.app import create_app
 from taskframework.api.problems import CODES
 from taskframework.api.views import DeadLetterView, HistoryEntryView, TaskErrorView, TaskView
@@ -45,16 +45,8 @@ def references(part: Any) -> Iterator[str]:
 
 def test_every_route_is_documented(document: dict[str, Any]) -> None:
     documented = {(path, method.upper()) for path, method, _ in operations(document)}
-    routers = (
-        tasks.router,
-        subtasks.router,
-        batches.router,
-        task_types.router,
-        stream.router,
-        dead_letters.router,
-        health.router,
-        docs.router,
-    )
+    modules = (tasks, subtasks, batches, batch_stream, task_types, stream, dead_letters, health, docs)
+    routers = [module.router for module in modules]
     routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
     assert documented == {
         (route.path, method) for route in routes if route.include_in_schema for method in route.methods or ()

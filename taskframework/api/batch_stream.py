@@ -1,0 +1,58 @@
+"""Server-sent events of a batch, and of its items."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from taskframework.api.context import IdInPath, checked_id, framework_of, refuse_repeated, scope_of
+from taskframework.api.items import ItemsFollower
+from taskframework.api.openapi import refuses
+from taskframework.api.stream import LAST_EVENT_ID, REFUSALS, STREAM, follow_family, follow_one
+from taskframework.api.tasks import PREFIX
+from taskframework.model.batch_status import BatchStatus
+from taskframework.model.task import Task
+
+router = APIRouter(prefix=PREFIX, tags=["batches"])
+
+
+class BatchStreamQuery(BaseModel):
+    """What to follow."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    items: bool = Field(default=False, description="Also each item: once, when it has ended")
+
+
+@router.get(
+    "/batches/{batch_id}/events",
+    summary="Follow a batch",
+    response_class=Response,
+    dependencies=[Depends(refuse_repeated)],
+    openapi_extra={"parameters": [LAST_EVENT_ID]},
+    responses={
+        200: STREAM,
+        204: {"description": "The batch is final and the client has all there is"},
+        **refuses(*REFUSALS),
+    },
+)
+async def follow_batch(request: Request, batch_id: IdInPath, query: Annotated[BatchStreamQuery, Query()]) -> Response:
+    """First the batch as `event: snapshot` (or, with Last-Event-ID, the events since), then its events as they happen;
+    `task.progress` comes with each count of its tasks. Ends after the event that makes the batch final.
+
+    With `items` also what became of each item, once, as `event: item` in the order in which they end. It ends when the
+    last one has ended, too.
+    """
+    services = framework_of(request).services
+    batch = await services.batches.get(checked_id(batch_id), scope_of(request))
+
+    def view(task: Task) -> dict[str, Any]:
+        return BatchStatus(task, services.store.now()).view()
+
+    if query.items:
+        return await follow_family(request, batch.task_id, ItemsFollower, view)
+    return await follow_one(request, batch.task_id, view)
