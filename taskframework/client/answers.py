@@ -54,6 +54,49 @@ class RemoteTask(Answer):
     history: list[dict[str, Any]]
 
 
+class RemoteBatch(Answer):
+    """A batch as the interface tells of it. Numbers are of items.
+
+    Attributes:
+        is_sealed: whether all its items came.
+        total: how many there are, or came so far.
+        counts: how many are in each status; None in a list, where nobody counts.
+        percent: how much is over; None before the seal.
+        rate: items a second.
+    """
+
+    batch_id: str
+    status: TaskStatus
+    is_sealed: bool
+    total: int
+    counts: dict[str, int] | None
+    done: int
+    succeeded: int
+    failed: int
+    percent: float | None
+    rate: float | None
+    estimated_end: AwareDatetime | None
+    first_result_at: AwareDatetime | None
+    created_at: AwareDatetime
+    finished_at: AwareDatetime | None
+
+
+class RemoteResult(Answer):
+    """What became of one item of a batch, so far.
+
+    Attributes:
+        index: its place in the batch, from 0.
+        task_id: the task that does it.
+        error: as that of a task.
+    """
+
+    index: int
+    task_id: str
+    status: TaskStatus
+    result: Any
+    error: dict[str, Any] | None
+
+
 class Page(Answer):
     """Some entries, each still to be read; `next_cursor` None means these were the last."""
 

@@ -8,15 +8,15 @@ from typing import Self
 
 import httpx
 
+from taskframework.client.calls import AllCalls
 from taskframework.client.connection import ApiConnection, address_of
-from taskframework.client.tasks import TaskCalls
 from taskframework.client.wire import AsyncWire
 
 #: What a client takes if nothing is said: seconds for an answer, and seconds in which a call is repeated.
 TIMEOUT, PATIENCE = 10.0, 30.0
 
 
-class TaskClient(TaskCalls):
+class TaskClient(AllCalls):
     """An installation's HTTP interface, for programs that are not part of it::
 
         async with TaskClient("http://localhost:8000") as client:

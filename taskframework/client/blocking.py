@@ -11,8 +11,8 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 import httpx
 
 from taskframework.client.asynchronous import PATIENCE, TIMEOUT
+from taskframework.client.calls import AllCalls
 from taskframework.client.connection import ApiConnection, address_of
-from taskframework.client.tasks import TaskCalls
 from taskframework.client.wire import BlockingWire, done, each
 
 Arguments = ParamSpec("Arguments")
@@ -20,7 +20,7 @@ Value = TypeVar("Value")
 
 
 def blocking(
-    call: Callable[Concatenate[TaskCalls, Arguments], Coroutine[Any, Any, Value]],
+    call: Callable[Concatenate[AllCalls, Arguments], Coroutine[Any, Any, Value]],
 ) -> Callable[Concatenate[SyncTaskClient, Arguments], Value]:
     """The same call, which returns when it is done."""
 
@@ -32,7 +32,7 @@ def blocking(
 
 
 def iterating(
-    call: Callable[Concatenate[TaskCalls, Arguments], AsyncGenerator[Value, None]],
+    call: Callable[Concatenate[AllCalls, Arguments], AsyncGenerator[Value, None]],
 ) -> Callable[Concatenate[SyncTaskClient, Arguments], Generator[Value, None, None]]:
     """The same call, whose values come by a plain `for`."""
 
@@ -66,7 +66,7 @@ class SyncTaskClient:
         """Prepare to ask, as a `TaskClient` does."""
         address = address_of(url)
         self._wire = BlockingWire(address, http)
-        self._calls = TaskCalls(ApiConnection(address, self._wire, timeout=timeout, patience=patience))
+        self._calls = AllCalls(ApiConnection(address, self._wire, timeout=timeout, patience=patience))
 
     def __enter__(self) -> Self:
         return self
@@ -80,12 +80,20 @@ class SyncTaskClient:
         """Close the connections."""
         done(self._wire.close())
 
-    submit = blocking(TaskCalls.submit)
-    submit_many = blocking(TaskCalls.submit_many)
-    get = blocking(TaskCalls.get)
-    list_tasks = iterating(TaskCalls.list_tasks)
-    cancel = blocking(TaskCalls.cancel)
-    retry = blocking(TaskCalls.retry)
-    wait = blocking(TaskCalls.wait)
-    finished = blocking(TaskCalls.finished)
-    stream = iterating(TaskCalls.stream)
+    submit = blocking(AllCalls.submit)
+    submit_many = blocking(AllCalls.submit_many)
+    get = blocking(AllCalls.get)
+    list_tasks = iterating(AllCalls.list_tasks)
+    cancel = blocking(AllCalls.cancel)
+    retry = blocking(AllCalls.retry)
+    wait = blocking(AllCalls.wait)
+    finished = blocking(AllCalls.finished)
+    stream = iterating(AllCalls.stream)
+    signal = blocking(AllCalls.signal)
+    subtasks = iterating(AllCalls.subtasks)
+    submit_batch = blocking(AllCalls.submit_batch)
+    batch = blocking(AllCalls.batch)
+    batches = iterating(AllCalls.batches)
+    batch_results = iterating(AllCalls.batch_results)
+    cancel_batch = blocking(AllCalls.cancel_batch)
+    retry_failed = blocking(AllCalls.retry_failed)

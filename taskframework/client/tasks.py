@@ -6,15 +6,16 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
 from datetime import timedelta
 from typing import Any, Unpack
+from urllib.parse import quote
 
 from taskframework.client.answers import RemoteTask, read
 from taskframework.client.bulk import NewTask, subject_of, submitted, with_key
-from taskframework.client.connection import Call, Calls, in_seconds, json_call, task_path
+from taskframework.client.connection import Call, Calls, in_seconds, json_call, new_key, task_path
 from taskframework.client.following import PAUSE, Following
 from taskframework.errors import ResultTimeoutError, TaskFailedError, TaskframeworkError
 from taskframework.events.external import ExternalEvent
 from taskframework.model.status import TaskStatus
-from taskframework.submission.options import SubmissionOptions
+from taskframework.submission.options import SubmissionOptions, accepted
 
 _FIRST_LOOK, _SLOWEST_LOOK = 0.05, 2.0
 
@@ -98,6 +99,45 @@ class TaskCalls(Calls):
         about = {"task_id": task_id, "action": "retried"}
         call = Call("POST", f"{task_path(task_id)}/retry", about=about, is_repeatable=False)
         return read(RemoteTask, await self._api.ask(call))
+
+    async def signal(self, task_id: str, name: str, payload: Any = None, *, key: str | None = None) -> RemoteTask:
+        """Tell a task something. One that waits for it goes on; one that does not yet keeps it until it does.
+
+        Args:
+            task_id: the task.
+            name: what it is told.
+            payload: what goes with it: JSON, or anything pydantic can write as JSON.
+            key: a second signal with the same key is the same signal. Without one a key is made up, so that a request
+                that has to be repeated is one signal.
+
+        Raises:
+            InvalidRequestError: if no header can carry the key.
+            TaskNotFoundError: if there is no such task.
+            TransitionRefusedError: if it is final.
+        """
+        options = accepted({"idempotency_key": new_key() if key is None else key})
+        call = json_call(
+            "POST",
+            f"{task_path(task_id)}/signals/{quote(name, safe='')}",
+            payload,
+            headers={"Idempotency-Key": options["idempotency_key"]},
+            about={"task_id": task_id, "action": "signalled"},
+        )
+        return read(RemoteTask, await self._api.ask(call))
+
+    def subtasks(self, task_id: str, *, status: TaskStatus | str | None = None) -> AsyncGenerator[RemoteTask, None]:
+        """The sub-tasks of a task in the order in which they were planned, read page by page while they are iterated.
+
+        Args:
+            task_id: the parent.
+            status: only sub-tasks in this status.
+
+        Raises:
+            TaskNotFoundError: if there is no such task.
+        """
+        about = {"task_id": task_id}
+        call = Call("GET", f"{task_path(task_id)}/subtasks", query={"status": status}, about=about)
+        return self._api.pages(call, RemoteTask)
 
     async def wait(self, task_id: str, timeout: timedelta | float | None = None) -> Any:
         """Wait for the result of a task.

@@ -1,0 +1,107 @@
+"""The calls about batches."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from typing import Unpack
+from urllib.parse import quote
+
+from taskframework.client.answers import RemoteBatch, RemoteResult, read
+from taskframework.client.bulk import subject_of, with_key
+from taskframework.client.connection import Call, Calls, json_call
+from taskframework.client.uploads import Items, batch_call
+from taskframework.submission.options import SubmissionOptions
+
+
+class BatchCalls(Calls):
+    """Submit batches, look at them and their results, end them."""
+
+    async def submit_batch(
+        self,
+        task_type: str,
+        items: Items,
+        *,
+        chunk_size: int | None = None,
+        policy: str | None = None,
+        **options: Unpack[SubmissionOptions],
+    ) -> RemoteBatch:
+        """Submit a batch: one task for each item, or for each chunk of them.
+
+        A list that fits into one request is taken or refused as a whole. Anything else is sent line by line while it is
+        iterated, and its first tasks begin meanwhile. If that breaks off, submit the same items with the same key once
+        more: what is there is passed over. Items that can be iterated again are sent again by the client itself.
+
+        Args:
+            task_type: the name of the tasks' type.
+            items: the parameters of each task. Only a `TaskClient` takes what is iterated by `async for`.
+            chunk_size: how many items go into one task; its parameters are a list of them then.
+            policy: when the batch has succeeded.
+            options: see `SubmissionOptions`; they hold for each task. Without an idempotency key one is made up.
+
+        Returns:
+            The batch, stored; or the batch that an earlier submission with this key made.
+
+        Raises:
+            SubmissionError: if it was refused.
+            ApiUnavailableError, StoreUnavailableError: if nobody took it for too long; it may be stored all the same.
+            Exception: what the iteration of the items raised.
+        """
+        whole = with_key({"task_type": task_type, "chunk_size": chunk_size, "policy": policy, **options})
+        given = {name: value for name, value in whole.items() if value is not None}
+        return read(RemoteBatch, await self._api.ask(batch_call(items, given, subject_of(given))))
+
+    async def batch(self, batch_id: str) -> RemoteBatch:
+        """A batch as it is now.
+
+        Raises:
+            TaskNotFoundError: if there is no such batch.
+        """
+        return read(RemoteBatch, await self._api.ask(Call("GET", _path(batch_id), about=_about(batch_id))))
+
+    def batches(self) -> AsyncGenerator[RemoteBatch, None]:
+        """Batches from the newest to the oldest, read page by page while they are iterated."""
+        return self._api.pages(Call("GET", "/batches"), RemoteBatch)
+
+    def batch_results(self, batch_id: str) -> AsyncGenerator[RemoteResult, None]:
+        """What became of each item of a batch, so far and in their order, read page by page while it is iterated.
+
+        Raises:
+            TaskNotFoundError: if there is no such batch.
+        """
+        return self._api.pages(Call("GET", f"{_path(batch_id)}/results", about=_about(batch_id)), RemoteResult)
+
+    async def cancel_batch(self, batch_id: str, *, reason: str | None = None) -> RemoteBatch:
+        """Cancel a batch and all its tasks that are not over.
+
+        Args:
+            batch_id: the batch.
+            reason: kept in its history.
+
+        Raises:
+            TaskNotFoundError: if there is no such batch.
+            TransitionRefusedError: if it is final.
+        """
+        about = _about(batch_id, action="cancelled")
+        call = json_call("POST", f"{_path(batch_id)}/cancel", {"reason": reason}, about=about)
+        return read(RemoteBatch, await self._api.ask(call))
+
+    async def retry_failed(self, batch_id: str) -> RemoteBatch:
+        """Queue the tasks of a batch anew that did not succeed; the batch goes on.
+
+        It is asked for a second time only if the first was surely not heard, so that each is queued anew once.
+
+        Raises:
+            TaskNotFoundError: if there is no such batch.
+            TransitionRefusedError: if nothing in it can be queued anew.
+        """
+        about = _about(batch_id, action="retried")
+        call = Call("POST", f"{_path(batch_id)}/retry-failed", about=about, is_repeatable=False)
+        return read(RemoteBatch, await self._api.ask(call))
+
+
+def _path(batch_id: str) -> str:
+    return f"/batches/{quote(batch_id, safe='')}"
+
+
+def _about(batch_id: str, **more: str) -> Mapping[str, str]:
+    return {"task_id": batch_id, **more}

@@ -1,0 +1,10 @@
+"""Every call there is."""
+
+from __future__ import annotations
+
+from taskframework.client.batches import BatchCalls
+from taskframework.client.tasks import TaskCalls
+
+
+class AllCalls(TaskCalls, BatchCalls):
+    """The calls about tasks and about batches."""

@@ -1,0 +1,54 @@
+"""Signals are sent once, and sub-tasks are listed to the end."""
+
+from __future__ import annotations
+
+import json
+
+import httpx
+import pytest
+
+from taskframework import InvalidRequestError, TaskNotFoundError
+from tests.unit.client.conftest import Connect, problem, task, task_view
+
+
+@pytest.mark.parametrize("key", [None, "mine"])
+async def test_a_signal_that_is_repeated_has_one_key(connect: Connect, key: str | None) -> None:
+    stage = connect(httpx.ReadError("broken"), problem(503, "stopping"), task(202))
+    await stage.client.signal("t-1", "approved/by", {"by": "ada"}, key=key)
+    assert {request.url.raw_path for request in stage.asked} == {b"/api/v1/tasks/t-1/signals/approved%2Fby"}
+    assert [json.loads(request.content) for request in stage.asked] == [{"by": "ada"}] * 3
+    [sent] = {request.headers["idempotency-key"] for request in stage.asked}
+    assert sent == (key or sent)
+    assert sent
+
+
+async def test_two_signals_have_two_keys(connect: Connect) -> None:
+    stage = connect(task(202), task(202))
+    await stage.client.signal("t-1", "go")
+    await stage.client.signal("t-1", "go")
+    assert stage.asked[0].content == b"null"
+    assert stage.asked[0].headers["idempotency-key"] != stage.asked[1].headers["idempotency-key"]
+
+
+@pytest.mark.parametrize("key", ["é", "a\nb"])
+async def test_a_key_that_no_header_carries_is_told(connect: Connect, key: str) -> None:
+    with pytest.raises(InvalidRequestError, match="idempotency_key: must be 1 to 200 printable ASCII characters"):
+        await connect().client.signal("t-1", "go", key=key)
+
+
+async def test_sub_tasks_come_page_by_page(connect: Connect) -> None:
+    def page(*ids: str, after: str | None = None) -> httpx.Response:
+        return httpx.Response(200, json={"items": [task_view(task_id=one) for one in ids], "next_cursor": after})
+
+    stage = connect(page("a", "b", after="1"), httpx.ConnectError("refused"), page("c"))
+    assert [one.task_id async for one in stage.client.subtasks("t-1", status="FAILED")] == ["a", "b", "c"]
+    assert [str(request.url) for request in stage.asked] == [
+        "http://api/api/v1/tasks/t-1/subtasks?status=FAILED",
+        *["http://api/api/v1/tasks/t-1/subtasks?status=FAILED&cursor=1"] * 2,
+    ]
+
+
+async def test_sub_tasks_of_a_task_that_is_not_there(connect: Connect) -> None:
+    with pytest.raises(TaskNotFoundError) as told:
+        [one async for one in connect(problem(404, "task_not_found")).client.subtasks("t-1")]
+    assert told.value.task_id == "t-1"
