@@ -35,7 +35,7 @@ from taskframework.errors import (
 )
 from taskframework.model.query import CursorInvalidError
 from taskframework.model.values import MOST_PROBLEMS, problem, problems_of
-from taskframework.submission.refusals import BatchConflictError, BatchItemError
+from taskframework.submission.refusals import BatchClosedError, BatchConflictError, BatchItemError
 
 logger = logging.getLogger(__name__)
 
@@ -146,14 +146,14 @@ def describe(error: Exception) -> Problem:
         return Problem(error.code, error.message, error.hint, error.fields, _HEADERS.get(CODES[error.code][0], {}))
     if isinstance(error, SubmissionError):
         code = error.code if error.code in CODES else "invalid_task"
-        task = {"task_id": error.task_id} if isinstance(error, IdempotencyConflictError) else {}
-        return Problem(code, error.message, error.hint, _fields(error), task=task)
+        return Problem(code, error.message, error.hint, _fields(error), task=_in_the_way(error))
     if isinstance(error, TaskNotFoundError):
         return Problem("task_not_found", error.message, error.hint)
     if isinstance(error, TaskUnreadableError):
         return Problem("task_unreadable", error.message, error.hint)
     if isinstance(error, ParentFinishedError):
-        return Problem("parent_finished", error.message, error.hint)
+        task = {"task_id": error.parent_id, "task_status": error.status}
+        return Problem("parent_finished", error.message, error.hint, task=task)
     if isinstance(error, SignalsFullError):
         return Problem("too_many_signals", error.message, error.hint)
     if isinstance(error, TransitionRefusedError):
@@ -168,6 +168,16 @@ def describe(error: Exception) -> Problem:
         return _STORE_AWAY
     logger.error("a request failed", exc_info=error)
     return _INTERNAL
+
+
+def _in_the_way(error: SubmissionError) -> Mapping[str, str]:
+    """The task that a submission collides with."""
+    match error:
+        case IdempotencyConflictError():
+            return {"task_id": error.task_id}
+        case BatchConflictError() | BatchClosedError():
+            return {"task_id": error.batch_id}
+    return {}
 
 
 #: The store's own words name hosts and files; they are for the log.

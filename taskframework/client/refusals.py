@@ -13,6 +13,8 @@ from taskframework.errors import (
     IdempotencyConflictError,
     InvalidParametersError,
     InvalidRequestError,
+    ParentFinishedError,
+    SignalsFullError,
     StoreUnavailableError,
     SubmissionError,
     TaskframeworkError,
@@ -23,12 +25,18 @@ from taskframework.errors import (
     ValueNotStorableError,
 )
 from taskframework.model.query import CursorInvalidError
+from taskframework.submission.refusals import BatchClosedError, BatchConflictError, BatchTooLargeError
 
 #: The exception of each code that is known inside as well, with the attributes it has there.
 KINDS: Mapping[str, tuple[type[TaskframeworkError], tuple[str, ...]]] = {
     "task_not_found": (TaskNotFoundError, ("task_id",)),
     "task_unreadable": (TaskUnreadableError, ("task_id",)),
     "transition_refused": (TransitionRefusedError, ("task_id", "action", "status")),
+    "parent_finished": (ParentFinishedError, ("task_id", "action", "status", "parent_id")),
+    "too_many_signals": (SignalsFullError, ("task_id",)),
+    "batch_conflict": (BatchConflictError, ("batch_id", "index")),
+    "batch_closed": (BatchClosedError, ("batch_id",)),
+    "batch_too_large": (BatchTooLargeError, ()),
     "invalid_task": (SubmissionError, ()),
     "invalid_request": (InvalidRequestError, ("field",)),
     "invalid_cursor": (CursorInvalidError, ()),
@@ -86,6 +94,9 @@ def _told(document: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "task_id": document.get("task_id"),
         "status": document.get("task_status"),
+        "parent_id": document.get("task_id"),
+        "batch_id": document.get("task_id"),
+        "index": _index(first["field"]),
         "known": (),
         "field": first["field"],
         "what": first["field"],
@@ -97,3 +108,9 @@ def _told(document: Mapping[str, Any]) -> dict[str, Any]:
 def _inside(field: str) -> str:
     """The name of a field in the parameters, as `InvalidParametersError` has it."""
     return "(whole)" if field == "parameters" else field.removeprefix("parameters.")
+
+
+def _index(field: str) -> int | None:
+    """The place of an item of a batch, if the field is one."""
+    _, _, index = field.partition("items.")
+    return int(index) if index.isdecimal() else None

@@ -14,6 +14,8 @@ from taskframework.client.refusals import KINDS, error_of
 from taskframework.errors import (
     IdempotencyConflictError,
     InvalidParametersError,
+    ParentFinishedError,
+    SignalsFullError,
     SubmissionError,
     TaskNotFoundError,
     TaskUnreadableError,
@@ -23,6 +25,7 @@ from taskframework.errors import (
 )
 from taskframework.model.query import CursorInvalidError
 from taskframework.model.view import public_view
+from taskframework.submission.refusals import BatchClosedError, BatchConflictError, BatchTooLargeError
 from taskframework.testing.factories import new_task
 from tests.unit.client.conftest import Connect, problem, task_view
 
@@ -42,6 +45,11 @@ ABOUT = {"task_type": "send-mail", "key": "welcome", "task_id": "t-1", "action":
         SubmissionError("Not today."),
         TaskNotFoundError("t-1"),
         TransitionRefusedError("t-1", "retried", "RUNNING", ("FAILED",)),
+        ParentFinishedError("t-1", "parent", "FAILED"),
+        SignalsFullError("t-1", 100),
+        BatchConflictError("t-1", 7, "it is another one"),
+        BatchClosedError("t-1", "CANCELLED"),
+        BatchTooLargeError(5),
     ],
     ids=lambda error: type(error).__name__,
 )
