@@ -156,10 +156,11 @@ async def test_stopping_ends_open_streams_and_waits_for_no_reader(
     async with AsyncExitStack() as running, AsyncExitStack() as stack:
         api = await running.enter_async_context(serve(tmp_path, worker=False))
         task = await api.submit(COUNT_WORDS)
+        of_task = f"{TASKS}/{task['task_id']}/events"
         client = await stack.enter_async_context(independent_client(api))
         streams = [
             await stack.enter_async_context(client.stream("GET", path))
-            for path in [f"{TASKS}/{task['task_id']}/events", "/api/v1/events"] * 25
+            for path in [of_task, f"{of_task}?tree=true", "/api/v1/events"] * 20
         ]
         ending = asyncio.create_task(running.aclose())
         for answer in streams:
