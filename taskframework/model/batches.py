@@ -81,7 +81,10 @@ class Announce:
 
 @dataclass(frozen=True, slots=True)
 class Seal(Alone):
-    """The upload is complete: the batch has this many items, and nobody has announced more."""
+    """The upload is complete: the batch has this many items, and nobody has announced more.
+
+    A count that was begun before would not end the batch; it is refused, so that it puts no look off either.
+    """
 
     failpoint: ClassVar[str] = "seal.after_write"
     task_id: str
@@ -90,8 +93,9 @@ class Seal(Alone):
     def apply(self, task: Task, now: datetime) -> Task | None:
         if task.batch is None or task.subtasks is None or not is_open(task) or task.batch.items != self.items:
             return None
+        planned, serial = subtasks_for(self.items, task.batch.chunk_size), task.subtasks.report_serial + 1
         sealed = task.evolve(
-            subtasks=replace(task.subtasks, planned=subtasks_for(self.items, task.batch.chunk_size)),
+            subtasks=replace(task.subtasks, planned=planned, report_serial=serial),
             seal_by=None,
             check_at=now,  # all of them may have ended already
         )
@@ -157,16 +161,24 @@ class ReopenBatch(Alone):
 
 @dataclass(frozen=True, slots=True)
 class EndRetry:
-    """What had failed in a batch is replayed, if the retry is still the one that was read; counted again at once."""
+    """What had failed in a batch is replayed, if the retry is still the one that was read.
+
+    It is counted again at once; a count that was begun before is refused, as by `Seal`.
+    """
 
     group: ClassVar[Group] = "single"
     task_id: str
     retry_at: datetime
 
     def apply(self, task: Task, now: datetime) -> Task | None:
-        if task.batch is None or RETRY.time_of(task) != self.retry_at:
+        if task.batch is None or task.subtasks is None or RETRY.time_of(task) != self.retry_at:
             return None
-        return task.evolve(batch=replace(task.batch, retry_until=None), retry_at=None, check_at=now)
+        return task.evolve(
+            batch=replace(task.batch, retry_until=None),
+            subtasks=replace(task.subtasks, report_serial=task.subtasks.report_serial + 1),
+            retry_at=None,
+            check_at=now,
+        )
 
     def won(self, task: Task) -> bool:
         return False

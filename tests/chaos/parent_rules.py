@@ -25,7 +25,7 @@ def miscounted(world: World) -> Iterator[Violation]:
     below = _below(world)
     for story, document in documents(world):
         counts = document.get("subtasks")
-        if counts is None or counts["done"] < counts["planned"]:
+        if counts is None or counts["planned"] is None or counts["done"] < counts["planned"]:
             continue
         found = Counter(child["status"] for child in below[story.task_id, document["generation"], counts["round"]])
         failed, cancelled = found["FAILED"] + found["DEAD_LETTER"], found["CANCELLED"]

@@ -54,6 +54,7 @@ def _seal(seal: Seal) -> Write:
     chunks = {"$ceil": {"$divide": [seal.items, "$batch.chunk_size"]}}
     sealed = {
         "subtasks.planned": {"$toInt": chunks},
+        "subtasks.report_serial": plus("$subtasks.report_serial", 1),
         "seal_by": None,
         "check_at": NOW,
         **with_event("sealed", data=lit({"items": seal.items})),
@@ -106,5 +107,7 @@ def _reopen_batch(reopen: ReopenBatch) -> Write:
 
 @write_alone.register
 def _end_retry(end: EndRetry) -> Write:
-    guard = {"_id": end.task_id, **_IS_BATCH, "status": TaskStatus.WAITING, "retry_at": end.retry_at}
-    return Write(guard, [change({"batch.retry_until": None, "retry_at": None, "check_at": NOW})])
+    guard: Document = {"_id": end.task_id, **_IS_BATCH, "subtasks": {"$type": "object"}}
+    guard |= {"status": TaskStatus.WAITING, "retry_at": end.retry_at}
+    ended = {"batch.retry_until": None, "retry_at": None, "check_at": NOW}
+    return Write(guard, [change({**ended, "subtasks.report_serial": plus("$subtasks.report_serial", 1)})])

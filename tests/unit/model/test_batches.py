@@ -59,6 +59,10 @@ class TestUpload:
         assert (batch.seal_by, batch.check_at) == (None, NOW), "all of them may have ended already"
         assert batch.history[-1].type == "sealed"
 
+    def test_a_count_from_before_the_seal_does_not_put_off_the_look_after_it(self) -> None:
+        batch = open_batch(batch=Batch(items=1))
+        assert CountSubtasks.of(batch, Counts(1)).apply(made(Seal(TASK_ID, 1), batch), NOW) is None
+
     @pytest.mark.parametrize("announced", [4, 6])
     def test_nobody_seals_who_does_not_know_all_items(self, announced: int) -> None:
         assert Seal(TASK_ID, 5).apply(open_batch(batch=Batch(items=announced)), NOW) is None
@@ -122,6 +126,7 @@ class TestRetry:
         assert batch.retry_at is not None
         assert EndRetry(TASK_ID, NOW - HOUR).apply(batch, NOW) is None, "another process has it in hand"
         retried = made(EndRetry(TASK_ID, batch.retry_at), batch)
+        assert CountSubtasks.of(batch, Counts(5)).apply(retried, NOW) is None, "it would put off the look"
         assert (retried.retry_at, parts_of(retried)[0].retry_until, retried.check_at) == (None, None, NOW)
         assert made(CountSubtasks.of(retried, Counts(5)), retried).status is TaskStatus.COMPLETED
 
