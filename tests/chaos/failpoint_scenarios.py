@@ -194,6 +194,33 @@ async def waits_in_vain(stage: Stage) -> AsyncIterator[None]:
     assert document["result"]["timed_out"]
 
 
+async def uploads(stage: Stage) -> AsyncIterator[None]:
+    """The upload is sent again with its key, whatever came of the first one."""
+    await stage.upload({}, {}, {})
+    yield
+    await stage.upload({}, {}, {})
+
+
+async def abandons_an_upload(stage: Stage) -> AsyncIterator[None]:
+    stage.expected = "CANCELLED"
+    await stage.upload({"waits_from": 1}, breaks_off=True)
+    yield
+
+
+async def retries_a_batch(stage: Stage) -> AsyncIterator[None]:
+    """All of it fails; mended and retried it succeeds, each task with one replay."""
+    stage.repeats = 2
+    broken = {"is_broken": True}
+    await stage.upload(broken, broken)
+    await stage.there_are(1, "COMPLETED_WITH_ERRORS")
+    stage.touch(MENDED)
+    address = f"/batches/{await stage.only_task()}/retry-failed"
+    await stage.post(address)
+    yield
+    assert await stage.post(address) in (202, 409)
+    await stage.all_are("COMPLETED")
+
+
 @dataclass(frozen=True)
 class Scenario:
     """A point, the story that passes it, and who does.
@@ -225,6 +252,8 @@ _EARLY = {"BROKER__CONSUMER_TIMEOUT": "1s"}
 _NO_BEAT = "heartbeat.before_write@1=pause:3"
 #: Sweepers that do not come before the timers and the relay.
 _NO_SWEEP = {"RECOVERY__SWEEP_INTERVAL": "3s"}
+#: Uploads that are given up soon.
+_HASTY = {"BATCHES__UPLOAD_TIMEOUT": "1s"}
 #: Retries that are still to come when they are heard of: what is due by then needs no timer.
 _SLOW_RETRIES = _NO_SWEEP | {"RETRY__INITIAL_DELAY": "2s"}
 
@@ -233,6 +262,12 @@ SCENARIOS = (
     Scenario("relay.after_reserve", leaves_due, "front", is_alone=True, settings=_NO_SWEEP),
     Scenario("reopen.after_write", reopens_a_family, "front"),
     Scenario("cascade.after_cancel", cancels_a_family, "front"),
+    Scenario("retry.after_replay", retries_a_batch, "front"),
+    Scenario("reopen_batch.after_write", retries_a_batch, "front"),
+    Scenario("batch.after_announce", uploads, "front"),
+    Scenario("batch.after_insert", uploads, "front"),
+    Scenario("seal.after_write", uploads, "front"),
+    Scenario("abandon.after_write", abandons_an_upload, "front", is_alone=True, settings=_HASTY),
     Scenario("spawn.after_insert", plans, "back"),
     Scenario("report.after_count", plans, "back"),
     Scenario("report.after_write", plans, "back"),

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import aio_pika
 import httpx
+import orjson
 
 from taskframework.model.task import Task
 from taskframework.stores.base import TaskStore
@@ -31,7 +32,7 @@ from tests.chaos.truth import MongoTruth, SqliteTruth, Truth
 _TYPES = ("probe", "family", "patient")
 _QUEUES = (*(f"tasks.{name}.{lane}" for name in _TYPES for lane in ("high", "normal", "low")), "tasks.dlq")
 #: While one of these has a time, something about a task is left to do.
-_LEFT = ("spawn_at", "cascade_at")
+_LEFT = ("spawn_at", "cascade_at", "retry_at")
 _AGO = timedelta(seconds=1)
 
 
@@ -73,6 +74,7 @@ class Stage:
         self._recorder = Recorder(folder / "history.jsonl", "harness")
         self._listener = Listener(servers.amqp_url, self._recorder) if servers else None
         self._wanted: dict[str, dict[str, Any]] = {}
+        self._uploads: set[str] = set()
         self.store: TaskStore
         self._truth: Truth
         if servers:
@@ -110,6 +112,27 @@ class Stage:
             self._wanted[name] = {"task_type": task_type, "parameters": parameters, "correlation_id": name}
             self._recorder.record("submit.invoke", submission=name)
         await self._submit(list(self._wanted)[-count:])
+
+    async def upload(self, *items: dict[str, Any], breaks_off: bool = False) -> None:
+        """Submit probes as a batch; the same again, which its key makes the same batch, after a process died over it.
+
+        Args:
+            items: their parameters.
+            breaks_off: whether the last line is none, so that the batch stays open.
+        """
+        if "batch" not in self._uploads:
+            self._recorder.record("submit.invoke", submission="batch")
+        self._uploads.add("batch")
+        lines = b"".join(orjson.dumps(item) + b"\n" for item in items) + b"{" * breaks_off
+        headers = {"Content-Type": "application/x-ndjson", "Idempotency-Key": "batch"}
+        query = {"task_type": "probe", "correlation_id": "batch"}
+        told: dict[str, Any] = {"status": None}
+        with contextlib.suppress(httpx.TransportError):
+            async with self._client() as client:
+                answer = await client.post("/batches", content=lines, headers=headers, params=query)
+            if answer.status_code in (200, 202):
+                told = {"status": answer.status_code, "task": {"task_id": answer.json()["batch_id"]}}
+        self._answered("batch", told)
 
     async def plant(self, **fields: Any) -> Task:
         """Store a task as a process without a broker does: due at once, for any sweeper."""
