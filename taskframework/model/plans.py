@@ -16,8 +16,11 @@ from taskframework.model.records import Record, RecordKind
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task
 
-#: Bytes as JSON: of a plan that is kept in its task, and of one part of a larger one unless a single item is larger.
+#: Bytes as JSON of one part of a plan, unless a single item is larger.
 MAX_PLAN_BYTES = 512 * 1024
+#: Bytes as JSON of a plan that an attempt leaves in its task. The task is read and written with each count of its
+#: sub-tasks, and some of those have ended before the last one is stored.
+MAX_KEPT_BYTES = 32 * 1024
 #: How long a part is kept at least before the retention looks whether anybody still needs it.
 PLAN_KEPT = timedelta(days=1)
 

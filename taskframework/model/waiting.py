@@ -258,8 +258,15 @@ class Reopen(Alone):
             return None
         waiting = task.evolve(
             status=TaskStatus.WAITING,
-            # A count that was begun before must not end it again.
-            subtasks=replace(subtasks, is_awaited=True, report_serial=subtasks.report_serial + 1),
+            # A count that was begun before must not end it again. What did not succeed may be alive from here on.
+            subtasks=replace(
+                subtasks,
+                done=subtasks.succeeded,
+                failed=0,
+                cancelled=0,
+                is_awaited=True,
+                report_serial=subtasks.report_serial + 1,
+            ),
             finished_at=None,
             purge_at=None,
             cancel=None,

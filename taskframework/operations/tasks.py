@@ -96,6 +96,8 @@ class TaskOperations:
             if task.cascade_at is not None:
                 refusal.hint = "Its sub-tasks are still being cancelled; ask again in a moment."
             raise refusal
+        if reopen:  # a late count of the failure may have ended the parent again, just before the replay
+            await self._wait_for_it(replayed, scope, by, reopen)
         return replayed
 
     async def subtasks(
@@ -165,7 +167,13 @@ class TaskOperations:
         if finished and not reopen:
             raise ParentFinishedError(task.task_id, finished[0].task_id, finished[0].status)
         for parent in reversed(finished):
-            await self._moves.make(Reopen(parent.task_id, scope, by))
+            # Refused where another caller was faster, and for a parent whose plan was never stored to its end.
+            if await self._moves.make(Reopen(parent.task_id, scope, by)) is None:
+                present = await self.get(parent.task_id, scope)
+                if present.status.is_final:
+                    refusal = ParentFinishedError(task.task_id, present.task_id, present.status)
+                    refusal.hint = "It ended before all of its sub-tasks were there. Retry the parent."
+                    raise refusal
 
 
 def _names(statuses: frozenset[TaskStatus]) -> tuple[str, ...]:

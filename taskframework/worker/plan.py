@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import orjson
 
 from taskframework.errors import InvalidRequestError
-from taskframework.model.plans import MAX_PLAN_BYTES, part_of
+from taskframework.model.plans import MAX_KEPT_BYTES, MAX_PLAN_BYTES, part_of
 from taskframework.model.records import Record
 from taskframework.model.subtasks import MAX_DEPTH, MAX_SUBTASKS, Policy, depth_below, next_round, subtask_id
 from taskframework.model.task import Subtasks, Task
@@ -91,7 +91,7 @@ class AttemptPlan:
                 f"{policy} can never be met by {self._planned:,} sub-tasks",
                 "Submit more of them, or use another policy.",
             )
-        if self._parts:
+        if self._parts or self._bytes > MAX_KEPT_BYTES:
             await self._write_part()
         plan = None if self._parts else self._groups
         return Subtasks(self._planned, plan, policy=policy, resumes=resumes, plan_records=self._parts)
