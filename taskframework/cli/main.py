@@ -18,7 +18,7 @@ from taskframework.errors import TaskframeworkError
 #: Each command: the panel of the help it is in, where its code is, and what it is for. The code is imported when the
 #: command is called, and the purpose is said here again, because all the code together takes half a second to import.
 _COMMANDS = {
-    "demo": ("Try it", "demo.command:demo", "Digest text files, a task each, on the embedded broker and store."),
+    "demo": ("Try it", "demo.command:demo", "Digest text files, a sub-task each, on the embedded broker and store."),
     "dev": ("Run", "serve:dev", "Run everything in one process: HTTP interface, worker and repairs. Needs no servers."),
     "api": ("Run", "serve:api", "Serve HTTP: submit, look, operate. Workers execute."),
     "worker": ("Run", "serve:worker", "Execute tasks. Any number of workers share the work."),

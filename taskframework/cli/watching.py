@@ -11,7 +11,7 @@ from rich.status import Status
 from rich.text import Text
 
 from taskframework.cli.output import err
-from taskframework.cli.tree import described, task_tree
+from taskframework.cli.tree import task_tree
 from taskframework.errors import ResultTimeoutError
 from taskframework.model.status import CLAIMABLE
 from taskframework.model.task import Task
@@ -45,9 +45,10 @@ async def follow(handle: TaskHandle, timeout: timedelta | None, hear: Callable[[
     try:
         async for task in _states(handle, newest, timeout):
             newest = task
-            await line.update(task)
             if hear is not None:
+                line.hide()  # so that what is printed comes above it
                 hear(task)
+            await line.update(task)
     finally:
         line.close()
     return newest
@@ -78,20 +79,29 @@ class _LiveLine:
         self._operations = operations
         self._console = err()
         self._reminder = asyncio.get_running_loop().call_later(_WORKER_PATIENCE, self._remind)
+        #: Once stopped it cannot go on: it would begin by removing as many lines as it had.
         self._status: Status | None = None
-        if self._console.is_terminal and not task.status.is_final:
-            self._status = self._console.status(described(task))
-            self._status.start()
 
     async def update(self, task: Task) -> None:
         self._task = task
+        if not self._console.is_terminal:
+            return
+        shown = await task_tree(self._operations, task)
+        if self._status is None:
+            self._status = self._console.status(shown)
+            self._status.start()
+        else:
+            self._status.update(shown)
+
+    def hide(self) -> None:
+        """Until the next update."""
         if self._status is not None:
-            self._status.update(await task_tree(self._operations, task))
+            self._status.stop()
+            self._status = None
 
     def close(self) -> None:
         self._reminder.cancel()
-        if self._status is not None:
-            self._status.stop()
+        self.hide()
 
     def _remind(self) -> None:
         if self._task.status in CLAIMABLE and self._task.attempts == 0:

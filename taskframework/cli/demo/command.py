@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -30,27 +30,28 @@ def demo(
     output: Annotated[Path, typer.Option("--output", metavar="FILE", help="Where the report is written.")] = _REPORT,
     keep: Annotated[bool, typer.Option("--keep", help=f"Keep the tasks in {_KEPT}, to look at them.")] = False,
 ) -> None:
-    """Digest text files, a task each, on the embedded broker and store: nothing to install, nothing left behind."""
+    """Digest text files, a sub-task each, on the embedded broker and store: nothing to install, nothing left behind."""
     from taskframework.cli.demo.job import digest_and_report  # with the framework, which the help need not load
 
     # An interrupted opening may still create the file of the store while its folder is being removed.
     with tempfile.TemporaryDirectory(prefix="taskframework-demo-", ignore_cleanup_errors=True) as folder:
         here = [path for path in _DOCUMENTS if path.exists() and collect([path])]
-        files = _files(paths or here[:1] or _samples(Path(folder)))
-        with _told_if_unwritable(output):
-            digest_and_report(files, _KEPT if keep else Path(folder, "tasks.db"), output)
+        paths = paths or here[:1] or _samples(Path(folder))
+        files = _number_of_files(paths)
+        _refuse_if_unwritable(output)
+        digest_and_report(paths, files, _KEPT if keep else Path(folder, "tasks.db"), output)
     if keep:
         note(f"Look at the tasks: TASKFRAMEWORK_STORE__URL=sqlite:///{_KEPT} taskframework tasks list")
     else:
         note("The tasks themselves are gone; --keep leaves them to look at. Next: taskframework dev --app yourmodule")
 
 
-def _files(paths: Sequence[Path]) -> list[Path]:
+def _number_of_files(paths: Sequence[Path]) -> int:
     for path in paths:
         if not os.path.lexists(path):
             raise typer.BadParameter(f"{path} does not exist.", param_hint="PATH")
     if files := collect(paths):
-        return files
+        return len(files)
     raise TaskframeworkError(
         f"There is no file to digest in {', '.join(map(str, paths))}.",
         hint="Name files of prose or source code, or folders that hold some: taskframework demo PATH...",
@@ -64,14 +65,10 @@ def _samples(folder: Path) -> list[Path]:
     return [Path(folder, name) for name in SAMPLES]
 
 
-@contextmanager
-def _told_if_unwritable(output: Path) -> Iterator[None]:
-    """Refuse before the work what could not be written after it, and tell of what still goes wrong then."""
-    refusal = TaskframeworkError(f"{output} cannot be written.", hint="Name another file: --output /tmp/report.md")
-    folder = next(folder for folder in output.absolute().parents if folder.exists())
-    if output.is_dir() or not folder.is_dir() or not os.access(output if output.exists() else folder, os.W_OK):
-        raise refusal
-    try:
-        yield
-    except OSError as error:
-        raise refusal from error
+def _refuse_if_unwritable(output: Path) -> None:
+    """Refuse before the work what could not be written after it."""
+    with contextlib.suppress(OSError):  # such as for a name that is too long
+        folder = next(folder for folder in output.absolute().parents if folder.exists())
+        if not output.is_dir() and folder.is_dir() and os.access(output if output.exists() else folder, os.W_OK):
+            return
+    raise TaskframeworkError(f"{output} cannot be written.", hint="Name another file: --output /tmp/report.md")

@@ -1,70 +1,54 @@
-"""The demo's work: a task for each file on the embedded broker and store, and what came of them."""
+"""Runs the demo's tasks on the embedded broker and store, and shows how they go."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
 import time
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.logging import RichHandler
+from rich.text import Text
 
-from taskframework.cli.demo.digest import Digest, digest, read_text
-from taskframework.cli.demo.display import DemoDisplay
-from taskframework.cli.demo.report import write_report
-from taskframework.cli.output import counted, err, note, run, say
-from taskframework.errors import ValueNotStorableError
+from taskframework.cli.demo.library import DigestDocument, Digested, DigestLibrary, Library
+from taskframework.cli.output import counted, err, note, printable, run, say
+from taskframework.cli.watching import follow
+from taskframework.errors import TaskframeworkError
 from taskframework.model.events import TaskEvent
+from taskframework.model.status import TaskStatus
+from taskframework.model.task import Task
 from taskframework.observability import task_log
 from taskframework.runtime import TaskFramework
 from taskframework.settings import Settings
-from taskframework.submission.service import SubmitRequest
-from taskframework.tasks.context import TaskContext
-from taskframework.tasks.executable import BackgroundTaskExecutable
-from taskframework.tasks.options import TaskOptions
 
 #: Threads that read and digest. More than processors, since reading waits for disks.
 _THREADS = 16
-#: Seconds without an end after which we look whether the store still answers.
-_PATIENCE = 5.0
 
 
-class DigestDocument(BackgroundTaskExecutable[str, Digest]):
-    """Reads a text file, whose path is the parameter, and digests it: a plain function, so it runs in a thread."""
-
-    task_type = "digest-document"
-    options = TaskOptions(max_attempts=1)  # what cannot be read now will not be readable a moment later
-
-    def execute(self, context: TaskContext[str]) -> Digest:
-        text = read_text(Path(context.parameters))
-        return digest(text, lambda share: context.update_progress_soon({"percent": round(100 * share)}))
-
-
-def digest_and_report(files: Sequence[Path], store: Path, output: Path) -> None:
-    """Digest the files with the tasks in a store of their own, write the report, and tell how it went.
+def digest_and_report(paths: Sequence[Path], files: int, store: Path, output: Path) -> None:
+    """Digest so many files, named or in the folders named, by tasks in a store of their own; tell how it goes and went.
 
     Raises:
-        OSError: if the report cannot be written.
         StoreError: if the store fails.
+        TaskframeworkError: if the report could not be written.
     """
     handler = RichHandler(console=err(), show_time=False, show_path=False)
     handler.addFilter(lambda record: record.name != task_log.logger.name)  # the display tells of each task
     logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[handler], force=True)
-    names = [str(file) for file in files]
-    tasks = counted(len(names), "task")
-    note(f"{tasks}, one a file, on the embedded broker and SQLite")
-    display, started = DemoDisplay(names), time.monotonic()
-    run(_digest_all(store, names, display))
+    note(f"{counted(files, 'sub-task')}, one a file, on the embedded broker and SQLite")
+    started = time.monotonic()
+    library = Library(paths=[str(path) for path in paths], report=str(output))
+    task = run(_digested(store, library, Display(files)))
+    if task.error is not None:
+        raise TaskframeworkError(task.error.message)
+    done = Digested.model_validate(task.result)
     seconds = time.monotonic() - started
-    write_report({name: display.outcomes[name] for name in names}, output)
-    failed = sum(isinstance(outcome, str) for outcome in display.outcomes.values())
-    say(f"{tasks} in {seconds:.1f} s: {len(names) - failed:,} completed, {failed:,} failed.")
+    say(f"{counted(files, 'file')} in {seconds:.1f} s: {done.completed:,} completed, {done.failed:,} failed.")
     say(f"Report: {output}")
 
 
-async def _digest_all(store: Path, files: Sequence[str], display: DemoDisplay) -> None:
+async def _digested(store: Path, library: Library, display: Display) -> Task:
     settings = {
         "store": {"url": f"sqlite:///{store}"},
         "worker": {"concurrency": _THREADS, "max_threads": _THREADS},
@@ -72,16 +56,37 @@ async def _digest_all(store: Path, files: Sequence[str], display: DemoDisplay) -
     }
     framework = TaskFramework(Settings.model_validate(settings))
     framework.register(DigestDocument)
-    requests = [SubmitRequest(task_type=DigestDocument.task_type, parameters=file) for file in files]
+    framework.register(DigestLibrary)
     async with framework.running(worker=True):
         framework.services.bus.listen(TaskEvent, display.hear, name="demo")
-        with display.shown():
-            for file, outcome in zip(files, await framework.submit_many(requests), strict=True):
-                if isinstance(outcome, ValueNotStorableError):
-                    display.take(file, "its name is not valid text")
-                elif isinstance(outcome, Exception):
-                    raise outcome
-            while not display.finished.is_set():
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(display.finished.wait(), _PATIENCE)
-                await framework.services.store.ping()
+        handle = await framework.submit(DigestLibrary, library, correlation_id=display.correlation_id)
+        return await follow(handle, None, lambda _: display.show())
+
+
+class Display:
+    """Hears what happens to the sub-tasks, and says a line for each file that is done; `follow` shows the rest."""
+
+    def __init__(self, files: int) -> None:
+        # Sub-tasks have that of their parent; an earlier demo that was interrupted may have left some of its own.
+        self.correlation_id = str(uuid.uuid4())
+        self._files = files
+        self._done = 0
+        self._lines: list[Text] = []
+
+    def hear(self, event: TaskEvent) -> None:
+        """Listener for every task event."""
+        task = event.task
+        if task.parent is None or not task.status.is_final or task.correlation_id != self.correlation_id:
+            return
+        self._done += 1
+        said, style = f"FAILED: {task.error.message if task.error else task.status.value}", "red"
+        if task.status is TaskStatus.COMPLETED and isinstance(digest := task.result, dict):
+            said, style = ", ".join([counted(digest["words"], "word"), *list(digest["frequent_words"])[:3]]), ""
+        line = printable(f"[{self._done:>{len(str(self._files))}}/{self._files}] {task.parameters}: {said}")
+        self._lines.append(Text(line, style=style))
+
+    def show(self) -> None:
+        """Say what is new."""
+        console, lines, self._lines = err(), self._lines, []
+        for line in lines:
+            console.print(line, soft_wrap=True)

@@ -214,7 +214,7 @@ def test_a_parent_that_is_over_waits_again_for_its_newest_round() -> None:
     over = in_status(TaskStatus.FAILED, subtasks=subtasks, cancel=wish_to_stop())
     after = made(Reopen(TASK_ID, EVERYONE, "operator"), over)
     assert (after.status, after.generation) == (TaskStatus.WAITING, over.generation)
-    assert after.subtasks == replace(subtasks, report_serial=6), "no count that was begun before ends it again"
+    assert after.subtasks == replace(subtasks, done=0, failed=0, report_serial=6), "no earlier count ends it again"
     assert (after.finished_at, after.cancel) == (None, None)
     assert after.check_at is not None
     for refused in (waiting(subtasks=subtasks), in_status(TaskStatus.FAILED)):

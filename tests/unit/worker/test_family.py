@@ -311,7 +311,7 @@ async def all_of(store: FamilyStore, waiting: Task) -> list[Task]:
     ]
 
 
-@pytest.mark.parametrize(("count", "parts"), [(5, 0), (6, 2), (16, 4)])
+@pytest.mark.parametrize(("count", "parts"), [(0, 0), (1, 1), (5, 1), (6, 2), (16, 4)])
 async def test_a_plan_that_is_too_large_for_its_task_is_in_records(run_large: Running, count: int, parts: int) -> None:
     run, store = run_large, run_large.store
     outcome = await run(large(count))
