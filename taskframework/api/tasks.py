@@ -59,6 +59,7 @@ class TaskQuery(BaseModel):
 
     status: ReachableStatus | None = Field(default=None, description="Only tasks in this status")
     task_type: str | None = Field(default=None, max_length=100, description="Only tasks of this type")
+    parent_task_id: str | None = Field(default=None, max_length=100, description="Only sub-tasks of this task")
     limit: int = Field(default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT, description="Most tasks on the page")
     cursor: CursorText | None = Field(default=None, description="`next_cursor` of the page before, unchanged")
 
@@ -133,7 +134,7 @@ async def list_tasks(request: Request, query: Annotated[TaskQuery, Query()]) -> 
     """List tasks from the newest to the oldest. All filters given must hold."""
     page = await framework_of(request).services.tasks.list_tasks(
         scope_of(request),
-        TaskFilter(status=query.status, task_type=query.task_type),
+        TaskFilter(status=query.status, task_type=query.task_type, parent_task_id=query.parent_task_id),
         limit=query.limit,
         cursor=query.cursor,
     )

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import pytest
 import taskframework.api.server
 import taskframework.brokers.embedded
 import taskframework.stores.sqlite  # noqa: F401
-from taskframework import Settings, TaskFramework
+from taskframework import BackgroundTaskExecutable, Settings, TaskFramework
 from taskframework.api.app import create_app
 from tests.support.kitchen_sink import ALL, Waits
 
@@ -49,7 +49,12 @@ def open_api(tmp_path: Path) -> OpenApi:
     """Run a framework on a file of its own and open its API: `async with open_api(worker=True) as api`."""
 
     @asynccontextmanager
-    async def opened(*, worker: bool = False, **sections: dict[str, Any]) -> AsyncIterator[Api]:
+    async def opened(
+        *,
+        worker: bool = False,
+        extra: Sequence[type[BackgroundTaskExecutable[Any, Any]]] = (),
+        **sections: dict[str, Any],
+    ) -> AsyncIterator[Api]:
         Waits.gate, Waits.started = asyncio.Event(), 0
         framework = TaskFramework(
             Settings.model_validate(
@@ -61,7 +66,7 @@ def open_api(tmp_path: Path) -> OpenApi:
                 }
             )
         )
-        for executable in ALL:
+        for executable in [*ALL, *extra]:
             framework.register(executable)
         async with framework.running(worker=worker, api=not worker), Api(framework) as api:
             yield api

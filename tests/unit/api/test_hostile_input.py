@@ -220,7 +220,15 @@ async def test_query_parameters(api: Api, path: str, query: str, field: str) -> 
 
 
 @pytest.mark.parametrize(
-    "query", ["status=RUN", "status=running", "status=", "status=BLOCKED", "task_type=" + "x" * 101, "parent_task_id=x"]
+    "query",
+    [
+        "status=RUN",
+        "status=running",
+        "status=",
+        "status=BLOCKED",
+        "task_type=" + "x" * 101,
+        "parent_task_id=" + "x" * 101,
+    ],
 )
 async def test_filters(api: Api, query: str) -> None:
     problem_of(await api.get(f"{TASKS}?{query}"), 422, "invalid_request")

@@ -1,0 +1,124 @@
+"""Sub-tasks and signals over HTTP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from taskframework import BackgroundTaskExecutable, NonRetryableError, Signal, SubtaskSummary, TaskContext
+from taskframework.model.task import ParentLink
+from taskframework.model.values import MAX_SIGNAL_BYTES
+from taskframework.testing.factories import new_task
+from tests.unit.api.conftest import TASKS, Api, OpenApi, problem_of
+
+PARENT, WAITER = "parent", "waiter"
+#: Items that fail until the test mends them.
+broken: set[int] = set()
+
+
+class Child(BackgroundTaskExecutable[int, int]):
+    task_type = "child"
+
+    async def execute(self, context: TaskContext[int]) -> int:
+        if context.parameters in broken:
+            raise NonRetryableError("broken")
+        return context.parameters
+
+
+class Parent(BackgroundTaskExecutable[int, int]):
+    task_type = PARENT
+
+    async def execute(self, context: TaskContext[int]) -> None:
+        await context.submit_subtasks(Child, range(context.parameters))
+
+    async def on_subtasks_finished(self, context: TaskContext[int], summary: SubtaskSummary) -> int:
+        return summary.succeeded
+
+
+class Waiter(BackgroundTaskExecutable[None, Any]):
+    task_type = WAITER
+
+    async def execute(self, context: TaskContext[None]) -> Any:
+        return context.wait_for(signal="go")
+
+    async def on_signal(self, context: TaskContext[None], signal: Signal) -> Any:
+        return signal.payload
+
+
+@pytest.fixture
+def open_working(open_api: OpenApi) -> OpenApi:
+    broken.clear()
+    return lambda: open_api(worker=True, extra=(Child, Parent, Waiter))
+
+
+async def test_sub_tasks_are_listed_in_slot_order_page_by_page(open_working: OpenApi) -> None:
+    async with open_working() as api:
+        task = await api.finished(await api.submit(task_type=PARENT, parameters=5))
+        assert (task["result"], task["subtasks"]["succeeded"]) == (5, 5)
+        address, seen, cursor = f"{TASKS}/{task['task_id']}/subtasks", [], ""
+        for expected in (2, 2, 1):
+            page = (await api.get(f"{address}?limit=2{cursor}")).json()
+            assert len(page["items"]) == expected
+            seen += [subtask["parameters"] for subtask in page["items"]]
+            cursor = f"&cursor={page['next_cursor']}"
+        assert (seen, page["next_cursor"]) == ([0, 1, 2, 3, 4], None)
+        assert (await api.get(f"{address}?status=FAILED")).json()["items"] == []
+        assert (await api.get(f"{address}?round=2")).json()["items"] == []
+        listed = (await api.get(f"{TASKS}?parent_task_id={task['task_id']}")).json()["items"]
+        assert sorted(subtask["parameters"] for subtask in listed) == seen
+        for wrong in ("cursor=x", "round=0", "status=ALIVE", "other=1"):
+            problem_of(await api.get(f"{address}?{wrong}"), 422, "invalid_request")
+        problem_of(await api.get(f"{TASKS}/unknown/subtasks"), 404, "task_not_found")
+
+
+async def test_a_sub_task_of_a_parent_that_is_over_is_retried_if_the_parent_may_be_reopened(
+    open_working: OpenApi,
+) -> None:
+    broken.add(1)
+    async with open_working() as api:
+        task = await api.finished(await api.submit(task_type=PARENT, parameters=2))
+        assert (task["status"], task["error"]["code"]) == ("FAILED", "subtasks_failed")
+        failed = (await api.get(f"{TASKS}/{task['task_id']}/subtasks?status=FAILED")).json()["items"]
+        address = f"{TASKS}/{failed[0]['task_id']}/retry"
+        problem = problem_of(await api.post(address), 409, "parent_finished")
+        assert task["task_id"] in problem["detail"]
+        broken.clear()
+        assert (await api.post(address, json={"reopen": True})).status_code == 202
+        again = await api.finished(task)
+        assert (again["status"], again["result"]) == ("COMPLETED", 2)
+
+
+async def test_a_signal_wakes_the_task_that_waits_for_it_once_for_each_key(open_working: OpenApi) -> None:
+    async with open_working() as api:
+        task = await api.submit(task_type=WAITER, parameters=None)
+        address = f"{TASKS}/{task['task_id']}/signals"
+        early = await api.post(f"{address}/go", json={"by": "ada"}, headers={"Idempotency-Key": "one"})
+        assert early.status_code == 202
+        assert (await api.finished(task))["result"] == {"by": "ada"}
+        again = await api.post(f"{address}/go", json={"by": "ada"}, headers={"Idempotency-Key": "one"})
+        assert again.status_code == 202, "the same signal, which has been heard"
+        problem_of(await api.post(f"{address}/go"), 409, "transition_refused")
+
+
+async def test_what_cannot_be_a_signal_is_refused(api: Api) -> None:
+    task = await api.submit()
+    address = f"{TASKS}/{task['task_id']}/signals"
+    problem_of(await api.post(f"{address}/go", json="x" * MAX_SIGNAL_BYTES), 422, "value_not_storable")
+    problem_of(await api.post(f"{address}/{'n' * 201}"), 422, "invalid_request")
+    problem_of(await api.post(f"{address}/go", headers={"Idempotency-Key": "k" * 201}), 422, "invalid_request")
+    problem_of(await api.post(f"{TASKS}/unknown/signals/go"), 404, "task_not_found")
+    for number in range(100):
+        assert (await api.post(f"{address}/go", json=number)).status_code == 202
+    problem_of(await api.post(f"{address}/go"), 409, "too_many_signals")
+
+
+async def test_a_task_without_sub_tasks_has_an_empty_page(api: Api) -> None:
+    task = await api.submit()
+    page = (await api.get(f"{TASKS}/{task['task_id']}/subtasks")).json()
+    assert page == {"items": [], "next_cursor": None}
+    store = api.framework.services.store
+    below = new_task(now=store.now(), parent=ParentLink(task["task_id"], 0, 0))
+    await store.insert([below])
+    listed = (await api.get(f"{TASKS}?parent_task_id={task['task_id']}")).json()["items"]
+    assert [found["task_id"] for found in listed] == [below.task_id]
