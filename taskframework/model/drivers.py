@@ -141,4 +141,4 @@ DRIVERS: tuple[Driver, ...] = (DISPATCH, LEASE, DEADLINE, OUTBOX, SPAWN, CHECK, 
 
 def missing_drivers(task: Task) -> list[Driver]:
     """The drivers that this task needs and is without; with one of them missing it is undriven."""
-    return [driver for driver in DRIVERS if driver.is_missing(task)]
+    return [driver for driver in DRIVERS if driver.needed_in and driver.is_missing(task)]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import compress
-from operator import is_not
+from operator import attrgetter, is_not
 from typing import Any, NamedTuple, cast
 
 import orjson
@@ -25,6 +25,8 @@ def _column(driver: Driver) -> str:
 #: The column of each driver, by its name: when it is due for the task, null where it does not drive it. That way a
 #: partial index on it holds only what waits for it.
 DRIVER_COLUMNS = {driver.name: _column(driver) for driver in DRIVERS}
+#: The fields of the drivers, or the records that those are in.
+_driver_fields = attrgetter(*(driver.field.partition(".")[0] for driver in DRIVERS))
 #: What never changes is written by the insert only: a column that is not named spares its indexes the update.
 FIXED = (
     *("task_id", "task_type", "user_id", "lane", "idempotency_key", "created_at"),
@@ -128,7 +130,11 @@ class Stored(NamedTuple):
             task.fencing_token,
             task.crashes,
             milliseconds(task.not_before),
-            *[_maybe(driver.time_of(task)) for driver in DRIVERS],
+            # Most drivers have no time in most tasks, so that they are asked only where there is one.
+            *[
+                None if value is None else _maybe(driver.time_of(task))
+                for driver, value in zip(DRIVERS, _driver_fields(task), strict=True)
+            ],
             _maybe(task.finished_at),
             int(bool(missing_drivers(task))),
             to_json(self.document()),
