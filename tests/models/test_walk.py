@@ -38,7 +38,8 @@ async def test_the_walks_meet_every_request_and_every_status() -> None:
         *("MarkDispatched", "MakeDue", "ReserveDispatch", "MarkPublished", "PostponeRelay", "TimePasses"),
     }
     assert made == everything
-    assert everything - refused == {"MarkDispatched", "PostponeRelay", "TimePasses"}
+    # Nobody in a walk reads a driver's time in one step and moves it in another; the conformance suite does.
+    assert everything - refused == {"MarkDispatched", "MoveDriver", "PostponeRelay", "TimePasses"}
     assert statuses == set(REACHABLE)
 
 
