@@ -57,7 +57,7 @@ class Probe(BackgroundTaskExecutable[Wanted, dict[str, int]]):
         await context.update_progress({"attempt": context.attempt})
         await context.once("step", lambda: _recorder().record(STEP, task=context.task_id, token=context.fencing_token))
         if context.attempt <= wanted.fails:
-            raise RetryableError("not yet", delay=0.05)
+            raise RetryableError("not yet", delay=0.5)
         if wanted.is_broken and not MENDED.exists():
             raise ValueError("broken until it is mended")
         while 0 < wanted.waits_from <= context.attempt and not GO.exists():  # noqa: ASYNC110 - another process makes the file
