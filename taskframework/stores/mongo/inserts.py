@@ -73,6 +73,8 @@ class Inserter:
 
     async def insert(self, documents: Sequence[Any]) -> Sequence[Reply | StoreError]:
         """Insert independent documents, each with a reply of its own."""
+        if 0 < len(documents) <= _IN_A_GROUP:  # without the asyncio tasks of `gather`, half an insert each
+            return await self._insert_some(documents)
         groups = [documents[at : at + _IN_A_GROUP] for at in range(0, len(documents), _IN_A_GROUP)]
         replies = await asyncio.gather(*map(self._insert_some, groups))
         return [reply for group in replies for reply in group]
