@@ -169,7 +169,9 @@ async def test_cancelling(run: Run) -> None:
         ended = await now.finished(timeout=20)
         assert ended.status is TaskStatus.CANCELLED
         assert story(ended)[-2:] == [("cancel_requested", 1), ("cancelled", 1)]
-        with pytest.raises(TransitionRefusedError, match="Only a task that is QUEUED or RUNNING or RETRYING or WAITING can be"):
+        with pytest.raises(
+            TransitionRefusedError, match="Only a task that is QUEUED or RUNNING or RETRYING or WAITING can be"
+        ):
             await framework.services.tasks.cancel(now.task_id, EVERYONE, by="ada")
     assert later.task_id not in Counts.executions
 
