@@ -7,13 +7,10 @@ cancelled and has sub-tasks itself does the same, so that whole trees end, level
 from __future__ import annotations
 
 import asyncio
-import contextvars
-import logging
 from datetime import timedelta
 
 from taskframework import failpoint
-from taskframework.background import Background
-from taskframework.errors import StoreError
+from taskframework.aggregation.parent_work import ParentWork
 from taskframework.model.drivers import CASCADE
 from taskframework.model.events import TaskEvent
 from taskframework.model.interventions import Cancel
@@ -24,8 +21,6 @@ from taskframework.model.status import LIVE, TaskStatus
 from taskframework.model.task import Task
 from taskframework.moves import TaskMoves
 from taskframework.stores.base import TaskStore
-
-logger = logging.getLogger(__name__)
 
 #: Sub-tasks that are cancelled together.
 _TOGETHER = 500
@@ -38,22 +33,20 @@ _LOOK_AGAIN = timedelta(seconds=5)
 BY_PARENT = "parent"
 
 
-class Cascade:
+class Cascade(ParentWork):
     """Cancels what is left of a round of sub-tasks."""
 
+    left = "the cancel of the sub-tasks of task"
+
     def __init__(self, store: TaskStore, moves: TaskMoves) -> None:
+        super().__init__()
         self._store = store
         self._moves = moves
-        self._cancelling = Background()
 
     def hear(self, event: TaskEvent) -> None:
         """Listener for the moves after which a parent does not wait any more."""
         if event.task.cascade_at is not None:
-            self._cancelling.start(self._cancel_heard(event.task), contextvars.Context())
-
-    async def finished(self) -> None:
-        """Wait until what was heard is cancelled, or left to the repair."""
-        await self._cancelling.finished()
+            self.start(event.task)
 
     async def take(self, parent: Task) -> None:
         """Cancel the sub-tasks of a parent that it does not wait for, if no other process is about to.
@@ -74,14 +67,6 @@ class Cascade:
                 present = await self._move_time(present, _IN_HAND)
         if present is not None:
             await self._end(present)
-
-    async def _cancel_heard(self, parent: Task) -> None:
-        try:
-            await self.take(parent)
-        except StoreError as error:
-            logger.info("the sub-tasks of task %s are cancelled by the repair: %s", parent.task_id, error.message)
-        except Exception:
-            logger.exception("the sub-tasks of task %s are cancelled by the repair", parent.task_id)
 
     async def _cancel(self, subtask: Task, parent: Task) -> None:
         if subtask.cancel is None:

@@ -7,13 +7,10 @@ may do it, and do it again: what was replayed already ended later, if it has end
 from __future__ import annotations
 
 import asyncio
-import contextvars
-import logging
 from datetime import timedelta
 
 from taskframework import failpoint
-from taskframework.background import Background
-from taskframework.errors import StoreError
+from taskframework.aggregation.parent_work import ParentWork
 from taskframework.model.batches import EndRetry
 from taskframework.model.drivers import RETRY
 from taskframework.model.events import TaskEvent
@@ -26,8 +23,6 @@ from taskframework.model.task import Task
 from taskframework.moves import TaskMoves
 from taskframework.stores.base import TaskStore
 
-logger = logging.getLogger(__name__)
-
 #: Sub-tasks that are replayed together.
 _TOGETHER = 500
 #: How long other processes leave a batch alone that this one retries. Each step begins it anew.
@@ -36,24 +31,22 @@ _IN_HAND = timedelta(seconds=30)
 BY_BATCH = "batch"
 
 
-class BatchRetrier:
+class BatchRetrier(ParentWork):
     """Replays what did not succeed in batches."""
+
+    left = "what failed in batch"
 
     def __init__(self, store: TaskStore, moves: TaskMoves, dispatch_after: timedelta) -> None:
         """Prepare; `dispatch_after` as in the submission service."""
+        super().__init__()
         self._store = store
         self._moves = moves
         self._dispatch_after = dispatch_after
-        self._retrying = Background()
 
     def hear(self, event: TaskEvent) -> None:
         """Listener: the process in which a batch was reopened retries it at once."""
         if event.task.retry_at is not None:
-            self._retrying.start(self._retry_heard(event.task), contextvars.Context())
-
-    async def finished(self) -> None:
-        """Wait until what was heard is replayed, or left to the repair."""
-        await self._retrying.finished()
+            self.start(event.task)
 
     async def take(self, batch: Task) -> None:
         """Replay what did not succeed, if no other process is about to.
@@ -73,14 +66,6 @@ class BatchRetrier:
             await failpoint.reached("retry.after_replay")
             after = max(subtask.parent.slot for subtask in found if subtask.parent is not None)
             held = await self._hold(held)
-
-    async def _retry_heard(self, batch: Task) -> None:
-        try:
-            await self.take(batch)
-        except StoreError as error:
-            logger.info("what failed in batch %s is left to the repair: %s", batch.task_id, error.message)
-        except Exception:
-            logger.exception("what failed in batch %s is left to the repair", batch.task_id)
 
     async def _replay(self, subtask: Task, batch: Task) -> None:
         until = batch.batch.retry_until if batch.batch else None

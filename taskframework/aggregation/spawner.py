@@ -6,16 +6,13 @@ do it again: what is there already is passed over.
 
 from __future__ import annotations
 
-import contextvars
-import logging
 from collections.abc import Sequence
 from datetime import timedelta
 from itertools import islice
 
 from taskframework import failpoint
-from taskframework.background import Background
+from taskframework.aggregation.parent_work import ParentWork
 from taskframework.bus import EventBus
-from taskframework.errors import StoreError
 from taskframework.model.drivers import SPAWN
 from taskframework.model.events import TaskEvent, TaskSubmittedEvent
 from taskframework.model.marks import MarkSpawned, MoveDriver
@@ -24,30 +21,30 @@ from taskframework.model.task import Task
 from taskframework.plans import delete_plan, read_plan
 from taskframework.stores.base import TaskStore
 
-logger = logging.getLogger(__name__)
-
 #: Sub-tasks that are stored together.
 _TOGETHER = 500
 #: How long other processes leave a plan alone that this one is storing. Each part that is stored begins it anew.
 IN_HAND = timedelta(seconds=30)
 
 
-class Spawner:
+class Spawner(ParentWork):
     """Stores planned sub-tasks."""
+
+    left = "the plan of task"
 
     def __init__(self, store: TaskStore, bus: EventBus, dispatch_after: timedelta) -> None:
         """Prepare; `dispatch_after` as in the submission service."""
+        super().__init__()
         self._store = store
         self._bus = bus
         self._dispatch_after = dispatch_after
-        self._spawning = Background()
 
     def hear(self, event: TaskEvent) -> None:
         """Listener: the process in which a task planned sub-tasks stores them at once."""
         if event.task.spawn_at is not None:
-            self._spawning.start(self._spawn_heard(event.task), contextvars.Context())
+            self.start(event.task)
 
-    async def spawn(self, parent: Task) -> None:
+    async def take(self, parent: Task) -> None:
         """Store every sub-task of the plan, and end as soon as nobody waits for them any more.
 
         Args:
@@ -71,18 +68,6 @@ class Spawner:
                     present = await self._go_on(present)
         await self._store.mark(MarkSpawned(parent.task_id, parent.generation, subtasks.round))
         await delete_plan(self._store, parent)
-
-    async def finished(self) -> None:
-        """Wait until what was heard is stored, or left to the repair."""
-        await self._spawning.finished()
-
-    async def _spawn_heard(self, parent: Task) -> None:
-        try:
-            await self.spawn(parent)
-        except StoreError as error:
-            logger.info("the sub-tasks of task %s are left to the repair: %s", parent.task_id, error.message)
-        except Exception:
-            logger.exception("the sub-tasks of task %s are left to the repair", parent.task_id)
 
     async def _insert(self, tasks: Sequence[Task]) -> None:
         outcomes = await self._store.insert(tasks)

@@ -20,7 +20,7 @@ _IN_HAND = timedelta(seconds=30)
 class Retrier(Protocol):
     """What the repair needs of the retrier."""
 
-    async def take(self, batch: Task) -> None: ...
+    def start(self, batch: Task) -> None: ...
 
 
 class BatchRepair:
@@ -50,5 +50,5 @@ class BatchRepair:
         due = await self._store.due(RETRY, self._limit)
         moves = [MoveDriver(found.task_id, RETRY, found.due, _IN_HAND) for found in due]
         for batch in await reserved(self._store, moves):
-            await self._retrier.take(batch)
+            self._retrier.start(batch)
         return len(due)

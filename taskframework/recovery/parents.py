@@ -18,10 +18,10 @@ from taskframework.stores.base import DueTask, TaskStore
 _IN_HAND = timedelta(seconds=30)
 
 
-class Spawner(Protocol):
-    """What the repair needs of the spawner."""
+class ParentWork(Protocol):
+    """What the repair needs of the spawner and of the cascade."""
 
-    async def spawn(self, parent: Task) -> None: ...
+    def start(self, parent: Task) -> None: ...
 
 
 class Reporter(Protocol):
@@ -30,17 +30,17 @@ class Reporter(Protocol):
     def look_at(self, parent_id: str) -> None: ...
 
 
-class Cascade(Protocol):
-    """What the repair needs of the cascade."""
-
-    async def take(self, parent: Task) -> None: ...
-
-
 class ParentRepair:
     """Looks for parents and sub-tasks that wait for somebody."""
 
     def __init__(
-        self, store: TaskStore, moves: TaskMoves, spawner: Spawner, reporter: Reporter, cascade: Cascade, batch: int
+        self,
+        store: TaskStore,
+        moves: TaskMoves,
+        spawner: ParentWork,
+        reporter: Reporter,
+        cascade: ParentWork,
+        batch: int,
     ) -> None:
         self._store = store
         self._moves = moves
@@ -61,7 +61,7 @@ class ParentRepair:
     async def _spawn(self) -> int:
         due = await self._store.due(SPAWN, self._batch)
         for parent in await self._reserved(SPAWN, due):
-            await self._spawner.spawn(parent)
+            self._spawner.start(parent)
         return len(due)
 
     async def _wake(self) -> int:
@@ -75,7 +75,7 @@ class ParentRepair:
     async def _cancel(self) -> int:
         due = await self._store.due(CASCADE, self._batch)
         for parent in await self._reserved(CASCADE, due):
-            await self._cascade.take(parent)
+            self._cascade.start(parent)
         return len(due)
 
     async def _reserved(self, driver: Driver, due: Sequence[DueTask]) -> list[Task]:

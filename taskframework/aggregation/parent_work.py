@@ -1,0 +1,54 @@
+"""Work on parents that an event or a repair begins, and that nobody waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from taskframework.background import Background
+from taskframework.errors import StoreError
+from taskframework.model.task import Task
+
+logger = logging.getLogger(__name__)
+
+#: Parents that are worked on at once by each sort of work. Each may have 500 calls to the store under way.
+_AT_ONCE = 8
+
+
+class ParentWork(ABC):
+    """One sort of work on parents. It may take minutes, so that neither a listener nor a repair waits for it."""
+
+    #: What is left to the repair when it fails, as the log says it of a task.
+    left: ClassVar[str]
+
+    def __init__(self) -> None:
+        self._background = Background()
+        self._places = asyncio.Semaphore(_AT_ONCE)
+
+    @abstractmethod
+    async def take(self, parent: Task) -> None:
+        """Do it now.
+
+        Raises:
+            StoreError: if it could not be done; the parent is due again later.
+        """
+
+    def start(self, parent: Task) -> None:
+        """Do it soon; what fails is left to the repair."""
+        self._background.start(self._try(parent), contextvars.Context())
+
+    async def finished(self) -> None:
+        """Wait until everything begun is done, or left to the repair."""
+        await self._background.finished()
+
+    async def _try(self, parent: Task) -> None:
+        try:
+            async with self._places:
+                await self.take(parent)
+        except StoreError as error:
+            logger.info("%s %s is left to the repair: %s", self.left, parent.task_id, error.message)
+        except Exception:
+            logger.exception("%s %s is left to the repair", self.left, parent.task_id)
