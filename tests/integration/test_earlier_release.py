@@ -141,6 +141,15 @@ async def test_keys_that_both_accept_at_once_are_one_task_each(old: EarlierRelea
     assert {key: len(found) for key, found in ids.items() if len(found) != 1} == {}
 
 
+async def test_submissions_of_one_key_at_once_all_find_the_task_of_the_earlier_release(
+    old: EarlierRelease, store: MongoStore
+) -> None:
+    """They are one group of inserts, in which the index refuses each."""
+    by_old = await asyncio.to_thread(old.submit, "key")
+    found = await asyncio.gather(*(submitted(store, "key") for _ in range(20)))
+    assert {task.task_id for task in found} == {by_old}
+
+
 async def test_one_that_starts_later_begins_it_all_anew(
     old: EarlierRelease, store: MongoStore, mongo_url: str, indexes: Any
 ) -> None:

@@ -78,10 +78,11 @@ class EarlierRelease:
 
     async def others(self, documents: Sequence[Any]) -> dict[int, Document]:
         """The tasks that have the idempotency keys of these, which the index refused; by place."""
-        keyed = {(document["user_id"], document["idempotency_key"]): at for at, document in enumerate(documents)}
-        pairs = [{"user_id": user, "idempotency_key": key} for user, key in keyed if key is not None]
+        keys = [(document["user_id"], document["idempotency_key"]) for document in documents]  # some of them twice
+        pairs = [{"user_id": user, "idempotency_key": key} for user, key in set(keys) if key is not None]
         found = await self._tasks.find({"$or": pairs}) if pairs else []
-        return {keyed[task["user_id"], task["idempotency_key"]]: task for task in found}
+        by_key = {(task["user_id"], task["idempotency_key"]): task for task in found}
+        return {at: by_key[key] for at, key in enumerate(keys) if key in by_key}
 
     async def start(self) -> None:
         """Look now, and every minute until `stop`."""
