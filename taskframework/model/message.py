@@ -19,6 +19,9 @@ MAX_MESSAGE_BYTES = 64 * 1024
 _INT64 = 2**63
 #: Tells a worker of the leases lost so far before it claims the task.
 CRASHES_HEADER = "x-crashes"
+#: Since when the task waits: `CLAIMABLE_HEADER` if it is there, else since its submission.
+SUBMITTED_HEADER = "submitted_at"
+CLAIMABLE_HEADER = "claimable_at"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,20 +45,28 @@ class TaskMessage:
         )
 
     @classmethod
-    def for_task(cls, task: Task, traceparent: str | None = None) -> Self:
-        """The message for a task's present dispatch epoch, in the trace of `traceparent` or of the submission."""
+    def for_task(cls, task: Task, traceparent: str | None = None, lane: Priority | None = None) -> Self:
+        """The message for a task's present dispatch epoch.
+
+        Args:
+            task: as it is stored.
+            traceparent: the trace to be part of; that of the submission if there is none.
+            lane: where it travels; by the task's priority if left out.
+        """
         headers: dict[str, str | int] = {
             "task_id": task.task_id,
             "task_type": task.task_type,
             "user_id": task.user_id,
             "correlation_id": task.correlation_id,
-            "submitted_at": rfc3339(task.created_at),
+            SUBMITTED_HEADER: rfc3339(task.created_at),
             "x-retry-count": task.attempts,
             CRASHES_HEADER: task.crashes,
         }
+        if task.not_before > task.created_at:  # it began later, or it is a retry
+            headers[CLAIMABLE_HEADER] = rfc3339(task.not_before)
         if (trace := traceparent or task.traceparent) is not None:
             headers["traceparent"] = trace
-        return cls(task.task_id, task.task_type, task.dispatch_epoch, task.lane, headers)
+        return cls(task.task_id, task.task_type, task.dispatch_epoch, lane or task.lane, headers)
 
 
 def read_message(body: bytes) -> TaskMessage:
@@ -83,6 +94,15 @@ def read_message(body: bytes) -> TaskMessage:
     if not 0 < epoch < _INT64:  # a store could not even compare it
         raise MessageUnreadableError(f"its dispatch_epoch is {epoch}")
     return TaskMessage(task_id, task_type, epoch)
+
+
+def claimable_since(headers: Mapping[str, str]) -> datetime | None:
+    """Since when the task of a message waits to be claimed, by the store's clock; None if the message does not say."""
+    try:
+        since = datetime.fromisoformat(headers.get(CLAIMABLE_HEADER) or headers[SUBMITTED_HEADER])
+    except (KeyError, ValueError):  # not written by us
+        return None
+    return since if since.tzinfo is not None else None
 
 
 def _shown(value: Any) -> str:

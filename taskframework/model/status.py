@@ -87,6 +87,11 @@ MOVES: dict[TaskStatus, frozenset[TaskStatus]] = {
 }
 
 
+def lane_below(lane: Priority) -> Priority:
+    """The next less urgent lane; low has none below."""
+    return LANES[min(LANES.index(lane) + 1, len(LANES) - 1)]
+
+
 #: By their stored names: to make a member of its value takes five times as long.
 _LANES: dict[str, Priority] = {lane.value: lane for lane in Priority}
 

@@ -95,7 +95,7 @@ class Metrics:
             ["task_type", "status"],
         )
         self.queue_wait = histogram(
-            "tasks_queue_wait_seconds", "Time a task waited for its claim after it was due", ["task_type"]
+            "tasks_queue_wait_seconds", "Time a task waited for its claim after it was due", ["task_type", "lane"]
         )
         self.first_responses = histogram(
             "batch_first_response_seconds",
@@ -148,7 +148,7 @@ class Metrics:
                 self.submitted.add(task.task_type)
             case TaskStartedEvent():
                 waited = (task.history[-1].at - task.not_before).total_seconds()
-                self.queue_wait.observe(max(0.0, waited), task.task_type)
+                self.queue_wait.observe(max(0.0, waited), task.task_type, task.lane)
             case TaskRetryingEvent():
                 self.retries.add(task.task_type)
             case TaskFailedEvent():

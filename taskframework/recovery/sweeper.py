@@ -27,6 +27,8 @@ class Dispatcher(Protocol):
 
     def reservation(self, task_id: str, dispatch_epoch: int) -> ReserveDispatch: ...
 
+    def lane_of(self, task: DueTask) -> Priority: ...
+
 
 #: Tasks of one look at what is dispatched later.
 _LOOK = 1_000
@@ -67,7 +69,7 @@ class Sweeper:
             return False
         queues: dict[tuple[str, Priority], list[DueTask]] = defaultdict(list)
         for task in due:
-            queues[task.task_type, task.lane].append(task)
+            queues[task.task_type, self._dispatcher.lane_of(task)].append(task)
         sent = [await self._sweep_queue(task_type, lane, tasks) for (task_type, lane), tasks in queues.items()]
         return len(due) == self._batch and any(sent)
 

@@ -143,6 +143,20 @@ class WorkerSettings(Section):
         return min(_LONGEST_GRACE, self.lease / 4)
 
 
+class PrioritySettings(Section):
+    """Which tasks a worker starts first. While tasks of several priorities wait, they share the slots by weight."""
+
+    high: int = Field(default=8, ge=1, le=1000, description="Weight of high: of 8 + 4 + 1 free slots it gets 8")
+    normal: int = Field(default=4, ge=1, le=1000, description="Weight of normal")
+    low: int = Field(default=1, ge=1, le=1000, description="Weight of low")
+    max_wait: Duration = Field(
+        default=timedelta(minutes=5), gt=ZERO, description="A task that waited longer goes before every other"
+    )
+    retries: Literal["same", "lower"] = Field(
+        default="same", description="Priority of a repeated attempt: that of its task, or one lower"
+    )
+
+
 class RecoverySettings(Section):
     """How what was interrupted is taken up again."""
 
@@ -217,6 +231,7 @@ class Settings(Section):
     store: StoreSettings = StoreSettings()
     api: ApiSettings = ApiSettings()
     worker: WorkerSettings = WorkerSettings()
+    priority: PrioritySettings = PrioritySettings()
     retry: RetrySettings = RetrySettings()
     recovery: RecoverySettings = RecoverySettings()
     batches: BatchesSettings = BatchesSettings()

@@ -35,7 +35,9 @@ class DueTask:
 
     task_id: str
     task_type: str
+    #: That of its priority; a retry may travel in another one.
     lane: Priority
+    status: TaskStatus
     dispatch_epoch: int
     #: How often it was dispatched or left alone in this epoch; 0 means that no message is known to be there.
     dispatches: int

@@ -23,9 +23,9 @@ from taskframework.errors import BrokerError, PublishRefusedError, StoreError
 from taskframework.model.events import TaskEvent
 from taskframework.model.marks import MarkDispatched, ReserveDispatch
 from taskframework.model.message import TaskMessage
-from taskframework.model.status import CLAIMABLE
+from taskframework.model.status import CLAIMABLE, Priority, TaskStatus, lane_below
 from taskframework.model.task import Task
-from taskframework.stores.base import TaskStore
+from taskframework.stores.base import DueTask, TaskStore
 from taskframework.stores.delayed_marks import LONGEST_DELAY, DelayedMarks
 from taskframework.telemetry import current_traceparent, is_tracing, span
 
@@ -49,6 +49,8 @@ class DispatchPolicy:
     mark_after: timedelta = LONGEST_DELAY
     #: Tasks that wait to be published; what comes beyond is left to the sweeper, so that memory stays bounded.
     max_pending: int = 20_000
+    #: Whether a repeated attempt travels one lane below that of its task.
+    lowers_retries: bool = False
 
 
 class TaskMessageProducer:
@@ -101,6 +103,11 @@ class TaskMessageProducer:
     def reservation(self, task_id: str, dispatch_epoch: int) -> ReserveDispatch:
         """The mark that makes one of several sweepers win a due task."""
         return ReserveDispatch(task_id, dispatch_epoch, self._policy.redispatch, self._policy.redispatch_max)
+
+    def lane_of(self, task: Task | DueTask) -> Priority:
+        """Where the message of a task travels."""
+        is_lowered = self._policy.lowers_retries and task.status is TaskStatus.RETRYING
+        return lane_below(task.lane) if is_lowered else task.lane
 
     async def sent(self) -> None:
         """Wait until everything heard so far is confirmed, or left to the sweeper."""
@@ -158,7 +165,7 @@ class TaskMessageProducer:
 
     async def _send(self, task: Task, delay: timedelta | None) -> bool:
         if not is_tracing():
-            return await self._send_message(task, TaskMessage.for_task(task), delay)
+            return await self._send_message(task, TaskMessage.for_task(task, lane=self.lane_of(task)), delay)
         attributes = {
             "messaging.system": "rabbitmq",
             "messaging.operation.type": "send",
@@ -166,7 +173,8 @@ class TaskMessageProducer:
             "messaging.message.id": task.task_id,
         }
         with span(f"publish {task.task_type}", SpanKind.PRODUCER, task.traceparent, attributes):
-            return await self._send_message(task, TaskMessage.for_task(task, current_traceparent()), delay)
+            message = TaskMessage.for_task(task, current_traceparent(), self.lane_of(task))
+            return await self._send_message(task, message, delay)
 
     async def _send_message(self, task: Task, message: TaskMessage, delay: timedelta | None) -> bool:
         await failpoint.reached("dispatch.before_publish")

@@ -74,6 +74,7 @@ def _dispatch_policy(services: StoreServices) -> DispatchPolicy:
         recovery.redispatch_max,
         services.settings.broker.delay_limit,
         mark_after=min(LONGEST_DELAY, recovery.dispatch_grace * 2 / 5),
+        lowers_retries=services.settings.priority.retries == "lower",
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from taskframework.model.status import Priority
+from taskframework.settings import PrioritySettings
 from taskframework.submission.subtasks import SubtaskKinds
 from taskframework.wiring.process_services import ProcessServices
 from taskframework.worker.admission import Admission
@@ -11,6 +13,7 @@ from taskframework.worker.executor import TaskExecutorService
 from taskframework.worker.family import FamilyServices
 from taskframework.worker.heartbeat import Heartbeat
 from taskframework.worker.intake import Intake
+from taskframework.worker.lanes import LanePolicy
 from taskframework.worker.settle import SettleStation
 from taskframework.worker.suspects import Suspects
 from taskframework.worker.worker import Worker, new_worker_id
@@ -43,8 +46,15 @@ def build_worker(process: ProcessServices) -> Worker:
         breaker,
         process.deliveries,
         Admission([Suspects(settings.worker.max_crashes, settings.worker.lease)]),
+        _lane_policy(settings.priority),
+        store.now,
         slots=settings.worker.concurrency,
     )
     intake = Intake(process.broker, consumer, breaker, clock, settings.worker.prefetch)
     grace = settings.shutdown.await_termination_timeout
     return Worker(worker_id, intake, consumer, executor, heartbeat, grace=grace)
+
+
+def _lane_policy(settings: PrioritySettings) -> LanePolicy:
+    weights = {Priority.HIGH: settings.high, Priority.NORMAL: settings.normal, Priority.LOW: settings.low}
+    return LanePolicy(weights, settings.max_wait)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from opentelemetry.trace import SpanKind
@@ -16,7 +16,7 @@ from taskframework import failpoint
 from taskframework.background import Background
 from taskframework.brokers.base import Delivery
 from taskframework.errors import MessageUnreadableError, StoreError, StoreUnavailableError
-from taskframework.model.message import read_message
+from taskframework.model.message import claimable_since, read_message
 from taskframework.model.status import Priority
 from taskframework.model.transitions import Claim
 from taskframework.tasks.registry import Registration, TaskRegistry
@@ -27,7 +27,7 @@ from taskframework.worker.claim import ClaimStation, Refusal
 from taskframework.worker.deliveries import PendingDeliveries, PendingDelivery, Stage
 from taskframework.worker.executor import TaskExecutorService
 from taskframework.worker.heartbeat import Heartbeat
-from taskframework.worker.lanes import Lanes
+from taskframework.worker.lanes import LanePolicy, Lanes
 from taskframework.worker.patience import StoreBreaker
 from taskframework.worker.settle import SettleStation
 
@@ -52,9 +52,26 @@ class TaskConsumer:
         breaker: StoreBreaker,
         deliveries: PendingDeliveries,
         admission: Admission,
+        lanes: LanePolicy,
+        now: Callable[[], datetime],
         *,
         slots: int,
     ) -> None:
+        """Put the stations together.
+
+        Args:
+            registry: the task types of this process.
+            claims: makes a task ours.
+            executor: runs its code.
+            settlement: writes how an attempt ended.
+            heartbeat: keeps the leases of running attempts.
+            breaker: open while the store is away.
+            deliveries: what is in this worker's hands.
+            admission: asked before a claim.
+            lanes: who gets the next free slot.
+            now: the store's clock.
+            slots: attempts at once.
+        """
         self._registry = registry
         self._claims = claims
         self._executor = executor
@@ -64,7 +81,8 @@ class TaskConsumer:
         self.deliveries = deliveries
         self._admission = admission
         self.slots = slots
-        self.lanes: Lanes[PendingDelivery] = Lanes(slots, self._start)
+        self._now = now
+        self.lanes: Lanes[PendingDelivery] = Lanes(slots, self._start, lanes, self._waited)
         self._handling = Background()
         self._unreadable: list[tuple[Delivery, str]] = []
         self._context = contextvars.copy_context()
@@ -127,6 +145,10 @@ class TaskConsumer:
         logger.warning("unreadable messages rejected: %d, the first from %s: %s", len(rejected), first.queue, reason)
         for delivery, _ in rejected:
             await delivery.reject()
+
+    def _waited(self, pending: PendingDelivery) -> timedelta:
+        since = claimable_since(pending.delivery.headers)
+        return timedelta(0) if since is None else self._now() - since
 
     def _start(self, pending: PendingDelivery, lane: Priority) -> None:
         pending.stage = Stage.CLAIMING

@@ -30,13 +30,16 @@ _PAUSE = 1.0
 _HEADROOM = 1 / 2
 #: Fewer slots are for tasks that take long. There an acknowledgement takes no time, and what waits waits for long.
 _FEW_SLOTS = 10
+#: While lanes compete for few slots there is headroom all the same: else the slot of a high task goes to a low one,
+#: since the next high one is not there yet. It is kept for so many seconds after that: new consumers have their price.
+_AFTER_COMPETITION = 60.0
 #: Deliveries of all queues that one worker may hold, if the slots do not ask for more: some 30 MB.
 _MOST_IN_HAND = 10_000
 #: Fewer slots than this share of all are not worth a new registration, unless they are the last or the first ones.
 _STEP = 1 / 8
 
 
-def prefetch(free: int, types: int, limit: int | Literal["auto"]) -> int:
+def prefetch(free: int, types: int, limit: int | Literal["auto"], *, lanes_compete: bool = False) -> int:
     """Deliveries in hand for each queue: any one busy queue fills all free slots, and the next deliveries are there.
 
     With so many types that this could be too much to hold, at least all queues together fill the slots.
@@ -45,10 +48,12 @@ def prefetch(free: int, types: int, limit: int | Literal["auto"]) -> int:
         free: slots that are free or held by what the prefetch counts.
         types: task types that are consumed, each with a queue for every lane.
         limit: most that the settings allow.
+        lanes_compete: whether the next delivery of each lane has to be there when a slot becomes free.
     """
     queues = max(types, 1) * len(LANES)
     share = max(min(free, 2), -(-free // max(types, 1)))
-    headroom = int(free * _HEADROOM) if free >= _FEW_SLOTS else 0
+    has_headroom = free >= _FEW_SLOTS or lanes_compete
+    headroom = max(1, int(free * _HEADROOM)) if has_headroom else 0
     count = max(share, min(free + headroom, _MOST_IN_HAND // queues))
     return count if limit == "auto" else min(count, limit)
 
@@ -66,8 +71,9 @@ class Consumed:
     """What is consumed of one task type."""
 
     consumption: Consumption
-    #: How many it is consumed for; the prefetch follows from it.
+    #: How many it is consumed for; the prefetch follows from it and from the next.
     slots: int
+    lanes_compete: bool
 
 
 #: The most slots that a task type may have at present; None leaves it to the worker.
@@ -104,6 +110,8 @@ class Intake:
         self._ceilings = ceilings
         self._types: Sequence[str] = ()
         self._consumed: dict[str, Consumed] = {}
+        #: When lanes competed last, on our own clock; None: never.
+        self._competed_at: float | None = None
         self._is_stopping = False
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -155,6 +163,12 @@ class Intake:
         bounds = [bound for ceiling in self._ceilings if (bound := ceiling(task_type)) is not None]
         return min([self._consumer.slots, *bounds])
 
+    @property
+    def _lanes_compete(self) -> bool:
+        if self._consumer.lanes.compete:
+            self._competed_at = self._clock.monotonic()
+        return self._competed_at is not None and self._clock.monotonic() - self._competed_at < _AFTER_COMPETITION
+
     def _wanted(self) -> Mapping[str, int]:
         """For how many slots each type should be consumed."""
         if self._is_stopping or self._breaker.is_open:
@@ -187,15 +201,19 @@ class Intake:
             self._consumer.hand_over_what_waits()
 
     def _is_worth_a_change(self, task_type: str, wanted: int) -> bool:
-        present = self._consumed[task_type].slots if task_type in self._consumed else 0
+        consumed = self._consumed.get(task_type)
+        present = consumed.slots if consumed is not None else 0
+        if consumed is not None and 0 < wanted < _FEW_SLOTS and consumed.lanes_compete != self._lanes_compete:
+            return True
         return is_worth_a_registration(present, wanted, self._most(task_type))
 
     def _consume(self, task_type: str, slots: int) -> None:
         if slots:
-            count = prefetch(slots, len(self._types), self._limit)
+            lanes_compete = self._lanes_compete
+            count = prefetch(slots, len(self._types), self._limit, lanes_compete=lanes_compete)
             logger.debug("consuming %s for %d slots, %d deliveries of each queue", task_type, slots, count)
             request, take = ConsumeRequest([task_type], count), partial(self._consumer.take, task_type)
-            self._consumed[task_type] = Consumed(self._broker.consume(request, take), slots)
+            self._consumed[task_type] = Consumed(self._broker.consume(request, take), slots, lanes_compete)
 
     async def _stop_consuming(self, task_types: Sequence[str]) -> None:
         # All at once: each waits for the broker's answer.

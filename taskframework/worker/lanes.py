@@ -1,39 +1,60 @@
 """Slots and lanes: which waiting delivery gets the next free slot.
 
-High goes before normal before low, but no lane is starved: a lane with nothing running gets a free slot first, and a
-lane that was passed over `PATIENCE` times in a row is served next.
+While several lanes wait, the slots that become free are shared out by weight, so that none is starved. Who has waited
+for too long goes next, whatever the lane.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Generic, TypeVar
 
 from taskframework.model.status import LANES, Priority
 
 Item = TypeVar("Item")
 
-PATIENCE = 8
+
+@dataclass(frozen=True, slots=True)
+class LanePolicy:
+    """How lanes share the slots."""
+
+    #: Of so many slots in all, each lane that waits gets its number.
+    weights: Mapping[Priority, int]
+    #: Who has waited longer than this goes before everybody else.
+    max_wait: timedelta
 
 
 class Lanes(Generic[Item]):
     """Holds what waits and starts as many items as there are slots. Not thread-safe; belongs to one event loop."""
 
-    def __init__(self, slots: int, start: Callable[[Item, Priority], None]) -> None:
+    def __init__(
+        self,
+        slots: int,
+        start: Callable[[Item, Priority], None],
+        policy: LanePolicy,
+        waited: Callable[[Item], timedelta],
+    ) -> None:
         """Prepare empty lanes.
 
         Args:
             slots: how many items may run at once.
             start: called for an item that got a slot; `release` gives the slot back.
+            policy: which lane is next.
+            waited: how long an item could have been started already.
         """
         self._free = slots
         self._slots = slots
         self._start = start
+        self._policy = policy
+        self._waited = waited
         self._waiting: dict[Priority, deque[Item]] = {lane: deque() for lane in LANES}
         self._running: dict[Priority, int] = dict.fromkeys(LANES, 0)
-        self._passed_over: dict[Priority, int] = dict.fromkeys(LANES, 0)
+        #: What each lane is owed of the slots that went to others while it waited.
+        self._credits: dict[Priority, int] = dict.fromkeys(LANES, 0)
         self._closed = False
 
     def put(self, item: Item, lane: Priority) -> None:
@@ -72,6 +93,11 @@ class Lanes(Generic[Item]):
     def waiting(self) -> int:
         return sum(map(len, self._waiting.values()))
 
+    @property
+    def compete(self) -> bool:
+        """Whether all slots are taken, and several lanes would like to have them."""
+        return not self._free and sum(bool(self._waiting[lane] or self._running[lane]) for lane in LANES) > 1
+
     def _fill(self) -> None:
         while self._free and not self._closed and (lane := self._next()) is not None:
             item = self._waiting[lane].popleft()
@@ -80,14 +106,26 @@ class Lanes(Generic[Item]):
             self._start(item, lane)
 
     def _next(self) -> Priority | None:
-        candidates = [lane for lane in LANES if self._waiting[lane]]
-        if not candidates:
-            return None
-        chosen = next(
-            (lane for lane in candidates if self._passed_over[lane] >= PATIENCE),
-            # With fewer slots than lanes "nothing running" is true of most lanes and would undo the priorities.
-            next((lane for lane in candidates if self._slots >= len(LANES) and not self._running[lane]), candidates[0]),
-        )
-        for lane in candidates:
-            self._passed_over[lane] = 0 if lane is chosen else self._passed_over[lane] + 1
+        waiting = [lane for lane in LANES if self._waiting[lane]]
+        if len(waiting) < 2:
+            # Nobody is kept waiting by another lane, so nobody is owed anything.
+            self._credits = dict.fromkeys(LANES, 0)
+            return waiting[0] if waiting else None
+        return self._overdue(waiting) or self._by_weight(waiting)
+
+    def _overdue(self, waiting: Sequence[Priority]) -> Priority | None:
+        """The lane whose first item has waited longest, if that is too long."""
+        waited = {lane: self._waited(self._waiting[lane][0]) for lane in waiting}
+        longest = max(waiting, key=waited.__getitem__)
+        return longest if waited[longest] > self._policy.max_wait else None
+
+    def _by_weight(self, waiting: Sequence[Priority]) -> Priority:
+        """Smooth weighted round-robin: each gets its weight, who has most pays for all. The turns of a lane are spread
+        evenly, instead of all of high's before the first one of normal.
+        """
+        weights = self._policy.weights
+        for lane in waiting:
+            self._credits[lane] += weights[lane]
+        chosen = max(waiting, key=self._credits.__getitem__)
+        self._credits[chosen] -= sum(weights[lane] for lane in waiting)
         return chosen

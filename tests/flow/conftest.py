@@ -65,11 +65,12 @@ def run(settings: Callable[..., Settings]) -> Run:
         *,
         worker: bool = True,
         lease: str = "30s",
+        concurrency: int = 100,
         extra: Sequence[type[BackgroundTaskExecutable[Any, Any]]] = (),
         **sections: dict[str, Any],
     ) -> AsyncIterator[TaskFramework]:
         Waits.gate, Waits.started = asyncio.Event(), 0
-        framework = TaskFramework(settings(worker={"lease": lease}, **sections))
+        framework = TaskFramework(settings(worker={"lease": lease, "concurrency": concurrency}, **sections))
         for executable in [*ALL, *extra]:
             framework.register(executable)
         async with framework.running(worker=worker, api=not worker):

@@ -197,7 +197,7 @@ async def test_the_contract_metrics_are_there_and_count(run: Run) -> None:
         'tasks_submitted_total{task_type="count-words"} 1.0',
         'tasks_execution_seconds_count{status="COMPLETED",task_type="count-words"} 1.0',
         'tasks_execution_seconds_count{status="RETRYING",task_type="flaky"} 1.0',
-        'tasks_queue_wait_seconds_count{task_type="flaky"} 2.0',
+        'tasks_queue_wait_seconds_count{lane="normal",task_type="flaky"} 2.0',
         'tasks_retries_total{task_type="flaky"} 1.0',
         'tasks_dlq_entered_total{task_type="broken"} 1.0',
         'tasks_events_published_total{event_type="task.failed"} 1.0',

@@ -139,6 +139,7 @@ class Reference:
                 task.task_id,
                 task.task_type,
                 task.lane,
+                task.status,
                 task.dispatch_epoch,
                 task.dispatches,
                 task.fencing_token,

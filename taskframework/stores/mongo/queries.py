@@ -45,7 +45,16 @@ def asked_to_stop(fences: Sequence[Fence]) -> Document:
 
 
 #: What `due_task` needs besides the driver's own time.
-DUE_FIELDS = ("task_type", "priority", "dispatch_epoch", "dispatches", "fencing_token", "crashes", "not_before")
+DUE_FIELDS = (
+    "task_type",
+    "priority",
+    "status",
+    "dispatch_epoch",
+    "dispatches",
+    "fencing_token",
+    "crashes",
+    "not_before",
+)
 
 
 def due(driver: Driver, grace: timedelta) -> Document:

@@ -337,6 +337,7 @@ def _due_of(document: Document, driver: Driver) -> DueTask:
         document["_id"],
         document["task_type"],
         lane_of(document["priority"]),
+        TaskStatus(document["status"]),
         document["dispatch_epoch"],
         document["dispatches"],
         document["fencing_token"],

@@ -73,8 +73,8 @@ def _found_by(driver: Driver, comparison: str) -> str:
     column = DRIVER_COLUMNS[driver.name]
     held_back = f"AND {driver.also_passed} <= :now " if driver.also_passed else ""
     return (
-        "SELECT task_id, task_type, lane, dispatch_epoch, json_extract(document, '$.dispatches'), fencing_token, "
-        f"crashes, not_before, {column} FROM tasks "
+        "SELECT task_id, task_type, lane, status, dispatch_epoch, json_extract(document, '$.dispatches'), "
+        f"fencing_token, crashes, not_before, {column} FROM tasks "
         f"WHERE {column} {comparison} {held_back}ORDER BY {column} LIMIT :limit"
     )
 

@@ -195,7 +195,16 @@ class SqliteStore:
 
 
 def _due_of(row: Row) -> DueTask:
-    task_id, task_type, lane, epoch, dispatches, token, crashes, not_before, due = row
+    task_id, task_type, lane, status, epoch, dispatches, token, crashes, not_before, due = row
     return DueTask(
-        task_id, task_type, Priority(lane), epoch, dispatches, token, crashes, moment(not_before), moment(due)
+        task_id,
+        task_type,
+        Priority(lane),
+        TaskStatus(status),
+        epoch,
+        dispatches,
+        token,
+        crashes,
+        moment(not_before),
+        moment(due),
     )

@@ -64,7 +64,8 @@ class SweepCases(StoreSuite):
         await put(store, next_dispatch_at=now + MINUTE)
         lanes = ((low, Priority.LOW), (high, Priority.HIGH), (other, Priority.NORMAL))
         wanted = [
-            DueTask(task.task_id, "test-task", lane, 1, 0, 0, 0, task.not_before, _due_at(task)) for task, lane in lanes
+            DueTask(task.task_id, "test-task", lane, task.status, 1, 0, 0, 0, task.not_before, _due_at(task))
+            for task, lane in lanes
         ]
         assert list(await store.due(DISPATCH, 10)) == wanted
         assert list(await store.due(DISPATCH, 2)) == wanted[:2]

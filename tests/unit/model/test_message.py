@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from taskframework.errors import MessageUnreadableError
-from taskframework.model.message import MAX_MESSAGE_BYTES, TaskMessage, read_message, rfc3339
+from taskframework.model.message import MAX_MESSAGE_BYTES, TaskMessage, claimable_since, read_message, rfc3339
 from taskframework.model.status import Priority
 from tests.unit.model.scenes import NOW, queued
 
@@ -81,6 +82,19 @@ def test_the_headers_are_for_people_and_tracing() -> None:
         "traceparent": "00-trace",
     }
     assert "traceparent" not in (TaskMessage.for_task(queued()).headers or {})
+
+
+@pytest.mark.parametrize("later", [timedelta(0), timedelta(hours=2)], ids=["at once", "later"])
+def test_a_message_says_since_when_its_task_waits(later: timedelta) -> None:
+    task = queued(created_at=NOW, not_before=NOW + later)
+    headers = {name: str(value) for name, value in (TaskMessage.for_task(task).headers or {}).items()}
+    assert claimable_since(headers) == NOW + later
+
+
+@pytest.mark.parametrize("time", ["", "yesterday", "2026-01-02T03:04:05", "9" * 100])
+def test_of_a_foreign_message_nobody_knows_since_when(time: str) -> None:
+    assert claimable_since({"submitted_at": time}) is None
+    assert claimable_since({}) is None
 
 
 def test_times_look_the_same_everywhere() -> None:

@@ -44,7 +44,7 @@ class Backlog:
     async def due(self, driver: Driver, limit: int) -> Sequence[DueTask]:
         assert driver is DISPATCH
         due = [
-            DueTask(task.task_id, task.task_type, task.lane, 1, task.dispatches, 0, 0, task.not_before, at)
+            DueTask(task.task_id, task.task_type, task.lane, task.status, 1, task.dispatches, 0, 0, task.not_before, at)
             for task in self.tasks.values()
             if driver.is_due(task, self.clock.now()) and (at := task.next_dispatch_at) is not None
         ]
@@ -70,6 +70,9 @@ class Backlog:
     async def dispatch(self, task: Task) -> bool:
         self.sent.append(task.task_id)
         return True
+
+    def lane_of(self, task: DueTask) -> Priority:
+        return task.lane
 
     def reservation(self, task_id: str, dispatch_epoch: int) -> ReserveDispatch:
         return ReserveDispatch(task_id, dispatch_epoch, FIRST, LONGEST)

@@ -22,6 +22,7 @@ from taskframework.worker.attempt import LeaseLostError, RunningAttempt
 from taskframework.worker.claim import Refusal
 from taskframework.worker.consumer import TaskConsumer
 from taskframework.worker.deliveries import PendingDeliveries, PendingDelivery
+from taskframework.worker.lanes import LanePolicy
 from taskframework.worker.patience import StoreBreaker
 
 #: A quarter of it is 15 s, half is 30 s, an eighth 7.5 s; it is looked for what is due once a second.
@@ -146,6 +147,8 @@ class Bench:
             self.breaker,
             self.deliveries,
             Admission(checks),
+            LanePolicy(dict.fromkeys(Priority, 1), timedelta(hours=1)),
+            self.clock.now,
             slots=1,
         )
 

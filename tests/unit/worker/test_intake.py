@@ -42,6 +42,11 @@ def test_any_one_queue_fills_the_free_slots(free: int, types: int, limit: int | 
     assert prefetch(free, types, limit) == expected
 
 
+@pytest.mark.parametrize(("free", "expected"), [(1, 2), (2, 3), (9, 13), (10, 15)])
+def test_while_lanes_compete_the_next_of_each_is_there_with_few_slots_too(free: int, expected: int) -> None:
+    assert prefetch(free, 1, "auto", lanes_compete=True) == expected
+
+
 @pytest.mark.parametrize("types", [1, 3, 10, 26, 27, 100, 1_000])
 @pytest.mark.parametrize("free", [1, 2, 10, 100, 1_000])
 def test_what_is_in_hand_stays_bounded(free: int, types: int) -> None:
@@ -115,6 +120,10 @@ class FakeDeliveries:
         self.retired.append(task_type)
 
 
+class FakeLanes:
+    compete = False
+
+
 class FakeConsumer:
     """A consumer that does nothing but hold slots."""
 
@@ -122,6 +131,7 @@ class FakeConsumer:
 
     def __init__(self) -> None:
         self.deliveries = FakeDeliveries()
+        self.lanes = FakeLanes()
         self.handed_over = 0
 
     def take(self, consumed_as: str, _: object) -> None: ...
@@ -207,6 +217,32 @@ async def test_many_early_acknowledgements_are_one_registration(bench: Bench) ->
     await bench.after(5, 16, 6)
     bench.consumer.deliveries.acked_early = 0
     await bench.after(1, 16, 6, 16)
+
+
+async def test_with_few_slots_it_registers_anew_when_lanes_begin_to_compete_and_a_minute_after(bench: Bench) -> None:
+    bench.start()
+    bench.ceilings["reports"] = 2
+    await bench.after(1, 2)
+    bench.consumer.lanes.compete = True
+    await bench.settled()
+    bench.clock.advance(1)
+    await bench.settled()
+    assert bench.broker.prefetches[1:] == [("reports", 3)]
+    bench.consumer.lanes.compete = False
+    for _ in range(58):
+        bench.clock.advance(1)
+        await bench.settled()
+    assert len(bench.broker.prefetches) == 2
+    for _ in range(4):
+        bench.clock.advance(1)
+        await bench.settled()
+    assert bench.broker.prefetches[2:] == [("reports", 2)]
+
+
+async def test_with_many_slots_nothing_changes_when_lanes_compete(bench: Bench) -> None:
+    bench.start()
+    bench.consumer.lanes.compete = True
+    await bench.after(1, 16)
 
 
 async def test_with_every_slot_held_it_takes_nothing_and_hands_over_what_waits(bench: Bench) -> None:

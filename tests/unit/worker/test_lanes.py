@@ -2,66 +2,123 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
+from datetime import timedelta
+
+import pytest
+
 from taskframework.model.status import Priority
-from taskframework.worker.lanes import PATIENCE, Lanes
+from taskframework.worker.lanes import LanePolicy, Lanes
 
 HIGH, NORMAL, LOW = Priority.HIGH, Priority.NORMAL, Priority.LOW
+WEIGHTS = {HIGH: 8, NORMAL: 4, LOW: 1}
+SECOND = timedelta(seconds=1)
 
 
 class Started:
-    """Remembers what was started."""
+    """Remembers what was started. The slots are taken at first, so that something waits."""
 
-    def __init__(self, slots: int) -> None:
+    def __init__(self, slots: int = 1, weights: Mapping[Priority, int] = WEIGHTS) -> None:
         self.items: list[str] = []
-        self.lanes: Lanes[str] = Lanes(slots, lambda item, lane: self.items.append(item))
+        self.waited: dict[str, timedelta] = {}
+        policy = LanePolicy(weights, max_wait=60 * SECOND)
+        self.lanes: Lanes[str] = Lanes(slots, self._start, policy, lambda item: self.waited.get(item, 0 * SECOND))
+        self._running: list[Priority] = []
+        for _ in range(slots):
+            self.lanes.put("before", NORMAL)
+        self.items.clear()
+
+    def _start(self, item: str, lane: Priority) -> None:
+        self.items.append(item)
+        self._running.append(lane)
+
+    def flood(self, number: int, *lanes: Priority) -> None:
+        for _ in range(number):
+            for lane in lanes:
+                self.lanes.put(lane.value, lane)
+
+    def next(self, number: int = 1) -> list[str]:
+        """What the next free slots are for."""
+        before = len(self.items)
+        for _ in range(number):
+            self.lanes.release(self._running.pop(0))
+        return self.items[before:]
 
 
 def test_high_goes_before_normal_before_low() -> None:
-    started = Started(slots=1)
-    started.lanes.put("running", NORMAL)
-    for lane in (LOW, NORMAL, HIGH):
-        started.lanes.put(lane.value, lane)
-    started.lanes.release(NORMAL)
-    started.lanes.release(HIGH)
-    started.lanes.release(NORMAL)
-    assert started.items == ["running", "high", "normal", "low"]
+    started = Started()
+    started.flood(1, LOW, NORMAL, HIGH)
+    assert started.next(3) == ["high", "normal", "low"]
 
 
 def test_never_more_than_the_slots_run() -> None:
     started = Started(slots=3)
-    for number in range(10):
+    for number in range(7):
         started.lanes.put(str(number), NORMAL)
-    assert (started.lanes.running, started.lanes.waiting) == (3, 7)
-    started.lanes.release(NORMAL)
-    assert (started.items, started.lanes.running, started.lanes.waiting) == (["0", "1", "2", "3"], 3, 6)
+    assert (started.lanes.running, started.lanes.waiting, started.items) == (3, 7, [])
+    started.next()
+    assert (started.lanes.running, started.lanes.waiting, started.items) == (3, 6, ["0"])
 
 
-def test_a_lane_with_nothing_running_gets_the_next_free_slot() -> None:
-    started = Started(slots=3)
-    for number in range(9):
-        started.lanes.put(f"high-{number}", HIGH)
-    started.lanes.put("low", LOW)
-    started.lanes.release(HIGH)
-    assert started.items[-1] == "low"
+@pytest.mark.parametrize(
+    ("weights", "lanes", "shares"),
+    [
+        (WEIGHTS, (HIGH, NORMAL, LOW), {"high": 80, "normal": 40, "low": 10}),
+        (WEIGHTS, (HIGH, LOW), {"high": 80, "low": 10}),
+        (WEIGHTS, (NORMAL, LOW), {"normal": 80, "low": 20}),
+        ({HIGH: 8, NORMAL: 1, LOW: 2}, (HIGH, LOW), {"high": 80, "low": 20}),
+    ],
+)
+def test_lanes_that_wait_share_the_slots_by_their_weights(
+    weights: Mapping[Priority, int], lanes: tuple[Priority, ...], shares: Mapping[str, int]
+) -> None:
+    started = Started(weights=weights)
+    started.flood(200, *lanes)
+    assert Counter(started.next(sum(shares.values()))) == shares
 
 
-def test_with_one_slot_a_lane_is_passed_over_only_so_often() -> None:
-    started = Started(slots=1)
-    started.lanes.put("low-running", LOW)
-    for number in range(3 * PATIENCE):
-        started.lanes.put(f"high-{number}", HIGH)
-    started.lanes.put("low", LOW)
-    started.lanes.release(LOW)
-    for _ in range(PATIENCE):
-        assert "low" not in started.items
-        started.lanes.release(HIGH)
-    assert started.items[-1] == "low"
+def test_the_turns_of_a_lane_are_spread_evenly() -> None:
+    started = Started()
+    started.flood(100, HIGH, LOW)
+    for _ in range(5):
+        assert started.next(9).count("low") == 1
+
+
+def test_a_high_task_that_comes_alone_never_waits_for_a_second_slot() -> None:
+    """What low got while nobody else waited is not counted, and what it was passed over for is soon forgotten."""
+    started = Started()
+    started.flood(100, LOW)
+    for _ in range(20):
+        started.flood(1, HIGH)
+        assert started.next(3) == ["high", "low", "low"]
+
+
+def test_who_waited_for_too_long_goes_next_and_of_several_the_one_that_waited_longest() -> None:
+    started = Started()
+    started.flood(5, HIGH)
+    started.lanes.put("old", NORMAL)
+    started.lanes.put("older", LOW)
+    started.waited |= {"old": 61 * SECOND, "older": 62 * SECOND, "high": 60 * SECOND}
+    assert started.next(3) == ["older", "old", "high"]
+
+
+def test_lanes_compete_while_several_want_slots_that_are_all_taken() -> None:
+    started = Started(slots=2)
+    assert not started.lanes.compete, "normal has them to itself"
+    started.flood(1, NORMAL)
+    assert not started.lanes.compete
+    started.flood(1, LOW)
+    assert started.lanes.compete
+    started.next(2)
+    assert started.lanes.compete, "low runs, and what it waits for next is taken by normal"
+    started.next()
+    assert not started.lanes.compete, "a slot is free"
 
 
 def test_closing_starts_nothing_more_and_gives_back_what_waits() -> None:
-    started = Started(slots=1)
-    for name, lane in (("a", NORMAL), ("b", LOW), ("c", HIGH)):
+    started = Started()
+    for name, lane in (("b", LOW), ("c", HIGH)):
         started.lanes.put(name, lane)
     assert started.lanes.close() == ["c", "b"]
-    started.lanes.release(NORMAL)
-    assert started.items == ["a"]
+    assert started.next() == []
