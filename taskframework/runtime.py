@@ -252,6 +252,7 @@ class TaskFramework:
         stack.push_async_callback(broker.close)
         process = self._process = build_process_services(services, broker, executes=worker)
         await process.topology.repair()
+        await process.pauses.look()  # before anything is sent or begins
         stack.push_async_callback(process.counter.close)
         stack.push_async_callback(process.bridge.drain)
         stack.push_async_callback(process.producer.close)

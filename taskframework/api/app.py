@@ -7,7 +7,18 @@ from operator import attrgetter
 
 from fastapi import APIRouter
 
-from taskframework.api import batch_stream, batches, dead_letters, docs, health, stream, subtasks, task_types, tasks
+from taskframework.api import (
+    batch_stream,
+    batches,
+    dead_letters,
+    docs,
+    health,
+    queues,
+    stream,
+    subtasks,
+    task_types,
+    tasks,
+)
 from taskframework.api.context import Framework
 from taskframework.api.feed import Feed, server_is_stopping
 from taskframework.api.middleware import AnswerAlways
@@ -32,7 +43,7 @@ def create_app(framework: Framework) -> DocumentedApi:
     Returns:
         The application. Its event streams end when the framework stops, and when uvicorn was told to stop.
     """
-    modules = (tasks, subtasks, batches, batch_stream, task_types, stream, dead_letters, health, docs)
+    modules = (tasks, subtasks, batches, batch_stream, task_types, stream, dead_letters, queues, health, docs)
     routers = (module.router for module in modules)
     app = _application(framework, *routers)
     app.state.feed = Feed(lambda: framework.process.broker, lambda: not framework.is_running or server_is_stopping())

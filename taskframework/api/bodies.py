@@ -109,6 +109,14 @@ class CancelTask(Body):
     reason: str | None = Field(default=None, max_length=_MAX_REASON, description="Kept in the task's history")
 
 
+class PauseQueue(Body):
+    """Why a task type is paused; no body at all is as an empty object."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "the provider is down"}]})
+
+    reason: str | None = Field(default=None, max_length=_MAX_REASON, description="Shown with the queue")
+
+
 class RetryTask(Body):
     """How to queue a task anew; no body at all is as an empty object."""
 
@@ -148,6 +156,7 @@ BODIES: dict[type, TypeAdapter[Any]] = {
         SubmitBatch,
         UploadBatch,
         CancelTask,
+        PauseQueue,
         RetryTask,
         SignalPayload,
         ReplayDeadLetters,

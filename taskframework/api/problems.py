@@ -57,6 +57,7 @@ CODES: dict[str, tuple[int, str]] = {
     "idempotency_conflict": (409, "The idempotency key belongs to another task"),
     "task_unreadable": (409, "A newer release wrote this task"),
     "transition_refused": (409, "The task is not in a status that allows this"),
+    "task_type_not_found": (404, "Nobody knows the task type"),
     "parent_finished": (409, "The parent of the sub-task is over"),
     "batch_conflict": (409, "The upload is not the one that the batch was made by"),
     "batch_closed": (409, "The batch takes no more items"),

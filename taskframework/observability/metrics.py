@@ -121,6 +121,7 @@ class Metrics:
         )
         self.undriven = gauge("tasks_undriven", "Live tasks that nothing would move on; must be 0")
         self.by_status = gauge("tasks_by_status", "Tasks in the store", ["status"])
+        self.paused = gauge("tasks_paused", "1 for a task type that is paused", ["task_type"])
         self.queue_depth = gauge("tasks_queue_depth", "Messages ready in the broker", ["task_type", "lane"])
         self.in_flight = gauge("tasks_in_flight", "Attempts running in this process")
         self.consuming = gauge("tasks_consuming", "Whether this process takes in messages (0 or 1)")
@@ -140,6 +141,12 @@ class Metrics:
         for status, count in counts.by_status.items():
             self.by_status.labels(status).set(count)
         self.undriven.set(counts.undriven)
+
+    def show_paused(self, task_types: Iterable[str]) -> None:
+        """Show which task types are paused."""
+        self.paused.clear()
+        for task_type in task_types:
+            self.paused.labels(task_type).set(1)
 
     def _count(self, event: TaskEvent) -> None:
         task = event.task

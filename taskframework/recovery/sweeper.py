@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Protocol
 
@@ -13,7 +13,7 @@ from taskframework import failpoint
 from taskframework.brokers.base import Broker
 from taskframework.errors import TaskUnreadableError
 from taskframework.model.drivers import DISPATCH
-from taskframework.model.marks import ForgetDispatch, MarkDispatched, ReserveDispatch
+from taskframework.model.marks import ForgetDispatch, MakeDue, Mark, MarkDispatched, ReserveDispatch
 from taskframework.model.status import Priority
 from taskframework.model.task import Task
 from taskframework.recovery.loop import reserved
@@ -46,11 +46,28 @@ async def forget_dispatches(store: TaskStore) -> None:
 class Sweeper:
     """Repairs dispatch. Several may run: the reservation lets one win, and a second message is dropped at the claim."""
 
-    def __init__(self, store: TaskStore, broker: Broker, dispatcher: Dispatcher, batch: int) -> None:
+    def __init__(
+        self,
+        store: TaskStore,
+        broker: Broker,
+        dispatcher: Dispatcher,
+        batch: int,
+        is_paused: Callable[[str], bool] = lambda task_type: False,
+    ) -> None:
+        """Prepare to sweep.
+
+        Args:
+            store: where the tasks are.
+            broker: where the messages go.
+            dispatcher: sends them.
+            batch: tasks of one look.
+            is_paused: tells of a task type whose tasks are not to begin.
+        """
         self._store = store
         self._broker = broker
         self._dispatcher = dispatcher
         self._batch = batch
+        self._is_paused = is_paused
         #: For each queue, since when the youngest task could be claimed that was seen running.
         self._fronts: dict[tuple[str, Priority], datetime] = {}
 
@@ -74,6 +91,10 @@ class Sweeper:
         return len(due) == self._batch and any(sent)
 
     async def _sweep_queue(self, task_type: str, lane: Priority, tasks: list[DueTask]) -> bool:
+        if self._is_paused(task_type):
+            with contextlib.suppress(TaskUnreadableError):
+                await self._store.mark(*map(self._put_off, tasks))
+            return True
         sent_before = [task for task in tasks if task.dispatches]
         queued = await self._still_queued(task_type, lane, sent_before) if sent_before else []
         with contextlib.suppress(TaskUnreadableError):  # the processes of the release that wrote it sweep it
@@ -112,6 +133,17 @@ class Sweeper:
         """The mark of a message that is there already: it has as long again as a new one would."""
         reservation = self._reservation(task)
         return MarkDispatched(task.task_id, task.dispatch_epoch, reservation.first, reservation.longest, task.due)
+
+    def _put_off(self, task: DueTask) -> Mark:
+        """The mark of a task whose type is paused: the longer it waits, the more seldom it is looked at, so that many
+        of them do not stand in the way of others. One without a message stays known as such.
+        """
+        if task.dispatches:
+            return self._left_alone(task)
+        reservation = self._reservation(task)
+        waited = self._store.now() - task.not_before
+        delay = min(max(waited, reservation.first), reservation.longest)
+        return MakeDue(task.task_id, task.dispatch_epoch, delay)
 
     def _sent_by(self, task: DueTask) -> datetime:
         """By when its message was sent, if it was."""

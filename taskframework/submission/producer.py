@@ -63,13 +63,24 @@ class TaskMessageProducer:
         clock: Clock,
         policy: DispatchPolicy,
         on_refused: Callable[[], None] = lambda: None,
+        is_paused: Callable[[str], bool] = lambda task_type: False,
     ) -> None:
-        """Prepare to publish; `on_refused` is told when the broker refuses a message it should have a queue for."""
+        """Prepare to publish.
+
+        Args:
+            store: where reservations and marks go.
+            broker: where messages go.
+            clock: for the timers.
+            policy: when to send.
+            on_refused: told when the broker refuses a message that it should have a queue for.
+            is_paused: tells of a task type whose tasks are left to the sweeper.
+        """
         self._store = store
         self._broker = broker
         self._clock = clock
         self._policy = policy
         self._on_refused = on_refused
+        self._is_paused = is_paused
         #: What is to be published now, and those who do it; each takes one after the other.
         self._outgoing: deque[tuple[Task, timedelta | None]] = deque()
         self._senders = Background()
@@ -80,6 +91,8 @@ class TaskMessageProducer:
         """Listener for every event after which a task is claimable."""
         task = event.task
         if task.status not in CLAIMABLE or len(self._outgoing) >= self._policy.max_pending:
+            return
+        if self._is_paused(task.task_type):
             return
         # What was due when it was written is due now; asking the clock costs as much as all of the rest here.
         wait = timedelta(0) if task.not_before <= task.updated_at else task.not_before - self._store.now()
@@ -144,7 +157,7 @@ class TaskMessageProducer:
 
     async def _publish_later(self, task: Task, wait: timedelta) -> None:
         await self._clock.sleep(wait.total_seconds())
-        if not self._broker.is_connected:
+        if not self._broker.is_connected or self._is_paused(task.task_type):
             return
         try:
             reserved = await self._reserve(task)

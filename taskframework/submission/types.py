@@ -9,10 +9,9 @@ from typing import Any, Protocol
 from taskframework.errors import UnknownTaskTypeError
 from taskframework.model.values import Json
 from taskframework.stores.base import Records, TaskStore
+from taskframework.stores.reading import all_records
 from taskframework.tasks.declared import DECLARATION, TaskDeclaration
 from taskframework.tasks.registry import TASK_TYPE, Registration, TaskRegistry
-
-_TOGETHER = 500
 
 
 class Submittable(Protocol):
@@ -107,10 +106,4 @@ class TaskTypes:
 
 async def declared_types(records: Records) -> list[TaskDeclaration]:
     """What workers have declared of all task types."""
-    declared: list[TaskDeclaration] = []
-    while True:
-        after = DECLARATION.id_of(declared[-1].task_type) if declared else ""
-        found = await records.list_records(DECLARATION.name, limit=_TOGETHER, after=after)
-        declared += map(DECLARATION.content, found)
-        if len(found) < _TOGETHER:
-            return declared
+    return await all_records(records, DECLARATION)

@@ -11,6 +11,7 @@ from taskframework.aggregation.spawner import Spawner
 from taskframework.brokers.base import Broker
 from taskframework.events.bridge import ExternalEventBridge
 from taskframework.events.publisher import TaskEventPublisher
+from taskframework.limits.pauses import Pauses
 from taskframework.observability.counting import TaskCounter
 from taskframework.observability.loop_watch import LoopWatch
 from taskframework.observability.metrics import Metrics
@@ -43,11 +44,16 @@ def _without_worker_and_repairs(services: StoreServices, broker: Broker, *, exec
     metrics = Metrics()
     deliveries = PendingDeliveries(clock, lambda: broker.consumer_timeout)
     topology = TopologyRepair(broker, services.registry.task_types)
+    pauses = Pauses(store)
+    pauses.on_change.append(lambda: metrics.show_paused(pauses.paused))
     reporter = SubtaskReporter(store, services.moves, clock)
     return ProcessServices(
         services=services,
         broker=broker,
-        producer=TaskMessageProducer(store, broker, clock, _dispatch_policy(services), topology.doubt),
+        pauses=pauses,
+        producer=TaskMessageProducer(
+            store, broker, clock, _dispatch_policy(services), topology.doubt, pauses.is_paused
+        ),
         spawner=Spawner(store, services.bus, services.dispatch_after),
         reporter=reporter,
         cascade=Cascade(store, services.moves),

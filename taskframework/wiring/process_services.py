@@ -10,6 +10,7 @@ from taskframework.aggregation.retrier import BatchRetrier
 from taskframework.aggregation.spawner import Spawner
 from taskframework.brokers.base import Broker
 from taskframework.events.bridge import ExternalEventBridge
+from taskframework.limits.pauses import Pauses
 from taskframework.model.retry import RetryPolicy
 from taskframework.observability.counting import TaskCounter
 from taskframework.observability.loop_watch import LoopWatch
@@ -31,6 +32,7 @@ class ProcessServices:
 
     services: StoreServices
     broker: Broker
+    pauses: Pauses
     producer: TaskMessageProducer
     spawner: Spawner
     reporter: SubtaskReporter

@@ -9,6 +9,7 @@ from taskframework.operations.health import Health
 from taskframework.recovery.batches import BatchRepair
 from taskframework.recovery.loop import RepairLoop
 from taskframework.recovery.parents import ParentRepair
+from taskframework.recovery.pauses import PauseRepair
 from taskframework.recovery.reaper import Reaper
 from taskframework.recovery.relay import Relay
 from taskframework.recovery.retention import Retention
@@ -18,6 +19,7 @@ from taskframework.wiring.process_services import ProcessServices
 #: Pauses between two looks.
 _RETENTION_INTERVAL = timedelta(minutes=1)
 _TOPOLOGY_INTERVAL = timedelta(seconds=2)
+_PAUSES_INTERVAL = timedelta(seconds=1)
 #: Without these a process does not keep what it promises.
 _ESSENTIAL = frozenset({"sweep", "expire", "reap", "relay", "parents", "batches"})
 
@@ -49,9 +51,10 @@ def _looks(process: ProcessServices) -> Iterator[tuple[str, _Look, timedelta]]:
         idempotency_keys=settings.retention.idempotency_keys,
         batch=batch,
     )
+    yield "pauses", PauseRepair(store, process.pauses).look, _PAUSES_INTERVAL
     yield "topology", process.topology.repair, _TOPOLOGY_INTERVAL
     if process.dispatches:
-        yield "sweep", Sweeper(store, broker, producer, batch).sweep, recovery.sweep_interval
+        yield "sweep", Sweeper(store, broker, producer, batch, process.pauses.is_paused).sweep, recovery.sweep_interval
     yield "expire", reaper.expire, recovery.sweep_interval
     # Twice as often as the grace is long: lease, grace and a look together must not take longer than lease + 10 s.
     yield "reap", reaper.reap, settings.worker.lease_grace / 2

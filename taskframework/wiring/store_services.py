@@ -10,6 +10,7 @@ from taskframework.clock import Clock
 from taskframework.moves import TaskMoves
 from taskframework.operations.batches import BatchOperations
 from taskframework.operations.dead_letters import DeadLetterOperations
+from taskframework.operations.queues import QueueOperations
 from taskframework.operations.tasks import TaskOperations
 from taskframework.settings import Settings
 from taskframework.stores.base import TaskStore
@@ -35,6 +36,7 @@ class StoreServices:
     dead_letters: DeadLetterOperations
     batch_submission: BatchSubmissionService
     batches: BatchOperations
+    queues: QueueOperations
     #: How long the process that stored a task has to dispatch it.
     dispatch_after: timedelta
 
@@ -87,5 +89,6 @@ def build_store_services(
         dead_letters=DeadLetterOperations(store, tasks),
         batch_submission=batch_submission,
         batches=BatchOperations(store, moves, tasks),
+        queues=QueueOperations(store, types),
         dispatch_after=dispatch_after,
     )

@@ -14,6 +14,7 @@ from taskframework.worker.family import FamilyServices
 from taskframework.worker.heartbeat import Heartbeat
 from taskframework.worker.intake import Intake
 from taskframework.worker.lanes import LanePolicy
+from taskframework.worker.pausing import PausedTypes
 from taskframework.worker.settle import SettleStation
 from taskframework.worker.suspects import Suspects
 from taskframework.worker.worker import Worker, new_worker_id
@@ -45,12 +46,15 @@ def build_worker(process: ProcessServices) -> Worker:
         heartbeat,
         breaker,
         process.deliveries,
-        Admission([Suspects(settings.worker.max_crashes, settings.worker.lease)]),
+        Admission([PausedTypes(process.pauses), Suspects(settings.worker.max_crashes, settings.worker.lease)]),
         _lane_policy(settings.priority),
         store.now,
         slots=settings.worker.concurrency,
     )
-    intake = Intake(process.broker, consumer, breaker, clock, settings.worker.prefetch)
+    intake = Intake(
+        process.broker, consumer, breaker, clock, settings.worker.prefetch, ceilings=[process.pauses.ceiling]
+    )
+    process.pauses.on_change.append(intake.wake)
     grace = settings.shutdown.await_termination_timeout
     return Worker(worker_id, intake, consumer, executor, heartbeat, grace=grace)
 

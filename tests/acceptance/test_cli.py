@@ -14,7 +14,20 @@ from taskframework.stores.sqlite import SqliteStore
 from tests.acceptance.undriven import finding_of_undriven, plant_undriven
 from tests.support.command import Folder
 
-COMMANDS = ("demo", "dev", "api", "worker", "submit", "tasks", "dlq", "events", "topology", "doctor", "config")
+COMMANDS = (
+    "demo",
+    "dev",
+    "api",
+    "worker",
+    "submit",
+    "tasks",
+    "queues",
+    "dlq",
+    "events",
+    "topology",
+    "doctor",
+    "config",
+)
 
 
 def test_help_names_every_command(folder: Folder) -> None:

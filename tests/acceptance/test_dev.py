@@ -119,6 +119,19 @@ def test_dead_letters_are_listed_shown_and_replayed(folder: Folder, dev: Started
     assert folder.json("tasks", "show", letter["id"])["generation"] == 1
 
 
+def test_a_type_is_paused_and_goes_on(folder: Folder, dev: Started) -> None:
+    paused = folder.json("queues", "pause", "waits", "--reason", "the provider is down", "--drain")
+    assert (paused["is_paused"], paused["is_running"]) == (True, False)
+    task = folder.json("submit", "waits", "0", "--app", "program")
+    listed = folder.run("queues", "list").stdout
+    assert "the provider is down" in " ".join(listed.split())
+    assert folder.json("tasks", "show", task["task_id"])["status"] == "QUEUED"
+    assert folder.run("queues", "resume", "waits").stdout == "waits goes on.\n"
+    folder.run("tasks", "watch", task["task_id"])
+    assert folder.run("queues", "resume", "waits").stdout == "waits was not paused.\n"
+    assert "waits" in folder.run("queues", "pause", "wait", code=1).stderr
+
+
 def test_events_are_heard_from_another_process(folder: Folder, dev: Started) -> None:
     ready = dev.event("ready")
     tail = folder.start("events", "tail", "--json", "--url", f"http://{ready['host']}:{ready['port']}")

@@ -64,7 +64,7 @@ async def test_readiness_tells_when_each_repair_looked(api: Api) -> None:
 
     repairs = await eventually(all_looked)
     # Nothing is swept by a process that dies with its broker and executes nothing.
-    assert repairs.keys() == {"batches", "expire", "parents", "reap", "relay", "retention", "topology"}
+    assert repairs.keys() == {"batches", "expire", "parents", "pauses", "reap", "relay", "retention", "topology"}
     for repair in repairs.values():
         at = datetime.fromisoformat(repair["last_run"])
         assert repair["last_run"] == at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -101,7 +101,7 @@ async def test_a_repair_that_fails_goes_on_and_is_counted(api: Api, monkeypatch:
     assert (await api.get("/readyz")).status_code == 200
 
 
-@pytest.mark.parametrize("name", ["sweep", "expire", "reap", "relay", "parents", "retention", "topology"])
+@pytest.mark.parametrize("name", ["sweep", "expire", "reap", "relay", "parents", "retention", "topology", "pauses"])
 async def test_a_repair_that_ended_makes_a_process_unready_if_promises_need_it(open_api: OpenApi, name: str) -> None:
     async with open_api(worker=True) as api:
         (loop,) = [loop for loop in api.framework.process.repairs if loop.name == name]

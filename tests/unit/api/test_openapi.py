@@ -10,7 +10,18 @@ import pytest
 from fastapi.routing import APIRoute
 
 from taskframework import Settings, TaskFramework
-from taskframework.api import batch_stream, batches, dead_letters, docs, health, stream, subtasks, task_types, tasks
+from taskframework.api import (
+    batch_stream,
+    batches,
+    dead_letters,
+    docs,
+    health,
+    queues,
+    stream,
+    subtasks,
+    task_types,
+    tasks,
+)
 from taskframework.api.app import create_app
 from taskframework.api.problems import CODES
 from taskframework.api.views import DeadLetterView, HistoryEntryView, TaskErrorView, TaskView
@@ -45,7 +56,7 @@ def references(part: Any) -> Iterator[str]:
 
 def test_every_route_is_documented(document: dict[str, Any]) -> None:
     documented = {(path, method.upper()) for path, method, _ in operations(document)}
-    modules = (tasks, subtasks, batches, batch_stream, task_types, stream, dead_letters, health, docs)
+    modules = (tasks, subtasks, batches, batch_stream, task_types, stream, dead_letters, queues, health, docs)
     routers = [module.router for module in modules]
     routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
     assert documented == {
@@ -93,7 +104,7 @@ def test_the_document_is_whole(document: dict[str, Any]) -> None:
     schemas = document["components"]["schemas"]
     assert [name for name in references(document) if name.rpartition("/")[2] not in schemas] == []
     assert "HTTPValidationError" not in schemas, "FastAPI's own form of 422 is never sent"
-    for name in ("SubmitTask", "SubmitTasks", "CancelTask", "RetryTask", "ReplayDeadLetters"):
+    for name in ("SubmitTask", "SubmitTasks", "CancelTask", "PauseQueue", "RetryTask", "ReplayDeadLetters"):
         assert schemas[name]["additionalProperties"] is False
     assert schemas["SubmitTask"]["examples"]
 

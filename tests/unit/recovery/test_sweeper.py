@@ -33,6 +33,7 @@ class Backlog:
         self.tasks: dict[str, Task] = {}
         self.depth: int | None = 0
         self.sent: list[str] = []
+        self.paused: set[str] = set()
 
     def put(self, number: int = 1, status: TaskStatus = TaskStatus.QUEUED) -> list[Task]:
         """Tasks that are due now and of which nothing was ever sent."""
@@ -40,6 +41,9 @@ class Backlog:
         tasks = [new_task(now=now, next_dispatch_at=now, status=status) for _ in range(number)]
         self.tasks |= {task.task_id: task for task in tasks}
         return tasks
+
+    def now(self) -> datetime:
+        return self.clock.now()
 
     async def due(self, driver: Driver, limit: int) -> Sequence[DueTask]:
         assert driver is DISPATCH
@@ -90,7 +94,9 @@ def backlog(clock: FakeClock) -> Backlog:
 
 @pytest.fixture
 def sweeper(backlog: Backlog) -> Sweeper:
-    return Sweeper(cast(TaskStore, backlog), cast(Broker, backlog), backlog, BATCH)
+    return Sweeper(
+        cast(TaskStore, backlog), cast(Broker, backlog), backlog, BATCH, lambda task_type: task_type in backlog.paused
+    )
 
 
 async def swept(sweeper: Sweeper) -> int:
@@ -199,3 +205,37 @@ async def test_how_far_a_queue_came_is_remembered_when_nothing_runs(
     backlog.tasks[lost.task_id] = backlog.tasks[lost.task_id].evolve(next_dispatch_at=clock.now() - SECOND)
     await swept(sweeper)
     assert backlog.sent.count(lost.task_id) == 2
+
+
+async def test_tasks_of_a_paused_type_are_looked_at_ever_more_seldom_and_stay_known_as_not_sent(
+    sweeper: Sweeper, backlog: Backlog, clock: FakeClock
+) -> None:
+    backlog.paused = {"test-task"}
+    tasks = backlog.put(3 * BATCH)
+    assert await swept(sweeper) == 4
+    assert await swept(sweeper) == 1, "they do not stand in the way"
+    looks = 0
+    for _ in range(int(4 * LONGEST.total_seconds())):
+        clock.advance(1)
+        looks += await swept(sweeper) - 1
+    assert looks < 4 * 12, "three looks take all, and the pause between two doubles up to the longest"
+    assert {backlog.tasks[task.task_id].dispatches for task in tasks} == {0}
+    backlog.paused = set()
+    clock.advance(LONGEST.total_seconds())
+    await swept(sweeper)
+    assert len(backlog.sent) == 3 * BATCH
+
+
+async def test_a_message_that_waits_in_the_queue_of_a_paused_type_is_still_there_afterwards(
+    sweeper: Sweeper, backlog: Backlog, clock: FakeClock
+) -> None:
+    backlog.put(BATCH)
+    await swept(sweeper)
+    backlog.paused, backlog.depth = {"test-task"}, BATCH
+    for _ in range(20):
+        clock.advance(LONGEST.total_seconds())
+        await swept(sweeper)
+    backlog.paused = set()
+    clock.advance(LONGEST.total_seconds())
+    await swept(sweeper)
+    assert len(backlog.sent) == BATCH

@@ -1,0 +1,81 @@
+"""Task types as queues over HTTP: look at them, pause one over all workers, let it go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path
+from starlette.requests import Request
+from starlette.responses import Response
+
+from taskframework.api.bodies import BODY_CODES, PauseQueue, read
+from taskframework.api.context import CALLER, framework_of, json_response
+from taskframework.api.openapi import refuses, takes
+from taskframework.api.problems import RequestRefusedError
+from taskframework.api.views import QueuePage, QueueView
+from taskframework.errors import UnknownTaskTypeError
+
+router = APIRouter(prefix="/api/v1/admin/queues", tags=["queues"])
+
+TaskTypeInPath = Annotated[str, Path(description="A task type")]
+_ANSWERS_QUEUE: dict[int | str, dict[str, Any]] = {200: {"model": QueueView, "description": "The queue as it is now"}}
+_REFUSALS = ("task_type_not_found", "store_unavailable", "not_running")
+
+
+@router.get(
+    "",
+    summary="List queues",
+    responses={200: {"model": QueuePage, "description": "All of them, by task type"}, **refuses(*_REFUSALS[1:])},
+)
+async def list_queues(request: Request) -> Response:
+    """List the task types with what waits in the broker, and who paused which."""
+    framework = framework_of(request)
+    queues = await framework.services.queues.list_queues(framework.process.broker)
+    return json_response({"items": [queue.view() for queue in queues], "next_cursor": None})
+
+
+@router.get("/{task_type}", summary="Show a queue", responses={**_ANSWERS_QUEUE, **refuses(*_REFUSALS)})
+async def get_queue(request: Request, task_type: TaskTypeInPath) -> Response:
+    """Show one task type."""
+    return await _queue(request, task_type)
+
+
+@router.post(
+    "/{task_type}/pause",
+    summary="Pause a task type",
+    openapi_extra=takes(PauseQueue, is_optional=True),
+    responses={**_ANSWERS_QUEUE, **refuses(*BODY_CODES, *_REFUSALS)},
+)
+async def pause_queue(request: Request, task_type: TaskTypeInPath) -> Response:
+    """Let no task of this type begin, in any worker, from two seconds on. What runs goes on, what comes waits."""
+    body = await read(request, PauseQueue, is_optional=True)
+    with _not_found():
+        await framework_of(request).services.queues.pause(task_type, by=CALLER, reason=body.reason)
+    return await _queue(request, task_type)
+
+
+@router.post(
+    "/{task_type}/resume", summary="Let a task type go on", responses={**_ANSWERS_QUEUE, **refuses(*_REFUSALS)}
+)
+async def resume_queue(request: Request, task_type: TaskTypeInPath) -> Response:
+    """Let tasks of this type begin again, in all workers within two seconds."""
+    await framework_of(request).services.queues.resume(task_type)
+    return await _queue(request, task_type)
+
+
+async def _queue(request: Request, task_type: str) -> Response:
+    framework = framework_of(request)
+    with _not_found():
+        queue = await framework.services.queues.get(task_type, framework.process.broker)
+    return json_response(queue.view())
+
+
+@contextmanager
+def _not_found() -> Iterator[None]:
+    """Of a task type in the path nobody knows that is 404, in a body it would be a wrong field."""
+    try:
+        yield
+    except UnknownTaskTypeError as error:
+        raise RequestRefusedError(error.message, hint=error.hint, code="task_type_not_found") from error

@@ -1,0 +1,1 @@
+"""What keeps a task from beginning: pauses."""

@@ -1,0 +1,51 @@
+"""Which task types are paused, as every process knows it: it looks once a second."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from taskframework.model.pauses import PAUSE, Pause
+from taskframework.stores.base import Records
+from taskframework.stores.reading import all_records
+
+logger = logging.getLogger(__name__)
+
+
+class Pauses:
+    """The task types that are paused, as of the last look. While the store is away that stays as it was."""
+
+    def __init__(self, records: Records) -> None:
+        """Know of none before the first look."""
+        self._records = records
+        self.paused: Mapping[str, Pause] = {}
+        #: Called after a look that found another state than the one before.
+        self.on_change: list[Callable[[], None]] = []
+
+    async def look(self) -> frozenset[str]:
+        """Look again.
+
+        Returns:
+            The types that go on since the look before.
+
+        Raises:
+            StoreUnavailableError: if the store cannot be asked.
+        """
+        paused = {pause.task_type: pause for pause in await all_records(self._records, PAUSE)}
+        begun, over = paused.keys() - self.paused.keys(), frozenset(self.paused.keys() - paused.keys())
+        self.paused = paused
+        for task_type in begun:
+            logger.info("task type %s is paused by %s", task_type, paused[task_type].by)
+        for task_type in over:
+            logger.info("task type %s goes on", task_type)
+        if begun or over:
+            for tell in self.on_change:
+                tell()
+        return over
+
+    def is_paused(self, task_type: str) -> bool:
+        return task_type in self.paused
+
+    def ceiling(self, task_type: str) -> int | None:
+        """How many slots the type may have: none while it is paused, else that is left to others (None)."""
+        return 0 if task_type in self.paused else None

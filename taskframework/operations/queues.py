@@ -1,0 +1,120 @@
+"""Task types as queues: pause one over all workers, let it go on, look at what waits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from taskframework.brokers.base import Broker
+from taskframework.errors import BrokerError
+from taskframework.model.message import rfc3339
+from taskframework.model.pauses import PAUSE, Pause
+from taskframework.model.query import TaskFilter
+from taskframework.model.scope import EVERYONE
+from taskframework.model.status import LANES, TaskStatus
+from taskframework.stores.base import TaskStore
+from taskframework.stores.reading import all_records
+from taskframework.submission.types import TaskTypes
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """The queues of one task type: a lane each."""
+
+    task_type: str
+    #: None: it is not paused.
+    pause: Pause | None
+    #: Whether an attempt runs in some worker.
+    is_running: bool
+    #: Messages that are ready in the broker, by lane; None where there is no broker to ask.
+    messages: Mapping[str, int] | None
+
+    def view(self) -> dict[str, Any]:
+        """The queue as plain JSON."""
+        pause = self.pause
+        return {
+            "task_type": self.task_type,
+            "is_paused": pause is not None,
+            "paused": None if pause is None else {"by": pause.by, "at": rfc3339(pause.at), "reason": pause.reason},
+            "is_running": self.is_running,
+            "messages": None if self.messages is None else dict(self.messages),
+        }
+
+
+class QueueOperations:
+    """Operations on whole task types."""
+
+    def __init__(self, store: TaskStore, types: TaskTypes) -> None:
+        self._store = store
+        self._types = types
+
+    async def list_queues(self, broker: Broker | None = None) -> Sequence[Queue]:
+        """Every task type that somebody has declared or paused, by name."""
+        pauses = {pause.task_type: pause for pause in await all_records(self._store, PAUSE)}
+        names = pauses.keys() | {known.task_type for known in await self._types.known()}
+        return [await self._queue(name, pauses.get(name), broker) for name in sorted(names)]
+
+    async def get(self, task_type: str, broker: Broker | None = None) -> Queue:
+        """One task type.
+
+        Raises:
+            UnknownTaskTypeError: if nobody has declared it, and it is not paused.
+        """
+        record = (await self._store.read_records([PAUSE.id_of(task_type)])).get(PAUSE.id_of(task_type))
+        if record is None:
+            await self._require(task_type)
+        return await self._queue(task_type, None if record is None else PAUSE.content(record), broker)
+
+    async def pause(self, task_type: str, *, by: str, reason: str | None = None) -> Pause:
+        """Let no task of this type begin, in any worker, from two seconds on. What runs goes on, what waits waits.
+
+        Args:
+            task_type: which; one that is paused already stays as it is.
+            by: who asks.
+            reason: shown to whoever wonders why nothing happens.
+
+        Returns:
+            The pause that is in force.
+
+        Raises:
+            UnknownTaskTypeError: if nobody has declared the type.
+        """
+        await self._require(task_type)
+        new = Pause(task_type, by, self._store.now(), reason)
+        await self._store.write_records([PAUSE.new(task_type, content=new)])
+        there = await self._store.read_records([PAUSE.id_of(task_type)])
+        return next(map(PAUSE.content, there.values()), new)
+
+    async def resume(self, task_type: str) -> Pause | None:
+        """Let tasks of this type begin again, in all workers within two seconds.
+
+        Returns:
+            The pause that is over; None if it was not paused.
+        """
+        pause = None
+        while found := await self._store.read_records([PAUSE.id_of(task_type)]):
+            [record] = found.values()
+            pause = PAUSE.content(record)
+            if await self._store.delete_records([record]):
+                break
+        return pause
+
+    async def _require(self, task_type: str) -> None:
+        [found] = (await self._types.find([task_type])).values()
+        if isinstance(found, Exception):
+            raise found
+
+    async def _queue(self, task_type: str, pause: Pause | None, broker: Broker | None) -> Queue:
+        running = TaskFilter(status=TaskStatus.RUNNING, task_type=task_type)
+        is_running = bool((await self._store.list_tasks(EVERYONE, running, limit=1)).items)
+        return Queue(task_type, pause, is_running, await _messages(broker, task_type))
+
+
+async def _messages(broker: Broker | None, task_type: str) -> Mapping[str, int] | None:
+    if broker is None:
+        return None
+    try:
+        return {lane.value: await broker.queue_depth(task_type, lane) or 0 for lane in LANES}
+    except BrokerError:
+        return None

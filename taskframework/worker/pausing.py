@@ -1,0 +1,22 @@
+"""What a paused task type means for deliveries that are in hand already."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from taskframework.limits.pauses import Pauses
+from taskframework.worker.admission import Candidate, PutOff
+
+#: When the sweeper looks at the task again, if the pause does not end before. It moves that on while the pause lasts.
+_LATER = timedelta(seconds=20)
+
+
+class PausedTypes:
+    """`AdmissionCheck` that puts off tasks of paused types."""
+
+    def __init__(self, pauses: Pauses) -> None:
+        self._pauses = pauses
+
+    async def admit(self, candidate: Candidate) -> PutOff | None:
+        """Let it go on unless its type is paused."""
+        return PutOff(_LATER) if self._pauses.is_paused(candidate.message.task_type) else None

@@ -1,0 +1,100 @@
+"""Pauses: nothing of a paused type begins in any worker, nothing is lost, and all of it begins when it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+
+import pytest
+
+from taskframework import TaskFramework, TaskStatus
+from taskframework.operations.handle import TaskHandle
+from taskframework.submission.producer import TaskMessageProducer
+from tests.flow.conftest import Run
+from tests.support.eventually import eventually
+from tests.support.kitchen_sink import Waits
+
+TASKS = 40
+SLOTS = 10
+
+
+@asynccontextmanager
+async def paused(framework: TaskFramework, task_type: str) -> AsyncIterator[None]:
+    """As long as this lasts, as this process knows it."""
+    await framework.services.queues.pause(task_type, by="tests", reason="to see what happens")
+    await framework.process.pauses.look()  # now, instead of within a second
+    yield
+    await framework.services.queues.resume(task_type)
+
+
+async def test_what_is_submitted_meanwhile_waits_and_begins_when_it_goes_on(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[str] = []
+    send = TaskMessageProducer._send_message
+
+    async def noting(self: TaskMessageProducer, task: object, *rest: object) -> bool:
+        sent.append(task.task_type)  # type: ignore[attr-defined]
+        return await send(self, task, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(TaskMessageProducer, "_send_message", noting)
+    recovery = {"dispatch_grace": "50ms", "sweep_interval": "50ms"}  # due for the sweeper at once
+    async with run(recovery=recovery) as framework:
+        async with paused(framework, "count-words"):
+            handles = [await framework.submit("count-words", {"text": "one two"}) for _ in range(TASKS)]
+            other = await framework.submit("flaky", {"succeed_at": 2})
+            assert await other.result(timeout=20) == 2, "another type, with its retry"
+            store = framework.services.store
+            await eventually(lambda: _are_put_off(handles, store.now()), what="the sweeper has seen them all")
+            assert "count-words" not in sent
+            assert {(await handle.task()).status for handle in handles} == {TaskStatus.QUEUED}
+        for handle in handles:
+            await handle.result(timeout=20)
+        tasks = [await handle.task() for handle in handles]
+        assert {(task.status, task.attempts) for task in tasks} == {(TaskStatus.COMPLETED, 1)}
+
+
+async def _are_put_off(handles: Sequence[TaskHandle], now: datetime) -> bool:
+    """Whether the sweeper has put them off, for the 20 seconds of a message that was sent."""
+    due = [(await handle.task()).next_dispatch_at for handle in handles]
+    return all(time is not None and time > now + timedelta(seconds=10) for time in due)
+
+
+async def test_what_is_in_hand_does_not_begin_and_what_runs_goes_on(run: Run) -> None:
+    async with run(concurrency=SLOTS) as framework:
+        handles = [await framework.submit("waits") for _ in range(2 * SLOTS)]
+        await eventually(lambda: Waits.started == SLOTS)
+        worker = framework.process.worker
+        assert worker is not None
+        async with paused(framework, "waits"):
+            await eventually(lambda: "waits" not in worker._intake._consumed)
+            assert worker._consumer.lanes.waiting, "nothing is in hand; the test shows nothing"
+            Waits.gate.set()
+            await (await framework.submit("count-words", {"text": "one"})).result(timeout=20)
+            await eventually(lambda: not worker._consumer.lanes.waiting)
+            assert (Waits.started, worker.problem) == (SLOTS, None)
+            assert b'tasks_paused{task_type="waits"} 1.0' in framework.process.metrics.exposition()
+        for handle in handles:
+            await handle.result(timeout=20)
+        assert {(await handle.task()).attempts for handle in handles} == {1}
+        assert b"tasks_paused{" not in framework.process.metrics.exposition()
+
+
+async def test_a_retry_waits_too(run: Run) -> None:
+    async with run(retry={"initial_delay": "300ms"}) as framework:
+        handle = await framework.submit("flaky", {"succeed_at": 2})
+        await eventually(lambda: _has_failed(framework, handle.task_id))
+        async with paused(framework, "flaky"):
+            await eventually(lambda: _is_due_later(framework, handle.task_id), what="the sweeper has put it off")
+            assert (await handle.task()).status is TaskStatus.RETRYING
+        assert await handle.result(timeout=20) == 2
+
+
+async def _has_failed(framework: TaskFramework, task_id: str) -> bool:
+    return (await framework.handle(task_id).task()).status is TaskStatus.RETRYING
+
+
+async def _is_due_later(framework: TaskFramework, task_id: str) -> bool:
+    task, now = await framework.handle(task_id).task(), framework.services.store.now()
+    return task.next_dispatch_at is not None and task.not_before < now < task.next_dispatch_at

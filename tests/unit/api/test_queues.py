@@ -1,0 +1,51 @@
+"""Queues over HTTP: look, pause, let go on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from taskframework.model.status import TaskStatus
+from tests.unit.api.conftest import Api, OpenApi, problem_of
+
+QUEUES = "/api/v1/admin/queues"
+
+
+@pytest.fixture
+async def working(open_api: OpenApi) -> AsyncIterator[Api]:
+    async with open_api(worker=True) as api:
+        yield api
+
+
+async def test_a_queue_is_paused_and_goes_on(working: Api) -> None:
+    fresh = {"task_type": "count-words", "is_paused": False, "paused": None, "is_running": False}
+    messages = {"high": 0, "normal": 0, "low": 0}
+    assert (await working.get(f"{QUEUES}/count-words")).json() == {**fresh, "messages": messages}
+    paused = (await working.post(f"{QUEUES}/count-words/pause", json={"reason": "a bad release"})).json()
+    assert (paused["is_paused"], paused["paused"]["by"]) == (True, "anonymous")
+    assert paused["paused"]["reason"] == "a bad release"
+    again = (await working.post(f"{QUEUES}/count-words/pause", json={"reason": "another"})).json()
+    assert again == paused, "the first one stays"
+    await working.framework.process.pauses.look()
+    waiting = await working.submit()
+    listed = {queue["task_type"]: queue for queue in (await working.get(QUEUES)).json()["items"]}
+    assert listed["count-words"]["is_paused"]
+    assert not listed["refuses"]["is_paused"]
+    assert (await working.framework.handle(waiting["task_id"]).task()).status is TaskStatus.QUEUED
+    for _ in range(2):
+        assert (await working.post(f"{QUEUES}/count-words/resume")).json()["is_paused"] is False
+    assert (await working.finished(waiting))["status"] == "COMPLETED"
+
+
+@pytest.mark.parametrize("call", ["", "/pause", "/resume"])
+async def test_a_type_that_nobody_knows_is_not_found_with_the_nearest(working: Api, call: str) -> None:
+    path = f"{QUEUES}/count-word{call}"
+    response = await (working.post(path) if call else working.get(path))
+    problem = problem_of(response, 404, "task_type_not_found")
+    assert "count-words" in problem["hint"] + problem["detail"]
+
+
+async def test_a_wrong_body_pauses_nothing(working: Api) -> None:
+    problem_of(await working.post(f"{QUEUES}/count-words/pause", json={"why": "x"}), 422, "invalid_request")
+    assert not (await working.get(f"{QUEUES}/count-words")).json()["is_paused"]
