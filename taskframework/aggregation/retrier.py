@@ -15,7 +15,7 @@ from taskframework.model.batches import EndRetry
 from taskframework.model.drivers import RETRY
 from taskframework.model.events import TaskEvent
 from taskframework.model.interventions import Replay
-from taskframework.model.marks import MoveDriver
+from taskframework.model.marks import CascadeAgain, MoveDriver
 from taskframework.model.query import RoundOfSubtasks
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import REPLAYABLE
@@ -66,6 +66,8 @@ class BatchRetrier(ParentWork):
             await failpoint.reached("retry.after_replay")
             after = max(subtask.parent.slot for subtask in found if subtask.parent is not None)
             held = await self._hold(held)
+        if after >= 0:  # the batch was cancelled, perhaps long before the last replay, if this process slept meanwhile
+            await self._store.mark(CascadeAgain(batch.task_id))
 
     async def _replay(self, subtask: Task, batch: Task) -> None:
         until = batch.batch.retry_until if batch.batch else None

@@ -15,7 +15,7 @@ from taskframework.aggregation.parent_work import ParentWork
 from taskframework.bus import EventBus
 from taskframework.model.drivers import SPAWN
 from taskframework.model.events import TaskEvent, TaskSubmittedEvent
-from taskframework.model.marks import MarkSpawned, MoveDriver
+from taskframework.model.marks import CascadeAgain, MarkSpawned, MoveDriver
 from taskframework.model.subtasks import planned_tasks
 from taskframework.model.task import Task
 from taskframework.plans import delete_plan, read_plan
@@ -61,6 +61,8 @@ class Spawner(ParentWork):
             tasks = planned_tasks(parent, groups, self._store.now, self._dispatch_after, first_slot=first_slot)
             while together := list(islice(tasks, _TOGETHER)):
                 if present is None:
+                    # Perhaps since long, if this process slept before it stored the last part.
+                    await self._store.mark(CascadeAgain(parent.task_id))
                     return
                 await self._insert(together)
                 await failpoint.reached("spawn.after_insert")

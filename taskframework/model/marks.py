@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import ClassVar, Protocol
 
 from taskframework.model.drivers import DISPATCH, Driver
-from taskframework.model.status import CLAIMABLE
+from taskframework.model.status import CLAIMABLE, TaskStatus
 from taskframework.model.task import Task
 from taskframework.model.transitions import Fence, Group
 
@@ -188,7 +188,7 @@ class MoveDriver:
 
 @dataclass(frozen=True, slots=True)
 class MarkSpawned:
-    """Every sub-task of a round is stored."""
+    """Every sub-task of a round is stored. If the parent does not wait for them any more, they are cancelled."""
 
     task_id: str
     generation: int
@@ -198,4 +198,27 @@ class MarkSpawned:
         subtasks = task.subtasks
         if subtasks is None or (task.generation, subtasks.round) != (self.generation, self.round):
             return None
-        return task.evolve(spawn_at=None, subtasks=replace(subtasks, plan=None, plan_records=0))
+        is_left = subtasks.is_open and not _is_waiting(task)
+        return task.evolve(
+            spawn_at=None,
+            subtasks=replace(subtasks, plan=None, plan_records=0),
+            cascade_at=now if is_left else task.cascade_at,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CascadeAgain:
+    """Sub-tasks may have been stored or replayed after their parent had ceased to wait for them: they are cancelled.
+
+    Said by whoever had not known it, since it slept for longer than the cascade looks for such sub-tasks by itself.
+    """
+
+    task_id: str
+
+    def apply(self, task: Task, now: datetime) -> Task | None:
+        return None if task.subtasks is None or _is_waiting(task) else task.evolve(cascade_at=now)
+
+
+def _is_waiting(parent: Task) -> bool:
+    """Whether it waits for its newest round of sub-tasks."""
+    return parent.status is TaskStatus.WAITING and parent.subtasks is not None and parent.subtasks.is_awaited

@@ -15,6 +15,7 @@ from taskframework.bus import EventBus
 from taskframework.errors import InvalidRequestError, TaskNotFoundError
 from taskframework.model.batches import Announce, Seal, is_open, is_sealed, parts_of, subtask_group
 from taskframework.model.events import TaskSubmittedEvent
+from taskframework.model.marks import CascadeAgain
 from taskframework.model.query import RoundOfSubtasks
 from taskframework.model.scope import EVERYONE
 from taskframework.model.subtasks import MAX_SUBTASKS, Policy, subtask_of
@@ -151,8 +152,7 @@ class Upload:
         await self._look_again()
         if parts_of(self.batch)[0].items != self.items:
             raise BatchConflictError(self.batch.task_id, self.items, "the batch has one there, the upload has not")
-        if not is_sealed(self.batch):
-            raise BatchClosedError(self.batch.task_id, self.batch.status)
+        await self._check_is_sealed()
         return False
 
     async def _take(self, items: Sequence[Item], *, until: int) -> None:
@@ -190,8 +190,7 @@ class Upload:
 
     async def _compare(self, contents: Sequence[SubtaskContent], first_slot: int, until: int) -> None:
         """See that a batch which takes no more has just these; what is not stored yet, or no more, cannot be seen."""
-        if not is_sealed(self.batch):
-            raise BatchClosedError(self.batch.task_id, self.batch.status)
+        await self._check_is_sealed()
         batch, subtasks = parts_of(self.batch)
         if until > batch.items:
             raise BatchConflictError(self.batch.task_id, batch.items, "the batch is complete without it")
@@ -201,6 +200,12 @@ class Upload:
         for slot, content in enumerate(contents, first_slot):
             if slot in there:
                 self._same(slot, content.parameters_hash, there[slot])
+
+    async def _check_is_sealed(self) -> None:
+        if not is_sealed(self.batch):
+            # The last part may have been stored long after the batch was cancelled, if this process slept meanwhile.
+            await self._store.mark(CascadeAgain(self.batch.task_id))
+            raise BatchClosedError(self.batch.task_id, self.batch.status)
 
     def _same(self, slot: int, parameters_hash: str, found: Task) -> None:
         if found.parameters_hash != parameters_hash:

@@ -48,6 +48,10 @@ RUNS = [
     *_mutants("parent_reports", ["-DNOGUARD", "-DNOSERIAL"]),
     *_mutants("parent_reports", ["-DCRASHES=0 -DNONUMBER", "-DCRASHES=0 -DREPLAYS=0 -DCLEARALL"], liveness="ended"),
     *_mutants("parent_reports", ["-DREPLAYS=0 -DCLEARFIRST", "-DREPLAYS=0 -DEVENTONLY"], liveness="ended"),
+    *_mutants("batch_seal", ["-DOWNBATCH", "-DNOANNOUNCE", "-DANNOUNCEANY", "-DSEALANY", "-DSEALOVER", "-DABANDONANY"]),
+    *_mutants("batch_seal", ["-DFAULTS=0 -DCANCEL -DENDANY"]),
+    *_mutants("batch_seal", ["-DFAULTS=0 -DNOABANDON", "-DFAULTS=0 -DKEEPSERIAL"], liveness="ended"),
+    *_mutants("batch_seal", ["-DFAULTS=0 -DONELOOK", "-DNOALARM"], liveness="cleared"),
     *_mutants("outbox", ["-DNEWESTONLY", "-DPIPELINE", "-DMARKFIRST", "-DMARKBACK", "-DMARKDONE"]),
     *_mutants("outbox", ["-DMARKFIRST", "-DEVENTAFTER"], liveness="delivered"),
     *_mutants("task", ["-DNOFENCE", "-DNOEPOCH", "-DNODUE", "-DREAPERFORGETS"]),
@@ -60,6 +64,10 @@ RUNS = [
     Run("parent_reports", "-DCRASHES=0", "ended"),
     Run("parent_reports", "-DREPLAYS=0", "ended"),
     Run("parent_reports", "-DREPLAYS=0", "reported"),
+    Run("batch_seal"),
+    Run("batch_seal", "-DFAULTS=0 -DCANCEL"),
+    Run("batch_seal", "-DFAULTS=0", "ended"),
+    Run("batch_seal", "-DFAULTS=0", "cleared"),
     Run("outbox"),
     Run("outbox", liveness="delivered"),
     Run("task", liveness="stable"),
@@ -72,6 +80,9 @@ RUNS = [
     Run("task", "-DREPLAY -DFAULTS=0", "live"),
     Run("parent_reports", marks=_LONG),
     Run("parent_reports", liveness="ended", marks=_LONG),
+    Run("batch_seal", "-DCANCEL", marks=_LONG),
+    Run("batch_seal", liveness="ended", marks=_LONG),
+    Run("batch_seal", liveness="cleared", marks=_LONG),
     Run("task", "-DREPLAY", marks=_LONG),
     Run("task", "-DCANCEL -DRELEASE -DFAULTS=2", marks=_LONG),
     Run("task", "-DFAULTS=2", "live", marks=_LONG),
@@ -100,7 +111,7 @@ def test_the_protocol_holds_and_no_mutant_does(run: Run, tmp_path: Path) -> None
 
 
 def test_every_variant_of_a_model_is_run() -> None:
-    for model in ("task", "outbox", "fanin", "parent_reports"):
+    for model in ("task", "outbox", "fanin", "parent_reports", "batch_seal"):
         variants = set(re.findall(r"#ifn?def (\w+)", (_MODELS / f"{model}.pml").read_text()))
         assert variants == {flag for run in RUNS if run.model == model for flag in re.findall(r"-D(\w+)", run.flags)}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from taskframework.model.marks import MarkSpawned, MoveDriver
+from taskframework.model.marks import CascadeAgain, MarkSpawned, MoveDriver
 from taskframework.model.status import FINAL, LIVE, TaskStatus
 from taskframework.model.subtasks import Verdict
 from taskframework.model.task import FAMILY_VERSION, Stage, Subtasks, plain
@@ -47,6 +47,8 @@ from taskframework.stores.mongo.joint import JointRequests
 from taskframework.stores.mongo.writes import Write, under_claim, write_alone
 
 _IS_WAITING: Expression = {"$eq": ["$status", TaskStatus.WAITING]}
+#: Whether the task waits for its newest round of sub-tasks.
+_IS_AWAITED: Expression = {"$and": [_IS_WAITING, {"$eq": ["$subtasks.is_awaited", True]}]}
 _SIGNALS: Expression = {"$ifNull": ["$signals", []]}
 #: The batch, if it is one, that has a result from now on.
 _WITH_FIRST_RESULT: Expression = {
@@ -200,7 +202,15 @@ def _move_driver(mark: MoveDriver) -> Write:
 @write_alone.register
 def _mark_spawned(mark: MarkSpawned) -> Write:
     guard = {"_id": mark.task_id, "generation": mark.generation, "subtasks.round": mark.round}
-    return Write(guard, [change({"spawn_at": None, "subtasks.plan": None, "subtasks.plan_records": 0})])
+    cascade_at = {"$cond": [_IS_AWAITED, {"$ifNull": ["$cascade_at", None]}, LEFT_BEHIND]}
+    spawned = {"spawn_at": None, "subtasks.plan": None, "subtasks.plan_records": 0, "cascade_at": cascade_at}
+    return Write(guard, [change(spawned)])
+
+
+@write_alone.register
+def _cascade_again(mark: CascadeAgain) -> Write:
+    guard = {"_id": mark.task_id, "subtasks": {"$type": "object"}, "$expr": {"$not": [_IS_AWAITED]}}
+    return Write(guard, [change({"cascade_at": NOW})])
 
 
 def _signal(

@@ -28,6 +28,7 @@ from taskframework.model.drivers import (
 )
 from taskframework.model.interventions import Cancel, Expire, Postpone, Reap, Replay
 from taskframework.model.marks import (
+    CascadeAgain,
     ForgetDispatch,
     MakeDue,
     MarkDispatched,
@@ -150,6 +151,7 @@ REQUESTS: dict[str, Callable[[Fence], Request]] = {
     "wake": lambda fence: Wake(fence.task_id),
     "spawned": lambda fence: MarkSpawned(fence.task_id, 0, 1),
     "spawned a later round": lambda fence: MarkSpawned(fence.task_id, 0, 2),
+    "cascade again": lambda fence: CascadeAgain(fence.task_id),
     "announce": lambda fence: Announce(fence.task_id, 7, HOUR),
     "announce what is known": lambda fence: Announce(fence.task_id, 2, HOUR),
     "seal": lambda fence: Seal(fence.task_id, 5),

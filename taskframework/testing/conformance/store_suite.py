@@ -11,6 +11,7 @@ import pytest_asyncio
 
 from taskframework import failpoint
 from taskframework.model.marks import (
+    CascadeAgain,
     ForgetDispatch,
     MakeDue,
     Mark,
@@ -37,7 +38,7 @@ EXPIRED = -MINUTE
 SKEW = timedelta(milliseconds=50)
 
 #: Marks that nobody waits to read the outcome of, so that `mark` makes them; the others are made by `apply`.
-MARKS = (ForgetDispatch, MakeDue, MarkDispatched, MarkPublished, MarkSpawned, RenewLease)
+MARKS = (CascadeAgain, ForgetDispatch, MakeDue, MarkDispatched, MarkPublished, MarkSpawned, RenewLease)
 Request = Transition | Mark
 
 

@@ -15,6 +15,7 @@ from taskframework.model.drivers import CASCADE
 from taskframework.model.events import ENDS_OF_ATTEMPTS, EVENT_OF, event_of
 from taskframework.model.interventions import Cancel, Expire, Postpone, Reap, Replay
 from taskframework.model.marks import (
+    CascadeAgain,
     ForgetDispatch,
     MakeDue,
     MarkDispatched,
@@ -91,6 +92,7 @@ TRANSITIONS: dict[str, Any] = {
     "move a driver": MoveDriver(TASK_ID, CASCADE, NOW, MINUTE),
     "end a driver": MoveDriver(TASK_ID, CASCADE, NOW, None),
     "spawned": MarkSpawned(TASK_ID, 0, 1),
+    "cascade again": CascadeAgain(TASK_ID),
 }
 
 #: They move a driver and tell nobody.

@@ -10,7 +10,7 @@ import pytest
 
 from taskframework.model.drivers import CASCADE, CHECK, SPAWN
 from taskframework.model.interventions import Cancel
-from taskframework.model.marks import MarkSpawned, MoveDriver
+from taskframework.model.marks import CascadeAgain, MarkSpawned, MoveDriver
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import FINAL, LIVE, TaskStatus
 from taskframework.model.subtasks import Counts
@@ -198,6 +198,17 @@ def test_only_the_plan_of_the_round_that_was_stored_is_dropped() -> None:
     for other in (MarkSpawned(TASK_ID, 1, 1), MarkSpawned(TASK_ID, 0, 2)):
         assert other.apply(before, NOW) is None
     assert MarkSpawned(TASK_ID, 0, 1).apply(running(), NOW) is None
+
+
+def test_what_is_stored_for_nobody_is_cancelled() -> None:
+    before = made(wait(PLANNED), running())
+    for mark in (MarkSpawned(TASK_ID, 0, 1), CascadeAgain(TASK_ID)):
+        assert (mark.apply(before, NOW) or before).cascade_at is None, "the parent waits for it"
+        over = made(Cancel(TASK_ID, EVERYONE, "alice", None), before).evolve(cascade_at=None)
+        assert made(mark, over).cascade_at == NOW
+    whole = before.evolve(status=TaskStatus.COMPLETED, subtasks=replace(PLANNED, done=2))
+    assert made(MarkSpawned(TASK_ID, 0, 1), whole).cascade_at is None, "all of it had ended"
+    assert CascadeAgain(TASK_ID).apply(running(), NOW) is None
 
 
 @pytest.mark.parametrize("driver", [SPAWN, CHECK, CASCADE])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -9,11 +10,13 @@ import pytest
 
 from taskframework import failpoint
 from taskframework.aggregation import retrier as retrying
+from taskframework.aggregation import spawner as spawning
 from taskframework.aggregation.cascade import Cascade
 from taskframework.aggregation.retrier import BatchRetrier
 from taskframework.aggregation.spawner import Spawner
 from taskframework.bus import EventBus
 from taskframework.model.batches import ReopenBatch, parts_of
+from taskframework.model.drivers import CASCADE
 from taskframework.model.interventions import Cancel
 from taskframework.model.query import RoundOfSubtasks
 from taskframework.model.scope import EVERYONE
@@ -22,13 +25,17 @@ from taskframework.model.subtasks import subtask_of
 from taskframework.model.task import Batch, Subtasks, Task
 from taskframework.moves import TaskMoves
 from taskframework.recovery.batches import BatchRepair
+from taskframework.stores.base import Inserted
 from taskframework.stores.sqlite import SqliteStore
+from taskframework.submission.refusals import BatchClosedError
+from taskframework.submission.uploads import Item, Upload
 from taskframework.testing.clock import FakeClock
 from taskframework.testing.conformance.store_suite import insert_one
 from taskframework.testing.factories import new_task
 
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
+DAY = timedelta(days=1)
 GROUP = {"task_type": "part", "priority": "normal", "max_attempts": 1}
 
 
@@ -65,6 +72,20 @@ class Stage:
         reopened = await self.moves.make(ReopenBatch(batch.task_id, EVERYONE, "alice"))
         assert reopened is not None
         return reopened
+
+    async def cancelled(self, batch: Task) -> None:
+        """The batch is cancelled with all that there is of it, and long over."""
+        await self.moves.make(Cancel(batch.task_id, EVERYONE, "alice", None))
+        self.clock.advance(2 * MINUTE)
+        await self.cascade.take(await self.present(batch))
+        assert (await self.present(batch)).cascade_at is None
+
+    async def statuses_after_cascade(self, batch: Task) -> set[TaskStatus]:
+        """Of its sub-tasks, after the cascade has done what it is asked for."""
+        if CASCADE.is_due(present := await self.present(batch), self.store.now()):
+            await self.cascade.take(present)
+        found = await self.store.list_subtasks(RoundOfSubtasks(batch.task_id, 0, 1), limit=100)
+        return {task.status for task in found}
 
     async def present(self, batch: Task) -> Task:
         found = await self.store.get(batch.task_id, EVERYONE)
@@ -151,3 +172,57 @@ async def test_what_a_cancel_left_in_the_plan_is_stored_by_a_retry(stage: Stage)
     assert reopened.spawn_at is not None
     await stage.spawner.take(reopened)
     assert await stage.generations(batch) == [0, 0, 0]
+
+
+async def test_what_an_upload_stores_long_after_its_batch_was_cancelled_is_cancelled(stage: Stage) -> None:
+    now = stage.store.now()
+    fields = {"status": TaskStatus.WAITING, "subtasks": Subtasks(None, None), "finished_at": None, "seal_by": now + DAY}
+    batch = await stage.batch(0, **fields, check_at=now + DAY)
+    times = {"dispatch_after": 5 * SECOND, "timeout": DAY}
+    upload = Upload(stage.store, EventBus(), stage.moves, batch, **times)
+
+    async def sleep() -> None:
+        failpoint.disarm("batch.after_announce")
+        await stage.cancelled(batch)
+
+    failpoint.arm("batch.after_announce", sleep)
+    await upload.add([Item({"n": n}, b"") for n in range(2)])
+    with pytest.raises(BatchClosedError):
+        await upload.end()
+    assert await stage.statuses_after_cascade(batch) == {TaskStatus.CANCELLED}
+
+
+@pytest.mark.parametrize("together", [2, 3, 4])
+async def test_what_a_spawner_stores_long_after_the_parent_ended_is_cancelled(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, together: int
+) -> None:
+    monkeypatch.setattr(spawning, "_TOGETHER", together)
+    plan = [{**GROUP, "items": [[{"n": n}, "hash"] for n in range(3)]}]
+    waiting = {"status": TaskStatus.WAITING, "finished_at": None, "check_at": stage.store.now() + DAY}
+    fields = {**waiting, "subtasks": Subtasks(3, plan), "spawn_at": stage.store.now() + SECOND}
+    batch = await stage.batch(0, **fields, batch=Batch(items=3))
+    insert = stage.store.insert
+
+    async def sleepy(tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
+        stage.store.insert = insert  # type: ignore[method-assign]
+        await stage.cancelled(batch)
+        return await insert(tasks)
+
+    stage.store.insert = sleepy  # type: ignore[method-assign]
+    await stage.spawner.take(batch)
+    assert await stage.statuses_after_cascade(batch) == {TaskStatus.CANCELLED}
+
+
+async def test_what_a_retrier_replays_long_after_the_batch_was_cancelled_is_cancelled(stage: Stage) -> None:
+    batch = await stage.reopened(await stage.batch(3))
+    list_subtasks = stage.store.list_subtasks
+
+    async def sleepy(*arguments: Any, **options: Any) -> Sequence[Task]:
+        stage.store.list_subtasks = list_subtasks  # type: ignore[method-assign]
+        found = await list_subtasks(*arguments, **options)
+        await stage.cancelled(batch)
+        return found
+
+    stage.store.list_subtasks = sleepy  # type: ignore[method-assign]
+    await stage.retrier.take(batch)
+    assert await stage.statuses_after_cascade(batch) == {TaskStatus.CANCELLED}
