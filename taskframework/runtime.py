@@ -257,8 +257,9 @@ class TaskFramework:
         stack.push_async_callback(process.bridge.drain)
         stack.push_async_callback(process.producer.close)
         stack.push_async_callback(services.bus.drain)
-        for work in (process.reporter, process.cascade, process.retrier, process.spawner):
-            stack.push_async_callback(work.finished)
+        stack.push_async_callback(process.reporter.finished)
+        for work in (process.cascade, process.retrier, process.spawner):
+            stack.push_async_callback(work.stop)
         stack.push_async_callback(process.breaker.stop)  # after everybody who may open it
         await take_over(process)
         for repair in process.repairs:

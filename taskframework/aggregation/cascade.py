@@ -24,8 +24,6 @@ from taskframework.stores.base import TaskStore
 
 #: Sub-tasks that are cancelled together.
 _TOGETHER = 500
-#: How long other processes leave a parent alone whose sub-tasks this one cancels. Each step begins it anew.
-_IN_HAND = timedelta(seconds=30)
 #: A process that was storing a plan when its parent ended may store some more of it: so long is looked for that.
 _LATE_SPAWN = timedelta(minutes=1)
 _LOOK_AGAIN = timedelta(seconds=5)
@@ -54,7 +52,7 @@ class Cascade(ParentWork):
         Raises:
             StoreError: if some could not be cancelled; the parent is due again later.
         """
-        present = await self._move_time(parent, _IN_HAND)
+        present = await self._move_time(parent, self._in_hand)
         for round in _left_rounds(parent):
             after = -1
             while present is not None:
@@ -64,7 +62,9 @@ class Cascade(ParentWork):
                 await asyncio.gather(*(self._cancel(subtask, present) for subtask in live))
                 await failpoint.reached("cascade.after_cancel")
                 after = max(subtask.parent.slot for subtask in live if subtask.parent is not None)
-                present = await self._move_time(present, _IN_HAND)
+                present = await self._move_time(present, self._in_hand)
+                if self._is_stopping:
+                    return
         if present is not None:
             await self._end(present)
 

@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import logging
 from abc import ABC, abstractmethod
+from datetime import timedelta
 from typing import ClassVar
 
 from taskframework.background import Background
@@ -16,6 +17,9 @@ logger = logging.getLogger(__name__)
 
 #: Parents that are worked on at once by each sort of work. Each may have 500 calls to the store under way.
 _AT_ONCE = 8
+#: How long other processes leave a parent alone that this one works on. Each part that is done begins it anew.
+_IN_HAND = timedelta(seconds=30)
+_NOT_AT_ALL = timedelta(0)
 
 
 class ParentWork(ABC):
@@ -27,6 +31,8 @@ class ParentWork(ABC):
     def __init__(self) -> None:
         self._background = Background()
         self._places = asyncio.Semaphore(_AT_ONCE)
+        #: Whether the process is about to end: then nothing is begun, and what is large is left after the present part.
+        self._is_stopping = False
 
     @abstractmethod
     async def take(self, parent: Task) -> None:
@@ -44,10 +50,21 @@ class ParentWork(ABC):
         """Wait until everything begun is done, or left to the repair."""
         await self._background.finished()
 
+    async def stop(self) -> None:
+        """Leave what is not begun, and what has more parts than the present one, to other processes."""
+        self._is_stopping = True
+        await self.finished()
+
+    @property
+    def _in_hand(self) -> timedelta:
+        """How long other processes leave a parent alone that is not done yet."""
+        return _NOT_AT_ALL if self._is_stopping else _IN_HAND
+
     async def _try(self, parent: Task) -> None:
         try:
             async with self._places:
-                await self.take(parent)
+                if not self._is_stopping:
+                    await self.take(parent)
         except StoreError as error:
             logger.info("%s %s is left to the repair: %s", self.left, parent.task_id, error.message)
         except Exception:

@@ -25,8 +25,6 @@ from taskframework.stores.base import TaskStore
 
 #: Sub-tasks that are replayed together.
 _TOGETHER = 500
-#: How long other processes leave a batch alone that this one retries. Each step begins it anew.
-_IN_HAND = timedelta(seconds=30)
 #: `by` of a replay that comes from the batch.
 BY_BATCH = "batch"
 
@@ -66,6 +64,8 @@ class BatchRetrier(ParentWork):
             await failpoint.reached("retry.after_replay")
             after = max(subtask.parent.slot for subtask in found if subtask.parent is not None)
             held = await self._hold(held)
+            if held is not None and self._is_stopping:
+                return
         if after >= 0:  # the batch was cancelled, perhaps long before the last replay, if this process slept meanwhile
             await self._store.mark(CascadeAgain(batch.task_id))
 
@@ -78,4 +78,4 @@ class BatchRetrier(ParentWork):
     async def _hold(self, batch: Task) -> Task | None:
         """The batch, if it is still to be retried and nobody else has begun to."""
         due = RETRY.time_of(batch)
-        return None if due is None else await self._store.apply(MoveDriver(batch.task_id, RETRY, due, _IN_HAND))
+        return None if due is None else await self._store.apply(MoveDriver(batch.task_id, RETRY, due, self._in_hand))

@@ -23,8 +23,6 @@ from taskframework.stores.base import TaskStore
 
 #: Sub-tasks that are stored together.
 _TOGETHER = 500
-#: How long other processes leave a plan alone that this one is storing. Each part that is stored begins it anew.
-IN_HAND = timedelta(seconds=30)
 
 
 class Spawner(ParentWork):
@@ -68,6 +66,8 @@ class Spawner(ParentWork):
                 await failpoint.reached("spawn.after_insert")
                 if len(together) == _TOGETHER or subtasks.plan_records:
                     present = await self._go_on(present)
+                    if present is not None and self._is_stopping:
+                        return
         await self._store.mark(MarkSpawned(parent.task_id, parent.generation, subtasks.round))
         await delete_plan(self._store, parent)
 
@@ -83,4 +83,4 @@ class Spawner(ParentWork):
         """The parent, if it is still to be spawned and nobody else has begun to do it."""
         if parent.spawn_at is None:
             return None
-        return await self._store.apply(MoveDriver(parent.task_id, SPAWN, parent.spawn_at, IN_HAND))
+        return await self._store.apply(MoveDriver(parent.task_id, SPAWN, parent.spawn_at, self._in_hand))

@@ -50,7 +50,7 @@ RUNS = [
     *_mutants("parent_reports", ["-DREPLAYS=0 -DCLEARFIRST", "-DREPLAYS=0 -DEVENTONLY"], liveness="ended"),
     *_mutants("batch_seal", ["-DOWNBATCH", "-DNOANNOUNCE", "-DANNOUNCEANY", "-DSEALANY", "-DSEALOVER", "-DABANDONANY"]),
     *_mutants("batch_seal", ["-DFAULTS=0 -DCANCEL -DENDANY"]),
-    *_mutants("batch_seal", ["-DFAULTS=0 -DNOABANDON", "-DFAULTS=0 -DKEEPSERIAL"], liveness="ended"),
+    *_mutants("batch_seal", ["-DNOABANDON", "-DFAULTS=0 -DKEEPSERIAL"], liveness="ended"),
     *_mutants("batch_seal", ["-DFAULTS=0 -DONELOOK", "-DNOALARM"], liveness="cleared"),
     *_mutants("outbox", ["-DNEWESTONLY", "-DPIPELINE", "-DMARKFIRST", "-DMARKBACK", "-DMARKDONE"]),
     *_mutants("outbox", ["-DMARKFIRST", "-DEVENTAFTER"], liveness="delivered"),

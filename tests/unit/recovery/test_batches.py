@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -9,14 +10,16 @@ from typing import Any
 import pytest
 
 from taskframework import failpoint
+from taskframework.aggregation import cascade as cascading
 from taskframework.aggregation import retrier as retrying
 from taskframework.aggregation import spawner as spawning
 from taskframework.aggregation.cascade import Cascade
+from taskframework.aggregation.parent_work import ParentWork
 from taskframework.aggregation.retrier import BatchRetrier
 from taskframework.aggregation.spawner import Spawner
 from taskframework.bus import EventBus
 from taskframework.model.batches import ReopenBatch, parts_of
-from taskframework.model.drivers import CASCADE
+from taskframework.model.drivers import CASCADE, RETRY, SPAWN
 from taskframework.model.interventions import Cancel
 from taskframework.model.query import RoundOfSubtasks
 from taskframework.model.scope import EVERYONE
@@ -72,6 +75,30 @@ class Stage:
         reopened = await self.moves.make(ReopenBatch(batch.task_id, EVERYONE, "alice"))
         assert reopened is not None
         return reopened
+
+    async def planned(self, items: int) -> Task:
+        """A batch with its items as the plan, none of which is stored."""
+        plan = [{**GROUP, "items": [[{"n": n}, "hash"] for n in range(items)]}]
+        subtasks, later = Subtasks(items, plan, policy="allow_failures"), self.store.now() + DAY
+        waiting = {"status": TaskStatus.WAITING, "finished_at": None, "check_at": later}
+        spawn_at = self.store.now() + SECOND
+        return await self.batch(0, **waiting, batch=Batch(items=items), subtasks=subtasks, spawn_at=spawn_at)
+
+    async def stopped_in(self, work: ParentWork, at: str, batch: Task) -> None:
+        """The process is stopped while it is in the middle of this work."""
+        stopping: list[asyncio.Task[None]] = []
+
+        async def stop() -> None:
+            stopping.append(asyncio.create_task(work.stop()))
+            await asyncio.sleep(0)
+
+        failpoint.arm(at, stop)
+        try:
+            work.start(batch)
+            await work.finished()
+            await asyncio.gather(*stopping)
+        finally:
+            failpoint.disarm(at)
 
     async def cancelled(self, batch: Task) -> None:
         """The batch is cancelled with all that there is of it, and long over."""
@@ -159,11 +186,7 @@ async def test_an_upload_that_does_not_go_on_is_abandoned(stage: Stage) -> None:
 
 
 async def test_what_a_cancel_left_in_the_plan_is_stored_by_a_retry(stage: Stage) -> None:
-    plan = [{**GROUP, "items": [[{"n": n}, "hash"] for n in range(3)]}]
-    waiting = {"status": TaskStatus.WAITING, "finished_at": None, "check_at": stage.store.now() + MINUTE}
-    subtasks = Subtasks(3, plan, policy="allow_failures")
-    spawn_at = stage.store.now() + SECOND
-    batch = await stage.batch(0, **waiting, batch=Batch(items=3), subtasks=subtasks, spawn_at=spawn_at)
+    batch = await stage.planned(3)
     cancelled = await stage.moves.make(Cancel(batch.task_id, EVERYONE, "alice", None))
     assert cancelled is not None
     stage.clock.advance(2 * MINUTE)
@@ -197,10 +220,7 @@ async def test_what_a_spawner_stores_long_after_the_parent_ended_is_cancelled(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, together: int
 ) -> None:
     monkeypatch.setattr(spawning, "_TOGETHER", together)
-    plan = [{**GROUP, "items": [[{"n": n}, "hash"] for n in range(3)]}]
-    waiting = {"status": TaskStatus.WAITING, "finished_at": None, "check_at": stage.store.now() + DAY}
-    fields = {**waiting, "subtasks": Subtasks(3, plan), "spawn_at": stage.store.now() + SECOND}
-    batch = await stage.batch(0, **fields, batch=Batch(items=3))
+    batch = await stage.planned(3)
     insert = stage.store.insert
 
     async def sleepy(tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
@@ -226,3 +246,45 @@ async def test_what_a_retrier_replays_long_after_the_batch_was_cancelled_is_canc
     stage.store.list_subtasks = sleepy  # type: ignore[method-assign]
     await stage.retrier.take(batch)
     assert await stage.statuses_after_cascade(batch) == {TaskStatus.CANCELLED}
+
+
+async def test_a_stop_leaves_the_rest_of_a_large_plan_to_others_at_once(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spawning, "_TOGETHER", 2)
+    batch = await stage.planned(5)
+    await stage.stopped_in(stage.spawner, "spawn.after_insert", batch)
+    assert await stage.generations(batch) == [0, 0]
+    assert SPAWN.is_due(await stage.present(batch), stage.store.now())
+
+
+async def test_a_stop_leaves_the_rest_of_a_retry_to_others_at_once(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retrying, "_TOGETHER", 2)
+    batch = await stage.reopened(await stage.batch(5))
+    await stage.stopped_in(stage.retrier, "retry.after_replay", batch)
+    assert await stage.generations(batch) == [1, 1, 0, 0, 0]
+    assert RETRY.is_due(await stage.present(batch), stage.store.now())
+
+
+async def test_a_stop_leaves_the_rest_of_a_cascade_to_others_at_once(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cascading, "_TOGETHER", 2)
+    batch = await stage.planned(5)
+    await stage.spawner.take(batch)
+    await stage.moves.make(Cancel(batch.task_id, EVERYONE, "alice", None))
+    await stage.stopped_in(stage.cascade, "cascade.after_cancel", await stage.present(batch))
+    found = await stage.store.list_subtasks(RoundOfSubtasks(batch.task_id, 0, 1), limit=100)
+    assert [task.status.is_final for task in found] == [True, True, False, False, False]
+    assert CASCADE.is_due(await stage.present(batch), stage.store.now())
+
+
+async def test_after_a_stop_nothing_is_begun(stage: Stage) -> None:
+    batch = await stage.planned(1)
+    await stage.spawner.stop()
+    stage.spawner.start(batch)
+    await stage.spawner.finished()
+    assert await stage.generations(batch) == []
+    assert (await stage.present(batch)).spawn_at is not None
