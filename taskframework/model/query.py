@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Generic, Literal, TypeVar
@@ -31,8 +30,7 @@ class Cursor:
     id: str
 
     def encode(self) -> str:
-        raw = f"{(self.at - _EPOCH) // timedelta(milliseconds=1)}|{self.id}"
-        return base64.urlsafe_b64encode(raw.encode()).decode().rstrip("=")
+        return _packed(f"{(self.at - _EPOCH) // timedelta(milliseconds=1)}|{self.id}")
 
     @classmethod
     def decode(cls, text: str) -> Cursor:
@@ -42,16 +40,56 @@ class Cursor:
             CursorInvalidError: if it is not one of ours.
         """
         try:
-            raw = base64.b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True).decode()
-            milliseconds, separator, identifier = raw.partition("|")
+            milliseconds, separator, identifier = _unpacked(text).partition("|")
             if not separator or not identifier or "\0" in identifier:
                 raise CursorInvalidError
             return cls(_EPOCH + timedelta(milliseconds=int(milliseconds)), identifier)
-        except (ValueError, binascii.Error, OverflowError) as error:
+        except (ValueError, OverflowError) as error:
             raise CursorInvalidError from error
 
 
+@dataclass(frozen=True, slots=True)
+class SlotCursor:
+    """The place after one sub-task of a list that runs from the last slot of a parent's newest round back."""
+
+    generation: int
+    round: int
+    slot: int
+
+    def encode(self) -> str:
+        return _packed(f"{_SLOT}|{self.generation}|{self.round}|{self.slot}")
+
+    @classmethod
+    def decode(cls, text: str) -> SlotCursor:
+        """Read a cursor.
+
+        Raises:
+            CursorInvalidError: if it is not one of ours.
+        """
+        try:
+            kind, *place = _unpacked(text).split("|")
+            generation, round, slot = (int(number) for number in place)
+        except ValueError as error:
+            raise CursorInvalidError from error
+        if kind != _SLOT or not all(0 <= number <= _MOST for number in (generation, round, slot)):
+            raise CursorInvalidError
+        return cls(generation, round, slot)
+
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+#: Begins the cursors of slots, which no other list then takes for its own.
+_SLOT = "slot"
+#: No number in a cursor of slots is higher, and every database can compare it.
+_MOST = 2**31
+
+
+def _packed(raw: str) -> str:
+    return base64.urlsafe_b64encode(raw.encode()).decode().rstrip("=")
+
+
+def _unpacked(text: str) -> str:
+    """Raises ValueError, of which all errors here are kinds, if the text was not packed by us."""
+    return base64.b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True).decode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +105,15 @@ class TaskFilter:
     dead: bool = False
 
     @property
+    def is_by_plan(self) -> bool:
+        """Whether the list has the sub-tasks of one task, and runs from the last one in its plan to the first: the
+        newest are first here, too, and one index has those of each status in that order.
+        """
+        return self.parent_task_id is not None and not self.batches and not self.dead
+
+    @property
     def order(self) -> Literal["created_at", "finished_at"]:
-        """The time by which the list runs, from the newest to the oldest."""
+        """The time by which any other list runs, from the newest to the oldest."""
         return "finished_at" if self.dead else "created_at"
 
 

@@ -118,11 +118,10 @@ LISTS = {
     "owner and status": (RARE, TaskFilter(TaskStatus.COMPLETED)),
     "type": (EVERYONE, TaskFilter(task_type="rare")),
     "dead": (EVERYONE, TaskFilter(dead=True)),
-}
-OF_A_PARENT = {
-    "parent": (EVERYONE, TaskFilter(parent_task_id="parent")),
-    "parent and owner": (RARE, TaskFilter(parent_task_id="parent")),
+    "parent": (EVERYONE, TaskFilter(parent_task_id="large")),
+    "parent and owner": (Scope.of("alice"), TaskFilter(parent_task_id="large")),
     "parent and status": (EVERYONE, TaskFilter(TaskStatus.FAILED, parent_task_id="large")),
+    "parent and live status": (EVERYONE, TaskFilter(TaskStatus.RUNNING, parent_task_id="large")),
     "parent, owner, type and status": (RARE, TaskFilter(TaskStatus.FAILED, "rare", "parent")),
 }
 #: No index has just these; the server reads on in the narrowest. Here the rare tasks are 200 of 4,200.
@@ -182,16 +181,6 @@ async def test_a_question_reads_little_more_than_it_returns(name: str, database:
     check(await asked(database, store, QUESTIONS[name]))
 
 
-@pytest.mark.parametrize("name", OF_A_PARENT)
-async def test_the_list_of_a_parent_reads_its_subtasks_and_no_others(
-    name: str, database: Any, store: MongoStore
-) -> None:
-    (operation,) = await asked(database, store, lambda store: store.list_tasks(*OF_A_PARENT[name], limit=LIMIT))
-    assert operation["planSummary"].startswith("IXSCAN { parent.task_id: 1, ")
-    below = database["tasks"].count_documents({"parent.task_id": OF_A_PARENT[name][1].parent_task_id})
-    assert operation["keysExamined"] <= below + SLACK
-
-
 @pytest.mark.parametrize("name", LISTS)
 async def test_a_list_reads_little_more_than_its_pages(name: str, database: Any, store: MongoStore) -> None:
     scope, filter = LISTS[name]
@@ -247,7 +236,7 @@ async def test_completed_tasks_are_counted_without_reading_them(database: Any, s
 
 async def test_a_round_of_subtasks_is_counted_without_reading_them(database: Any, store: MongoStore) -> None:
     (counted,) = await asked(database, store, lambda store: store.count_subtasks(LARGE))
-    assert counted["planSummary"].startswith("IXSCAN { parent.task_id: 1, parent.generation: 1, parent.round: 1")
+    assert counted["planSummary"].startswith("COUNT_SCAN { parent.task_id: 1, status: 1, ")
     assert counted["docsExamined"] == 0
     assert counted["keysExamined"] <= 4_000 + SLACK
     assert counted["command"]["readConcern"]["level"] == "snapshot"

@@ -22,7 +22,7 @@ from taskframework.stores.mongo.documents import Document
 #: How long `open` may take on a large collection that lacks an index. An operation's time-out would undo each attempt.
 INDEX_BUILD = timedelta(hours=1)
 
-SUBTASKS = "subtasks"
+SUBTASKS = "subtasks_by_status"
 
 _NEWEST_FIRST = {"created_at": -1, "_id": -1}
 _SUBTASKS: Document = {"parent.task_id": {"$exists": True}}
@@ -71,11 +71,10 @@ TASK_INDEXES = (
     Index("list_by_status", {"status": 1, **_NEWEST_FIRST}),
     Index("list_by_owner", {"user_id": 1, "status": 1, **_NEWEST_FIRST}),
     Index("list_by_type", {"task_type": 1, **_NEWEST_FIRST}),
-    # A round of sub-tasks, in slot order; with the status before the slot, so that those in a few are found at once.
-    # The list of a parent, newest first, is sorted by the server: another index would cost each sub-task more.
+    # The sub-tasks of a task in the order of its plan, those in each status by themselves: one round of them, or all.
     Index(
         SUBTASKS,
-        {"parent.task_id": 1, "parent.generation": 1, "parent.round": 1, "status": 1, "parent.slot": 1},
+        {"parent.task_id": 1, "status": 1, "parent.generation": 1, "parent.round": 1, "parent.slot": 1},
         _SUBTASKS,
     ),
     Index("list_batches", _NEWEST_FIRST, {"batch": {"$type": "object"}}),

@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import timedelta
 
 from taskframework.model.drivers import DRIVERS, Driver
-from taskframework.model.query import Cursor, RoundOfSubtasks, TaskFilter
+from taskframework.model.query import Cursor, RoundOfSubtasks, SlotCursor, TaskFilter
 from taskframework.model.scope import Scope
 from taskframework.model.status import DEAD, LANES, Priority, TaskStatus
 from taskframework.model.transitions import Fence
 from taskframework.stores.mongo.client import TASKS
-from taskframework.stores.mongo.documents import Document
+from taskframework.stores.mongo.documents import Document, moment
 from taskframework.stores.mongo.expressions import NOW, in_status, passed, within
 from taskframework.stores.mongo.indexes import SUBTASKS
 from taskframework.stores.mongo.joint import both
 
 
-def _counted(status: TaskStatus) -> list[Document]:
-    return [{"$match": {"status": status}}, {"$count": "count"}, {"$set": {"_id": status}}]
+def _counted(filter: Document, statuses: Iterable[TaskStatus]) -> list[Document]:
+    """How many there are in each status. Each is counted by itself: MongoDB counts the keys of one value in half the
+    time in which it groups by the values.
+    """
+    each: list[list[Document]] = [
+        [{"$match": {**filter, "status": status}}, {"$count": "count"}, {"$set": {"_id": status}}]
+        for status in sorted(statuses)
+    ]
+    first, *others = each
+    return [*first, *({"$unionWith": {"coll": TASKS, "pipeline": other}} for other in others)]
 
 
-_FIRST, *_OTHERS = sorted(set(TaskStatus) - {TaskStatus.COMPLETED})
-#: Each status by itself: MongoDB counts the keys of one value in half the time in which it groups by the values.
 #: Completed tasks are most of all, and what is left of the whole collection.
-COUNT_UNCOMPLETED: tuple[Document, ...] = (
-    *_counted(_FIRST),
-    *({"$unionWith": {"coll": TASKS, "pipeline": _counted(status)}} for status in _OTHERS),
-)
+COUNT_UNCOMPLETED: Sequence[Document] = _counted({}, set(TaskStatus) - {TaskStatus.COMPLETED})
 _ANY_STATUS = in_status(*TaskStatus)
 
 
@@ -106,7 +109,7 @@ def listed_subtasks(round: RoundOfSubtasks, after_slot: int, statuses: Collectio
 
 def counted_subtasks(round: RoundOfSubtasks) -> Sequence[Document]:
     """How many there are in each status."""
-    return [{"$match": subtasks_of(round)}, {"$group": {"_id": "$status", "count": {"$sum": 1}}}]
+    return _counted(subtasks_of(round), TaskStatus)
 
 
 def undriven() -> Document:
@@ -122,8 +125,10 @@ def _lacking(driver: Driver) -> Document:
     return {**lacking, "$expr": {"$lt": [f"${number}", f"${goal}"]}}
 
 
-def listed(scope: Scope, wanted: TaskFilter, cursor: Cursor | None) -> Document:
+def listed(scope: Scope, wanted: TaskFilter, cursor: str | None) -> Document:
     """A page of tasks in the order that is wanted."""
+    if wanted.is_by_plan:
+        return _listed_by_plan(scope, wanted, cursor)
     older = after(cursor, wanted.order)
     filter: Document = {"status": _ANY_STATUS if wanted.status is None else wanted.status, **within(scope), **older}
     if wanted.dead:
@@ -137,26 +142,69 @@ def listed(scope: Scope, wanted: TaskFilter, cursor: Cursor | None) -> Document:
     return filter
 
 
+def _listed_by_plan(scope: Scope, wanted: TaskFilter, cursor: str | None) -> Document:
+    those: Document = {"parent.task_id": wanted.parent_task_id, **within(scope)}
+    if wanted.task_type is not None:
+        those["task_type"] = wanted.task_type
+    statuses = sorted(TaskStatus) if wanted.status is None else [wanted.status]
+    if cursor is None:
+        return {**those, "status": in_status(*statuses)}
+    # Each status and each part by itself: then the server merges scans that begin at the place, and sorts nothing.
+    place = SlotCursor.decode(cursor)
+    before: list[Document] = [
+        {
+            "parent.generation": place.generation,
+            "parent.round": place.round,
+            "parent.slot": {"$lt": place.slot},
+        },
+        {"parent.generation": place.generation, "parent.round": {"$lt": place.round}},
+        {"parent.generation": {"$lt": place.generation}},
+    ]
+    return {"$or": [{**those, "status": status, **part} for status in statuses for part in before]}
+
+
 def list_index(scope: Scope, wanted: TaskFilter) -> str | None:
     """The index that has just the page in its order; None where the server has to weigh which to read through."""
     if wanted.dead:
         return "ended"
     if wanted.batches:
         return "list_batches"
-    if wanted.parent_task_id is not None:
+    if wanted.is_by_plan:
         return SUBTASKS
     if wanted.task_type is None:
         return "list_by_status" if scope.owner is None else "list_by_owner"
     return "list_by_type" if scope.owner is None and wanted.status is None else None
 
 
+def list_order(wanted: TaskFilter) -> dict[str, int]:
+    """How a list runs."""
+    return dict(_LAST_PLANNED_FIRST) if wanted.is_by_plan else newest_first(wanted.order)
+
+
+_LAST_PLANNED_FIRST = {"parent.generation": -1, "parent.round": -1, "parent.slot": -1}
+
+
 def newest_first(field: str) -> dict[str, int]:
     return {field: -1, "_id": -1}
 
 
-def after(cursor: Cursor | None, field: str) -> Document:
+def after(cursor: str | None, field: str) -> Document:
     """The entries of a list that come after the cursor, newest first by `field`."""
     if cursor is None:
         return {}
-    older = [{field: {"$lt": cursor.at}}, {"_id": {"$lt": cursor.id}}]
-    return {field: {"$lte": cursor.at}, "$or": older}
+    place = Cursor.decode(cursor)
+    older = [{field: {"$lt": place.at}}, {"_id": {"$lt": place.id}}]
+    return {field: {"$lte": place.at}, "$or": older}
+
+
+def cursor_behind(document: Document, wanted: TaskFilter) -> str:
+    """Where a list goes on behind a task."""
+    if wanted.is_by_plan:
+        parent = document["parent"]
+        return SlotCursor(parent["generation"], parent["round"], parent["slot"]).encode()
+    return cursor_by_time(document, wanted.order)
+
+
+def cursor_by_time(document: Document, field: str) -> str:
+    """Where a list by a time goes on behind an entry."""
+    return Cursor(moment(document[field]), document["_id"]).encode()

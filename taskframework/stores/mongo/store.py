@@ -14,7 +14,7 @@ from taskframework.errors import StoreError, StoreUnavailableError
 from taskframework.grouping import Grouping
 from taskframework.model.drivers import Driver
 from taskframework.model.marks import Mark, RenewLease
-from taskframework.model.query import Cursor, DeadMessage, Page, RoundOfSubtasks, TaskFilter
+from taskframework.model.query import DeadMessage, Page, RoundOfSubtasks, TaskFilter
 from taskframework.model.scope import Scope
 from taskframework.model.status import Priority, TaskStatus, lane_of
 from taskframework.model.task import CancelRequest, Task
@@ -190,8 +190,9 @@ class MongoStore(RecordCalls):
     async def list_tasks(
         self, scope: Scope, filter: TaskFilter, *, limit: int, cursor: str | None = None
     ) -> Page[Task]:
-        wanted = queries.listed(scope, filter, _cursor(cursor))
-        return await _page(self._tasks, wanted, filter.order, limit, task_of, queries.list_index(scope, filter))
+        wanted, index = queries.listed(scope, filter, cursor), queries.list_index(scope, filter)
+        found = await self._tasks.find(wanted, sort=queries.list_order(filter), limit=limit + 1, index=index)
+        return _page(found, limit, task_of, lambda document: queries.cursor_behind(document, filter))
 
     async def count_subtasks(self, round: RoundOfSubtasks) -> dict[TaskStatus, int]:
         pipeline = queries.counted_subtasks(round)
@@ -262,8 +263,9 @@ class MongoStore(RecordCalls):
         await self._parts.keep(encoded(dead_message_document(message), "the message"))
 
     async def list_dead_messages(self, *, limit: int, cursor: str | None) -> Page[DeadMessage]:
-        wanted = queries.after(_cursor(cursor), "at")
-        return await _page(self._dead_messages, wanted, "at", limit, dead_message_of, "list")
+        order = queries.newest_first("at")
+        found = await self._dead_messages.find(queries.after(cursor, "at"), sort=order, limit=limit + 1, index="list")
+        return _page(found, limit, dead_message_of, lambda document: queries.cursor_by_time(document, "at"))
 
     async def get_dead_message(self, message_id: str) -> DeadMessage | None:
         document = await self._dead_messages.find_one({"_id": message_id})
@@ -311,22 +313,12 @@ async def _keep_all(messages: Collection, documents: Sequence[Any]) -> Sequence[
     return [None if isinstance(reply, DuplicateDocumentError) else reply for reply in replies]
 
 
-async def _page(
-    collection: Collection,
-    filter: Document,
-    order: str,
-    limit: int,
-    read: Callable[[Document], Entry],
-    index: str | None,
+def _page(
+    found: Sequence[Document], limit: int, read: Callable[[Document], Entry], cursor: Callable[[Document], str]
 ) -> Page[Entry]:
-    """The newest entries by `order`; one more is read, to know whether another page follows."""
-    found = await collection.find(filter, sort=queries.newest_first(order), limit=limit + 1, index=index)
-    end = Cursor(moment(found[limit - 1][order]), found[limit - 1]["_id"]).encode() if len(found) > limit else None
+    """A page out of one entry more than its limit, which tells whether another page follows."""
+    end = cursor(found[limit - 1]) if len(found) > limit else None
     return Page(tuple(readable(found[:limit], read)), end)
-
-
-def _cursor(cursor: str | None) -> Cursor | None:
-    return None if cursor is None else Cursor.decode(cursor)
 
 
 def _due_of(document: Document, driver: Driver) -> DueTask:

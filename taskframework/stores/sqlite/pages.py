@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import orjson
 
 from taskframework.errors import StoreError
-from taskframework.model.query import Cursor, DeadMessage, Page
+from taskframework.model.query import Cursor, DeadMessage, Page, SlotCursor, TaskFilter
 from taskframework.model.task import Task
 from taskframework.stores.sqlite.connection import Row
 from taskframework.stores.sqlite.rows import TaskRow, Value, milliseconds, moment, read_row, to_json
@@ -27,13 +27,18 @@ def tasks_of(rows: Sequence[Row]) -> list[Task]:
     return tasks
 
 
-def task_page(rows: Sequence[Row], limit: int, order: str) -> Page[Task]:
-    """A page out of one row more than its limit, in the order of this column."""
-    cursor = None
-    if len(rows) > limit:
-        last = TaskRow._make(rows[limit - 1])
-        cursor = Cursor(moment(getattr(last, order)), last.task_id).encode()
+def task_page(rows: Sequence[Row], limit: int, filter: TaskFilter) -> Page[Task]:
+    """A page out of one row more than its limit."""
+    cursor = _cursor_behind(TaskRow._make(rows[limit - 1]), filter) if len(rows) > limit else None
     return Page(tuple(tasks_of(rows[:limit])), cursor)
+
+
+def _cursor_behind(row: TaskRow, filter: TaskFilter) -> str:
+    """Where a list goes on behind a task, which this release may not be able to read."""
+    if filter.is_by_plan:
+        parent = orjson.loads(row.document)["parent"]
+        return SlotCursor(parent["generation"], parent["round"], parent["slot"]).encode()
+    return Cursor(moment(getattr(row, filter.order)), row.task_id).encode()
 
 
 def message_page(rows: Sequence[Row], limit: int) -> Page[DeadMessage]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import astuple
 from functools import cache
 
 from taskframework.model.drivers import DRIVERS, Driver
-from taskframework.model.query import Cursor, TaskFilter
+from taskframework.model.query import Cursor, SlotCursor, TaskFilter
 from taskframework.model.scope import Scope
+from taskframework.model.status import TaskStatus
 from taskframework.stores.sqlite.rows import DRIVER_COLUMNS, FIXED, MOVING, TaskRow, Value, milliseconds
 
 _WHOLE_TASK = f"SELECT {', '.join(TaskRow._fields)} FROM"
@@ -82,11 +84,16 @@ def _found_by(driver: Driver, comparison: str) -> str:
 DUE = {driver.name: _found_by(driver, "<= :before") for driver in DRIVERS}
 UPCOMING = {driver.name: _found_by(driver, "> :now") for driver in DRIVERS}
 
-_THIS_ROUND = "parent_task_id = ? AND parent_generation = ? AND parent_round = ?"
-COUNT_SUBTASKS = f"SELECT status, count(*) FROM tasks INDEXED BY tasks_of_round WHERE {_THIS_ROUND} GROUP BY status"
-_SUBTASKS = f"{_indexed('tasks_of_round')} WHERE {_THIS_ROUND} AND parent_slot > ?"
-LIST_SUBTASKS = f"{_SUBTASKS} ORDER BY parent_slot LIMIT ?"
-LIST_SUBTASKS_IN = f"{_SUBTASKS} AND status IN (SELECT value FROM json_each(?)) ORDER BY parent_slot LIMIT ?"
+_THIS_ROUND = "parent_task_id = :parent AND parent_generation = :generation AND parent_round = :round"
+#: One status at a time: grouped by it, twice the time is spent.
+COUNT_SUBTASKS = " UNION ALL ".join(
+    f"SELECT '{status}', count(*) FROM tasks INDEXED BY tasks_planned_in_status "
+    f"WHERE {_THIS_ROUND} AND status = '{status}'"
+    for status in sorted(TaskStatus)
+)
+LIST_SUBTASKS = (
+    f"{_indexed('tasks_planned')} WHERE {_THIS_ROUND} AND parent_slot > :after ORDER BY parent_slot LIMIT :limit"
+)
 
 # A sub-task stays while its parent is there and not due itself; a parent stays while it has sub-tasks.
 _PARENT_STAYS = (
@@ -179,6 +186,24 @@ def _text(text: str, size: int, width: int) -> str:
     return text.format(rows=", ".join([row] * size))
 
 
+@cache
+def list_subtasks(statuses: int) -> str:
+    """Sub-tasks in so many statuses, in slot order. Each status is read by itself and no further than to the limit, so
+    only as many are sorted.
+    """
+    one = "SELECT number, parent_slot FROM tasks INDEXED BY tasks_planned_in_status "
+    first = [
+        f"SELECT * FROM ({one} WHERE {_THIS_ROUND} AND status = :status_{n} AND parent_slot > :after "
+        "ORDER BY parent_slot LIMIT :limit)"
+        for n in range(statuses)
+    ]
+    found = f"({' UNION ALL '.join(first)} ORDER BY parent_slot LIMIT :limit) f"
+    return (
+        f"{_WHOLE_TASK} {found} CROSS JOIN tasks t USING (number) JOIN task_parameters p USING (number) "
+        "ORDER BY f.parent_slot"
+    )
+
+
 def list_tasks(scope: Scope, filter: TaskFilter, limit: int, cursor: str | None) -> Query:
     """One entry more than the page: it tells whether another page follows."""
     wanted: dict[str, Value] = {
@@ -192,7 +217,10 @@ def list_tasks(scope: Scope, filter: TaskFilter, limit: int, cursor: str | None)
     select = f"{_indexed('tasks_dead')} WHERE t.{_DEAD}" if filter.dead else _indexed(index)
     # Letter for letter as in the partial index of the batches.
     select += f"{' AND' if filter.dead else ' WHERE'} t.is_batch = {int(filter.batches)}"
-    return _page(select, given, (f"t.{filter.order}", "t.task_id"), limit, cursor)
+    if filter.is_by_plan:
+        place = None if cursor is None else astuple(SlotCursor.decode(cursor))
+        return _page(select, given, ("t.parent_generation", "t.parent_round", "t.parent_slot"), limit, place)
+    return _page(select, given, (f"t.{filter.order}", "t.task_id"), limit, _time_and_id(cursor))
 
 
 def _index_for(columns: Collection[str]) -> str:
@@ -201,7 +229,8 @@ def _index_for(columns: Collection[str]) -> str:
 
 
 _LIST_INDEXES = {
-    "tasks_of_parent": {"t.parent_task_id"},
+    "tasks_planned_in_status": {"t.parent_task_id", "t.status"},
+    "tasks_planned": {"t.parent_task_id"},
     "tasks_of_user_and_status": {"t.user_id", "t.status"},
     "tasks_of_user": {"t.user_id"},
     "tasks_of_type": {"t.task_type"},
@@ -211,15 +240,21 @@ _LIST_INDEXES = {
 
 
 def list_dead_messages(limit: int, cursor: str | None) -> Query:
-    return _page(_MESSAGES, {}, ("at", "id"), limit, cursor)
+    return _page(_MESSAGES, {}, ("at", "id"), limit, _time_and_id(cursor))
 
 
-def _page(select: str, given: dict[str, Value], order: tuple[str, str], limit: int, cursor: str | None) -> Query:
+def _time_and_id(cursor: str | None) -> tuple[int, str] | None:
+    place = None if cursor is None else Cursor.decode(cursor)
+    return None if place is None else (milliseconds(place.at), place.id)
+
+
+def _page(
+    select: str, given: dict[str, Value], order: Sequence[str], limit: int, place: Sequence[Value] | None
+) -> Query:
     clauses, values = [f"{column} = ?" for column in given], list(given.values())
-    if cursor is not None:
-        place = Cursor.decode(cursor)
-        clauses.append(f"({', '.join(order)}) < (?, ?)")
-        values += [milliseconds(place.at), place.id]
+    if place is not None:
+        clauses.append(f"({', '.join(order)}) < ({', '.join('?' * len(place))})")
+        values += place
     glue = " AND " if " WHERE " in select else " WHERE "
     where = glue + " AND ".join(clauses) if clauses else ""
     ordering = ", ".join(f"{name} DESC" for name in order)

@@ -109,12 +109,11 @@ class SqliteStore:
         self, scope: Scope, filter: TaskFilter, *, limit: int, cursor: str | None = None
     ) -> Page[Task]:
         rows = await self._database.fetch(*queries.list_tasks(scope, filter, limit, cursor))
-        return task_page(rows, limit, filter.order)
+        return task_page(rows, limit, filter)
 
     async def count_subtasks(self, round: RoundOfSubtasks) -> dict[TaskStatus, int]:
-        place = (round.parent_id, round.generation, round.round)
-        counts: dict[str, int] = dict(await self._database.fetch(queries.COUNT_SUBTASKS, place))
-        return {TaskStatus(status): count for status, count in counts.items()}
+        counts: dict[str, int] = dict(await self._database.fetch(queries.COUNT_SUBTASKS, _place_of(round)))
+        return {TaskStatus(status): count for status, count in counts.items() if count}
 
     async def list_subtasks(
         self,
@@ -124,11 +123,11 @@ class SqliteStore:
         after_slot: int = -1,
         statuses: Collection[TaskStatus] | None = None,
     ) -> Sequence[Task]:
-        place: list[Value] = [round.parent_id, round.generation, round.round, after_slot]
+        values = _place_of(round) | {"after": after_slot, "limit": limit}
         if statuses is None:
-            return tasks_of(await self._database.fetch(queries.LIST_SUBTASKS, [*place, limit]))
-        wanted = to_json([status.value for status in statuses])
-        return tasks_of(await self._database.fetch(queries.LIST_SUBTASKS_IN, [*place, wanted, limit]))
+            return tasks_of(await self._database.fetch(queries.LIST_SUBTASKS, values))
+        values |= {f"status_{n}": status.value for n, status in enumerate(statuses)}
+        return tasks_of(await self._database.fetch(queries.list_subtasks(len(statuses)), values))
 
     async def due(self, driver: Driver, limit: int, grace: timedelta = timedelta(0)) -> Sequence[DueTask]:
         now = self._clock.now()
@@ -192,6 +191,10 @@ class SqliteStore:
     async def get_dead_message(self, message_id: str) -> DeadMessage | None:
         rows = await self._database.fetch(queries.MESSAGE, (message_id,))
         return message_of(rows[0]) if rows else None
+
+
+def _place_of(round: RoundOfSubtasks) -> dict[str, Value]:
+    return {"parent": round.parent_id, "generation": round.generation, "round": round.round}
 
 
 def _due_of(row: Row) -> DueTask:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
 from taskframework import failpoint
 from taskframework.model.marks import MarkPublished
-from taskframework.model.query import Cursor, CursorInvalidError, DeadMessage, Page, TaskFilter
+from taskframework.model.query import Cursor, CursorInvalidError, DeadMessage, Page, SlotCursor, TaskFilter
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import DEAD, TaskStatus
 from taskframework.model.task import ParentLink, Task, new_task_id
@@ -85,14 +86,15 @@ class ListCases(StoreSuite):
         wanted = await put(
             store, user_id="bob", task_type="other", status=TaskStatus.RETRYING, parent=ParentLink(parent, 0, 0)
         )
-        for other in (
+        others: list[dict[str, Any]] = [
             {"user_id": "alice"},
             {"task_type": "test-task"},
             {"status": TaskStatus.QUEUED},
             {"parent": None},
-        ):
-            mine = {"user_id": "bob", "task_type": "other", "status": TaskStatus.RETRYING, "parent": wanted.parent}
-            await put(store, **(mine | other))
+        ]
+        for slot, other in enumerate(others, start=1):
+            mine = {"user_id": "bob", "task_type": "other", "status": TaskStatus.RETRYING}
+            await put(store, **(mine | {"parent": ParentLink(parent, 0, slot)} | other))
 
         bob, everything = Scope.of("bob"), TaskFilter(TaskStatus.RETRYING, "other", parent)
         for scope, filter, count in (
@@ -109,7 +111,39 @@ class ListCases(StoreSuite):
             assert len(await _all_pages(store, filter, 2, scope)) == count, (scope, filter)
         assert await _all_pages(store, everything, 2, bob) == [wanted]
 
-    @pytest.mark.parametrize("cursor", ["", "x", "💥", "e30", "MXw", "fHg", "OTk5OTk5OTk5OTk5OTk5OTk5fHg"])
+    @pytest.mark.parametrize("limit", [1, 3, 4, 100])
+    @pytest.mark.parametrize("status", [None, TaskStatus.FAILED, TaskStatus.RUNNING])
+    async def test_the_subtasks_of_a_task_are_listed_from_the_last_one_planned(
+        self, store: TaskStore, limit: int, status: TaskStatus | None
+    ) -> None:
+        parent, kinds = new_task_id(), (TaskStatus.FAILED, TaskStatus.RUNNING, TaskStatus.COMPLETED)
+        rounds = [(generation, round) for generation in range(3) for round in (1, 2)]
+        plan = [ParentLink(parent, generation, slot, round) for generation, round in rounds for slot in range(4)]
+        planned = [await put(store, parent=link, status=kinds[n % 3]) for n, link in enumerate(plan)]
+        await put(store, parent=ParentLink(new_task_id(), 0, 0), status=TaskStatus.FAILED)
+        listed = await _all_pages(store, TaskFilter(status, parent_task_id=parent), limit)
+        assert listed == [task for task in reversed(planned) if status in (None, task.status)]
+
+    @pytest.mark.parametrize(
+        "cursor",
+        [
+            "",
+            "x",
+            "💥",
+            "e30",
+            "MXw",
+            "fHg",
+            "OTk5OTk5OTk5OTk5OTk5OTk5fHg",
+            Cursor(datetime(2026, 1, 1, tzinfo=UTC), "id").encode(),
+        ],
+    )
+    async def test_a_strange_cursor_is_refused_for_subtasks(self, store: TaskStore, cursor: str) -> None:
+        with pytest.raises(CursorInvalidError):
+            await store.list_tasks(EVERYONE, TaskFilter(parent_task_id="parent"), limit=5, cursor=cursor)
+
+    @pytest.mark.parametrize(
+        "cursor", ["", "x", "💥", "e30", "MXw", "fHg", "OTk5OTk5OTk5OTk5OTk5OTk5fHg", SlotCursor(1, 2, 3).encode()]
+    )
     async def test_a_strange_cursor_is_refused(self, store: TaskStore, cursor: str) -> None:
         with pytest.raises(CursorInvalidError):
             await store.list_tasks(EVERYONE, TaskFilter(), limit=5, cursor=cursor)
