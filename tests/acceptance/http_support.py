@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -18,12 +19,15 @@ import taskframework.stores.sqlite  # noqa: F401
 from taskframework import BackgroundTaskExecutable, Settings, TaskFramework
 from taskframework.api import feed
 from taskframework.api.server import ApiServer, serving
-from taskframework.events.external import lifecycle_events, to_message
+from taskframework.events.external import lifecycle_events, progress_event, to_message
+from taskframework.model.scope import EVERYONE
 from taskframework.testing.factories import new_task
+from tests.support.event_reader import Reader
 from tests.support.eventually import eventually
 from tests.support.kitchen_sink import ALL, Waits
 
 TASKS = "/api/v1/tasks"
+BATCHES = "/api/v1/batches"
 COUNT_WORDS = {"task_type": "count-words", "parameters": {"text": "one two three"}}
 WAITS = {"task_type": "waits"}
 
@@ -85,13 +89,13 @@ def independent_client(api: Api) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url=api.base_url, trust_env=False, timeout=20)
 
 
-async def stuck_reader(api: Api) -> socket.socket:
-    """A client that follows all events and reads none."""
+async def stuck_reader(api: Api, path: str = "/api/v1/events") -> socket.socket:
+    """A client that follows events, all if nothing else is said, and reads none."""
     reader, loop = socket.socket(), asyncio.get_running_loop()
     reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     reader.setblocking(False)
     await loop.sock_connect(reader, (api.base_url.host, api.base_url.port))
-    await loop.sock_sendall(reader, b"GET /api/v1/events HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    await loop.sock_sendall(reader, f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
     await eventually(lambda: api.feed.watchers)
     return reader
 
@@ -102,6 +106,33 @@ async def tell_much(api: Api) -> None:
     message = to_message(lifecycle_events(task, 0, "here"))
     await api.framework.process.broker.publish_event(message)
     await asyncio.sleep(0)
+
+
+async def tell_progress(api: Api, task_id: str, revision: int) -> None:
+    """Publish an event of a task's progress that fills the buffers of a connection soon."""
+    task = await api.framework.services.tasks.get(task_id, EVERYONE)
+    event = progress_event(task.evolve(progress="x" * 500_000, progress_revision=revision), "here")
+    await api.framework.process.broker.publish_event(to_message([event]))
+
+
+async def read_with_cuts(apis: Sequence[Api], path: str, reader: Reader) -> int:
+    """Read a stream to its end, cut twenty times, each time from another process; how many connections that took."""
+    connections = 0
+    async with asyncio.timeout(60):
+        while not reader.is_done:
+            client = apis[connections % len(apis)]
+            connections += 1
+            await reader.connect(client, path, events=random.randint(1, 6) if connections <= 20 else None)
+    return connections
+
+
+async def assert_told_of_all_items(client: httpx.AsyncClient, batch_id: str, reader: Reader) -> None:
+    """What a reader was told of a batch and its items is what became of them."""
+    results = (await client.get(f"{BATCHES}/{batch_id}/results", params={"limit": 500})).json()["items"]
+    assert [reader.items[index] for index in sorted(reader.items)] == results
+    task = (await client.get(f"{TASKS}/{batch_id}")).json()
+    assert reader.has[batch_id] == (task["history"][-1]["sequence"], 0)
+    assert reader.resyncs == 0
 
 
 async def names_until_end(source: EventSource) -> list[str]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +13,18 @@ import taskframework.brokers.rabbitmq.broker
 import taskframework.stores.mongo.store  # noqa: F401
 from taskframework import TaskFramework
 from taskframework.api.items import ItemsFollower
-from tests.acceptance.http_support import TASKS, Api, serve, settings
+from tests.acceptance.http_support import (
+    BATCHES,
+    Api,
+    assert_told_of_all_items,
+    read_with_cuts,
+    serve,
+    settings,
+)
 from tests.support.event_reader import Reader
 from tests.support.eventually import eventually
 from tests.support.kitchen_sink import ALL, Waits
 
-BATCHES = "/api/v1/batches"
 ITEMS = 120
 #: Each item has a retry half the time, so that they end in no order.
 FLAKY = [{"succeed_at": 1 + n % 2, "delay": 0} for n in range(ITEMS)]
@@ -33,25 +37,6 @@ async def submit(api: Api, **changes: Any) -> str:
     return str(answer.json()["batch_id"])
 
 
-async def read_with_cuts(apis: Sequence[Api], path: str, reader: Reader) -> int:
-    """Read a stream to its end, cut twenty times, each time from another process; how many connections that took."""
-    connections = 0
-    async with asyncio.timeout(60):
-        while not reader.is_done:
-            client = apis[connections % len(apis)]
-            connections += 1
-            await reader.connect(client, path, events=random.randint(1, 5) if connections <= 20 else None)
-    return connections
-
-
-async def assert_told_of_everything(api: Api, batch_id: str, reader: Reader) -> None:
-    results = (await api.get(f"{BATCHES}/{batch_id}/results", params={"limit": 500})).json()["items"]
-    assert [reader.items[index] for index in sorted(reader.items)] == results
-    task = (await api.get(f"{TASKS}/{batch_id}")).json()
-    assert reader.has[batch_id] == (task["history"][-1]["sequence"], 0)
-    assert reader.resyncs == 0
-
-
 @pytest.mark.parametrize("most_open", [5, 1000])
 async def test_a_reader_that_is_cut_twenty_times_gets_each_item_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_open: int
@@ -61,7 +46,7 @@ async def test_a_reader_that_is_cut_twenty_times_gets_each_item_once(
         batch_id, reader = await submit(api), Reader(begins_at=None)
         assert await read_with_cuts([api], f"{BATCHES}/{batch_id}/events?items=true", reader) > 20
         assert len(reader.items) == ITEMS
-        await assert_told_of_everything(api, batch_id, reader)
+        await assert_told_of_all_items(api, batch_id, reader)
 
 
 async def test_so_does_one_that_changes_the_process(tmp_path: Path, amqp_url: str, mongo_url: str) -> None:
@@ -81,7 +66,7 @@ async def test_so_does_one_that_changes_the_process(tmp_path: Path, amqp_url: st
             group.create_task(read_with_cuts([second, first], path, own))
         assert items.result() > 20
         assert len(reader.items) == ITEMS
-        await assert_told_of_everything(second, batch_id, reader)
+        await assert_told_of_all_items(second, batch_id, reader)
         assert own.has == {batch_id: reader.has[batch_id]}
         await eventually(lambda: first.feed.watchers == second.feed.watchers == 0)
 
@@ -107,7 +92,7 @@ async def test_the_items_of_a_batch_that_is_cancelled_end_with_it(tmp_path: Path
         await api.post(f"{BATCHES}/{batch_id}/cancel")
         await reading
         assert {item["status"] for item in reader.items.values()} == {"CANCELLED"}
-        await assert_told_of_everything(api, batch_id, reader)
+        await assert_told_of_all_items(api, batch_id, reader)
 
 
 async def test_items_of_an_upload_are_told_while_it_goes_on(tmp_path: Path) -> None:

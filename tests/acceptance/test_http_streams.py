@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import sys
 from contextlib import AsyncExitStack, closing
 from pathlib import Path
@@ -13,15 +14,18 @@ from httpx_sse import aconnect_sse
 from taskframework.api import feed, following, listening
 from taskframework.api import server as server_module
 from tests.acceptance.http_support import (
+    BATCHES,
     COUNT_WORDS,
     TASKS,
     WAITS,
+    Api,
     independent_client,
     names_until_end,
     one,
     serve,
     stuck_reader,
     tell_much,
+    tell_progress,
 )
 from tests.support.eventually import eventually
 from tests.support.kitchen_sink import Waits
@@ -129,18 +133,40 @@ async def test_streams_whose_readers_leave_are_forgotten(tmp_path: Path) -> None
         await eventually(lambda: state.watchers == 0)
 
 
+STREAMS = {
+    "all": "/api/v1/events",
+    "task": "/api/v1/tasks/{task}/events",
+    "tree": "/api/v1/tasks/{task}/events?tree=true",
+    "batch": "/api/v1/batches/{batch}/events",
+    "items": "/api/v1/batches/{batch}/events?items=true",
+}
+
+
+async def streams_of(api: Api) -> dict[str, tuple[str, str]]:
+    """The path of each stream, and a task of which it tells: one that runs, or a batch that waits."""
+    task = await api.submit(WAITS)
+    batch = (await api.post(BATCHES, json={"task_type": "waits", "items": [None]})).json()
+    ids = {"task": task["task_id"], "batch": batch["batch_id"]}
+    return {
+        name: (path.format_map(ids), ids["batch" if "{batch}" in path else "task"]) for name, path in STREAMS.items()
+    }
+
+
+@pytest.mark.parametrize("name", STREAMS)
 async def test_a_reader_that_stops_reading_is_cut_off_with_resync(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr(feed, "MAX_WAITING_BYTES", 50_000)
     async with serve(tmp_path) as api:
         loop, state = asyncio.get_running_loop(), api.feed
-        with closing(await stuck_reader(api)) as reader:
-            [watcher] = state._watchers[None]
-            while not watcher.is_behind:
-                await api.post(
-                    f"{TASKS}/bulk", json={"tasks": [{"task_type": "returns", "parameters": "x" * 5000}] * 50}
-                )
+        path, task_id = (await streams_of(api))[name]
+        await eventually(lambda: Waits.started == 2)
+        with closing(await stuck_reader(api, path)) as reader:
+            [[watcher]] = state._watchers.values()
+            for revision in itertools.count(1_000):
+                if watcher.is_behind:
+                    break
+                await tell_progress(api, task_id, revision)
             received = bytearray()
             async with asyncio.timeout(20):
                 while data := await loop.sock_recv(reader, 65536):
@@ -155,12 +181,11 @@ async def test_stopping_ends_open_streams_and_waits_for_no_reader(
     monkeypatch.setattr(server_module, "_GRACE_SECONDS", 600)  # who waits for it to pass, fails by timeout
     async with AsyncExitStack() as running, AsyncExitStack() as stack:
         api = await running.enter_async_context(serve(tmp_path, worker=False))
-        task = await api.submit(COUNT_WORDS)
-        of_task = f"{TASKS}/{task['task_id']}/events"
         client = await stack.enter_async_context(independent_client(api))
         streams = [
             await stack.enter_async_context(client.stream("GET", path))
-            for path in [of_task, f"{of_task}?tree=true", "/api/v1/events"] * 20
+            for path, _ in (await streams_of(api)).values()
+            for _ in range(12)
         ]
         ending = asyncio.create_task(running.aclose())
         for answer in streams:

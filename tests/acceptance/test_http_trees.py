@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
-from collections.abc import Sequence
+from collections import Counter
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import taskframework.stores.mongo.store  # noqa: F401
 from taskframework import BackgroundTaskExecutable, RetryableError, SubtaskSummary, TaskContext, TaskFramework
 from taskframework.api import feed
 from taskframework.api.tree import TreeFollower
-from tests.acceptance.http_support import TASKS, Api, independent_client, one, serve, settings
+from tests.acceptance.http_support import BATCHES, TASKS, Api, independent_client, one, read_with_cuts, serve, settings
 from tests.support.event_reader import Reader
 from tests.support.eventually import eventually
 
@@ -53,22 +54,13 @@ class Gate(BackgroundTaskExecutable[None, None]):
 
 
 LEVELS = [6, 4]
+MODULES_OF_STREAMS = {
+    f"taskframework.api.{name}" for name in ("stream", "feed", "tree", "items", "following", "places")
+}
 
 
 def tree_of(task: dict[str, Any]) -> str:
     return f"{TASKS}/{task['task_id']}/events?tree=true"
-
-
-async def read_with_cuts(apis: Sequence[Api], task: dict[str, Any], reader: Reader) -> int:
-    """Read a tree to its end, cut twenty times, each time from another process; how many connections that took."""
-    connections = 0
-    async with asyncio.timeout(60):
-        while True:
-            client = apis[connections % len(apis)]
-            connections += 1
-            events = random.randint(1, 8) if connections <= 20 else None
-            if await reader.connect(client, tree_of(task), events=events):
-                return connections
 
 
 async def assert_told_of_everything(api: Api, task: dict[str, Any], reader: Reader) -> None:
@@ -87,7 +79,7 @@ async def test_a_reader_that_is_cut_twenty_times_misses_nothing(
     monkeypatch.setattr(TreeFollower, "most_open", most_open)
     async with serve(tmp_path, extra=[Grows]) as api:
         task, reader = await api.submit({"task_type": "grows", "parameters": {"levels": LEVELS}}), Reader()
-        assert await read_with_cuts([api], task, reader) > 20
+        assert await read_with_cuts([api], tree_of(task), reader) > 20
         assert reader.resyncs == 0
         await assert_told_of_everything(api, task, reader)
         again = await api.get(tree_of(task), headers={"Last-Event-ID": str(reader.last_id)})
@@ -104,7 +96,7 @@ async def test_nor_does_one_that_changes_the_process(tmp_path: Path, amqp_url: s
         worker.running(worker=True),
     ):
         task, reader = await first.submit({"task_type": "grows", "parameters": {"levels": LEVELS}}), Reader()
-        assert await read_with_cuts([first, second], task, reader) > 20
+        assert await read_with_cuts([first, second], tree_of(task), reader) > 20
         await assert_told_of_everything(second, task, reader)
         await eventually(lambda: first.feed.watchers == second.feed.watchers == 0)
 
@@ -140,15 +132,18 @@ async def test_an_unknown_parameter_is_refused(tmp_path: Path) -> None:
 async def test_of_a_thousand_clients_that_come_and_go_nothing_is_left(tmp_path: Path) -> None:
     async with serve(tmp_path, extra=[Gate]) as api:
         task = await api.submit({"task_type": "gate"})
-        paths = [tree_of(task), f"{TASKS}/{task['task_id']}/events", "/api/v1/events", "/api/v1/events?task_type=waits"]
+        batch = await api.post(BATCHES, json={"task_type": "waits", "items": [None] * 3})
+        of_batch = f"{BATCHES}/{batch.json()['batch_id']}/events"
+        paths = [tree_of(task), f"{TASKS}/{task['task_id']}/events", of_batch, f"{of_batch}?items=true"]
+        paths += ["/api/v1/events", "/api/v1/events?task_type=waits"]
         async with api.stream("GET", paths[0]):  # what the first connection makes stays
             pass
         await eventually(lambda: not api.server.server_state.connections)
-        before = len(asyncio.all_tasks())
+        before, kept = len(asyncio.all_tasks()), objects_of_streams()
         for _ in range(5):
             async with AsyncExitStack() as stack:
                 clients = [await stack.enter_async_context(independent_client(api)) for _ in range(4)]
-                together = [client.stream("GET", path) for client in clients for path in paths for _ in range(13)]
+                together = [client.stream("GET", path) for client in clients for path in paths for _ in range(9)]
                 answers = await asyncio.gather(*map(stack.enter_async_context, together))
                 assert {answer.status_code for answer in answers} == {200}
                 assert api.feed.watchers == len(answers)
@@ -157,6 +152,13 @@ async def test_of_a_thousand_clients_that_come_and_go_nothing_is_left(tmp_path: 
         assert not api.feed._of_parents
         assert api.feed._subscriber is None
         await eventually(lambda: not api.server.server_state.connections and len(asyncio.all_tasks()) <= before)
+        await eventually(lambda: objects_of_streams() <= kept)
+
+
+def objects_of_streams() -> Counter[str]:
+    """What is in memory of what streams are made of: how many objects, by the module of their class."""
+    gc.collect()
+    return Counter(name for one in gc.get_objects() if (name := type(one).__module__) in MODULES_OF_STREAMS)
 
 
 async def test_a_slow_reader_goes_on_where_it_was_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
