@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # for type checkers and editors; `_PUBLIC` is the same for Py
     from taskframework.errors import InvalidRequestError as InvalidRequestError
     from taskframework.errors import NonRetryableError as NonRetryableError
     from taskframework.errors import NotRunningError as NotRunningError
+    from taskframework.errors import ParentFinishedError as ParentFinishedError
     from taskframework.errors import RegistrationError as RegistrationError
     from taskframework.errors import ResultTimeoutError as ResultTimeoutError
     from taskframework.errors import RetryableError as RetryableError
@@ -65,7 +66,7 @@ _PUBLIC = {
     "errors": (
         "ApiError ApiUnavailableError BrokerUnavailableError "
         "ConfigurationError IdempotencyConflictError InvalidParametersError InvalidRequestError NonRetryableError "
-        "NotRunningError RegistrationError ResultTimeoutError RetryableError "
+        "NotRunningError ParentFinishedError RegistrationError ResultTimeoutError RetryableError "
         "StoreUnavailableError SubmissionError TaskFailedError TaskNotFoundError TaskframeworkError "
         "TransitionRefusedError UnknownTaskTypeError ValueNotStorableError"
     ),

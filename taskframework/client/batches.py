@@ -9,6 +9,7 @@ from urllib.parse import quote
 from taskframework.client.answers import RemoteBatch, RemoteResult, read
 from taskframework.client.bulk import subject_of, with_key
 from taskframework.client.connection import Call, Calls, json_call
+from taskframework.client.families import FollowingItems, ItemResult, followed_results
 from taskframework.client.uploads import Items, batch_call
 from taskframework.submission.options import SubmissionOptions
 
@@ -62,13 +63,38 @@ class BatchCalls(Calls):
         """Batches from the newest to the oldest, read page by page while they are iterated."""
         return self._api.pages(Call("GET", "/batches"), RemoteBatch)
 
-    def batch_results(self, batch_id: str) -> AsyncGenerator[RemoteResult, None]:
-        """What became of each item of a batch, so far and in their order, read page by page while it is iterated.
+    def batch_results(
+        self, batch_id: str, *, follow: bool = False, first: int = 0
+    ) -> AsyncGenerator[RemoteResult, None]:
+        """What became of each item of a batch, in their order.
+
+        Args:
+            batch_id: the batch.
+            follow: give each item as soon as it and all before it are over, to the last one; connections may break.
+                Else those that are there now come as they are now, read page by page while they are iterated.
+            first: the item to begin with, from 0.
 
         Raises:
-            TaskNotFoundError: if there is no such batch.
+            TaskNotFoundError: if there is no such batch, or not any more.
+            ApiUnavailableError: if nobody answered for too long.
         """
-        return self._api.pages(Call("GET", f"{_path(batch_id)}/results", about=_about(batch_id)), RemoteResult)
+        call = Call("GET", f"{_path(batch_id)}/results", query={"cursor": str(first)}, about=_about(batch_id))
+        return followed_results(self._api, call, first) if follow else self._api.pages(call, RemoteResult)
+
+    def stream_items(self, batch_id: str, *, after: str = "") -> AsyncGenerator[ItemResult, None]:
+        """What became of each item of a batch, once, in the order in which they end, until all have; connections may
+        break. The events of the batch itself come by `stream`.
+
+        Args:
+            batch_id: the batch.
+            after: the `place` of the last result that is known already; all later ones come.
+
+        Raises:
+            TaskNotFoundError: if there is no such batch, or not any more.
+            ApiError: if no stream is to be had; ApiUnavailableError if nobody answered for too long.
+        """
+        call = Call("GET", f"{_path(batch_id)}/events", query={"items": "true"}, about=_about(batch_id))
+        return FollowingItems(self._api, call, after).told()
 
     async def cancel_batch(self, batch_id: str, *, reason: str | None = None) -> RemoteBatch:
         """Cancel a batch and all its tasks that are not over.

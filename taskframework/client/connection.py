@@ -151,12 +151,12 @@ class ApiConnection:
             ) from None
 
     async def pages(self, call: Call, kind: type[AnswerT]) -> AsyncGenerator[AnswerT, None]:
-        """The entries of a list, page after page."""
+        """The entries of a list that are there, page after page."""
         page = read(Page, await self.ask(call))
         while True:
             for item in page.items:
                 yield read(kind, item)
-            if page.next_cursor is None:
+            if page.next_cursor is None or not page.items:  # an empty page goes on later, if at all
                 return
             page = read(Page, await self.ask(replace(call, query={**call.query, "cursor": page.next_cursor})))
 

@@ -1,11 +1,13 @@
-"""Hearing one task's events over connections that break: each once and in order."""
+"""Hearing server-sent events over connections that break: all that is told, each once and in order."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing
+from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import httpx
 import orjson
@@ -18,6 +20,8 @@ from taskframework.events.external import PREFIX, SINGLE, ExternalEvent, read_ev
 from taskframework.events.http import LONGEST_SILENCE, is_heartbeat, require_events
 from taskframework.model.status import TaskStatus
 
+ValueT = TypeVar("ValueT")
+
 #: Streams that those who wait for an end have open at once. httpx has 100 connections, and other calls need some too.
 MOST_STREAMS = 50
 #: Seconds until a stream that told nothing is opened again.
@@ -28,7 +32,79 @@ _LATE = 1.0
 _ONLY_WHOLE = ("parameters", "history")
 
 
-class Following:
+class Following(ABC, Generic[ValueT]):
+    """Where one reader is in a stream."""
+
+    def __init__(self, api: ApiConnection, call: Call, last_id: str) -> None:
+        """Begin to follow.
+
+        Args:
+            api: where the stream is.
+            call: opens it.
+            last_id: the id that goes on behind what the reader has; empty for the beginning.
+        """
+        self._api = api
+        self._call = call
+        self._last_id = last_id
+        #: All there is was heard, and nothing more will come.
+        self.is_over = False
+
+    @abstractmethod
+    def _take(self, sent: ServerSentEvent) -> list[ValueT]:
+        """What is new in something that was sent; keeps the id to go on behind it."""
+
+    async def told(self) -> AsyncGenerator[ValueT, None]:
+        """All that is told, over as many connections as it takes.
+
+        Raises:
+            TaskframeworkError: as `connection`; ApiUnavailableError if nobody answered for too long.
+        """
+        while not self.is_over:
+            is_told = False
+            async with aclosing(self.connection()) as parts:
+                async for values in parts:
+                    is_told = is_told or bool(values)
+                    for value in values:
+                        yield value
+            if not is_told and not self.is_over:
+                await self._api.wire.sleep(PAUSE)
+
+    async def connection(
+        self, *, silence: float = LONGEST_SILENCE, patience: float | None = None
+    ) -> AsyncGenerator[list[ValueT], None]:
+        """What is new on one connection, until that ends; an empty list is a sign of life.
+
+        Raises:
+            ApiError: if no stream is to be had.
+            TaskNotFoundError: if there is no such task, or not any more.
+        """
+        was_silent = True
+        try:
+            async with self._api.begun(self._opening(), silence=silence, patience=patience) as response:
+                if response.status_code == 204:
+                    self.is_over = True
+                    return
+                _require_events(response)
+                async with aclosing(self._api.wire.events(response)) as sent:
+                    async for one in sent:
+                        was_silent = False
+                        # What `resync` says was missed comes with the next connection.
+                        yield [] if is_heartbeat(one) or one.event == "resync" else self._take(one)
+        except httpx.ReadTimeout:
+            if was_silent:  # the interface begins with a word at once, so somebody keeps it
+                raise ApiError(
+                    f"{self._api.url} told nothing for {silence:g} seconds.",
+                    hint="A proxy in between seems to hold server-sent events back; wait() does without them.",
+                ) from None
+        except httpx.TransportError:
+            return  # it broke; the next one goes on where this one was
+
+    def _opening(self) -> Call:
+        headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": self._last_id} if self._last_id else {})
+        return replace(self._call, headers=headers)
+
+
+class FollowingTask(Following[ExternalEvent]):
     """Where one reader is in the life of a task."""
 
     def __init__(self, api: ApiConnection, task_id: str, after: int) -> None:
@@ -39,43 +115,13 @@ class Following:
             task_id: the task.
             after: the sequence of the last event the reader has; 0 for none.
         """
-        self._api = api
+        call = Call("GET", f"{task_path(task_id)}/events", about={"task_id": task_id})
+        super().__init__(api, call, f"{task_id}-{after}")
         self._task_id = task_id
         self._sequence = after
         self._progress = (0, 0)
-        #: The task is final and its last event was heard.
-        self.is_over = False
         #: There are no streams to be had here.
         self.is_refused = False
-
-    async def connection(
-        self, *, silence: float = LONGEST_SILENCE, patience: float | None = None
-    ) -> AsyncGenerator[list[ExternalEvent], None]:
-        """What is new on one connection, until that ends; an empty list is a sign of life.
-
-        Raises:
-            ApiError: if no stream is to be had.
-            TaskNotFoundError: if there is no such task, or not any more.
-        """
-        was_silent = True
-        try:
-            async with self._api.begun(self._call(), silence=silence, patience=patience) as response:
-                if response.status_code == 204:
-                    self.is_over = True
-                    return
-                _require_events(response)
-                async with aclosing(self._api.wire.events(response)) as sent:
-                    async for one in sent:
-                        was_silent = False
-                        yield self._take(one)
-        except httpx.ReadTimeout:
-            if was_silent:  # the interface begins with a word at once, so somebody keeps it
-                raise ApiError(
-                    f"{self._api.url} told nothing for {silence:g} seconds.",
-                    hint="A proxy in between seems to hold server-sent events back; wait() does without them.",
-                ) from None
-        except httpx.TransportError:
-            return  # it broke; the next one goes on after the last event
 
     async def until_final(self, left: Callable[[], float]) -> bool:
         """Listen until the task is final, the connection ends or the time is nearly over.
@@ -104,34 +150,31 @@ class Following:
             self.is_refused = isinstance(error, ApiError)
         return is_told
 
-    def _call(self) -> Call:
-        """Opens the stream after the last event that was heard."""
-        return Call(
-            "GET",
-            f"{task_path(self._task_id)}/events",
-            headers={"Accept": "text/event-stream", "Last-Event-ID": f"{self._task_id}-{self._sequence}"},
-            about={"task_id": self._task_id},
-        )
-
     def _take(self, sent: ServerSentEvent) -> list[ExternalEvent]:
-        """What is new in something that was sent; what `resync` says was missed comes with the next connection."""
-        if is_heartbeat(sent) or sent.event == "resync":
-            return []
-        if sent.event == "snapshot":
-            events = _events_in(orjson.loads(sent.data), self._api.url)
-        else:
-            events = iter(read_events(ExternalMessage(sent.data.encode(), SINGLE, {})))
-        return [event for event in events if self._is_new(event)]
+        return [event for event in events_in(sent, self._api.url) if self._is_new(event)]
 
     def _is_new(self, event: ExternalEvent) -> bool:
         if event.progress_revision is None:
             is_new = event.sequence > self._sequence
             self._sequence = max(self._sequence, event.sequence)
+            self._last_id = f"{self._task_id}-{self._sequence}"
         else:
             place = (event.sequence, event.progress_revision)
             is_new = place > self._progress
             self._progress = max(self._progress, place)
         return is_new
+
+
+def events_in(sent: ServerSentEvent, source: str) -> list[ExternalEvent]:
+    """The events that were sent; of a whole task, which comes where its first events are forgotten, its history.
+
+    Args:
+        sent: an event, or a snapshot of a task.
+        source: stands for the installation, whose name a task does not tell.
+    """
+    if sent.event == "snapshot":
+        return list(_history_of(orjson.loads(sent.data), source))
+    return read_events(ExternalMessage(sent.data.encode(), SINGLE, {}))
 
 
 def _require_events(response: httpx.Response) -> None:
@@ -141,11 +184,7 @@ def _require_events(response: httpx.Response) -> None:
         raise ApiError(f"No events at {response.request.url}: {error}.", status=response.status_code) from None
 
 
-def _events_in(view: Mapping[str, Any], source: str) -> Iterator[ExternalEvent]:
-    """The events in the history of a whole task, which comes where the first of them are forgotten.
-
-    A task does not tell the name of its installation, so the address stands for it.
-    """
+def _history_of(view: Mapping[str, Any], source: str) -> Iterator[ExternalEvent]:
     data = {name: value for name, value in view.items() if name not in _ONLY_WHOLE}
     for entry in view["history"]:
         yield ExternalEvent(

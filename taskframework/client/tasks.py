@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterable
-from contextlib import aclosing
 from datetime import timedelta
 from typing import Any, Unpack
 from urllib.parse import quote
@@ -11,7 +10,8 @@ from urllib.parse import quote
 from taskframework.client.answers import RemoteTask, read
 from taskframework.client.bulk import NewTask, subject_of, submitted, with_key
 from taskframework.client.connection import Call, Calls, in_seconds, json_call, new_key, task_path
-from taskframework.client.following import PAUSE, Following
+from taskframework.client.families import FollowingTree, TreeEvent
+from taskframework.client.following import FollowingTask
 from taskframework.errors import ResultTimeoutError, TaskFailedError, TaskframeworkError
 from taskframework.events.external import ExternalEvent
 from taskframework.model.status import TaskStatus
@@ -87,17 +87,23 @@ class TaskCalls(Calls):
         call = json_call("POST", f"{task_path(task_id)}/cancel", {"reason": reason}, about=about)
         return read(RemoteTask, await self._api.ask(call))
 
-    async def retry(self, task_id: str) -> RemoteTask:
+    async def retry(self, task_id: str, *, reopen: bool = False) -> RemoteTask:
         """Queue a task anew that is FAILED, DEAD_LETTER or CANCELLED.
 
         It is asked for a second time only if the first was surely not heard, so that the task is queued anew once.
 
+        Args:
+            task_id: the task.
+            reopen: of a sub-task whose parent is over: let the parent wait for it and end anew.
+
         Raises:
             TaskNotFoundError: if there is no such task.
             TransitionRefusedError: if it is in another status.
+            ParentFinishedError: if its parent is over and is not to be reopened.
         """
         about = {"task_id": task_id, "action": "retried"}
-        call = Call("POST", f"{task_path(task_id)}/retry", about=about, is_repeatable=False)
+        path = f"{task_path(task_id)}/retry"
+        call = json_call("POST", path, {"reopen": reopen}, about=about, is_repeatable=False)
         return read(RemoteTask, await self._api.ask(call))
 
     async def signal(self, task_id: str, name: str, payload: Any = None, *, key: str | None = None) -> RemoteTask:
@@ -172,7 +178,7 @@ class TaskCalls(Calls):
         """
         left = self._countdown(timeout)
         task = await self._look(task_id, left())
-        following = Following(self._api, task_id, task.history[-1]["sequence"] if task.history else 0)
+        following = FollowingTask(self._api, task_id, task.history[-1]["sequence"] if task.history else 0)
         pause = _FIRST_LOOK
         while not task.status.is_final:
             if left() <= 0:
@@ -185,7 +191,7 @@ class TaskCalls(Calls):
             task = await self._look(task_id, left())
         return task
 
-    async def stream(self, task_id: str, *, after: int = 0) -> AsyncGenerator[ExternalEvent, None]:
+    def stream(self, task_id: str, *, after: int = 0) -> AsyncGenerator[ExternalEvent, None]:
         """The events of a task, each once and in order, until the last one of a final task; connections may break.
 
         Args:
@@ -196,16 +202,23 @@ class TaskCalls(Calls):
             TaskNotFoundError: if there is no such task, or not any more.
             ApiError: if no stream is to be had; ApiUnavailableError if nobody answered for too long.
         """
-        following = Following(self._api, task_id, after)
-        while not following.is_over:
-            is_told = False
-            async with aclosing(following.connection()) as told:
-                async for events in told:
-                    is_told = is_told or bool(events)
-                    for event in events:
-                        yield event
-            if not is_told and not following.is_over:
-                await self._api.wire.sleep(PAUSE)
+        return FollowingTask(self._api, task_id, after).told()
+
+    def stream_tree(self, task_id: str, *, after: str = "") -> AsyncGenerator[TreeEvent, None]:
+        """The events of a task and of everything below it, until all of it is over; connections may break.
+
+        Those of each task come once and in order, and a task comes after the one above it.
+
+        Args:
+            task_id: the task.
+            after: the `place` of the last event that is known already; all later ones come.
+
+        Raises:
+            TaskNotFoundError: if there is no such task, or not any more.
+            ApiError: if no stream is to be had; ApiUnavailableError if nobody answered for too long.
+        """
+        call = Call("GET", f"{task_path(task_id)}/events", query={"tree": "true"}, about={"task_id": task_id})
+        return FollowingTree(self._api, call, after).told()
 
     async def _look(self, task_id: str, left: float) -> RemoteTask:
         call = Call("GET", task_path(task_id), about={"task_id": task_id})

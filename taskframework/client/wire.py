@@ -39,6 +39,9 @@ class Wire(Protocol):
     def events(self, response: httpx.Response) -> AsyncGenerator[ServerSentEvent, None]:
         """The server-sent events of an answer that was begun."""
 
+    def pieces(self, response: httpx.Response) -> AsyncGenerator[bytes, None]:
+        """The bytes of an answer that was begun, as they come."""
+
     async def end(self, response: httpx.Response) -> None:
         """Have done with an answer that was begun."""
 
@@ -68,6 +71,10 @@ class AsyncWire:
 
     def events(self, response: httpx.Response) -> AsyncGenerator[ServerSentEvent, None]:
         return EventSource(response).aiter_sse()
+
+    async def pieces(self, response: httpx.Response) -> AsyncGenerator[bytes, None]:
+        async for piece in response.aiter_bytes():
+            yield piece
 
     async def end(self, response: httpx.Response) -> None:
         await response.aclose()
@@ -103,6 +110,10 @@ class BlockingWire:
     async def events(self, response: httpx.Response) -> AsyncGenerator[ServerSentEvent, None]:
         for sent in EventSource(response).iter_sse():
             yield sent
+
+    async def pieces(self, response: httpx.Response) -> AsyncGenerator[bytes, None]:
+        for piece in response.iter_bytes():
+            yield piece
 
     async def end(self, response: httpx.Response) -> None:
         response.close()

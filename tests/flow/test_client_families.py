@@ -15,15 +15,19 @@ from taskframework import (
     BatchConflictError,
     InvalidParametersError,
     NonRetryableError,
+    ParentFinishedError,
     TaskContext,
+    TaskNotFoundError,
     TaskStatus,
     TransitionRefusedError,
 )
 from taskframework.api.server import serving
+from taskframework.client.families import ItemResult, TreeEvent
 from tests.chaos.proxy import Proxy
 from tests.flow.conftest import Run
 from tests.support.clients import KINDS, client_of
 from tests.support.eventually import eventually
+from tests.support.kitchen_sink import Waits
 
 pytestmark = pytest.mark.parametrize("urls", ["embedded"], indirect=True)
 
@@ -41,12 +45,12 @@ class Doubles(BackgroundTaskExecutable[int, int]):
 
 
 class Spreads(BackgroundTaskExecutable[int, None]):
-    """A parent of so many."""
+    """A parent of so many, or of one that is given a negative number."""
 
     task_type = "spreads"
 
     async def execute(self, context: TaskContext[int]) -> None:
-        await context.submit_subtasks("doubles", range(context.parameters))
+        await context.submit_subtasks("doubles", range(context.parameters) or [context.parameters])
 
 
 class Asks(BackgroundTaskExecutable[None, Any]):
@@ -149,3 +153,75 @@ async def test_a_batch_is_cancelled_and_followed(opened: Open) -> None:
         assert (await client.cancel_batch(batch.batch_id, reason="late")).status is TaskStatus.CANCELLED
         events = [event.type async for event in client.stream(batch.batch_id)]
         assert events[-1] == "task.cancelled"
+
+
+async def with_cuts(proxy: Proxy, values: AsyncIterator[Any]) -> list[Any]:
+    """What comes to its end, over connections that are cut behind every ninth value."""
+    heard = []
+    async for value in values:
+        heard.append(value)
+        if len(heard) % 9 == 0:
+            proxy.cut()
+    return heard
+
+
+async def test_a_tree_is_told_once_and_goes_on_behind_any_event(opened: Open) -> None:
+    async with opened() as (client, proxy):
+        task = await client.submit("spreads", 30)
+        heard: list[TreeEvent] = await with_cuts(proxy, client.stream_tree(task.task_id))
+        last: dict[str, int] = {}
+        for event in heard:
+            assert event.sequence == last.get(event.task_id, 0) + 1, "each once, in its order"
+            last[event.task_id] = event.sequence
+        everything = {task.task_id, *[one.task_id async for one in client.subtasks(task.task_id)]}
+        assert set(last) == everything
+        assert [event.type for event in heard if event.task_id == task.task_id][-1] == "task.completed"
+        for at in (0, 40, len(heard) - 1):
+            rest = client.stream_tree(task.task_id, after=heard[at].place)
+            told = {(event.task_id, event.sequence) async for event in rest}
+            assert told >= {(event.task_id, event.sequence) for event in heard[at + 1 :]}
+
+
+async def test_the_items_of_a_batch_come_once_as_they_end(opened: Open) -> None:
+    async with opened() as (client, proxy):
+        batch = await client.submit_batch("waits", [None] * 25)
+        results = client.stream_items(batch.batch_id)
+        await eventually(lambda: Waits.started == 25)
+        Waits.gate.set()
+        heard: list[ItemResult] = await with_cuts(proxy, results)
+        assert sorted(one.index for one in heard) == list(range(25))
+        assert {one.status for one in heard} == {TaskStatus.COMPLETED}
+        rest = [one.index async for one in client.stream_items(batch.batch_id, after=heard[9].place)]
+        assert rest == [one.index for one in heard[10:]]
+
+
+async def test_results_come_in_order_while_the_batch_runs(opened: Open) -> None:
+    async with opened() as (client, proxy):
+        batch = await client.submit_batch("doubles", [*range(40)])
+        heard = await with_cuts(proxy, client.batch_results(batch.batch_id, follow=True))
+        assert [(one.index, one.result) for one in heard] == [(n, 2 * n) for n in range(40)]
+        rest = [one.index async for one in client.batch_results(batch.batch_id, follow=True, first=38)]
+        assert rest == [38, 39]
+        assert [one.index async for one in client.batch_results(batch.batch_id, first=38)] == [38, 39]
+
+
+async def test_a_sub_task_of_a_parent_that_is_over_is_retried_with_it(opened: Open) -> None:
+    async with opened() as (client, _):
+        task = await client.submit("spreads", -1)
+        await client.finished(task.task_id, timeout=20)
+        [failed] = [one async for one in client.subtasks(task.task_id, status="FAILED")]
+        with pytest.raises(ParentFinishedError, match="reopen") as refused:
+            await client.retry(failed.task_id)
+        assert (refused.value.task_id, refused.value.parent_id) == (failed.task_id, task.task_id)
+        Doubles.is_broken = False
+        await client.retry(failed.task_id, reopen=True)
+        assert (await client.finished(task.task_id, timeout=20)).status is TaskStatus.COMPLETED
+
+
+@pytest.mark.parametrize("call", ["stream_tree", "stream_items", "batch_results", "batch_results, followed"])
+async def test_what_is_not_there_is_not_followed(opened: Open, call: str) -> None:
+    async with opened() as (client, _):
+        name, _, followed = call.partition(", ")
+        with pytest.raises(TaskNotFoundError) as told:
+            [one async for one in getattr(client, name)("x", **({"follow": True} if followed else {}))]
+        assert told.value.task_id == "x"
