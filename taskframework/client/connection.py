@@ -18,7 +18,7 @@ from tenacity import AsyncRetrying, RetryCallState, wait_random_exponential
 
 from taskframework.client.answers import AnswerT, Page, read
 from taskframework.client.refusals import UNAVAILABLE, refusal
-from taskframework.client.wire import Body, Wire
+from taskframework.client.wire import Body, Pieces, Wire
 from taskframework.errors import ApiError, ApiUnavailableError, ConfigurationError, ValueNotStorableError
 
 _PREFIX = "/api/v1"
@@ -29,6 +29,9 @@ _UNHEARD = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 #: Failures that no repetition mends.
 _OURS = (httpx.UnsupportedProtocol, httpx.LocalProtocolError)
 _GROWING = wait_random_exponential(multiplier=0.1, max=5)
+#: Seconds that an upload may make no way. What is under way is far ahead of what is stored: the buffers in between hold
+#: more than a database stores in a minute.
+_UPLOAD_SILENCE = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,11 @@ class Call:
     body: Body = None
     about: Mapping[str, Any] = field(default_factory=dict)
     is_repeatable: bool = True
+
+    @property
+    def is_upload(self) -> bool:
+        """Whether the body is made while it is sent."""
+        return isinstance(self.body, Pieces)
 
 
 def json_call(method: str, path: str, content: Any, **more: Any) -> Call:
@@ -137,7 +145,9 @@ class ApiConnection:
             TaskframeworkError: what was refused, and why.
             ApiUnavailableError: if nobody answered, or asked for a later repetition until the end of the patience.
         """
-        timeout = httpx.Timeout(min(self._timeout, within))
+        seconds = min(self._timeout, within)
+        slowest = _UPLOAD_SILENCE if call.is_upload else seconds
+        timeout = httpx.Timeout(seconds, read=slowest, write=slowest)
         response = await self._repeated(call, timeout, min(self._patience, within))
         if not response.is_success:
             raise refusal(response, call.about)
@@ -192,11 +202,17 @@ class ApiConnection:
     async def _repeated(
         self, call: Call, timeout: httpx.Timeout, patience: float, *, streams: bool = False
     ) -> httpx.Response:
-        end = self.wire.now() + patience
+        began = self.wire.now()
+
+        def is_over(state: RetryCallState) -> bool:
+            # However long an upload went well, it is not given up with its first break.
+            spent = state.idle_for if call.is_upload else self.wire.now() - began
+            return spent + state.upcoming_sleep >= patience
+
         retrying = AsyncRetrying(
             retry=lambda state: _is_mended_by_another(state, call),
             wait=_pause,
-            stop=lambda state: self.wire.now() + state.upcoming_sleep >= end,
+            stop=is_over,
             sleep=self.wire.sleep,
             retry_error_callback=_last_outcome,
         )
@@ -229,7 +245,7 @@ class Calls:
 def _is_mended_by_another(state: RetryCallState, call: Call) -> bool:
     """Whether a repetition may bring what this attempt did not, and does no harm."""
     assert state.outcome is not None, "it was attempted"
-    if not isinstance(call.body, bytes | None) and call.body.is_spent:
+    if isinstance(call.body, Pieces) and call.body.is_spent:
         return False
     error = state.outcome.exception()
     if error is None:

@@ -62,6 +62,9 @@ def refusal(response: httpx.Response, about: Mapping[str, Any]) -> Taskframework
     except ValueError:
         document = None
     if isinstance(document, dict) and isinstance(document.get("code"), str):
+        if document["code"] == "not_found":  # the paths below it are ours, so the address is wrong
+            document["detail"] = f"There is nothing at {response.request.url}."
+            document["hint"] = "Give the client the address of an `api` or `dev`, without /api/v1."
         return error_of(document, about)
     kind = ApiUnavailableError if response.status_code in UNAVAILABLE else ApiError
     return kind(

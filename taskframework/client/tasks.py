@@ -12,10 +12,10 @@ from taskframework.client.bulk import NewTask, subject_of, submitted, with_key
 from taskframework.client.connection import Call, Calls, in_seconds, json_call, new_key, task_path
 from taskframework.client.families import FollowingTree, TreeEvent
 from taskframework.client.following import FollowingTask
-from taskframework.errors import ResultTimeoutError, TaskFailedError, TaskframeworkError
+from taskframework.errors import InvalidRequestError, ResultTimeoutError, TaskFailedError, TaskframeworkError
 from taskframework.events.external import ExternalEvent
 from taskframework.model.status import TaskStatus
-from taskframework.submission.options import SubmissionOptions, accepted
+from taskframework.submission.options import SubmissionOptions, accepted, accepted_name
 
 _FIRST_LOOK, _SLOWEST_LOOK = 0.05, 2.0
 
@@ -111,16 +111,18 @@ class TaskCalls(Calls):
 
         Args:
             task_id: the task.
-            name: what it is told.
+            name: what it is told, without a slash: over HTTP it is a part of the address.
             payload: what goes with it: JSON, or anything pydantic can write as JSON.
             key: a second signal with the same key is the same signal. Without one a key is made up, so that a request
                 that has to be repeated is one signal.
 
         Raises:
-            InvalidRequestError: if no header can carry the key.
+            InvalidRequestError: if no address can carry the name, or no header the key.
             TaskNotFoundError: if there is no such task.
             TransitionRefusedError: if it is final.
         """
+        if "/" in accepted_name(name, "name"):
+            raise InvalidRequestError("name", "has a slash", "Use another character, such as a dot.")
         options = accepted({"idempotency_key": new_key() if key is None else key})
         call = json_call(
             "POST",

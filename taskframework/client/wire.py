@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Coroutine, Generator, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import httpx
 from httpx_sse import EventSource, ServerSentEvent
@@ -15,6 +15,7 @@ from taskframework.events.http import is_near
 Value = TypeVar("Value")
 
 
+@runtime_checkable
 class Pieces(Protocol):
     """A body that is made while it is sent."""
 

@@ -7,7 +7,6 @@ from datetime import timedelta
 from typing import Any
 
 from taskframework.errors import (
-    BatchNotRetriedError,
     ParentFinishedError,
     SignalsFullError,
     TaskNotFoundError,
@@ -80,13 +79,13 @@ class TaskOperations:
 
         Raises:
             TaskNotFoundError: if there is none.
-            TransitionRefusedError: if it is not one of those.
-            BatchNotRetriedError: if it is a batch; `BatchOperations.retry_failed` retries what failed in it.
+            TransitionRefusedError: if it is not one of those; or if it is a batch, which has nothing to execute itself:
+                `BatchOperations.retry_failed` retries what failed in it.
             ParentFinishedError: if its parent is over and is not to be reopened.
         """
         task = await self.get(task_id, scope)
         if task.batch is not None:
-            raise BatchNotRetriedError(task_id, task.status)
+            raise _is_a_batch(task)
         if task.status in REPLAYABLE:
             await self._wait_for_it(task, scope, by, reopen)
         replayed = await self._moves.make(Replay(task_id, scope, by, self._dispatch_after, task.revision))
@@ -174,6 +173,14 @@ class TaskOperations:
                     refusal = ParentFinishedError(task.task_id, present.task_id, present.status)
                     refusal.hint = "It ended before all of its sub-tasks were there. Retry the parent."
                     raise refusal
+
+
+def _is_a_batch(batch: Task) -> TransitionRefusedError:
+    refusal = TransitionRefusedError(batch.task_id, "retried", batch.status, ())
+    refusal.message = f"Task {batch.task_id} is a batch, which has nothing to execute itself."
+    name = batch.task_id
+    refusal.hint = f"Retry what failed in it: `batch retry-failed {name}`, or POST /api/v1/batches/{name}/retry-failed."
+    return refusal
 
 
 def _names(statuses: frozenset[TaskStatus]) -> tuple[str, ...]:

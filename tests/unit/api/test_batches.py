@@ -128,7 +128,8 @@ async def test_a_batch_is_not_retried_as_a_task(api: Api) -> None:
     batch = (await upload(api, WORDS)).json()
     await api.post(f"{BATCHES}/{batch['batch_id']}/cancel")
     problem = problem_of(await api.post(f"{TASKS}/{batch['batch_id']}/retry"), 409, "transition_refused")
-    assert "what failed" in problem["detail"]
+    assert "is a batch" in problem["detail"]
+    assert f"/batches/{batch['batch_id']}/retry-failed" in problem["hint"]
 
 
 async def test_pages_of_results_tell_where_to_go_on(api: Api) -> None:

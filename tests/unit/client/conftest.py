@@ -25,6 +25,8 @@ class Stage:
     def __init__(self, kind: str, answer: Callable[[httpx.Request], httpx.Response], **options: Any) -> None:
         self.asked: list[httpx.Request] = []
         self.pauses: list[float] = []
+        #: Seconds that answers took.
+        self.passed = 0.0
 
         def heard(request: httpx.Request) -> httpx.Response:
             self.asked.append(request)
@@ -45,7 +47,7 @@ def connect(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
     for wire in (AsyncWire, BlockingWire):
         monkeypatch.setattr(wire, "sleep", sleep)
-        monkeypatch.setattr(wire, "now", lambda _: sum(stages[-1].pauses))
+        monkeypatch.setattr(wire, "now", lambda _: stages[-1].passed + sum(stages[-1].pauses))
 
     def connected(*answers: Answer | Callable[[httpx.Request], httpx.Response], **options: Any) -> Stage:
         stages.append(Stage(request.param, _in_turn(answers), **options))

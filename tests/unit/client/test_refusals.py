@@ -103,6 +103,12 @@ async def test_somebody_else_at_the_address_is_told(
     assert told.value.hint
 
 
+async def test_an_address_that_is_not_that_of_an_installation_is_named(connect: Connect) -> None:
+    with pytest.raises(ApiError, match="There is nothing at http://api/api/v1/tasks/t-1") as told:
+        await connect(problem(404, "not_found")).client.get("t-1")
+    assert (told.value.code, "without /api/v1" in told.value.hint) == ("not_found", True)
+
+
 async def test_a_list_that_is_none_is_told(connect: Connect) -> None:
     stage = connect(httpx.Response(200, json=[]))
     with pytest.raises(ApiError, match="This is no Page"):

@@ -16,6 +16,17 @@ from tests.unit.client.conftest import Connect, problem, task
 
 REFUSED = httpx.ConnectError("refused")
 BROKEN = httpx.ReadError("the connection broke")
+BATCH = httpx.Response(
+    202,
+    json={
+        **dict.fromkeys(["counts", "percent", "rate", "estimated_end", "first_result_at", "finished_at"]),
+        **dict.fromkeys(["total", "done", "succeeded", "failed"], 0),
+        "batch_id": "b",
+        "status": "WAITING",
+        "is_sealed": True,
+        "created_at": "2026-11-20T09:30:00.000Z",
+    },
+)
 
 
 @pytest.mark.parametrize("key", [None, "mine"])
@@ -132,3 +143,25 @@ async def test_an_id_is_one_part_of_the_path(connect: Connect) -> None:
 def test_an_address_that_is_none_is_refused(client: Any, url: str) -> None:
     with pytest.raises(ConfigurationError, match="is no address of an API"):
         client(url)
+
+
+async def test_an_upload_may_take_long_until_it_is_answered(connect: Connect) -> None:
+    stage = connect(BATCH, BATCH, timeout=3)
+    await stage.client.submit_batch("mail", list(range(2_000)))
+    await stage.client.submit_batch("mail", [1])
+    as_lines, whole = (request.extensions["timeout"] for request in stage.asked)
+    assert (as_lines["connect"], whole["connect"], whole["read"]) == (3, 3, 3)
+    assert min(as_lines["read"], as_lines["write"]) >= 600, "all of it is stored before it is answered"
+
+
+async def test_an_upload_that_went_well_for_long_is_not_given_up_with_its_first_break(connect: Connect) -> None:
+    def breaks_late(_: httpx.Request) -> httpx.Response:
+        stage.passed += 1_000
+        raise BROKEN
+
+    stage = connect(breaks_late, REFUSED, BATCH)
+    await stage.client.submit_batch("mail", list(range(2_000)))
+    assert len(stage.asked) == 3
+    stage = connect(breaks_late)
+    with pytest.raises(ApiUnavailableError):
+        await stage.client.submit_batch("mail", [1])

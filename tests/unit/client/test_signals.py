@@ -14,8 +14,8 @@ from tests.unit.client.conftest import Connect, problem, task, task_view
 @pytest.mark.parametrize("key", [None, "mine"])
 async def test_a_signal_that_is_repeated_has_one_key(connect: Connect, key: str | None) -> None:
     stage = connect(httpx.ReadError("broken"), problem(503, "stopping"), task(202))
-    await stage.client.signal("t-1", "approved/by", {"by": "ada"}, key=key)
-    assert {request.url.raw_path for request in stage.asked} == {b"/api/v1/tasks/t-1/signals/approved%2Fby"}
+    await stage.client.signal("t-1", "approved by", {"by": "ada"}, key=key)
+    assert {request.url.raw_path for request in stage.asked} == {b"/api/v1/tasks/t-1/signals/approved%20by"}
     assert [json.loads(request.content) for request in stage.asked] == [{"by": "ada"}] * 3
     [sent] = {request.headers["idempotency-key"] for request in stage.asked}
     assert sent == (key or sent)
@@ -34,6 +34,13 @@ async def test_two_signals_have_two_keys(connect: Connect) -> None:
 async def test_a_key_that_no_header_carries_is_told(connect: Connect, key: str) -> None:
     with pytest.raises(InvalidRequestError, match="idempotency_key: must be 1 to 200 printable ASCII characters"):
         await connect().client.signal("t-1", "go", key=key)
+
+
+@pytest.mark.parametrize("name", ["", "approved/by", "é"])
+async def test_a_name_that_no_address_carries_is_told(connect: Connect, name: str) -> None:
+    with pytest.raises(InvalidRequestError) as told:
+        await connect().client.signal("t-1", name)
+    assert told.value.field == "name"
 
 
 async def test_sub_tasks_come_page_by_page(connect: Connect) -> None:
