@@ -5,13 +5,22 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
 from taskframework import BackgroundTaskExecutable, RetryableError, Signal, SubtaskSummary, TaskContext
+from taskframework.aggregation import cascade, parent_work
+from taskframework.recovery import batches, parents
 from tests.chaos.history import Recorder
+
+# What a killed process had in hand is taken up by others after this long, instead of after half a minute.
+for module in (parent_work, parents, batches):
+    vars(module)["_IN_HAND"] = timedelta(seconds=2)
+# And what a sleeping process may still store is looked for this long, instead of a minute.
+vars(cascade)["_LATE_SPAWN"] = timedelta(seconds=2)
 
 #: Files in the scenario's folder, by which its story tells running tasks what to do.
 GO = Path("go")

@@ -20,6 +20,9 @@ import taskframework.stores.sqlite  # noqa: F401
 from taskframework import BackgroundTaskExecutable, Settings, TaskFramework
 from tests.support.kitchen_sink import ALL, Waits
 
+#: The two installations, for tests to which it makes no difference how messages are read and written.
+BOTH = ["embedded", "servers"]
+
 Run = Callable[..., AbstractAsyncContextManager[TaskFramework]]
 
 

@@ -12,11 +12,14 @@ from taskframework.model.batch_status import BatchStatus
 from taskframework.model.query import TaskFilter
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
-from tests.flow.conftest import Run
+from tests.flow.conftest import BOTH, Run
 from tests.support.batch_tasks import ALL as EXTRA
 from tests.support.batch_tasks import Charges
 from tests.support.eventually import eventually
 from tests.support.kitchen_sink import Waits
+
+# The fast path carries the same messages for these as for the tests of the lifecycle, which run without it too.
+pytestmark = pytest.mark.parametrize("urls", BOTH, indirect=True)
 
 _ALL = (EVERYONE, TaskFilter())
 WORDS = [{"text": "one " * n} for n in range(1, 31)]

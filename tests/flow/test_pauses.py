@@ -11,9 +11,12 @@ import pytest
 from taskframework import TaskFramework, TaskStatus
 from taskframework.operations.handle import TaskHandle
 from taskframework.submission.producer import TaskMessageProducer
-from tests.flow.conftest import Run
+from tests.flow.conftest import BOTH, Run
 from tests.support.eventually import eventually
 from tests.support.kitchen_sink import Waits
+
+# The fast path carries the same messages for these as for the tests of the lifecycle, which run without it too.
+pytestmark = pytest.mark.parametrize("urls", BOTH, indirect=True)
 
 TASKS = 40
 SLOTS = 10

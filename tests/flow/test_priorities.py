@@ -11,9 +11,12 @@ from taskframework import BackgroundTaskExecutable, RetryableError, TaskContext,
 from taskframework.brokers.base import Delivery
 from taskframework.worker.consumer import TaskConsumer
 from taskframework.worker.intake import Intake
-from tests.flow.conftest import Run
+from tests.flow.conftest import BOTH, Run
 from tests.support.eventually import eventually
 from tests.support.kitchen_sink import Waits
+
+# The fast path carries the same messages for these as for the tests of the lifecycle, which run without it too.
+pytestmark = pytest.mark.parametrize("urls", BOTH, indirect=True)
 
 TASKS = 60
 #: Turns in which high and low get 8 and 1 of 9.

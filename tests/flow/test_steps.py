@@ -9,8 +9,11 @@ import pytest
 
 from taskframework import BackgroundTaskExecutable, TaskFramework, TaskStatus, failpoint
 from taskframework.model.scope import EVERYONE
-from tests.flow.conftest import Run
+from tests.flow.conftest import BOTH, Run
 from tests.support.step_tasks import EVERY, NAMES, STEADY, Charges
+
+# The fast path carries the same messages for these as for the tests of the lifecycle, which run without it too.
+pytestmark = pytest.mark.parametrize("urls", BOTH, indirect=True)
 
 
 @pytest.fixture

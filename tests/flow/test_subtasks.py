@@ -23,7 +23,10 @@ from taskframework import (
 )
 from taskframework.model.scope import EVERYONE
 from taskframework.testing.eventually import eventually
-from tests.flow.conftest import Run
+from tests.flow.conftest import BOTH, Run
+
+# The fast path carries the same messages for these as for the tests of the lifecycle, which run without it too.
+pytestmark = pytest.mark.parametrize("urls", BOTH, indirect=True)
 
 AGAIN = timedelta(0)
 
