@@ -1,24 +1,28 @@
-"""Parents: when their sub-tasks are counted, and what a replay of them leaves and finds."""
+"""Parents: when their sub-tasks are counted, what a replay of them leaves and finds, and what a dead process left."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from taskframework.aggregation.cascade import Cascade
 from taskframework.aggregation.parents import SubtaskReporter
+from taskframework.aggregation.spawner import Spawner
 from taskframework.bus import EventBus
 from taskframework.model.interventions import Replay
+from taskframework.model.query import RoundOfSubtasks
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.subtasks import Counts, subtask_id
 from taskframework.model.task import ParentLink, Subtasks, Task
-from taskframework.model.waiting import CountSubtasks
+from taskframework.model.waiting import LOOK_AGAIN, SPAWN_AFTER, CountSubtasks
 from taskframework.moves import TaskMoves
 from taskframework.operations.tasks import TaskOperations
+from taskframework.recovery.parents import ParentRepair
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.testing.clock import FakeClock
 from taskframework.testing.eventually import eventually
@@ -98,3 +102,67 @@ async def test_a_parent_is_not_replayed_while_its_sub_tasks_are_being_cancelled(
     [parent, *_] = family(store, [], **failed, cascade_at=store.now())
     assert Replay("parent", EVERYONE, "operator", SECOND).apply(parent, store.now()) is None
     assert Replay("parent", EVERYONE, "operator", SECOND).apply(parent.evolve(cascade_at=None), store.now()) is not None
+
+
+@pytest.fixture
+def repair(store: SqliteStore, clock: FakeClock) -> Callable[[], Awaitable[None]]:
+    """What the repair of another process finds, done to its end."""
+    bus = EventBus()
+    moves = TaskMoves(store, bus)
+    spawner, cascade = Spawner(store, bus, SECOND), Cascade(store, moves)
+    reporter = SubtaskReporter(store, moves, clock)
+    parents = ParentRepair(store, moves, spawner, reporter, cascade, 10)
+
+    async def look() -> None:
+        await parents.look()
+        for work in (spawner, cascade, reporter):
+            await work.finished()
+
+    return look
+
+
+async def test_a_plan_that_a_dead_process_left_half_stored_is_stored(
+    store: SqliteStore, clock: FakeClock, repair: Callable[[], Awaitable[None]]
+) -> None:
+    items = [[n, "hash"] for n in range(3)]
+    plan = [{"task_type": "part", "priority": "normal", "max_attempts": 1, "items": items}]
+    left = {"subtasks": Subtasks(3, plan), "spawn_at": store.now() + SPAWN_AFTER, "check_at": store.now() + LOOK_AGAIN}
+    parent, first = family(store, [TaskStatus.COMPLETED], **left)
+    await store.insert([parent, first])
+    await repair()
+    assert await below(store) == [first], "the process that planned them has its time"
+    clock.advance(SPAWN_AFTER)
+    await repair()
+    found = await below(store)
+    assert [task.parent and task.parent.slot for task in found] == [0, 1, 2]
+    assert found[0] == first, "what was there is passed over"
+    assert [task.parameters for task in found[1:]] == [1, 2]
+    present = await store.get("parent", EVERYONE)
+    assert present is not None
+    assert present.subtasks is not None
+    assert (present.spawn_at, present.subtasks.plan) == (None, None)
+
+
+async def test_a_cascade_that_nobody_began_is_begun(store: SqliteStore, repair: Callable[[], Awaitable[None]]) -> None:
+    over = {"status": TaskStatus.CANCELLED, "check_at": None, "finished_at": store.now(), "cascade_at": store.now()}
+    await store.insert(family(store, [TaskStatus.QUEUED, TaskStatus.COMPLETED, TaskStatus.RETRYING], **over))
+    await repair()
+    found = await below(store)
+    assert [task.status for task in found] == [TaskStatus.CANCELLED, TaskStatus.COMPLETED, TaskStatus.CANCELLED]
+    present = await store.get("parent", EVERYONE)
+    assert present is not None
+    assert present.cascade_at is None
+
+
+async def test_a_parent_of_which_nobody_heard_is_counted_when_it_is_looked_at(
+    store: SqliteStore, repair: Callable[[], Awaitable[None]]
+) -> None:
+    await store.insert(family(store, [TaskStatus.COMPLETED, TaskStatus.COMPLETED], check_at=store.now()))
+    await repair()
+    present = await store.get("parent", EVERYONE)
+    assert present is not None
+    assert present.status is TaskStatus.COMPLETED
+
+
+async def below(store: SqliteStore) -> list[Task]:
+    return list(await store.list_subtasks(RoundOfSubtasks("parent", 0, 1), limit=10))
