@@ -18,6 +18,8 @@ from taskframework.clock import SystemClock
 from taskframework.errors import TaskframeworkError
 from taskframework.model.drivers import missing_drivers
 from taskframework.model.scope import EVERYONE
+from taskframework.model.view import moment
+from taskframework.operations.parents import Miscounted, Overdue, miscounted, overdue
 from taskframework.settings import LoadedSettings, Settings, redacted
 from taskframework.settings.load import FILE_NAME, PROFILE_VARIABLE
 from taskframework.stores.base import TaskStore
@@ -26,6 +28,8 @@ from taskframework.wiring.adapters import build_broker, build_store
 
 #: How many undriven tasks are named at most; there should be none at all.
 _MOST_NAMED = 20
+#: How many waiting parents are counted anew: of 100,000 sub-tasks each, that takes a few seconds.
+_MOST_COUNTED = 100
 _PACKAGES = ("aio-pika", "motor", "pymongo", "pydantic", "fastapi", "uvicorn", "uvloop")
 
 
@@ -105,7 +109,7 @@ async def _servers(settings: Settings) -> list[Finding]:
     found = await _store(store, settings)
     findings = [found, await _broker(settings)]
     if not found.problems and "state" not in found.facts:
-        findings.insert(1, await _tasks(store))
+        findings[1:1] = await _stored(store)
     return findings
 
 
@@ -130,17 +134,22 @@ async def _broker(settings: Settings) -> Finding:
     return Finding("broker", where | report.facts, report.problems)
 
 
-async def _tasks(store: TaskStore) -> Finding:
+async def _stored(store: TaskStore) -> list[Finding]:
+    """What is wrong with what the store holds."""
     try:
         await store.open()
         try:
-            counts = await store.count_by_status()
-            undriven = [await _lack(store, task_id) for task_id in await store.undriven(_MOST_NAMED)]
-            declared = await declared_types(store)
+            return [await _tasks(store), await _parents(store)]
         finally:
             await store.close()
     except TaskframeworkError as error:
-        return Finding("tasks", problems=[str(error)])
+        return [Finding("tasks", problems=[str(error)])]
+
+
+async def _tasks(store: TaskStore) -> Finding:
+    counts = await store.count_by_status()
+    undriven = [await _lack(store, task_id) for task_id in await store.undriven(_MOST_NAMED)]
+    declared = await declared_types(store)
     found = {status.value: f"{count:,}" for status, count in counts.items() if count} or {"tasks": "none"}
     found["declared types"] = ", ".join(sorted(declaration.task_type for declaration in declared)) or "none"
     return Finding("tasks", found, [_problem(undriven)] if undriven else [])
@@ -161,6 +170,44 @@ def _problem(undriven: Sequence[str]) -> str:
         f"{number} live tasks are without a driver, so nothing will ever move them: {', '.join(undriven)}. This is a "
         "defect: keep their documents for a report, then cancel them and submit them again. A RUNNING one has no "
         "worker that could end it after a cancel: delete its document from the store instead."
+    )
+
+
+async def _parents(store: TaskStore) -> Finding:
+    late = await overdue(store, _MOST_NAMED)
+    wrong, looked_at = await miscounted(store, SystemClock(), _MOST_COUNTED)
+    some = f"{looked_at} of those that nobody counted for longest" if looked_at == _MOST_COUNTED else f"{looked_at}"
+    problems = [_problem_of_overdue(late)] if late else []
+    problems += map(_problem_of_counts, wrong[:_MOST_NAMED])
+    return Finding("parents", {"waiting tasks that were looked at": some}, problems)
+
+
+def _problem_of_overdue(late: Sequence[Overdue]) -> str:
+    named = ", ".join(f"{one.task_id} ({one.driver.name} since {moment(one.since)})" for one in late[:_MOST_NAMED])
+    return (
+        f"{counted(len(late), 'repair')} of parents and batches should have been made more than a minute ago: {named}. "
+        "Every api and worker makes them, and `dev` on a SQLite file: start one. If one runs, its /readyz says which "
+        "repair is late (parents, batches), and its log why."
+    )
+
+
+def _problem_of_counts(found: Miscounted) -> str:
+    parent, true = found.parent, found.counts
+    assert parent.subtasks is not None, "only who has sub-tasks is counted"
+    decided = ", which decides its policy" if found.is_decided else ""
+    told = (
+        f"{parent.task_id} waits, and does not agree with its sub-tasks: by its document {parent.subtasks.succeeded} "
+        f"succeeded, {parent.subtasks.failed} failed and {parent.subtasks.cancelled} were cancelled; in truth "
+        f"{true.succeeded}, {true.failed} and {true.cancelled}{decided}."
+    )
+    if found.missing:
+        return (
+            f"{told} {found.missing} of {parent.subtasks.planned} are not in the store, and nobody is about to store "
+            "them: it will wait for ever. Cancel it and submit it again."
+        )
+    return (
+        f"{told} An api or worker counts them anew when another sub-task ends, and at {moment(parent.check_at)} in any "
+        'case: see that one runs. If one does, its log says why it did not ("are left to the repair").'
     )
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from taskframework.stores.sqlite import SqliteStore
 from tests.acceptance.undriven import finding_of_undriven, plant_undriven
+from tests.acceptance.wrong_parents import finding_of_wrong_parents, plant_wrong_parents
 from tests.support.command import Folder
 
 COMMANDS = (
@@ -101,6 +102,11 @@ def test_doctor_gives_a_remedy_for_each_problem(folder: Folder) -> None:
 def test_doctor_finds_tasks_that_nothing_would_move_on(folder: Folder) -> None:
     plant_undriven(SqliteStore(folder.path / "taskframework.db"))
     finding_of_undriven(folder, {})
+
+
+def test_doctor_finds_parents_that_wait_in_vain(folder: Folder) -> None:
+    plant_wrong_parents(SqliteStore(folder.path / "taskframework.db"))
+    finding_of_wrong_parents(folder, {})
 
 
 def test_tasks_wait_in_the_file_until_somebody_runs(folder: Folder) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from taskframework.stores.mongo.store import MongoStore
 from tests.acceptance.undriven import finding_of_undriven, plant_undriven
+from tests.acceptance.wrong_parents import finding_of_wrong_parents, plant_wrong_parents
 from tests.support.command import Folder, environment_with
 from tests.support.process import free_ports, wait_until
 
@@ -125,6 +126,12 @@ def test_doctor_finds_tasks_that_nothing_would_move_on(folder: Folder, servers: 
     folder.run("topology", "apply", "--app", "program", env=servers)
     plant_undriven(MongoStore(servers["TASKFRAMEWORK_STORE__URL"]))
     finding_of_undriven(folder, servers)
+
+
+def test_doctor_finds_parents_that_wait_in_vain(folder: Folder, servers: dict[str, str]) -> None:
+    folder.run("topology", "apply", "--app", "program", env=servers)
+    plant_wrong_parents(MongoStore(servers["TASKFRAMEWORK_STORE__URL"]))
+    finding_of_wrong_parents(folder, servers)
 
 
 def test_a_worker_is_ready_when_the_broker_is_there(folder: Folder, mongo_url: str) -> None:

@@ -1,0 +1,111 @@
+"""Parents that something is wrong with: what is due for them and not done, and counts that are not true.
+
+Nothing is repaired here, since every api and worker repairs both; it is told who waits for that in vain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from taskframework.clock import Clock
+from taskframework.model.drivers import CASCADE, CHECK, RETRY, SEAL, SPAWN, Driver
+from taskframework.model.query import RoundOfSubtasks
+from taskframework.model.scope import EVERYONE
+from taskframework.model.status import TaskStatus
+from taskframework.model.subtasks import Counts
+from taskframework.model.task import Task
+from taskframework.model.waiting import CountSubtasks
+from taskframework.stores.base import TaskStore
+
+#: What drives parents, and whatever else waits.
+_DRIVERS = (SPAWN, CHECK, CASCADE, SEAL, RETRY)
+#: Repairs look every second or so, and leave alone what another process took up for half a minute.
+OVERDUE_AFTER = timedelta(minutes=1)
+#: A count may follow an end so late, if the process that was to make it died: 5 s until a relay takes the end up, and
+#: some for that. What differs for longer is wrong.
+COUNTED_WITHIN = timedelta(seconds=10)
+
+
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    """A task for which something should have been done long ago."""
+
+    task_id: str
+    driver: Driver
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Miscounted:
+    """A parent whose document and sub-tasks disagree."""
+
+    parent: Task
+    by_status: Mapping[TaskStatus, int]
+
+    @property
+    def counts(self) -> Counts:
+        """What is true."""
+        return Counts.of(self.by_status)
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether it should not wait any more."""
+        return CountSubtasks.of(self.parent, self.counts).verdict is not None
+
+    @property
+    def missing(self) -> int:
+        """How many sub-tasks should be there, and nobody is about to store them."""
+        subtasks = self.parent.subtasks
+        if subtasks is None or subtasks.planned is None or (subtasks.is_being_stored and self.parent.spawn_at):
+            return 0
+        return subtasks.planned - sum(self.by_status.values())
+
+
+async def overdue(store: TaskStore, limit: int) -> list[Overdue]:
+    """What is due for a minute and more, of each sort so many at most; the longest due first."""
+    return [
+        Overdue(found.task_id, driver, found.due)
+        for driver in _DRIVERS
+        for found in await store.due(driver, limit, OVERDUE_AFTER)
+    ]
+
+
+async def miscounted(store: TaskStore, clock: Clock, limit: int) -> tuple[list[Miscounted], int]:
+    """Parents whose counts are wrong for longer than a report takes.
+
+    Args:
+        store: where they are.
+        clock: for the pause before the second look, which is only taken if the first one has found something.
+        limit: how many waiting tasks are looked at: those that nobody has looked at for longest.
+
+    Returns:
+        They, and how many waiting tasks were looked at.
+    """
+    waiting = [*await store.due(CHECK, limit), *await store.upcoming(CHECK, limit)][:limit]
+    suspects = await _miscounted_of(store, [found.task_id for found in waiting])
+    if not suspects:
+        return [], len(waiting)
+    await clock.sleep(COUNTED_WITHIN.total_seconds())
+    before = {suspect.parent.task_id: suspect.parent.subtasks for suspect in suspects}
+    again = await _miscounted_of(store, list(before))
+    # A count that was written meanwhile has raised its serial number.
+    return [suspect for suspect in again if suspect.parent.subtasks == before[suspect.parent.task_id]], len(waiting)
+
+
+async def _miscounted_of(store: TaskStore, task_ids: Sequence[str]) -> list[Miscounted]:
+    looked = [await _look_at(store, task_id) for task_id in task_ids]
+    return [found for found in looked if found is not None]
+
+
+async def _look_at(store: TaskStore, task_id: str) -> Miscounted | None:
+    parent = await store.get(task_id, EVERYONE)
+    if parent is None or parent.status is not TaskStatus.WAITING or parent.retry_at is not None:
+        return None
+    if (subtasks := parent.subtasks) is None or not subtasks.is_awaited:
+        return None
+    round = RoundOfSubtasks(task_id, parent.generation, subtasks.round)
+    found = Miscounted(parent, await store.count_subtasks(round))
+    stored = Counts(subtasks.succeeded, subtasks.failed, subtasks.cancelled)
+    return found if stored != found.counts or found.is_decided or found.missing else None
