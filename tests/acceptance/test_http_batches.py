@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.http_support import Api, serve
+from taskframework.model.batch_status import BatchResult
+from taskframework.submission.uploads import Item, SubtaskContent
+from tests.acceptance.http_support import BATCHES, Api, serve
 from tests.support.eventually import eventually
 
-BATCHES = "/api/v1/batches"
 PATH = f"{BATCHES}?task_type=count-words"
 NDJSON = {"Content-Type": "application/x-ndjson", "Idempotency-Key": "the upload"}
 ITEMS = 3_000
@@ -123,6 +125,36 @@ async def test_results_come_as_lines_while_the_batch_runs(tmp_path: Path) -> Non
             results = [json.loads(line) async for line in answer.aiter_lines()]
         assert [result["index"] for result in results] == list(range(50))
         assert all(result["result"] == {"words": 2} for result in results)
+
+
+def in_memory(*kinds: type) -> int:
+    """How many objects of these classes there are."""
+    return sum(type(one) in kinds for one in gc.get_objects())
+
+
+async def test_neither_an_upload_nor_its_results_are_ever_in_memory_as_a_whole(api: Api) -> None:
+    items, together = 10_000, 500
+    most_items, most_results = 0, 0
+
+    async def lines() -> AsyncIterator[bytes]:
+        nonlocal most_items
+        for first in range(0, items, together):
+            yield b"".join(b'{"text": "%s %d"}\n' % (b"x" * 300, n) for n in range(first, first + together))
+            most_items = max(most_items, in_memory(Item, SubtaskContent))
+
+    answer = await api.post(f"{PATH}&chunk_size=100", content=lines(), headers=NDJSON)
+    batch = answer.json()
+    assert batch["total"] == items
+    await api.post(f"{BATCHES}/{batch['batch_id']}/cancel")
+    address, read = f"{BATCHES}/{batch['batch_id']}/results", 0
+    async with api.stream("GET", address, headers={"Accept": "application/x-ndjson"}) as results:
+        async for _ in results.aiter_lines():
+            read += 1
+            if read % together == 0:
+                most_results = max(most_results, in_memory(BatchResult))
+    assert read == items
+    assert 0 < most_items <= 5 * together, "as many as fit into what a socket gives at once"
+    assert 0 < most_results <= 5 * together, "as many as are read together"
 
 
 async def test_lines_that_wait_are_cut_off_when_the_server_stops(tmp_path: Path) -> None:
