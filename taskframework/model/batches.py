@@ -138,6 +138,8 @@ class ReopenBatch(Alone):
             return None
         if task.status is TaskStatus.COMPLETED:
             return None
+        if task.cascade_at is not None:  # what is cancelled from now on would be found by nobody
+            return None
         waiting = task.evolve(
             status=TaskStatus.WAITING,
             subtasks=replace(
@@ -154,7 +156,6 @@ class ReopenBatch(Alone):
             deadline=None,
             error=None,
             result=None,
-            cascade_at=None,
         )
         return with_event(waiting, "reopened", now, data={"by": self.by})
 

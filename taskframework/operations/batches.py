@@ -16,7 +16,7 @@ from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.subtasks import subtask_id
 from taskframework.model.task import Task
 from taskframework.moves import TaskMoves
-from taskframework.operations.tasks import TaskOperations
+from taskframework.operations.tasks import STILL_CANCELLED, TaskOperations
 from taskframework.stores.base import TaskStore
 
 #: Sub-tasks that are read together for results.
@@ -122,11 +122,15 @@ class BatchOperations:
 
         Raises:
             TaskNotFoundError: if there is none.
-            BatchNotRetriedError: if it has COMPLETED, or its upload was never complete.
+            BatchNotRetriedError: if it has COMPLETED, its upload was never complete, or its tasks are being cancelled.
         """
         reopened = await self._moves.make(ReopenBatch(batch_id, scope, by))
         if reopened is None:
-            raise BatchNotRetriedError(batch_id, (await self.get(batch_id, scope)).status)
+            batch = await self.get(batch_id, scope)
+            refusal = BatchNotRetriedError(batch_id, batch.status)
+            if batch.cascade_at is not None:
+                refusal.hint = STILL_CANCELLED
+            raise refusal
         return await self._counted(reopened)
 
     async def _counted(self, batch: Task) -> BatchStatus:

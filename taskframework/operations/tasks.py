@@ -23,6 +23,8 @@ from taskframework.moves import TaskMoves
 from taskframework.stores.base import TaskStore
 from taskframework.submission.options import accepted_name
 
+STILL_CANCELLED = "Its sub-tasks are still being cancelled; ask again in a moment."
+
 
 class TaskOperations:
     """Operations on the tasks of somebody's scope; what is outside of it is not there."""
@@ -83,21 +85,28 @@ class TaskOperations:
                 `BatchOperations.retry_failed` retries what failed in it.
             ParentFinishedError: if its parent is over and is not to be reopened.
         """
-        task = await self.get(task_id, scope)
-        if task.batch is not None:
-            raise _is_a_batch(task)
-        if task.status in REPLAYABLE:
-            await self._wait_for_it(task, scope, by, reopen)
+        task = await self.check_retry(task_id, scope, reopen=reopen)
+        if reopen:
+            await self._reopen_parents(task, scope, by)
         replayed = await self._moves.make(Replay(task_id, scope, by, self._dispatch_after, task.revision))
         if replayed is None:
-            task = await self.get(task_id, scope)
-            refusal = TransitionRefusedError(task_id, "retried", task.status, _names(REPLAYABLE))
-            if task.cascade_at is not None:
-                refusal.hint = "Its sub-tasks are still being cancelled; ask again in a moment."
-            raise refusal
+            raise _not_retried(await self.get(task_id, scope))
         if reopen:  # a late count of the failure may have ended the parent again, just before the replay
-            await self._wait_for_it(replayed, scope, by, reopen)
+            await self._reopen_parents(replayed, scope, by)
         return replayed
+
+    async def check_retry(self, task_id: str, scope: Scope, *, reopen: bool = False) -> Task:
+        """A task that can be queued anew, as far as that can be told beforehand; nothing is changed.
+
+        Raises:
+            TaskframeworkError: as `retry`.
+        """
+        task = await self.get(task_id, scope)
+        if task.batch is not None or task.status not in REPLAYABLE or task.cascade_at is not None:
+            raise _not_retried(task)
+        if not reopen and (finished := await self._finished_parents(task, scope)):
+            raise ParentFinishedError(task.task_id, finished[0].task_id, finished[0].status)
+        return task
 
     async def subtasks(
         self,
@@ -152,8 +161,8 @@ class TaskOperations:
             raise TransitionRefusedError(task_id, "signalled", task.status, _names(LIVE))
         raise SignalsFullError(task_id, MAX_SIGNALS)
 
-    async def _wait_for_it(self, task: Task, scope: Scope, by: str, reopen: bool) -> None:
-        """See to it that the parents above a sub-task wait; the highest first, so that none ends early."""
+    async def _finished_parents(self, task: Task, scope: Scope) -> list[Task]:
+        """The parents above a sub-task that are over, up to the first that is not."""
         finished: list[Task] = []
         link = task.parent
         while link is not None:
@@ -163,9 +172,11 @@ class TaskOperations:
                 break
             finished.append(parent)
             link = parent.parent
-        if finished and not reopen:
-            raise ParentFinishedError(task.task_id, finished[0].task_id, finished[0].status)
-        for parent in reversed(finished):
+        return finished
+
+    async def _reopen_parents(self, task: Task, scope: Scope, by: str) -> None:
+        """See to it that the parents above a sub-task wait; the highest first, so that none ends early."""
+        for parent in reversed(await self._finished_parents(task, scope)):
             # Refused where another caller was faster, and for a parent whose plan was never stored to its end.
             if await self._moves.make(Reopen(parent.task_id, scope, by)) is None:
                 present = await self.get(parent.task_id, scope)
@@ -175,11 +186,17 @@ class TaskOperations:
                     raise refusal
 
 
-def _is_a_batch(batch: Task) -> TransitionRefusedError:
-    refusal = TransitionRefusedError(batch.task_id, "retried", batch.status, ())
-    refusal.message = f"Task {batch.task_id} is a batch, which has nothing to execute itself."
-    name = batch.task_id
-    refusal.hint = f"Retry what failed in it: `batch retry-failed {name}`, or POST /api/v1/batches/{name}/retry-failed."
+def _not_retried(task: Task) -> TransitionRefusedError:
+    """Why a task cannot be queued anew."""
+    name = task.task_id
+    refusal = TransitionRefusedError(name, "retried", task.status, _names(REPLAYABLE))
+    if task.batch is not None:
+        refusal.message = f"Task {name} is a batch, which has nothing to execute itself."
+        refusal.hint = (
+            f"Retry what failed in it: `batch retry-failed {name}`, POST /api/v1/batches/{name}/retry-failed."
+        )
+    elif task.cascade_at is not None:
+        refusal.hint = STILL_CANCELLED
     return refusal
 
 

@@ -76,10 +76,7 @@ def _abandon_upload(abandon: AbandonUpload) -> Write:
 
 
 #: What belongs to the end that is taken back.
-_NONE_AFTER_REOPENING = (
-    *("finished_at", "purge_at", "cancel", "deadline", "error", "result"),
-    "cascade_at",
-)
+_NONE_AFTER_REOPENING = ("finished_at", "purge_at", "cancel", "deadline", "error", "result")
 
 
 @write_alone.register
@@ -101,7 +98,7 @@ def _reopen_batch(reopen: ReopenBatch) -> Write:
         "check_at": later(RETRY_AFTER),
         **with_event("reopened", data=lit({"by": reopen.by})),
     }
-    guard = {"_id": reopen.task_id, **_IS_SEALED, "status": may_wait, **within(reopen.scope)}
+    guard = {"_id": reopen.task_id, **_IS_SEALED, "status": may_wait, "cascade_at": None, **within(reopen.scope)}
     return Write(guard, [change(waiting)])
 
 

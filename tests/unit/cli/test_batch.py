@@ -12,6 +12,7 @@ import pytest
 
 from taskframework import Settings, TaskFramework
 from taskframework.cli.applications import register_modules
+from tests.support.eventually import eventually
 from tests.unit.cli.conftest import Cli, Done
 
 
@@ -21,11 +22,16 @@ def worked(folder: Path) -> None:
     work(folder)
 
 
-def work(folder: Path, batch_id: str = "") -> None:
+def work(folder: Path, batch_id: str = "", *, until_cancelled: str = "") -> None:
+    async def is_cancelled() -> bool:
+        return (await framework.get(until_cancelled)).cascade_at is None
+
     async def run() -> None:
         async with framework.running(worker=True):
             if batch_id:
                 await framework.batch(batch_id).finished(timeout=30)
+            if until_cancelled:
+                await eventually(is_cancelled)
 
     framework = TaskFramework(Settings())
     register_modules(framework, ["greeting"])
@@ -72,6 +78,8 @@ def test_a_cancelled_batch_is_retried(cli: Cli, folder: Path) -> None:
     [name] = [one["batch_id"] for one in batch_of(cli("batch", "list", "--json"))["items"]]
     assert "is cancelled" in cli("batch", "cancel", name, "--reason", "not today").out
     assert cli("batch", "watch", name).code == 1
+    assert "still being cancelled; ask again" in cli("batch", "retry-failed", name).err
+    work(folder, until_cancelled=name)
     assert "waits again" in cli("batch", "retry-failed", name).out
     work(folder, name)
     assert cli("batch", "watch", name).code == 0

@@ -85,9 +85,9 @@ class TestUpload:
 class TestRetry:
     @pytest.mark.parametrize("status", [*sorted(FINAL - {TaskStatus.COMPLETED}), TaskStatus.WAITING])
     def test_a_batch_waits_for_what_did_not_succeed(self, status: TaskStatus) -> None:
-        batch = made(ReopenBatch(TASK_ID, EVERYONE, "alice"), sealed_batch(status, cascade_at=NOW))
+        batch = made(ReopenBatch(TASK_ID, EVERYONE, "alice"), sealed_batch(status))
         own, subtasks = parts_of(batch)
-        assert (batch.status, batch.finished_at, batch.cascade_at) == (TaskStatus.WAITING, None, None)
+        assert (batch.status, batch.finished_at) == (TaskStatus.WAITING, None)
         assert (own.retry_until, subtasks.done, subtasks.failed, subtasks.cancelled) == (NOW, 1, 0, 0)
         assert batch.retry_at is not None
         assert missing_drivers(batch) == []
@@ -100,8 +100,9 @@ class TestRetry:
             open_batch(),
             open_batch().evolve(status=TaskStatus.CANCELLED),
             in_status(TaskStatus.FAILED, subtasks=Subtasks(3, None)),
+            sealed_batch(TaskStatus.CANCELLED, cascade_at=NOW),
         ],
-        ids=["succeeded", "at its end", "open", "abandoned", "no batch"],
+        ids=["succeeded", "at its end", "open", "abandoned", "no batch", "being cancelled"],
     )
     def test_nothing_else_is_retried(self, batch: Task) -> None:
         assert ReopenBatch(TASK_ID, EVERYONE, "alice").apply(batch, NOW) is None
