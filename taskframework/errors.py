@@ -266,7 +266,7 @@ class ParentFinishedError(TransitionRefusedError):
         TaskframeworkError.__init__(
             self,
             f"Task {task_id} is a sub-task of {parent_id}, which is {parent_status}; it cannot be retried alone.",
-            hint="Retry the parent, or ask to reopen it: then it waits for its sub-tasks again.",
+            hint="Retry the parent; or retry this one with `reopen` (--reopen), and the parent waits for it again.",
         )
         self.task_id = task_id
         self.action = "retried"

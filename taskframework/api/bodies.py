@@ -117,14 +117,19 @@ class PauseQueue(Body):
     reason: str | None = Field(default=None, max_length=_MAX_REASON, description="Shown with the queue")
 
 
+_Reopen = Annotated[
+    bool,
+    Field(
+        strict=True,
+        description="For a sub-task whose parent is over: the parent waits for its sub-tasks again and ends anew",
+    ),
+]
+
+
 class RetryTask(Body):
     """How to queue a task anew; no body at all is as an empty object."""
 
-    reopen: bool = Field(
-        default=False,
-        strict=True,
-        description="For a sub-task whose parent is over: the parent waits for its sub-tasks again and ends anew",
-    )
+    reopen: _Reopen = False
 
 
 class SignalPayload(RootModel[Any]):
@@ -142,6 +147,7 @@ class ReplayDeadLetters(Body):
 
     ids: list[str] = Field(min_length=1, max_length=MAX_REPLAY, description="Ids of the dead-letter list")
     dry_run: bool = Field(default=False, strict=True, description="Only tell what would happen")
+    reopen: _Reopen = False
 
 
 BodyT = TypeVar("BodyT")

@@ -86,11 +86,13 @@ async def get_dead_letter(request: Request, letter_id: IdInPath) -> Response:
     },
 )
 async def replay_dead_letters(request: Request) -> Response:
-    """Queue tasks anew, each with its own outcome. A message without a task cannot be replayed."""
+    """Queue tasks anew, each with its own outcome. A message without a task cannot be replayed; nor can a sub-task
+    whose parent is over, unless `reopen` lets the parent wait for it again.
+    """
     body = await read(request, ReplayDeadLetters)
     operations = framework_of(request).services.dead_letters
     ids = [letter_id for letter_id in body.ids if is_id(letter_id)]
-    replayed = await operations.replay(ids, scope_of(request), by=CALLER, dry_run=body.dry_run)
+    replayed = await operations.replay(ids, scope_of(request), by=CALLER, dry_run=body.dry_run, reopen=body.reopen)
     outcomes = {outcome.id: outcome for outcome in replayed}
     done = 200 if body.dry_run else 202
     return json_response(

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from taskframework.cli.options import Cursor, Json, Limit
+from taskframework.cli.options import Cursor, Json, Limit, Reopen
 from taskframework.cli.output import as_json_text, facts, note, out, print_json, say
 from taskframework.cli.render import print_letters, print_task
 from taskframework.cli.store import on_store, operator
@@ -58,9 +58,11 @@ async def show(framework: TaskFramework, letter_id: LetterId, as_json: Json = Fa
 
 @app.command()
 @on_store
-async def replay(framework: TaskFramework, letter_ids: LetterIds, as_json: Json = False) -> None:
+async def replay(
+    framework: TaskFramework, letter_ids: LetterIds, reopen: Reopen = False, as_json: Json = False
+) -> None:
     """Queue dead tasks anew; exit code 0 if all were."""
-    outcomes = await framework.services.dead_letters.replay(letter_ids, EVERYONE, by=operator())
+    outcomes = await framework.services.dead_letters.replay(letter_ids, EVERYONE, by=operator(), reopen=reopen)
     if as_json:
         print_json([_outcome_view(outcome) for outcome in outcomes])
     else:

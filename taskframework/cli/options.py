@@ -29,6 +29,9 @@ Apps = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Cursor = Annotated[str | None, typer.Option("--cursor", metavar="CURSOR", help="Where the next page begins.")]
 TaskId = Annotated[str, typer.Argument(metavar="ID", help="The task's id.")]
+Reopen = Annotated[
+    bool, typer.Option("--reopen", help="Of a sub-task whose parent is over: the parent waits again and ends anew.")
+]
 BatchId = Annotated[str, typer.Argument(metavar="ID", help="The batch's id.")]
 
 

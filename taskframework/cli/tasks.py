@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from taskframework.cli.options import Cursor, Json, Limit, TaskId, or_bad_parameter, whole_number
+from taskframework.cli.options import Cursor, Json, Limit, Reopen, TaskId, or_bad_parameter, whole_number
 from taskframework.cli.output import note, print_json, print_json_line, say
 from taskframework.cli.render import print_next_step, print_outcome, print_task, print_tasks, print_timeline
 from taskframework.cli.store import on_store, operator
@@ -52,9 +52,6 @@ After = Annotated[
 SignalName = Annotated[str, typer.Argument(metavar="NAME", help="What the task is told.")]
 Payload = Annotated[str, typer.Argument(metavar="JSON", help="What goes with it; - reads it, @FILE too.")]
 Key = Annotated[str | None, typer.Option("--key", metavar="KEY", help="A second signal with it is the same signal.")]
-ReopenFlag = Annotated[
-    bool, typer.Option("--reopen", help="Of a sub-task whose parent is over: the parent waits again and ends anew.")
-]
 Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; kept in the task's history.")]
 
 
@@ -154,7 +151,7 @@ async def signal(
 
 @app.command()
 @on_store
-async def retry(framework: TaskFramework, task_id: TaskId, reopen: ReopenFlag = False, as_json: Json = False) -> None:
+async def retry(framework: TaskFramework, task_id: TaskId, reopen: Reopen = False, as_json: Json = False) -> None:
     """Queue a failed, dead or cancelled task anew."""
     task = await framework.services.tasks.retry(task_id, EVERYONE, by=operator(), reopen=reopen)
     if as_json:

@@ -105,7 +105,9 @@ class DeadLetterOperations:
             raise TaskNotFoundError(letter_id, what="dead letter")
         return _of_message(message)
 
-    async def replay(self, ids: Sequence[str], scope: Scope, *, by: str, dry_run: bool = False) -> list[ReplayOutcome]:
+    async def replay(
+        self, ids: Sequence[str], scope: Scope, *, by: str, dry_run: bool = False, reopen: bool = False
+    ) -> list[ReplayOutcome]:
         """Queue dead tasks anew; each id has its own outcome. A message without a task cannot be replayed.
 
         Args:
@@ -113,22 +115,32 @@ class DeadLetterOperations:
             scope: whose tasks may be queued anew.
             by: who asks; it is in the task's history.
             dry_run: only say what would become of each.
+            reopen: as in `TaskOperations.retry`: let a parent that is over wait for its sub-task again.
         """
-        return [ReplayOutcome(name, await self._replay(name, scope, by, dry_run)) for name in dict.fromkeys(ids)]
+        outcomes = []
+        for name in dict.fromkeys(ids):
+            try:
+                await self._require_task(name, scope)
+                if dry_run:
+                    await self._tasks.check_retry(name, scope, reopen=reopen)
+                else:
+                    await self._tasks.retry(name, scope, by=by, reopen=reopen)
+                outcomes.append(ReplayOutcome(name, None))
+            except (TaskNotFoundError, TransitionRefusedError) as problem:
+                outcomes.append(ReplayOutcome(name, await self._explained(problem, name, scope)))
+        return outcomes
 
-    async def _replay(self, letter_id: str, scope: Scope, by: str, dry_run: bool) -> TaskframeworkError | None:
-        try:
-            letter = await self.get(letter_id, scope)
-            if isinstance(letter.entry, DeadMessage):
-                return NothingToReplayError(letter_id)
-            if not dry_run:
-                await self._tasks.retry(letter_id, scope, by=by)
-        except (TaskNotFoundError, TransitionRefusedError) as problem:
-            task = await self._store.get(letter_id, scope)
-            if task is None or task.generation == 0 or task.status in DEAD:
-                return problem
-            return AlreadyReplayedError(task)
-        return None
+    async def _require_task(self, letter_id: str, scope: Scope) -> None:
+        letter = await self.get(letter_id, scope)
+        if isinstance(letter.entry, DeadMessage):
+            raise NothingToReplayError(letter_id)
+
+    async def _explained(self, problem: TaskframeworkError, letter_id: str, scope: Scope) -> TaskframeworkError:
+        """The problem; or that somebody was faster, if that is why."""
+        task = await self._store.get(letter_id, scope)
+        if task is None or task.generation == 0 or task.status in DEAD:
+            return problem
+        return AlreadyReplayedError(task)
 
 
 def _of_task(task: Task) -> DeadLetter:

@@ -153,7 +153,8 @@ def test_a_failed_file_can_be_mended_and_the_report_is_written_anew(folder: Fold
     failed = folder.json("tasks", "list", "--status", "failed")["items"]
     [latin] = [task["task_id"] for task in failed if task["parameters"] == "texts/latin.txt"]
     (texts / "latin.txt").write_text("Größe und Güte")
-    folder.run("tasks", "retry", latin, "--reopen")
+    assert "--reopen" in folder.run("dlq", "replay", latin, code=1).stdout
+    folder.run("dlq", "replay", latin, "--reopen")
     folder.run("tasks", "watch", parent["task_id"])
     assert folder.json("tasks", "show", parent["task_id"])["result"] == {"completed": 3, "failed": 3}
     assert "größe" in (folder.path / "report.md").read_text()

@@ -105,7 +105,16 @@ async def test_a_second_replay_answers_that_it_is_queued_already(api: Api) -> No
 
 @pytest.mark.parametrize(
     "body",
-    [{}, {"ids": []}, {"ids": ["x"] * 501}, {"ids": "x"}, {"ids": [5]}, {"ids": ["x"], "dry_run": 1}, {"filter": {}}],
+    [
+        {},
+        {"ids": []},
+        {"ids": ["x"] * 501},
+        {"ids": "x"},
+        {"ids": [5]},
+        {"ids": ["x"], "dry_run": 1},
+        {"ids": ["x"], "reopen": 1},
+        {"filter": {}},
+    ],
 )
 async def test_a_wrong_replay_is_refused(api: Api, body: object) -> None:
     problem_of(await api.post(f"{DEAD_LETTERS}/replay", json=body), 422, "invalid_request")

@@ -12,6 +12,7 @@ from taskframework.model.values import MAX_SIGNAL_BYTES
 from taskframework.testing.factories import new_task
 from tests.unit.api.conftest import TASKS, Api, OpenApi, problem_of
 
+DEAD_LETTERS = "/api/v1/admin/dead-letters"
 PARENT, WAITER = "parent", "waiter"
 #: Items that fail until the test mends them.
 broken: set[int] = set()
@@ -75,9 +76,9 @@ async def test_sub_tasks_are_listed_in_slot_order_page_by_page(open_working: Ope
 async def test_a_sub_task_of_a_parent_that_is_over_is_retried_if_the_parent_may_be_reopened(
     open_working: OpenApi,
 ) -> None:
-    broken.add(1)
+    broken.add(0)
     async with open_working() as api:
-        task = await api.finished(await api.submit(task_type=PARENT, parameters=2))
+        task = await api.finished(await api.submit(task_type=PARENT, parameters=1))
         assert (task["status"], task["error"]["code"]) == ("FAILED", "subtasks_failed")
         failed = (await api.get(f"{TASKS}/{task['task_id']}/subtasks?status=FAILED")).json()["items"]
         address = f"{TASKS}/{failed[0]['task_id']}/retry"
@@ -86,7 +87,32 @@ async def test_a_sub_task_of_a_parent_that_is_over_is_retried_if_the_parent_may_
         broken.clear()
         assert (await api.post(address, json={"reopen": True})).status_code == 202
         again = await api.finished(task)
-        assert (again["status"], again["result"]) == ("COMPLETED", 2)
+        assert (again["status"], again["result"]) == ("COMPLETED", 1)
+
+
+async def test_a_dead_letter_whose_parent_is_over_is_replayed_if_the_parent_may_be_reopened(
+    open_working: OpenApi,
+) -> None:
+    broken.add(0)
+    async with open_working() as api:
+        task = await api.finished(await api.submit(task_type=PARENT, parameters=1))
+        [failed] = (await api.get(f"{TASKS}/{task['task_id']}/subtasks?status=FAILED")).json()["items"]
+        broken.clear()
+
+        async def replayed(**options: bool) -> Any:
+            body = {"ids": [failed["task_id"]], **options}
+            [outcome] = (await api.post(f"{DEAD_LETTERS}/replay", json=body)).json()["items"]
+            return outcome
+
+        for refused in (await replayed(dry_run=True), await replayed()):
+            assert (refused["status"], refused["error"]["code"]) == (409, "parent_finished")
+            assert "`reopen`" in refused["error"]["hint"]
+        assert (await replayed(dry_run=True, reopen=True))["status"] == 200
+        assert (await api.get(f"{TASKS}/{task['task_id']}")).json() == task, "a dry run changes nothing"
+        assert (await replayed(reopen=True))["status"] == 202
+        again = await api.finished(task)
+        assert (again["status"], again["result"]) == ("COMPLETED", 1)
+        assert "already" in (await replayed(reopen=True))["error"]["detail"]
 
 
 async def test_a_signal_wakes_the_task_that_waits_for_it_once_for_each_key(open_working: OpenApi) -> None:
