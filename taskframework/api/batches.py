@@ -29,6 +29,7 @@ from taskframework.api.context import (
     checked_id,
     framework_of,
     json_response,
+    page_response,
     refuse_repeated,
     scope_of,
     trace_of,
@@ -37,7 +38,7 @@ from taskframework.api.feed import Feed
 from taskframework.api.ndjson import values_of
 from taskframework.api.openapi import refuses, takes
 from taskframework.api.problems import RequestRefusedError, invalid_fields, root_of
-from taskframework.api.tasks import DEFAULT_LIMIT, KEY_HEADER, PREFIX, SUBMISSION_CODES, TaskQuery, with_key_of_header
+from taskframework.api.tasks import DEFAULT_LIMIT, KEY_HEADER, PREFIX, SUBMISSION_CODES, BatchQuery, with_key_of_header
 from taskframework.api.views import BatchPage, BatchView
 from taskframework.model.batch_status import BatchResult, BatchStatus
 from taskframework.model.query import MAX_LIMIT, TaskFilter
@@ -189,7 +190,7 @@ async def _uploaded(request: Request) -> BatchSubmission:
         **refuses("invalid_request", "invalid_cursor", "store_unavailable"),
     },
 )
-async def list_batches(request: Request, query: Annotated[TaskQuery, Query()]) -> Response:
+async def list_batches(request: Request, query: Annotated[BatchQuery, Query()]) -> Response:
     """List batches from the newest to the oldest, each as far as it was by its last count."""
     page = await framework_of(request).services.batches.list_batches(
         scope_of(request),
@@ -197,7 +198,7 @@ async def list_batches(request: Request, query: Annotated[TaskQuery, Query()]) -
         limit=query.limit,
         cursor=query.cursor,
     )
-    return json_response({"items": [status.view() for status in page.items], "next_cursor": page.next_cursor})
+    return page_response(page, BatchStatus.view)
 
 
 @router.get(
@@ -235,7 +236,7 @@ async def read_results(request: Request, batch_id: IdInPath, query: Annotated[Re
         await batches.get(checked_id(batch_id), scope)  # before the answer has begun
         return ResultStream(request, batches.follow_results(batch_id, scope, first=query.first))
     page = await batches.results(checked_id(batch_id), scope, limit=query.limit, first=query.first)
-    return json_response({"items": [result.view() for result in page.items], "next_cursor": page.next_cursor})
+    return page_response(page, BatchResult.view)
 
 
 @router.post(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any, Protocol, cast
+from typing import Annotated, Any, Protocol, TypeVar, cast
 
 import orjson
 from fastapi import Path
@@ -17,12 +17,15 @@ from starlette.responses import Response
 
 from taskframework.api.problems import RequestRefusedError
 from taskframework.errors import TaskNotFoundError
+from taskframework.model.query import Page
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.settings import Settings
 from taskframework.submission.service import ANONYMOUS
 from taskframework.telemetry import is_tracing, span
 from taskframework.wiring.process_services import ProcessServices
 from taskframework.wiring.store_services import StoreServices
+
+Entry = TypeVar("Entry")
 
 #: Callers are not identified: they share one user, and `scope_of` gives each of them every task. That is why the
 #: server keeps to loopback.
@@ -91,6 +94,11 @@ def refuse_repeated(request: Request) -> None:
 def json_response(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """Plain JSON that is known to be right: not looked through again, as a response model would."""
     return Response(orjson.dumps(content), status, headers, media_type="application/json")
+
+
+def page_response(page: Page[Entry], view: Callable[[Entry], Any]) -> Response:
+    """A page of a list, each entry as its view shows it."""
+    return json_response({"items": [view(entry) for entry in page.items], "next_cursor": page.next_cursor})
 
 
 @contextmanager

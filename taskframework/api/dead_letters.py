@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query
-from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,26 +17,18 @@ from taskframework.api.context import (
     framework_of,
     is_id,
     json_response,
+    page_response,
     refuse_repeated,
     scope_of,
 )
 from taskframework.api.openapi import refuses, takes
 from taskframework.api.problems import describe, root_of
-from taskframework.api.views import CursorText, DeadLetterPage, DeadLetterView, ReplayResult
+from taskframework.api.tasks import PageQuery
+from taskframework.api.views import DeadLetterPage, DeadLetterView, ReplayResult
 from taskframework.errors import TaskNotFoundError
-from taskframework.model.query import MAX_LIMIT
-from taskframework.operations.dead_letters import ReplayOutcome
+from taskframework.operations.dead_letters import DeadLetter, ReplayOutcome
 
 router = APIRouter(prefix="/api/v1/admin/dead-letters", tags=["dead letters"])
-
-
-class PageQuery(BaseModel):
-    """Which page to list."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    limit: int = Field(default=50, ge=1, le=MAX_LIMIT, description="Most entries on the page")
-    cursor: CursorText | None = Field(default=None, description="`next_cursor` of the page before, unchanged")
 
 
 @router.get(
@@ -54,7 +45,7 @@ async def list_dead_letters(request: Request, query: Annotated[PageQuery, Query(
     page = await framework_of(request).services.dead_letters.list_letters(
         scope_of(request), limit=query.limit, cursor=query.cursor
     )
-    return json_response({"items": [letter.view() for letter in page.items], "next_cursor": page.next_cursor})
+    return page_response(page, DeadLetter.view)
 
 
 @router.get("/replay", include_in_schema=False)

@@ -10,7 +10,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from taskframework.api.bodies import BODY_CODES, SignalPayload, read
-from taskframework.api.context import IdInPath, checked_id, framework_of, json_response, refuse_repeated, scope_of
+from taskframework.api.context import (
+    IdInPath,
+    checked_id,
+    framework_of,
+    json_response,
+    page_response,
+    refuse_repeated,
+    scope_of,
+)
 from taskframework.api.openapi import refuses, takes
 from taskframework.api.tasks import DEFAULT_LIMIT, PREFIX, key_in_header
 from taskframework.api.views import TaskPage, TaskView
@@ -60,19 +68,16 @@ class SubtaskQuery(BaseModel):
 async def list_subtasks(request: Request, task_id: IdInPath, query: Annotated[SubtaskQuery, Query()]) -> Response:
     """List the sub-tasks of a task's newest round, in the order in which they were planned."""
     after = -1 if query.cursor is None else min(int(query.cursor), MAX_SUBTASKS)
-    found = await framework_of(request).services.tasks.subtasks(
+    subtasks = framework_of(request).services.tasks.subtasks
+    page = await subtasks(
         checked_id(task_id),
         scope_of(request),
-        limit=query.limit + 1,  # one more tells whether another page follows
+        limit=query.limit,
         round=query.round,
         status=query.status,
         after_slot=after,
     )
-    page = found[: query.limit]
-    last = page[-1].parent if len(found) > query.limit else None
-    return json_response(
-        {"items": [public_view(task) for task in page], "next_cursor": None if last is None else str(last.slot)}
-    )
+    return page_response(page, public_view)
 
 
 @router.post(

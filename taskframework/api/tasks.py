@@ -17,6 +17,7 @@ from taskframework.api.context import (
     checked_id,
     framework_of,
     json_response,
+    page_response,
     refuse_repeated,
     scope_of,
     trace_of,
@@ -52,16 +53,26 @@ _LOCATION = {
 BodyT = TypeVar("BodyT", bound=SubmissionOptions)
 
 
-class TaskQuery(BaseModel):
-    """Which tasks to list."""
+class PageQuery(BaseModel):
+    """Which page of a list to give."""
 
     model_config = ConfigDict(extra="forbid")
 
-    status: ReachableStatus | None = Field(default=None, description="Only tasks in this status")
-    task_type: str | None = Field(default=None, max_length=100, description="Only tasks of this type")
-    parent_task_id: str | None = Field(default=None, max_length=100, description="Only sub-tasks of this task")
-    limit: int = Field(default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT, description="Most tasks on the page")
+    limit: int = Field(default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT, description="Most entries on the page")
     cursor: CursorText | None = Field(default=None, description="`next_cursor` of the page before, unchanged")
+
+
+class BatchQuery(PageQuery):
+    """Which batches to list."""
+
+    status: ReachableStatus | None = Field(default=None, description="Only those in this status")
+    task_type: str | None = Field(default=None, max_length=100, description="Only those of this type")
+
+
+class TaskQuery(BatchQuery):
+    """Which tasks to list."""
+
+    parent_task_id: str | None = Field(default=None, max_length=100, description="Only sub-tasks of this task")
 
 
 @router.post(
@@ -138,7 +149,7 @@ async def list_tasks(request: Request, query: Annotated[TaskQuery, Query()]) -> 
         limit=query.limit,
         cursor=query.cursor,
     )
-    return json_response({"items": [public_view(task) for task in page.items], "next_cursor": page.next_cursor})
+    return page_response(page, public_view)
 
 
 @router.get("/tasks/bulk", include_in_schema=False)

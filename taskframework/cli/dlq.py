@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -9,7 +10,7 @@ from rich.text import Text
 
 from taskframework.cli.options import Cursor, Json, Limit, Reopen
 from taskframework.cli.output import as_json_text, facts, note, out, print_json, say
-from taskframework.cli.render import print_letters, print_task
+from taskframework.cli.render import print_letters, print_page, print_task
 from taskframework.cli.store import on_store, operator
 from taskframework.model.message import rfc3339
 from taskframework.model.query import DeadMessage
@@ -30,16 +31,12 @@ async def list_letters(
 ) -> None:
     """List dead letters, the newest first."""
     page = await framework.services.dead_letters.list_letters(EVERYONE, limit=limit, cursor=cursor)
-    if as_json:
-        print_json({"items": [letter.view() for letter in page.items], "next_cursor": page.next_cursor})
-        return
-    if not page.items:
-        note("No dead letters.")
-        return
-    print_letters(page.items, framework.services.store.now())
-    note("Look at one: taskframework dlq show ID. Queue tasks anew: taskframework dlq replay ID...")
-    if page.next_cursor:
-        note(f"More: --cursor {page.next_cursor}")
+
+    def show(letters: Sequence[DeadLetter]) -> None:
+        print_letters(letters, framework.services.store.now())
+        note("Look at one: taskframework dlq show ID. Queue tasks anew: taskframework dlq replay ID...")
+
+    print_page(page, show, DeadLetter.view, as_json=as_json, nothing="No dead letters.")
 
 
 @app.command()

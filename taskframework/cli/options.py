@@ -63,6 +63,13 @@ def whole_number(least: int = 0, most: int | None = None) -> Callable[[str | int
 Limit = Annotated[
     int, typer.Option("--limit", parser=whole_number(1, MAX_LIMIT), metavar="N", help="Entries of one page.")
 ]
+#: Where the entries of a list are numbered.
+NumberCursor = Annotated[
+    int | None,
+    typer.Option(
+        "--cursor", parser=whole_number(), metavar="CURSOR", help="Where the next page begins.", show_default=False
+    ),
+]
 
 
 def seconds_or_duration(text: str) -> timedelta:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.table import Table
 from rich.text import Text
 
-from taskframework.cli.output import ago, as_json_text, duration, facts, note, out, printable
+from taskframework.cli.output import ago, as_json_text, duration, facts, note, out, print_json, printable
 from taskframework.model.message import rfc3339
+from taskframework.model.query import Page
 from taskframework.model.status import CLAIMABLE, REPLAYABLE, SUCCEEDED, TaskStatus
 from taskframework.model.task import HistoryEntry, Subtasks, Task, TaskError
 from taskframework.operations.dead_letters import DeadLetter
+
+Entry = TypeVar("Entry")
 
 _COLOURS = {
     "RUNNING": "cyan",
@@ -61,6 +64,34 @@ def counts_text(subtasks: Subtasks) -> str:
             *(f"{count:,} {name}" for name, count in bad.items() if count),
         ]
     )
+
+
+def print_page(
+    page: Page[Entry],
+    show: Callable[[Sequence[Entry]], None],
+    view: Callable[[Entry], object],
+    *,
+    as_json: bool,
+    nothing: str,
+) -> None:
+    """Print a page of a list, and how to get the next one.
+
+    Args:
+        page: the page.
+        show: prints its entries for people.
+        view: an entry as plain JSON, for programs.
+        as_json: for whom it is.
+        nothing: what is said of a page without entries.
+    """
+    if as_json:
+        print_json({"items": [view(entry) for entry in page.items], "next_cursor": page.next_cursor})
+        return
+    if page.items:
+        show(page.items)
+    else:
+        note(nothing)
+    if page.next_cursor:
+        note(f"More: --cursor {page.next_cursor}")
 
 
 def print_tasks(tasks: Iterable[Task], now: datetime) -> None:

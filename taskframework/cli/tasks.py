@@ -7,13 +7,20 @@ from typing import Annotated
 
 import typer
 
-from taskframework.cli.options import Cursor, Json, Limit, Reopen, TaskId, or_bad_parameter, whole_number
-from taskframework.cli.output import note, print_json, print_json_line, say
-from taskframework.cli.render import print_next_step, print_outcome, print_task, print_tasks, print_timeline
+from taskframework.cli.options import Cursor, Json, Limit, NumberCursor, Reopen, TaskId, or_bad_parameter
+from taskframework.cli.output import print_json, print_json_line, say
+from taskframework.cli.render import (
+    print_next_step,
+    print_outcome,
+    print_page,
+    print_task,
+    print_tasks,
+    print_timeline,
+)
 from taskframework.cli.store import on_store, operator
 from taskframework.cli.submit import read_json
 from taskframework.cli.watching import follow
-from taskframework.model.query import TaskFilter
+from taskframework.model.query import Page, TaskFilter
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import REACHABLE, TaskStatus
 from taskframework.model.task import Task
@@ -43,12 +50,6 @@ Status = Annotated[
     ),
 ]
 TypeName = Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Only tasks of this type.")]
-After = Annotated[
-    int | None,
-    typer.Option(
-        "--after", parser=whole_number(), metavar="SLOT", help="Only those behind this one.", show_default=False
-    ),
-]
 SignalName = Annotated[str, typer.Argument(metavar="NAME", help="What the task is told.")]
 Payload = Annotated[str, typer.Argument(metavar="JSON", help="What goes with it; - reads it, @FILE too.")]
 Key = Annotated[str | None, typer.Option("--key", metavar="KEY", help="A second signal with it is the same signal.")]
@@ -68,15 +69,7 @@ async def list_tasks(
     """List tasks, the newest first."""
     wanted = TaskFilter(status=status, task_type=task_type)
     page = await framework.services.tasks.list_tasks(EVERYONE, wanted, limit=limit, cursor=cursor)
-    if as_json:
-        print_json({"items": [public_view(task) for task in page.items], "next_cursor": page.next_cursor})
-        return
-    if page.items:
-        print_tasks(page.items, framework.services.store.now())
-    else:
-        note("No tasks." if wanted == TaskFilter() else "No such tasks.")
-    if page.next_cursor:
-        note(f"More: --cursor {page.next_cursor}")
+    _print_page(framework, page, as_json, "No tasks." if wanted == TaskFilter() else "No such tasks.")
 
 
 @app.command()
@@ -111,22 +104,14 @@ async def subtasks(
     task_id: TaskId,
     status: Status = None,
     limit: Limit = 20,
-    after: After = None,
+    cursor: NumberCursor = None,
     as_json: Json = False,
 ) -> None:
     """List the sub-tasks of a task, in the order in which it planned them."""
-    operations = framework.services.tasks
-    after_slot = -1 if after is None else after
-    found = await operations.subtasks(task_id, EVERYONE, limit=limit, status=status, after_slot=after_slot)
-    if as_json:
-        print_json({"items": [public_view(task) for task in found]})
-        return
-    if found:
-        print_tasks(found, framework.services.store.now())
-    else:
-        note("No such sub-tasks.")
-    if len(found) == limit and (last := found[-1].parent) is not None:
-        note(f"More, if there are any: --after {last.slot}")
+    subtasks = framework.services.tasks.subtasks
+    after_slot = -1 if cursor is None else cursor
+    page = await subtasks(task_id, EVERYONE, limit=limit, status=status, after_slot=after_slot)
+    _print_page(framework, page, as_json, "No sub-tasks." if status is None else "No such sub-tasks.")
 
 
 @app.command()
@@ -144,8 +129,7 @@ async def signal(
     if as_json:
         print_json(public_view(task))
     else:
-        went_on = "it goes on" if task.status is TaskStatus.QUEUED else f"it is {task.status} and keeps the signal"
-        say(f"Task {task_id} was told {name}: {went_on}.")
+        say(f"Task {task_id} was told {name}: {_heard(task)}.")
         print_next_step(task)
 
 
@@ -179,3 +163,19 @@ async def watch(framework: TaskFramework, task_id: TaskId, as_json: Json = False
         print_outcome(task)
     if task.status is not TaskStatus.COMPLETED:
         raise typer.Exit(1)
+
+
+def _print_page(framework: TaskFramework, page: Page[Task], as_json: bool, nothing: str) -> None:
+    now = framework.services.store.now()
+    print_page(page, lambda tasks: print_tasks(tasks, now), public_view, as_json=as_json, nothing=nothing)
+
+
+def _heard(task: Task) -> str:
+    """What a signal did to the task that was told it."""
+    if task.status is TaskStatus.QUEUED:
+        return "it goes on"
+    if task.status.is_final:
+        return f"it is {task.status} and had heard it before"
+    if task.waits_for is not None:
+        return f"it waits for {task.waits_for.name}, and keeps this one"
+    return f"it is {task.status} and keeps the signal"

@@ -46,7 +46,7 @@ async def _grow(tree: Tree, operations: TaskOperations, task: Task, levels: int)
     for status in _SHOWN:
         if len(shown) < _MOST:
             left = _MOST - len(shown)
-            shown += await operations.subtasks(task.task_id, EVERYONE, limit=left, status=status)
+            shown += (await operations.subtasks(task.task_id, EVERYONE, limit=left, status=status)).items
     for subtask in shown:
         slot = subtask.parent.slot if subtask.parent else 0
         line = Text(f"{slot} {subtask.task_type} ", style="dim").append_text(described(subtask))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -117,18 +116,21 @@ class TaskOperations:
         round: int | None = None,
         status: TaskStatus | None = None,
         after_slot: int = -1,
-    ) -> Sequence[Task]:
-        """Sub-tasks of a task in slot order, those of its newest round if none is named.
+    ) -> Page[Task]:
+        """Sub-tasks of a task in slot order, those of its newest round if none is named; the cursor is the last slot.
 
         Raises:
             TaskNotFoundError: if there is no such task.
         """
         task = await self.get(task_id, scope)
         if task.subtasks is None:
-            return []
+            return Page((), None)
         chosen = RoundOfSubtasks(task_id, task.generation, task.subtasks.round if round is None else round)
         statuses = None if status is None else [status]
-        return await self._store.list_subtasks(chosen, limit=limit, after_slot=after_slot, statuses=statuses)
+        # One more tells whether another page follows.
+        found = await self._store.list_subtasks(chosen, limit=limit + 1, after_slot=after_slot, statuses=statuses)
+        last = found[limit - 1].parent if len(found) > limit else None
+        return Page(tuple(found[:limit]), None if last is None else str(last.slot))
 
     async def signal(
         self, task_id: str, scope: Scope, name: str, payload: Any = None, *, key: str | None = None

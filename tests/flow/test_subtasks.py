@@ -225,7 +225,8 @@ async def test_a_failure_under_the_usual_policy_ends_the_parent_and_the_rest(fra
     assert ended.error.code == "subtasks_failed"
 
     async def statuses() -> list[str]:
-        return [task.status for task in await framework.services.tasks.subtasks(handle.task_id, EVERYONE, limit=9)]
+        page = await framework.services.tasks.subtasks(handle.task_id, EVERYONE, limit=9)
+        return [task.status for task in page.items]
 
     async def are_over() -> bool:
         return await statuses() == ["CANCELLED", "FAILED", "CANCELLED"]
@@ -238,8 +239,8 @@ async def test_what_is_not_needed_any_more_is_cancelled(framework: TaskFramework
     assert await handle.result(timeout=20) == [4, 9]
 
     async def is_cancelled() -> bool:
-        subtasks = await framework.services.tasks.subtasks(handle.task_id, EVERYONE, limit=9)
-        return subtasks[1].status is TaskStatus.CANCELLED
+        page = await framework.services.tasks.subtasks(handle.task_id, EVERYONE, limit=9)
+        return page.items[1].status is TaskStatus.CANCELLED
 
     await eventually(is_cancelled)
 
@@ -259,8 +260,8 @@ async def test_round_after_round_and_only_what_a_settled_attempt_planned(framewo
     assert task.subtasks is not None
     assert task.subtasks.round == 3
     for number, sums in enumerate(([3, 7, 11, 7], [10, 18], [28]), 1):
-        subtasks = await framework.services.tasks.subtasks(handle.task_id, EVERYONE, limit=9, round=number)
-        assert [subtask.result for subtask in subtasks] == sums
+        page = await framework.services.tasks.subtasks(handle.task_id, EVERYONE, limit=9, round=number)
+        assert [subtask.result for subtask in page.items] == sums
 
 
 async def test_a_large_plan_gets_through(framework: TaskFramework) -> None:

@@ -11,8 +11,9 @@ import pytest
 from rich.console import Console
 
 from taskframework.cli import watching
+from taskframework.model.query import Page
 from taskframework.model.status import TaskStatus
-from taskframework.model.task import Subtasks
+from taskframework.model.task import Subtasks, Task
 from taskframework.operations.handle import TaskHandle
 from taskframework.operations.tasks import TaskOperations
 from taskframework.testing.factories import new_task
@@ -30,8 +31,8 @@ class Looks:
     async def get(self, *_: Any) -> Any:
         return self._states.pop(0) if len(self._states) > 1 else self._states[0]
 
-    async def subtasks(self, *_: Any, status: TaskStatus, **__: Any) -> list[Any]:
-        return [new_task(status=status)] if status is TaskStatus.RUNNING else []
+    async def subtasks(self, *_: Any, status: TaskStatus, **__: Any) -> Page[Task]:
+        return Page((new_task(status=status),) if status is TaskStatus.RUNNING else (), None)
 
 
 async def test_what_is_printed_meanwhile_stays_above_the_tree(monkeypatch: pytest.MonkeyPatch) -> None:
