@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from contextlib import nullcontext
-from pathlib import Path
-from typing import Annotated, Any, Unpack
+from typing import Annotated, Unpack
 
 import typer
-from pydantic_core import from_json
 
+from taskframework.cli.batch_file import ItemFile
 from taskframework.cli.batch_watching import follow, print_batch, print_batches, print_end, print_results
 from taskframework.cli.invocation import Invocation
-from taskframework.cli.options import Apps, BatchId, Config, Cursor, Json, Limit
-from taskframework.cli.output import counted, note, print_json, print_json_line, run, say
+from taskframework.cli.options import Apps, BatchId, Config, Cursor, Json, Limit, NumberCursor
+from taskframework.cli.output import counted, print_json, print_json_line, run, say
+from taskframework.cli.render import print_page
 from taskframework.cli.store import lacks_store, on_store, operator
 from taskframework.cli.submit import Type, User, takes_options
 from taskframework.cli.tasks import Reason, Status, TypeName
-from taskframework.model.batch_status import BatchStatus
+from taskframework.model.batch_status import BatchResult, BatchStatus
 from taskframework.model.query import TaskFilter
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
@@ -32,24 +29,6 @@ Watch = Annotated[bool, typer.Option("--watch", help="Follow it to its end; exit
 Follow = Annotated[
     bool, typer.Option("--follow", help="Print each result as a line of JSON as soon as it is there, to the last one.")
 ]
-
-
-def _items(file: str) -> Iterator[Any]:
-    """The values of a file's lines; empty lines are passed over."""
-    try:
-        with nullcontext(sys.stdin.buffer) if file == "-" else Path(file).open("rb") as lines:
-            for number, line in enumerate(lines, 1):
-                if line.strip():
-                    yield _value(file, number, line)
-    except OSError as error:
-        raise typer.BadParameter(f"{file} cannot be read: {error}") from error
-
-
-def _value(file: str, number: int, line: bytes) -> Any:
-    try:
-        return from_json(line)
-    except ValueError as error:
-        raise typer.BadParameter(f"line {number} of {file} is not JSON: {error}") from error
 
 
 @app.command()
@@ -88,7 +67,9 @@ async def _submit(
     options: BatchOptions,
 ) -> BatchStatus:
     async with framework.store_only():
-        handle = await framework.submit_batch(task_type, _items(file), user_id=user, **options)
+        items = ItemFile(file)
+        with items.uploading(options.get("idempotency_key")):
+            handle = await framework.submit_batch(task_type, items, user_id=user, **options)
         status = await handle.status()
         if not as_json:
             done = "Submitted" if handle.is_new else "Submitted before:"
@@ -115,15 +96,8 @@ async def list_batches(
     """List batches, the newest first."""
     wanted = TaskFilter(status=status, task_type=task_type)
     page = await framework.services.batches.list_batches(EVERYONE, wanted, limit=limit, cursor=cursor)
-    if as_json:
-        print_json({"items": [batch.view() for batch in page.items], "next_cursor": page.next_cursor})
-        return
-    if page.items:
-        print_batches(page.items)
-    else:
-        note("No batches." if wanted == TaskFilter() else "No such batches.")
-    if page.next_cursor:
-        note(f"More: --cursor {page.next_cursor}")
+    nothing = "No batches." if wanted == TaskFilter() else "No such batches."
+    print_page(page, print_batches, BatchStatus.view, as_json=as_json, nothing=nothing)
 
 
 @app.command()
@@ -158,22 +132,17 @@ async def results(
     batch_id: BatchId,
     follow: Follow = False,
     limit: Limit = 20,
-    cursor: Cursor = None,
+    cursor: NumberCursor = None,
     as_json: Json = False,
 ) -> None:
     """Show what became of the items, in their order."""
-    first = _first(cursor)
+    first = cursor or 0
     if follow:
         async for result in framework.batch(batch_id).results(first=first):
             print_json_line(result.view())
         return
     page = await framework.services.batches.results(batch_id, EVERYONE, limit=limit, first=first)
-    if as_json:
-        print_json({"items": [result.view() for result in page.items], "next_cursor": page.next_cursor})
-        return
-    print_results(page.items)
-    if page.next_cursor:
-        note(f"More: --cursor {page.next_cursor}")
+    print_page(page, print_results, BatchResult.view, as_json=as_json, nothing="No more results so far.")
 
 
 @app.command()
@@ -197,9 +166,3 @@ async def retry_failed(framework: TaskFramework, batch_id: BatchId, as_json: Jso
     else:
         say(f"Batch {batch_id} waits again; what failed in it is queued anew, one after the other.")
         print_end(status)
-
-
-def _first(cursor: str | None) -> int:
-    if cursor is not None and not cursor.isdecimal():
-        raise typer.BadParameter(f"--cursor {cursor!r} is not the number of an item")
-    return int(cursor or 0)

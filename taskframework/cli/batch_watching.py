@@ -112,8 +112,8 @@ def _progress(status: BatchStatus) -> Text:
 
 
 def _share(status: BatchStatus) -> str:
-    """`40 of 100`, and how much that is once it is known."""
-    percent = "" if status.percent is None else f" ({status.percent:g} %)"
+    """`40 of 100 (40 %)`, or `40 of 100 so far` while the upload goes on."""
+    percent = " so far" if status.percent is None else f" ({status.percent:g} %)"
     return f"{min(status.ended.done, status.total):,} of {status.total:,}{percent}"
 
 

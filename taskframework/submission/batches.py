@@ -4,6 +4,7 @@ part by part while it comes, and sealed at the end.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
@@ -200,7 +201,7 @@ class BatchSubmissionService:
         )
         try:
             yield upload
-        except Exception:
+        except (Exception, asyncio.CancelledError):
             if inserted.task.idempotency_key is None:
                 with contextlib.suppress(StoreError):  # then it is cancelled when its time is over
                     await self._moves.make(Cancel(inserted.task.task_id, EVERYONE, BY_UPLOAD, _NO_KEY))

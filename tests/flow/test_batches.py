@@ -90,6 +90,25 @@ async def test_an_upload_that_failed_is_continued_with_its_key(run: Run) -> None
             await framework.submit_batch("count-words", words(999), idempotency_key="k")
 
 
+async def test_who_is_interrupted_leaves_no_batch_that_nobody_can_continue(run: Run) -> None:
+    stored = asyncio.Event()
+
+    async def goes_on_for_ever() -> AsyncIterator[dict[str, str]]:
+        async for item in words(1_000):
+            yield item
+        stored.set()
+        await asyncio.Event().wait()
+
+    async with run() as framework:
+        uploading = asyncio.create_task(framework.submit_batch("count-words", goes_on_for_ever()))
+        await stored.wait()
+        uploading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await uploading
+        [batch] = (await framework.services.batches.list_batches(*_ALL, limit=9)).items
+        assert batch.status is TaskStatus.CANCELLED
+
+
 async def test_a_wrong_item_is_named(run: Run) -> None:
     async with run() as framework:
         with pytest.raises(BatchItemError, match="Item 3: "):

@@ -43,6 +43,11 @@ def submitted(cli: Cli, folder: Path, text: str = '"ann"\n\n"bob"\n', *options: 
     return cli("batch", "submit", "greets", "names.ndjson", *options)
 
 
+def said(done: Done) -> str:
+    """What stands on standard error, without the frame around it."""
+    return " ".join(done.err.replace("│", " ").split())
+
+
 def batch_of(done: Done) -> Any:
     assert done.code == 0, done.err
     return json.loads(done.out)
@@ -72,9 +77,9 @@ def test_a_file_is_submitted_and_looked_at(cli: Cli, folder: Path) -> None:
 
 @pytest.mark.usefixtures("worked")
 def test_a_cancelled_batch_is_retried(cli: Cli, folder: Path) -> None:
-    said = submitted(cli, folder).out
-    assert "Submitted batch" in said
-    assert "of 2 items" in said
+    submission = submitted(cli, folder).out
+    assert "Submitted batch" in submission
+    assert "of 2 items" in submission
     [name] = [one["batch_id"] for one in batch_of(cli("batch", "list", "--json"))["items"]]
     assert "is cancelled" in cli("batch", "cancel", name, "--reason", "not today").out
     assert cli("batch", "watch", name).code == 1
@@ -90,19 +95,38 @@ def test_the_same_command_again_is_the_same_batch(cli: Cli, folder: Path) -> Non
     assert submitted(cli, folder, '"ann"\n', "--idempotency-key", "k").out.startswith("Submitted batch")
     assert submitted(cli, folder, '"ann"\n', "--idempotency-key", "k").out.startswith("Submitted before: batch")
     other = submitted(cli, folder, '"bob"\n', "--idempotency-key", "k")
-    assert (other.code, "Item 0" in other.err) == (1, True)
+    assert (other.code, "Line 1 of names.ndjson: Item 0" in other.err) == (1, True)
 
 
 @pytest.mark.usefixtures("worked")
 def test_what_is_wrong_in_a_file_is_named(cli: Cli, folder: Path) -> None:
     no_json = submitted(cli, folder, '"ann"\n{\n')
-    assert (no_json.code, "line 2 of names.ndjson is not JSON" in no_json.err) == (2, True)
-    wrong = submitted(cli, folder, '"ann"\n5\n')
-    assert (wrong.code, "Item 1" in wrong.err) == (1, True)
-    assert cli("batch", "submit", "greets", "nothing.ndjson").code == 2
+    assert (no_json.code, "line 2 of names.ndjson is not JSON" in said(no_json)) == (2, True)
+    assert "at column 1. Write one item a line" in said(no_json)
+    wrong = submitted(cli, folder, '\n"ann"\n\n\n5\n"bob"\n')
+    assert (wrong.code, "Line 5 of names.ndjson: The parameters" in wrong.err) == (1, True)
+    assert "cancelled" not in wrong.err, "nothing was stored"
+    nothing = cli("batch", "submit", "greets", "nothing.ndjson")
+    assert (nothing.code, "nothing.ndjson cannot be read: No such file" in said(nothing)) == (2, True)
     assert submitted(cli, folder, "").code == 1
     assert submitted(cli, folder, '"ann"\n', "--policy", "most").code == 1
     assert cli("batch", "results", "x", "--cursor", "y").code == 2
+
+
+@pytest.mark.usefixtures("worked")
+@pytest.mark.parametrize("mistake", ["5", "{"])
+def test_a_mistake_far_down_says_what_became_of_the_rest(cli: Cli, folder: Path, mistake: str) -> None:
+    text = '"ann"\n' * 1200
+    without_key = submitted(cli, folder, text + mistake)
+    assert "ine 1201 of names.ndjson" in said(without_key)
+    assert "What was stored of it is cancelled" in said(without_key)
+    with_key = submitted(cli, folder, text + mistake, "--idempotency-key", "k")
+    assert "Run the same command again to go on" in said(with_key)
+    assert "so far" in cli("batch", "list").out
+    went_on = submitted(cli, folder, text + '"bob"', "--idempotency-key", "k", "--json")
+    assert batch_of(went_on)["total"] == 1201
+    [open_one, _] = batch_of(cli("batch", "list", "--json"))["items"]
+    assert open_one["is_sealed"]
 
 
 def test_a_refused_batch_makes_no_store(cli: Cli, folder: Path) -> None:
