@@ -46,9 +46,12 @@ class BatchStatus:
 
     @property
     def ended(self) -> Counts:
-        """How many are over, and how they ended. By the last count of chunks the last one counts as a full one."""
+        """How many are over, and how they ended; what is about to be replayed is not. By the last count of chunks the
+        last one counts as a full one.
+        """
         if self.counts is not None:
-            return Counts.of(self.counts)
+            ended = Counts.of(self.counts)
+            return ended if self.batch.retry_at is None else Counts(ended.succeeded)
         own, subtasks = parts_of(self.batch)
         numbers = (subtasks.succeeded, subtasks.failed, subtasks.cancelled)
         return Counts(*(min(number * own.chunk_size, own.items) for number in numbers))
@@ -67,10 +70,16 @@ class BatchStatus:
 
     @property
     def estimated_end(self) -> datetime | None:
-        """When the last item will be over if it goes on like this; None if nobody can say."""
-        if not self.is_sealed or self.status.is_final or not self.rate:
+        """When the last item will be over if it goes on like this; None if nobody can say. After a retry nobody can, as
+        most items were done at another time.
+        """
+        if not self.is_sealed or self.status.is_final or not self.rate or self._was_reopened:
             return None
         return self.at + timedelta(seconds=(self.total - min(self.ended.done, self.total)) / self.rate)
+
+    @property
+    def _was_reopened(self) -> bool:
+        return any(entry.type == "reopened" for entry in self.batch.history)
 
     def view(self) -> dict[str, Any]:
         """The fields of the HTTP contract."""

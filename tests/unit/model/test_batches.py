@@ -162,6 +162,19 @@ class TestStatus:
         status = BatchStatus(sealed_batch(), NOW, {TaskStatus.QUEUED: 5})
         assert (status.percent, status.rate, status.estimated_end) == (0.0, None, None)
 
+    def test_what_is_about_to_be_replayed_is_not_over_and_nobody_knows_for_how_long(self) -> None:
+        batch = sealed_batch(TaskStatus.CANCELLED, created_at=NOW - 10 * SECOND, not_before=NOW - 10 * SECOND)
+        counts = {TaskStatus.COMPLETED: 1, TaskStatus.CANCELLED: 4}
+        assert BatchStatus(batch, NOW, counts).percent == 100.0
+        reopened = made(ReopenBatch(TASK_ID, EVERYONE, "alice"), batch)
+        status = BatchStatus(reopened, NOW, counts)
+        assert (status.ended, status.percent, status.rate) == (Counts(1), 20.0, 0.1)
+        assert status.estimated_end is None
+        assert reopened.retry_at is not None
+        replayed = made(EndRetry(TASK_ID, reopened.retry_at), reopened)
+        again = BatchStatus(replayed, NOW, {TaskStatus.COMPLETED: 1, TaskStatus.FAILED: 3, TaskStatus.RUNNING: 1})
+        assert (again.percent, again.estimated_end) == (80.0, None)
+
     def test_without_a_new_count_it_says_what_the_last_one_did(self) -> None:
         assert BatchStatus(sealed_batch(), NOW).ended == Counts(1, 2, 1)
 
