@@ -90,39 +90,39 @@ class Follower:
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
         """What to send, until the task is final, the watcher is over, or the task is gone."""
-        yield self._caught_up(self._task) or HEARTBEAT
+        yield self._tell_missed(self._task) or HEARTBEAT
         while not self._is_ended:
             heard = await self._watcher.take(HEARTBEAT_SECONDS)
             if not heard and self._watcher.is_over:
                 break
             # Silence is when the store is asked: whatever was lost on its way here, the stream still ends.
-            yield (b"".join([await self._told(one) for one in heard]) if heard else await self._asked()) or HEARTBEAT
+            yield (b"".join([await self._tell(one) for one in heard]) if heard else await self._look()) or HEARTBEAT
         if self._watcher.is_behind and not self._is_ended:
             yield RESYNC
 
-    async def _told(self, heard: Heard) -> bytes:
+    async def _tell(self, heard: Heard) -> bytes:
         event, known = heard.event, self._sequence or 0
         if self._is_ended:
             return b""
         is_progress = event.progress_revision is not None
         # Progress tells of an event, too, by its sequence; told before that, it would make the event look like known.
         if event.sequence > known + (not is_progress):
-            return await self._asked()
+            return await self._look()
         if event.progress_revision is not None:
-            return self._progressed(heard, event.progress_revision)
+            return self._tell_progress(heard, event.progress_revision)
         if event.sequence <= known:
             return b""
         self._sequence = event.sequence
         self._is_ended = event.type in FINAL_TYPES
         return heard.frame
 
-    def _progressed(self, heard: Heard, revision: int) -> bytes:
+    def _tell_progress(self, heard: Heard, revision: int) -> bytes:
         if revision <= (self._progress or 0):
             return b""
         self._progress = revision
         return heard.frame
 
-    async def _asked(self) -> bytes:
+    async def _look(self) -> bytes:
         try:
             task = await self._store.get(self._task.task_id, self._scope)
         except StoreError as error:
@@ -131,9 +131,9 @@ class Follower:
         if task is None:
             self._is_ended = True
             return RESYNC
-        return self._caught_up(task)
+        return self._tell_missed(task)
 
-    def _caught_up(self, task: Task) -> bytes:
+    def _tell_missed(self, task: Task) -> bytes:
         """All events the client does not have; the whole task if it has none or the first of them are forgotten."""
         events = None
         if self._sequence is not None:

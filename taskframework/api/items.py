@@ -33,10 +33,10 @@ class ItemsFollower(TreeFollower):
     def _is_first_news(self, event: ExternalEvent) -> bool:
         return _has_ended(event)
 
-    def _take(self, known: KnownTask, heard: Heard) -> None:
+    def _tell_heard(self, known: KnownTask, heard: Heard) -> None:
         event = heard.event
         if known is self._top:
-            super()._take(known, heard)
+            super()._tell_heard(known, heard)
         elif _has_ended(event):
             if self._chunk_size > 1:  # if it failed, the event does not say how many items it has
                 self._due[known.task_id] = None

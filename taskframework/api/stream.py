@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, TypeVar, cast
 
 from fastapi import APIRouter, Depends, Query
 from pydantic import BaseModel, ConfigDict, Field
@@ -27,6 +27,7 @@ from taskframework.model.view import public_view
 router = APIRouter(prefix="/api/v1", tags=["events"])
 
 _SEQUENCE = re.compile(r"([0-9]{1,9})(?:-p([0-9]{1,9}))?")
+Known = TypeVar("Known")
 LAST_EVENT_ID = {
     "name": "Last-Event-ID",
     "in": "header",
@@ -140,7 +141,7 @@ async def follow_one(request: Request, task_id: str, view: Callable[[Task], dict
         view: what a snapshot shows of it.
     """
     framework, scope = framework_of(request), scope_of(request)
-    after, source = _last_event(request, task_id), framework.settings.app.source
+    after, source = _last_known(request, f"{task_id}-", _read_sequence), framework.settings.app.source
 
     async def follower(watcher: Watcher) -> Follower:
         task = await framework.services.tasks.get(task_id, scope)
@@ -161,7 +162,9 @@ async def follow_family(
         view: what a snapshot shows of the task.
     """
     framework, scope, feed = framework_of(request), scope_of(request), _feed_of(request)
-    followed, source = _last_place(request, task_id, kind) or task_id, framework.settings.app.source
+    most = 2 * kind.most_open + MAX_DEPTH
+    known = _last_known(request, kind.id_of(task_id, ""), lambda place: read_place(task_id, place, most))
+    followed, source = known or KnownTask(task_id), framework.settings.app.source
 
     async def follower(watcher: Watcher) -> TreeFollower:
         made = kind(followed, feed, watcher, framework.services.store, scope, source, view)
@@ -194,45 +197,38 @@ async def _streamed(
     return EventStream(feed, watcher, made.frames())
 
 
-def _last_event(request: Request, task_id: str) -> tuple[int, int | None] | None:
-    """The sequence that Last-Event-ID names, and the progress revision if it is one of progress.
+def _last_known(request: Request, beginning: str, read: Callable[[str], Known]) -> Known | None:
+    """What the client has by its Last-Event-ID; None if it has nothing.
+
+    Args:
+        request: of the client.
+        beginning: of the ids of this stream.
+        read: makes of the rest of an id what it says; raises PlaceInvalidError.
 
     Raises:
-        RequestRefusedError: if it is not the id of an event of this task.
+        RequestRefusedError: if it is not the id of an event of this stream.
     """
     given = request.headers.get("last-event-id")
     if not given:
         return None
-    match = _SEQUENCE.fullmatch(given.removeprefix(f"{task_id}-"))
-    if match is None or not given.startswith(f"{task_id}-"):
-        raise _not_ours("must be <task_id>-<sequence>")
-    return int(match[1]), int(match[2]) if match[2] else None
-
-
-def _last_place(request: Request, task_id: str, kind: type[TreeFollower]) -> KnownTask | None:
-    """The place that Last-Event-ID names.
-
-    Raises:
-        RequestRefusedError: if it is not an id of this stream.
-    """
-    given = request.headers.get("last-event-id")
-    if not given:
-        return None
-    beginning = kind.id_of(task_id, "")
     try:
         if not given.startswith(beginning):
             raise PlaceInvalidError(f"it does not begin with {beginning}")
-        return read_place(task_id, given.removeprefix(beginning), 2 * kind.most_open + MAX_DEPTH)
+        return read(given.removeprefix(beginning))
     except PlaceInvalidError as error:
-        raise _not_ours(str(error)) from error
+        raise RequestRefusedError(
+            "The header Last-Event-ID is not the id of an event of this stream.",
+            hint="Send the id of the last event received, or leave the header out to begin with the whole task.",
+            fields=[{"field": "Last-Event-ID", "message": str(error)}],
+        ) from error
 
 
-def _not_ours(message: str) -> RequestRefusedError:
-    return RequestRefusedError(
-        "The header Last-Event-ID is not the id of an event of this stream.",
-        hint="Send the id of the last event received, or leave the header out to begin with the whole task.",
-        fields=[{"field": "Last-Event-ID", "message": message}],
-    )
+def _read_sequence(text: str) -> tuple[int, int | None]:
+    """A sequence, and the progress revision if it is the id of progress."""
+    match = _SEQUENCE.fullmatch(text)
+    if match is None:
+        raise PlaceInvalidError("it must be <task_id>-<sequence>")
+    return int(match[1]), int(match[2]) if match[2] else None
 
 
 def _feed_of(request: Request) -> Feed:

@@ -48,7 +48,7 @@ class TreeFollower:
 
     def __init__(
         self,
-        followed: str | KnownTask,
+        followed: KnownTask,
         feed: Feed,
         watcher: Watcher,
         store: TaskStore,
@@ -59,7 +59,7 @@ class TreeFollower:
         """Begin to follow.
 
         Args:
-            followed: what the reader knows of the task; of one that knows nothing only the task's id.
+            followed: the task, with what the reader knows of it.
             feed: lets the watcher hear sub-tasks.
             watcher: what is heard from now on; it has joined for the task.
             store: asked at first and when something was missed.
@@ -67,8 +67,8 @@ class TreeFollower:
             source: the installation, as the events name it.
             view: what a snapshot shows of the task that is followed.
         """
-        self._top = KnownTask(followed) if isinstance(followed, str) else followed
-        self._is_new = isinstance(followed, str)
+        self._top = followed
+        self._is_new = followed.sequence == 0
         self._feed = feed
         self._watcher = watcher
         self._store = store
@@ -108,7 +108,7 @@ class TreeFollower:
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
         """What to send, until the task and all below it are final, the watcher is over, or the task is gone."""
-        yield self._taken() or HEARTBEAT
+        yield self._flushed() or HEARTBEAT
         while not self._is_ended:
             heard = await self._watcher.take(self._patience())
             if not heard and self._watcher.is_over:
@@ -118,12 +118,12 @@ class TreeFollower:
             is_silent = not heard and not self._has_work
             if not self._is_ended:
                 await self._look(is_silent)
-            if told := self._taken() or (HEARTBEAT if is_silent or self._is_store_away else b""):
+            if told := self._flushed() or (HEARTBEAT if is_silent or self._is_store_away else b""):
                 yield told
         if self._watcher.is_behind and not self._is_ended:
             yield RESYNC
 
-    def _taken(self) -> bytes:
+    def _flushed(self) -> bytes:
         frames, self._frames = self._frames, []
         return b"".join(frames)
 
@@ -141,9 +141,9 @@ class TreeFollower:
     def _hear(self, heard: Heard) -> None:
         event = heard.event
         if not self._is_ended and (known := self._open.get(event.task_id) or self._newcomer(event)) is not None:
-            self._take(known, heard)
+            self._tell_heard(known, heard)
 
-    def _take(self, known: KnownTask, heard: Heard) -> None:
+    def _tell_heard(self, known: KnownTask, heard: Heard) -> None:
         """Tell what was heard of an open task if it comes next."""
         event = heard.event
         if event.sequence > known.sequence + (event.progress_revision is None):
@@ -297,7 +297,7 @@ class TreeFollower:
             missed = missed_events(task, known.sequence, known.progress, self._source)
         if missed is None:
             known.sequence, known.progress = task.sequence, task.progress_revision
-            self._told(known, is_end=task.status.is_final, has_subtasks=task.subtasks is not None)
+            self._note(known, is_end=task.status.is_final, has_subtasks=task.subtasks is not None)
             self._send(frame("snapshot", self._view(task) if known is self._top else public_view(task)))
         for event in missed or ():
             if event.progress_revision is not None:
@@ -310,10 +310,10 @@ class TreeFollower:
 
     def _tell(self, known: KnownTask, event: ExternalEvent, sent: bytes, *, is_end: bool, has_subtasks: bool) -> None:
         known.sequence, known.progress = event.sequence, 0
-        self._told(known, is_end=is_end, has_subtasks=has_subtasks)
+        self._note(known, is_end=is_end, has_subtasks=has_subtasks)
         self._send(sent)
 
-    def _told(self, known: KnownTask, *, is_end: bool, has_subtasks: bool) -> None:
+    def _note(self, known: KnownTask, *, is_end: bool, has_subtasks: bool) -> None:
         """Take note of what the next frame tells of a task."""
         known.is_final = is_end
         if has_subtasks or known.rounds:

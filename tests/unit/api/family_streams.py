@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from taskframework.api.feed import Heard, Watcher, event_frame
-from taskframework.api.places import read_place
+from taskframework.api.places import KnownTask, read_place
 from taskframework.api.tree import TreeFollower
 from taskframework.errors import StoreUnavailableError
 from taskframework.model.scope import EVERYONE
@@ -77,7 +77,7 @@ class Script(Wire):
 
 
 def follower(family: Family, reader: Reader, wire: Wire, kind: type[TreeFollower] = TreeFollower) -> TreeFollower:
-    known: Any = family.top
+    known = KnownTask(family.top)
     if reader.last_id is not None:
         beginning = kind.id_of(family.top, "")
         assert reader.last_id.startswith(beginning)
