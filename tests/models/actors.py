@@ -107,6 +107,8 @@ async def deliver(world: World) -> bool:
 
 def may_plan(task: Task) -> bool:
     """Whether the next attempt of a task may plan sub-tasks: two levels of them, and two rounds."""
+    if task.batch is not None:
+        return False
     return (task.parent is None or task.parent.depth < 2) and (task.subtasks is None or task.subtasks.round < 2)
 
 
@@ -173,7 +175,7 @@ async def settle(world: World) -> bool:
 def outcome_of(world: World, attempt: Attempt) -> Transition:
     chance, fence, worker_id = world.chance, attempt.fence, attempt.worker_id
     kind = chance.pick((*["complete"] * 3, *["fail"] * 4, *["release"] * 2, *["wait"] * 4))
-    if kind == "wait":
+    if kind == "wait" and fence.task_id != world.batch_id:  # the end of a batch can do neither
         return _wait(world, attempt)
     if kind == "complete":
         return Complete(fence, worker_id, chance.pick(_VALUES))

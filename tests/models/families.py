@@ -156,7 +156,7 @@ def _is_left_behind(task: Task, parent: Task) -> bool:
 
 
 async def wake(world: World) -> bool:
-    """Somebody looks at what waits and is due; only a reopened parent is counted for that."""
+    """Somebody looks at what waits and is due; only a batch and a reopened parent are counted for that."""
     due = [found for found in await world.store.due(CHECK, ALL) if found.task_id in world.task_ids]
     if not due:
         return False
@@ -167,10 +167,14 @@ async def wake(world: World) -> bool:
 async def _wake(world: World, task_id: str) -> None:
     task = await world.store.apply(Wake(task_id))
     await world.ring(task)
-    if task is not None and task.status is TaskStatus.WAITING and task_id in world.reopened:
+    if task is not None and task.status is TaskStatus.WAITING and _is_counted(world, task_id):
         count = await _count(world, task_id)
         if count is not None:
             await world.ring(await world.store.apply(count))
+
+
+def _is_counted(world: World, task_id: str) -> bool:
+    return task_id in world.reopened or task_id == world.batch_id
 
 
 async def settle_down(world: World) -> None:

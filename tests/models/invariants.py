@@ -2,7 +2,8 @@
 
 I1 no task is lost, I2 each generation ends once, I3 fencing, I4 events are complete and in order, I6 counters, I7
 nothing starts early or by an old message, I8 a cancelled task goes nowhere else. I5 a parent ends by counts that are
-true, and its sub-tasks with it; parent_reports.pml has more of that. I9 a signal is heard once.
+true, and its sub-tasks with it; parent_reports.pml has more of that. I9 a signal is heard once. I10 a batch has the
+items with which it was sealed, is abandoned only while it waits for them, and does not end while it is being retried.
 """
 
 from __future__ import annotations
@@ -11,12 +12,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from taskframework.model.batches import AbandonUpload, ReopenBatch, Seal, is_open
 from taskframework.model.interventions import Reap, Replay
 from taskframework.model.marks import Mark
 from taskframework.model.status import CLAIMABLE, FINAL, LIVE, MOVES, SUCCEEDED, TaskStatus
 from taskframework.model.task import Task
 from taskframework.model.transitions import Claim
 from taskframework.model.waiting import CountSubtasks, Reopen, SendSignal
+
+#: What takes the end of a task back.
+_REOPENS = (Reopen, ReopenBatch)
 
 
 def is_driven(task: Task) -> bool:
@@ -27,7 +32,7 @@ def is_driven(task: Task) -> bool:
         # No claim accepts a task with a cancel: it would wait for ever.
         return task.next_dispatch_at is not None and task.cancel is None
     if task.status is TaskStatus.WAITING:
-        return task.check_at is not None
+        return task.check_at is not None and (task.seal_by is not None or not is_open(task))
     return task.lease is not None or task.status is not TaskStatus.RUNNING
 
 
@@ -55,9 +60,16 @@ class Watch:
         #: What the subscriber applied last, by task.
         self.heard: dict[str, int] = {}
         self._lives: dict[str, _Life] = {}
+        #: Of each sealed batch how many sub-tasks it has, and of each parent how many have been stored.
+        self._planned: dict[str, int] = {}
+        self._stored: dict[str, int] = {}
 
     def inserted(self, task: Task) -> None:
         life = self._lives[task.task_id] = _Life()
+        if task.parent is not None:
+            parent_id, slots = task.parent.task_id, task.parent.slot + 1
+            self._stored[parent_id] = max(slots, self._stored.get(parent_id, 0))
+            assert slots <= self._planned.get(parent_id, slots), "I10: an item is stored behind the last one"
         _check_task(task, life)
 
     def asked(self, request: Mark, before: Task, after: Task | None, now: datetime) -> None:
@@ -72,10 +84,21 @@ class Watch:
         elif type(request) is Replay:
             life.claims_before = len(life.claims)
             life.heard.clear()
-        elif type(request) is Reopen:  # if a release ended it, that handed nothing back
+        elif type(request) in _REOPENS and before.status in FINAL:  # if a release ended it, that handed nothing back
             life.claims_before = len(life.claims) - after.releases - after.attempts
         elif type(request) is CountSubtasks:
             _check_count(request, before)
+            assert after.status is TaskStatus.WAITING or before.retry_at is None, (
+                "I10: it ends while it is being retried"
+            )
+        elif type(request) is Seal:
+            planned = self._planned[before.task_id] = request.items
+            assert before.status is TaskStatus.WAITING, "I10: sealed, and nobody waits"
+            assert self._stored.get(before.task_id, 0) <= planned, "I10: sealed with less than there is"
+        elif type(request) is AbandonUpload:
+            is_late = before.seal_by is not None and before.seal_by <= now
+            assert is_late, "I10: abandoned, and its upload goes on"
+            assert is_open(before), "I10: abandoned, and its upload is over"
         elif type(request) is SendSignal:
             assert request.key not in {signal.key for signal in before.signals}, "I9: one key is two signals"
         elif type(request) is Reap and before.lease is not None:
@@ -157,11 +180,11 @@ def _check_move(request: Mark, before: Task, after: Task, life: _Life) -> None:
     assert after.sequence == before.sequence + 1 == after.history[-1].sequence, "I4: events are not counted by ones"
     assert after.revision == before.revision + 1, "I6: the revision does not count the moves"
     if after.status is before.status:
-        may_rest = type(request) is SendSignal and before.status in LIVE
+        may_rest = type(request) in (SendSignal, Seal, ReopenBatch) and before.status in LIVE
         assert before.status is TaskStatus.RUNNING or may_rest, "I2: a second event for a task that rests"
         return
-    assert before.status not in FINAL or type(request) in (Replay, Reopen), "I2: a final status changed"
-    if type(request) is Reopen:
+    assert before.status not in FINAL or type(request) in (Replay, *_REOPENS), "I2: a final status changed"
+    if type(request) in _REOPENS:
         life.ends.pop()  # of that generation; it ends once more
     assert after.status in MOVES[before.status], f"I2: moved from {before.status} to {after.status}"
     if before.cancel is not None and before.status is TaskStatus.RUNNING:

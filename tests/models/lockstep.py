@@ -8,7 +8,7 @@ from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import TypeVar
 
-from taskframework.model.drivers import CASCADE, CHECK, OUTBOX, SPAWN, Driver
+from taskframework.model.drivers import CASCADE, CHECK, OUTBOX, RETRY, SPAWN, Driver
 from taskframework.model.marks import Mark
 from taskframework.model.query import RoundOfSubtasks
 from taskframework.model.scope import EVERYONE
@@ -28,7 +28,7 @@ Entry = TypeVar("Entry", bound=Hashable)
 #: What differs in a walk differs by ten minutes and more; less is how long the walk takes.
 _TOLERANCE = timedelta(minutes=4)
 _USER_VALUES = {"parameters", "progress", "result", "steps", "history", "subtasks", "signals", "woken_by"}
-_SECONDS_AHEAD = (OUTBOX, SPAWN, CHECK, CASCADE)
+_SECONDS_AHEAD = (OUTBOX, SPAWN, CHECK, CASCADE, RETRY)
 _PLAIN = tuple(field.name for field in fields(Task) if field.name not in {*_USER_VALUES, "status"})
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
+from taskframework.model.batches import AbandonUpload, Announce, ReopenBatch, Seal
 from taskframework.model.interventions import Cancel, Reap, Replay
 from taskframework.model.marks import MarkPublished
 from taskframework.model.status import FINAL, TaskStatus
@@ -175,6 +176,47 @@ def _forget_kept(wake: Wake, task: Task, now: datetime) -> Task | None:
     return None if after is None else after.evolve(signals=task.signals)
 
 
+def _announce_sealed(announce: Announce, task: Task, now: datetime) -> Task | None:
+    """Also in a batch that is sealed."""
+    if task.subtasks is None:
+        return None
+    after = announce.apply(task.evolve(subtasks=replace(task.subtasks, planned=None)), now)
+    return None if after is None else after.evolve(subtasks=task.subtasks)
+
+
+def _seal_own(seal: Seal, task: Task, now: datetime) -> Task | None:
+    """It does not look at what others have announced."""
+    assert task.batch is not None
+    return seal.apply(task.evolve(batch=replace(task.batch, items=seal.items)), now)
+
+
+def _seal_over(seal: Seal, task: Task, now: datetime) -> Task | None:
+    """Also a batch that was cancelled."""
+    after = seal.apply(task.evolve(status=TaskStatus.WAITING), now)
+    return None if after is None else after.evolve(status=task.status)
+
+
+def _abandon_hastily(abandon: AbandonUpload, task: Task, now: datetime) -> Task | None:
+    """It does not look again at the time of the upload."""
+    return abandon.apply(task.evolve(seal_by=now), now)
+
+
+def _abandon_sealed(abandon: AbandonUpload, task: Task, now: datetime) -> Task | None:
+    """It does not look whether the batch was sealed."""
+    if task.subtasks is None:
+        return None
+    after = abandon.apply(task.evolve(seal_by=now, subtasks=replace(task.subtasks, planned=None)), now)
+    return None if after is None else after.evolve(subtasks=task.subtasks)
+
+
+def _reopen_counted(reopen: ReopenBatch, task: Task, now: datetime) -> Task | None:
+    """A count that was begun before may end the batch again."""
+    after = reopen.apply(task, now)
+    if after is None or after.subtasks is None or task.subtasks is None:
+        return None
+    return after.evolve(subtasks=replace(after.subtasks, report_serial=task.subtasks.report_serial))
+
+
 _WORKER = (Complete, Fail, Release, ReportProgress)
 
 MUTANTS: Mapping[str, Mutant] = {
@@ -211,6 +253,17 @@ MUTANTS: Mapping[str, Mutant] = {
     "a signal of another name": Mutant("I9: resumed by another signal", {SendSignal: _any_name}),
     "no spawner": Mutant("I1: .* is stuck in WAITING", without=Without(spawner=True)),
     "no cascade": Mutant("I5: the sub-tasks of .* are not known", without=Without(cascade=True)),
+    "items that are stored before they are announced": Mutant(
+        "I10: (an item|sealed)", without=Without(announcements=True)
+    ),
+    "an item that is announced behind the last one": Mutant("I10: an item is stored", {Announce: _announce_sealed}),
+    "a seal that knows its own items alone": Mutant("I10: (an item|sealed)", {Seal: _seal_own}),
+    "a seal of a batch that is over": Mutant("I10: sealed, and nobody waits", {Seal: _seal_over}),
+    "an upload that is abandoned while it goes on": Mutant("I10: abandoned", {AbandonUpload: _abandon_hastily}),
+    "a sealed batch that is abandoned": Mutant("I10: abandoned", {AbandonUpload: _abandon_sealed}),
+    "an upload that nobody abandons": Mutant("I1: .* is stuck in WAITING", without=Without(abandon=True)),
+    "a retry that nobody makes": Mutant("I1: .* is stuck in WAITING", without=Without(retrier=True)),
+    "a reopened batch that an old count ends": Mutant("I10: it ends", {ReopenBatch: _reopen_counted}),
     "no reaper": Mutant("I1: .* is stuck in RUNNING", without=Without(reaper=True)),
     "no sweeper": Mutant("I1: .* is stuck in (QUEUED|RETRYING)", without=Without(sweeper=True)),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from taskframework.model.batches import AbandonUpload, Announce, EndRetry, ReopenBatch, Seal
 from taskframework.model.drivers import CASCADE, CHECK
 from taskframework.model.interventions import Cancel, Expire, Postpone, Reap, Replay
 from taskframework.model.marks import MoveDriver
@@ -41,6 +42,8 @@ def _wishes(world: World, task: Task) -> list[Transition]:
         driven += [MoveDriver(task.task_id, CASCADE, task.cascade_at, delay) for delay in (DELAY, None)]
     if CHECK.is_due(task, world.store.now()):
         driven += [Wake(task.task_id), Wake(task.task_id)]
+    if task.batch is not None:
+        driven += _wishes_for_batch(world, task)
     outcomes = [outcome_of(world, attempt) for attempt in world.attempts if attempt.fence.task_id == task.task_id]
     return [
         *claims,
@@ -54,3 +57,17 @@ def _wishes(world: World, task: Task) -> list[Transition]:
         Reap(task.task_id, task.fencing_token, GRACE, MAX_CRASHES, pick((DELAY, DELAY * 0))),
         Replay(task.task_id, EVERYONE, "operator", REDISPATCH, pick((None, task.revision))),
     ]
+
+
+def _wishes_for_batch(world: World, batch: Task) -> list[Transition]:
+    """Only who has stored all of its items seals."""
+    complete = [upload for upload in world.uploads if upload is not None and upload.sent == upload.items]
+    wishes: list[Transition] = [
+        *(Announce(batch.task_id, items, DELAY) for items in (1, 2, 3)),
+        *(Seal(batch.task_id, upload.items) for upload in (*complete, *complete)),
+        AbandonUpload(batch.task_id),
+        ReopenBatch(batch.task_id, EVERYONE, "operator"),
+    ]
+    if batch.retry_at is not None:
+        wishes.append(EndRetry(batch.task_id, batch.retry_at))
+    return wishes

@@ -39,7 +39,7 @@ class Store(Protocol):
 
 
 #: The times of a task that may be null.
-SOONER = ("next_dispatch_at", "deadline", "publish_at", "spawn_at", "check_at", "cascade_at")
+SOONER = ("next_dispatch_at", "deadline", "publish_at", "spawn_at", "check_at", "cascade_at", "seal_by", "retry_at")
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ Whoever reads acts later, if it has not died: in between, everything may have ch
 
 from __future__ import annotations
 
-from taskframework.model.drivers import CASCADE, DEADLINE, DISPATCH, LEASE, SPAWN
+from taskframework.model.batches import AbandonUpload
+from taskframework.model.drivers import CASCADE, DEADLINE, DISPATCH, LEASE, RETRY, SEAL, SPAWN
 from taskframework.model.interventions import Expire, Reap
 from taskframework.model.marks import MarkPublished, PostponeRelay, ReserveDispatch
 from taskframework.model.task import Task
@@ -23,7 +24,14 @@ async def look(world: World) -> bool:
         world.due = [due for due in await world.store.due(DISPATCH, ALL) if due.task_id in world.task_ids]
     overdue = await world.store.due(DEADLINE, ALL)
     world.overdue = [task.task_id for task in overdue if task.task_id in world.task_ids]
-    for driver in (SPAWN, CASCADE):  # families.py goes by the tasks; a store is held to its lists here
+    if not world.without.abandon:
+        unsealed = await world.store.due(SEAL, ALL)
+        world.unsealed = [task.task_id for task in unsealed if task.task_id in world.task_ids]
+    for driver in (
+        SPAWN,
+        CASCADE,
+        RETRY,
+    ):  # families.py and batches.py go by the tasks; a store is held to its lists here
         await world.store.due(driver, ALL)
     return True
 
@@ -43,6 +51,8 @@ async def act(world: World) -> bool:
         await dispatch(world, chance.take(world.due), is_lost=chance.yes(0.2))
     elif world.overdue:
         await world.store.apply(Expire(world.overdue.pop()))
+    elif world.unsealed:
+        await world.store.apply(AbandonUpload(world.unsealed.pop()))
     else:
         return False
     return True

@@ -18,9 +18,9 @@ from tests.models.walk import walk, walk_in_step, walk_together
 _AT_ONCE = 64
 
 
-@pytest.mark.parametrize("first", range(0, 12_000, 1_200))
+@pytest.mark.parametrize("first", range(0, 9_000, 900))
 async def test_the_rules_keep_every_promise(first: int) -> None:
-    for seed in range(first, first + 1_200):
+    for seed in range(first, first + 900):
         await walk(seed)
 
 
@@ -35,11 +35,12 @@ async def test_the_walks_meet_every_request_and_every_status() -> None:
         *("Claim", "ReportProgress", "RecordStep", "Complete", "Fail", "Release", "RenewLease"),
         *("Reap", "Cancel", "Expire", "Postpone", "Replay"),
         *("Wait", "CountSubtasks", "SendSignal", "Wake", "Reopen", "MoveDriver", "MarkSpawned"),
+        *("Announce", "Seal", "AbandonUpload", "ReopenBatch", "EndRetry", "CascadeAgain"),
         *("MarkDispatched", "MakeDue", "ReserveDispatch", "MarkPublished", "PostponeRelay", "TimePasses"),
     }
     assert made == everything
-    # Nobody in a walk reads a driver's time in one step and moves it in another; the conformance suite does.
-    assert everything - refused == {"MarkDispatched", "MoveDriver", "PostponeRelay", "TimePasses"}
+    # Nobody in a walk reads one step before what they say by it in another; the conformance suite does.
+    assert everything - refused == {"CascadeAgain", "EndRetry", "MarkDispatched", "PostponeRelay", "TimePasses"}
     assert statuses == set(REACHABLE)
 
 

@@ -21,7 +21,7 @@ from taskframework.model.transitions import Claim, Complete, Fence
 from taskframework.stores.base import TaskStore
 from taskframework.stores.mongo.store import MongoStore
 from taskframework.stores.sqlite import SqliteStore
-from tests.models import actors, families, races, repairs
+from tests.models import actors, batches, families, races, repairs
 from tests.models.invariants import Watch
 from tests.models.lockstep import Lockstep
 from tests.models.reference import Reference, Rule
@@ -55,6 +55,9 @@ _WEIGHTS: Mapping[Step, int] = {
     races.race: 2,
     actors.signal: 1,
     actors.reopen: 1,
+    batches.upload: 8,
+    batches.retry_failed: 1,
+    batches.retry: 2,
     families.spawn: 6,
     families.report: 6,
     families.cascade: 1,
@@ -191,6 +194,7 @@ async def _round(world: World) -> None:
                 await repairs.reap(world, lease)
     while world.messages:
         await _run_through(world)
+    await batches.settle_down(world)
     await families.settle_down(world)
     for found in await store.due(OUTBOX, ALL):
         if found.task_id in world.task_ids:

@@ -102,6 +102,17 @@ class Report:
     is_written: bool = False
 
 
+@dataclass(slots=True)
+class Uploading:
+    """An upload of so many items into a batch."""
+
+    batch_id: str
+    items: int
+    #: How many are stored, and whether the next one is announced.
+    sent: int = 0
+    is_announced: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Without:
     """What a mutant leaves out of the actors; by default nothing."""
@@ -118,6 +129,10 @@ class Without:
     knowledge: bool = False
     spawner: bool = False
     cascade: bool = False
+    #: An upload announces its items when it seals, not before it stores them.
+    announcements: bool = False
+    abandon: bool = False
+    retrier: bool = False
 
 
 @dataclass
@@ -136,6 +151,7 @@ class World:
     due: list[DueTask] = field(default_factory=list)
     expired: list[DueTask] = field(default_factory=list)
     overdue: list[str] = field(default_factory=list)
+    unsealed: list[str] = field(default_factory=list)
     #: Two relays, each with what it has in hand.
     relays: list[Publication | None] = field(default_factory=lambda: [None, None])
     #: The subscriber's queue on the events exchange.
@@ -148,12 +164,16 @@ class World:
     reported: dict[str, int] = field(default_factory=dict)
     #: Parents that were reopened: these alone are counted although nobody reported anything.
     reopened: set[str] = field(default_factory=set)
+    #: The batch, if this walk has one, and two uploads of it.
+    batch_id: str | None = None
+    uploads: list[Uploading | None] = field(default_factory=lambda: [None, None])
 
     def __post_init__(self) -> None:
         self.chance = Chance(self.seed)
         self.name = f"walk-{self.seed}"
         #: How many tasks live at a time.
         self.crowd = 1 + self.seed % 2
+        self.has_batch = self.seed % 3 == 0
 
     async def task(self, task_id: str) -> Task:
         task = await self.store.get(task_id)
