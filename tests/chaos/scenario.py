@@ -19,7 +19,7 @@ from tests.chaos.load import Job, Load
 from tests.chaos.story import FINAL_STATUSES
 from tests.chaos.truth import Truth, TruthUnavailable
 
-TASK_TYPES = ("async-work", "plain-work", "parent", "exits")
+TASK_TYPES = ("async-work", "plain-work", "parent", "asks", "exits")
 _LOOK_INTERVAL = 0.5
 
 #: Settings under which a task that is interrupted again and again is no poison, but unlucky.

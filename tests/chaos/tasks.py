@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from taskframework import BackgroundTaskExecutable, RetryableError, SubtaskSummary, TaskContext
+from taskframework import BackgroundTaskExecutable, RetryableError, Signal, SubtaskSummary, TaskContext, WaitForSignal
 from tests.chaos.history import Recorder
 
 _SLICE = 0.02
@@ -87,6 +87,20 @@ class Parent(BackgroundTaskExecutable[Tree, dict[str, Any]]):
             slots = [outcome.slot async for outcome in summary.outcomes() if outcome.status == "COMPLETED"]
         is_whole = slots == list(range(context.parameters.children))
         return {**_result(context), "is_whole": is_whole, "succeeded": summary.succeeded}
+
+
+class Asks(BackgroundTaskExecutable[None, dict[str, Any]]):
+    """Waits until somebody says yes."""
+
+    task_type = "asks"
+
+    async def execute(self, context: TaskContext[None]) -> WaitForSignal:
+        with _written_down(context):
+            return context.wait_for(signal="answer")
+
+    async def on_signal(self, context: TaskContext[None], signal: Signal) -> dict[str, Any]:
+        with _written_down(context):
+            return {**_result(context), "answer": signal.payload}
 
 
 class Exits(BackgroundTaskExecutable[None, None]):
