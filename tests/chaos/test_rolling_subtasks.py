@@ -23,12 +23,12 @@ _QUICK = {"seconds": 0.02}
 
 @pytest.mark.timeout(180)
 async def test_parents_signals_and_a_batch_beside_a_worker_that_knows_none_of_them(on_servers: MakeScenario) -> None:
-    plain = [Job(6 * number / 60, "async-work", _QUICK) for number in range(60)]
+    plain = [Job(3 * number / 60, "async-work", _QUICK) for number in range(60)]
     asking = [Job(number / 10, "asks", None) for number in range(10)]
     async with on_servers(**INNOCENT, **_SOON) as scenario:
         old = scenario.cluster.add_worker(command=_OLD_WORKER)
         await scenario.cluster.up(workers=1)
-        async with scenario.submitting([*plain, *asking, *parents(6, 10, within=6)]):
+        async with scenario.submitting([*plain, *asking, *parents(6, 10, within=3)]):
             await in_a_batch(scenario, 40)
         await answered(scenario, 10)
         report = await scenario.finish(timeout=90)
