@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # for type checkers and editors; `_PUBLIC` is the same for Py
     from taskframework.errors import IdempotencyConflictError as IdempotencyConflictError
     from taskframework.errors import InvalidParametersError as InvalidParametersError
     from taskframework.errors import InvalidRequestError as InvalidRequestError
+    from taskframework.errors import NewerVersionError as NewerVersionError
     from taskframework.errors import NonRetryableError as NonRetryableError
     from taskframework.errors import NotRunningError as NotRunningError
     from taskframework.errors import ParentFinishedError as ParentFinishedError
@@ -65,8 +66,8 @@ _PUBLIC = {
     "client.blocking": "SyncTaskClient",
     "errors": (
         "ApiError ApiUnavailableError BrokerUnavailableError "
-        "ConfigurationError IdempotencyConflictError InvalidParametersError InvalidRequestError NonRetryableError "
-        "NotRunningError ParentFinishedError RegistrationError ResultTimeoutError RetryableError "
+        "ConfigurationError IdempotencyConflictError InvalidParametersError InvalidRequestError NewerVersionError "
+        "NonRetryableError NotRunningError ParentFinishedError RegistrationError ResultTimeoutError RetryableError "
         "StoreUnavailableError SubmissionError TaskFailedError TaskNotFoundError TaskframeworkError "
         "TransitionRefusedError UnknownTaskTypeError ValueNotStorableError"
     ),

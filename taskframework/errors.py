@@ -8,7 +8,7 @@ A class docstring is the message an instance has when none is given; `hint` says
     ├── ExtraMissingError                          asked for what needs a package that is not installed
     ├── SubmissionError                            the request is wrong, nothing was stored
     │   ├── UnknownTaskTypeError, InvalidParametersError, InvalidRequestError, ValueNotStorableError
-    │   └── IdempotencyConflictError
+    │   └── IdempotencyConflictError, NewerVersionError
     ├── TaskNotFoundError, SignalsFullError        the request does not fit the task
     ├── TransitionRefusedError ── ParentFinishedError, BatchNotRetriedError
     ├── TaskFailedError, ResultTimeoutError        raised to who waits for a result
@@ -204,6 +204,17 @@ class IdempotencyConflictError(SubmissionError):
         super().__init__(f"The idempotency key {key!r} belongs to task {task_id} with other contents.")
         self.key = key
         self.task_id = task_id
+
+
+class NewerVersionError(SubmissionError):
+    """A newer version of the key was submitted before."""
+
+    code = "newer_version"
+    hint = "Submit a higher version, or leave it to the newer one."
+
+    def __init__(self, key: str, version: int, newest: int, task_id: str) -> None:
+        super().__init__(f"Version {version} of {key!r} is too late: version {newest} is task {task_id}.")
+        self.key, self.version, self.newest, self.task_id = key, version, newest, task_id
 
 
 class TaskNotFoundError(TaskframeworkError):

@@ -32,6 +32,9 @@ Action = Callable[[], Awaitable[None]]
 #: Every point, and what is done and not done when the code is there.
 POINTS: Mapping[str, str] = {
     "submit.before_insert": "the request is checked, nothing is stored",
+    "version.after_insert": "a version of a key is stored, its record names an older one or none",
+    "version.after_record": "the record of a key names a newer version, the older one has yet to be ended",
+    "supersede.after_write": "an older version of a key has ended, nobody was told",
     "submit.after_key": "an idempotency key names a task that is not stored yet",
     "submit.after_insert": "the task is stored, nobody was told and the caller has no answer",
     "dispatch.before_publish": "a task is about to be sent to the broker",

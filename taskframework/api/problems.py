@@ -20,6 +20,7 @@ from taskframework.errors import (
     IdempotencyConflictError,
     InvalidParametersError,
     InvalidRequestError,
+    NewerVersionError,
     NotRunningError,
     ParentFinishedError,
     SignalsFullError,
@@ -58,6 +59,7 @@ CODES: dict[str, tuple[int, str]] = {
     "task_unreadable": (409, "A newer release wrote this task"),
     "transition_refused": (409, "The task is not in a status that allows this"),
     "task_type_not_found": (404, "Nobody knows the task type"),
+    "newer_version": (409, "A newer version was submitted before"),
     "parent_finished": (409, "The parent of the sub-task is over"),
     "batch_conflict": (409, "The upload is not the one that the batch was made by"),
     "batch_closed": (409, "The batch takes no more items"),
@@ -174,7 +176,7 @@ def describe(error: Exception) -> Problem:
 def _in_the_way(error: SubmissionError) -> Mapping[str, str]:
     """The task that a submission collides with."""
     match error:
-        case IdempotencyConflictError():
+        case IdempotencyConflictError() | NewerVersionError():
             return {"task_id": error.task_id}
         case BatchConflictError() | BatchClosedError():
             return {"task_id": error.batch_id}

@@ -29,7 +29,7 @@ from taskframework.errors import StoreUnavailableError
 from taskframework.model.query import MAX_LIMIT, TaskFilter
 from taskframework.model.status import ReachableStatus
 from taskframework.model.view import public_view
-from taskframework.submission.options import SubmissionOptions, described
+from taskframework.submission.options import SharedOptions, described
 from taskframework.submission.service import Submission, SubmitRequest
 from taskframework.telemetry import log_context
 
@@ -50,7 +50,7 @@ _LOCATION = {
 }
 
 
-BodyT = TypeVar("BodyT", bound=SubmissionOptions)
+BodyT = TypeVar("BodyT", bound=SharedOptions)
 
 
 class PageQuery(BaseModel):

@@ -79,6 +79,13 @@ class HistoryEntryView(BaseModel):
     data: Any
 
 
+class VersionView(BaseModel):
+    """Which version of a key a task is."""
+
+    key: str
+    version: int
+
+
 class TaskSummaryView(BaseModel):
     """A task as events tell of it. Times are RFC 3339 in UTC with milliseconds."""
 
@@ -97,6 +104,7 @@ class TaskSummaryView(BaseModel):
     subtasks: SubtasksView | None
     correlation_id: str
     stream: None
+    unique: VersionView | None = Field(description="Null for a task that is not a version of a key")
     not_before: datetime = Field(examples=[_TIME])
     deadline: datetime | None
     created_at: datetime = Field(examples=[_TIME])

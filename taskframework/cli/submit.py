@@ -66,6 +66,16 @@ def _moment(text: str) -> datetime:
     return moment
 
 
+def _object(text: str) -> object:
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        value = None
+    if not isinstance(value, dict):
+        raise ValueError("is not a JSON object")
+    return value
+
+
 Type = Annotated[str, typer.Argument(metavar="TYPE", help="The task's type.")]
 Parameters = Annotated[
     str, typer.Argument(metavar="JSON", help=f"Its parameters, such as {_EXAMPLE}; - reads them, @FILE too.")
@@ -87,6 +97,8 @@ def _flag(name: str, schema: Mapping[str, Any]) -> Parameter:
     metavar, more = "|".join(value.get("enum", ["TEXT"])), ""
     if value.get("format") == "date-time":
         read, metavar, more = or_bad_parameter(_moment), "TIME", ": a time, or 10m from now"
+    elif value["type"] == "object":
+        read, metavar = or_bad_parameter(_object), "JSON"
     elif value["type"] == "integer":
         read, metavar = whole_number(), "N"
     option = typer.Option(

@@ -45,6 +45,7 @@ class RemoteTask(Answer):
     subtasks: dict[str, Any] | None
     correlation_id: str
     stream: Any
+    unique: Any
     not_before: AwareDatetime
     deadline: AwareDatetime | None
     created_at: AwareDatetime

@@ -49,13 +49,16 @@ async def submitted(api: ApiConnection, tasks: Iterable[NewTask]) -> list[Remote
 
 
 def with_key(task: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A task with an idempotency key, so that its submission can be repeated."""
-    return task if task.get("idempotency_key") is not None else {**task, "idempotency_key": new_key()}
+    """A task whose submission can be repeated: with an idempotency key, unless a version of a key says as much."""
+    is_known = task.get("idempotency_key") is not None or task.get("unique") is not None
+    return task if is_known else {**task, "idempotency_key": new_key()}
 
 
 def subject_of(task: Mapping[str, Any]) -> Mapping[str, Any]:
     """What the submission of a task is about, for its errors."""
-    return {"task_type": task["task_type"], "key": task["idempotency_key"]}
+    unique = task.get("unique")
+    names = {"key": task.get("idempotency_key")} if unique is None else dict(unique)
+    return {"task_type": task["task_type"], **names}
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from taskframework.errors import (
     IdempotencyConflictError,
     InvalidParametersError,
     InvalidRequestError,
+    NewerVersionError,
     ParentFinishedError,
     SignalsFullError,
     StoreUnavailableError,
@@ -44,6 +45,7 @@ KINDS: Mapping[str, tuple[type[TaskframeworkError], tuple[str, ...]]] = {
     "invalid_parameters": (InvalidParametersError, ("task_type", "problems")),
     "value_not_storable": (ValueNotStorableError, ("what", "reason")),
     "idempotency_conflict": (IdempotencyConflictError, ("key", "task_id")),
+    "newer_version": (NewerVersionError, ("key", "version", "task_id")),
     "store_unavailable": (StoreUnavailableError, ()),
 }
 #: Answers of those who cannot serve now: the interface itself, and proxies before it.

@@ -78,11 +78,46 @@ class Cancel(Alone):
     def apply(self, task: Task, now: datetime) -> Task | None:
         if task.status not in LIVE or task.cancel is not None or not self.scope.covers(task.user_id):
             return None
-        asked = task.evolve(cancel=CancelRequest(self.by, now, self.reason))
-        data = {"by": self.by, "reason": self.reason}
-        if task.status is TaskStatus.RUNNING:
-            return with_event(asked, "cancel_requested", now, data=data)
-        return with_event(at_rest(asked, TaskStatus.CANCELLED, now), "cancelled", now, data=data)
+        return _asked_to_end(task, now, self.by, self.reason)
+
+
+def _asked_to_end(task: Task, now: datetime, by: str, reason: str | None) -> Task:
+    asked = task.evolve(cancel=CancelRequest(by, now, reason))
+    data = {"by": by, "reason": reason}
+    if task.status is TaskStatus.RUNNING:
+        return with_event(asked, "cancel_requested", now, data=data)
+    return with_event(at_rest(asked, TaskStatus.CANCELLED, now), "cancelled", now, data=data)
+
+
+@dataclass(frozen=True, slots=True)
+class Supersede(Alone):
+    """There is a newer version of the task: CANCELLED where it waits for a worker. A running one goes on, or is asked
+    to stop if the newer version says so.
+    """
+
+    failpoint: ClassVar[str] = "supersede.after_write"
+    task_id: str
+    #: The newer version.
+    version: int
+    stops_running: bool = False
+
+    @property
+    def statuses(self) -> frozenset[TaskStatus]:
+        """The statuses in which it ends the task, or asks it to end."""
+        return CLAIMABLE | {TaskStatus.RUNNING} if self.stops_running else CLAIMABLE
+
+    @property
+    def reason(self) -> str:
+        return f"version {self.version} of it was submitted"
+
+    def apply(self, task: Task, now: datetime) -> Task | None:
+        if task.status not in self.statuses or task.cancel is not None:
+            return None
+        return _asked_to_end(task, now, BY_NEWER_VERSION, self.reason)
+
+
+#: `cancel.by` of a task that a newer version has superseded.
+BY_NEWER_VERSION = "superseded"
 
 
 @dataclass(frozen=True, slots=True)

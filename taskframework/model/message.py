@@ -12,6 +12,7 @@ import orjson
 from taskframework.errors import MessageUnreadableError
 from taskframework.model.status import Priority
 from taskframework.model.task import Task
+from taskframework.model.versions import UNIQUE_HEADER, to_header
 
 MESSAGE_VERSION = 1
 #: Bytes. Our messages have about 150; one that is far larger is not ours.
@@ -64,6 +65,8 @@ class TaskMessage:
         }
         if task.not_before > task.created_at:  # it began later, or it is a retry
             headers[CLAIMABLE_HEADER] = rfc3339(task.not_before)
+        if task.unique is not None:
+            headers[UNIQUE_HEADER] = to_header(task.unique)
         if (trace := traceparent or task.traceparent) is not None:
             headers["traceparent"] = trace
         return cls(task.task_id, task.task_type, task.dispatch_epoch, lane or task.lane, headers)

@@ -17,8 +17,8 @@ from taskframework.model.values import Json
 SCHEMA_VERSION = 2
 #: What a new task is written as. A release that knows no more than this may run it.
 _FIRST_VERSION = 1
-#: What a sub-task is written as, and a task becomes when it waits: an older release would not report the one to its
-#: parent, and would run the wrong method of the other.
+#: What a sub-task or a version of a key is written as, and a task becomes when it waits: an older release would not
+#: report the first to its parent, nor ask whether there is a newer version, and would run the wrong method.
 FAMILY_VERSION = 2
 #: Which method of the task type the next attempt calls: `execute`, `on_subtasks_finished` or `on_signal`.
 Stage = Literal["execute", "resume", "signal"]
@@ -165,6 +165,18 @@ class SignalWait:
     until: datetime | None
 
 
+@dataclass(frozen=True, slots=True)
+class Unique:
+    """Which version of a key the task is."""
+
+    key: str
+    version: int
+    #: How often the version was queued anew, because its task had failed or was gone.
+    run: int = 0
+    #: Whether the older version is asked to stop if it is running.
+    stops_older: bool = False
+
+
 @dataclass(frozen=True, kw_only=True)
 class Task:
     """One task. Immutable: a transition makes a new one. Its `repr` shows nothing of what the user gave or got."""
@@ -179,6 +191,7 @@ class Task:
     parameters: Json = field(default=None, repr=False)
     parameters_hash: str
     idempotency_key: str | None = None
+    unique: Unique | None = None
     status: TaskStatus = TaskStatus.QUEUED
     revision: int = 1
     generation: int = 0

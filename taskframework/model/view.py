@@ -35,6 +35,7 @@ def public_view(task: Task, *, whole: bool = True) -> dict[str, Any]:
         "subtasks": subtasks_view(task),
         "correlation_id": task.correlation_id,
         "stream": None,
+        "unique": None if task.unique is None else {"key": task.unique.key, "version": task.unique.version},
         "not_before": moment(task.not_before),
         "deadline": moment(task.deadline),
         "created_at": moment(task.created_at),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 from taskframework.errors import TaskUnreadableError
 from taskframework.model.idempotency import IDEMPOTENCY, kept_until
 from taskframework.model.plans import PLAN, PLAN_KEPT, are_needed
-from taskframework.model.records import Record
+from taskframework.model.records import Record, RecordKind
 from taskframework.model.scope import EVERYONE
+from taskframework.model.versions import VERSIONS
 from taskframework.stores.base import TaskStore
 
 
@@ -42,21 +44,22 @@ class Retention:
         by_kind: dict[str, list[Record]] = {}
         for record in expired:
             by_kind.setdefault(record.kind, []).append(record)
-        if keys := by_kind.pop(IDEMPOTENCY.name, None):
-            await self._look_at_keys(keys)
+        for kind in (IDEMPOTENCY, VERSIONS):
+            if keys := by_kind.pop(kind.name, None):
+                await self._look_at_keys(kind, keys)
         if parts := by_kind.pop(PLAN.name, None):
             await self._look_at_plans(parts)
         await self._store.delete_records([record for records in by_kind.values() for record in records])
         removed = await self._store.purge(finished=self._finished, dead_letters=self._dead_letters, limit=self._batch)
         return self._batch in (len(expired), removed)
 
-    async def _look_at_keys(self, records: Sequence[Record]) -> None:
+    async def _look_at_keys(self, kind: RecordKind[Any], records: Sequence[Record]) -> None:
         """A key whose task is live, or ended not long enough ago, is looked at later; any other one is deleted.
 
         No write at the end of a task has to reckon with its key that way. Of two processes that look at one record
         the second one loses: it has another revision then.
         """
-        contents = {record.id: IDEMPOTENCY.content(record) for record in records}
+        contents = {record.id: kind.content(record) for record in records}
         ends = await self._store.finished_at([content.task_id for content in contents.values()])
         now = self._store.now()
         later, over = [], []
@@ -66,7 +69,7 @@ class Retention:
             if until is None:
                 over.append(record)
             else:
-                later.append(IDEMPOTENCY.changed(record, content, expires_at=until))
+                later.append(kind.changed(record, content, expires_at=until))
         await self._store.write_records(later)
         await self._store.delete_records(over)
 

@@ -6,9 +6,18 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, NotRequired, Required
 
-from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field, TypeAdapter, ValidationError
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BeforeValidator,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    WithJsonSchema,
+    with_config,
+)
 from typing_extensions import TypedDict  # pydantic reads no other before Python 3.12
 
 from taskframework.clock import whole_milliseconds
@@ -20,6 +29,8 @@ from taskframework.tasks.options import MAX_ATTEMPTS, MAX_CHUNK_SIZE
 
 #: Printable ASCII: names travel in headers, indexes and logs.
 NAME_PATTERN = "^[ -~]*$"
+#: What every program that reads JSON knows as a whole number.
+MAX_VERSION = 2**53 - 1
 _FARTHEST = timedelta(days=3660)
 _TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d[Tt ]")
 
@@ -65,11 +76,30 @@ Name = Annotated[
 ]
 
 
-class SubmissionOptions(TypedDict, total=False):
-    """How a task is to be done. What is left out or None comes from the task type's options, then from the settings.
+@with_config(extra="forbid")
+class UniqueOption(TypedDict):
+    """Which version of a key a task is."""
 
-    An option is stored in the task's field of the same name.
-    """
+    key: Required[Name]
+    version: Required[Annotated[int, Field(ge=0, le=MAX_VERSION, strict=True)]]
+    on_running: NotRequired[Literal["leave", "cancel"]]
+
+
+_UNIQUE_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "key": {"type": "string", "minLength": 1, "maxLength": MAX_NAME, "pattern": NAME_PATTERN},
+        "version": {"type": "integer", "minimum": 0, "maximum": MAX_VERSION},
+        "on_running": {"type": "string", "enum": ["leave", "cancel"], "default": "leave"},
+    },
+    "required": ["key", "version"],
+    "additionalProperties": False,
+}
+_Unique = Annotated[UniqueOption, WithJsonSchema(_UNIQUE_SCHEMA)]
+
+
+class SharedOptions(TypedDict, total=False):
+    """What holds for a task as well as for each task of a batch; stored in the task's field of the same name."""
 
     priority: Annotated[_Lane | None, Field(description="The lane it travels in: high, normal or low")]
     not_before: Annotated[_Moment | None, Field(description="Earliest time of the first attempt")]
@@ -77,6 +107,18 @@ class SubmissionOptions(TypedDict, total=False):
     max_attempts: Annotated[_Attempts | None, Field(description="Attempts in all")]
     idempotency_key: Annotated[Name | None, Field(description="A second submission with it returns the first task")]
     correlation_id: Annotated[Name | None, Field(description="Carried through messages, logs and events")]
+
+
+class SubmissionOptions(SharedOptions, total=False):
+    """How a task is to be done. What is left out or None comes from the task type's options, then from the settings.
+
+    An option is stored in the task's field of the same name.
+    """
+
+    unique: Annotated[
+        _Unique | None,
+        Field(description="Of one key only the newest version begins; on_running cancel stops an older one"),
+    ]
 
 
 def _policy(value: str) -> str:
@@ -87,7 +129,7 @@ _ChunkSize = Annotated[int, Field(ge=1, le=MAX_CHUNK_SIZE, strict=True)]
 _Policy = Annotated[str, AfterValidator(_policy), Field(json_schema_extra={"pattern": POLICY_PATTERN})]
 
 
-class BatchOptions(SubmissionOptions, total=False):
+class BatchOptions(SharedOptions, total=False):
     """How a batch is to be done: what each of its tasks gets, and what holds for the whole."""
 
     policy: Annotated[_Policy | None, Field(description="When it has succeeded; allow_failures if it is left out")]

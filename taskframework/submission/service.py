@@ -13,12 +13,14 @@ from taskframework.bus import EventBus
 from taskframework.errors import InvalidRequestError, SubmissionError
 from taskframework.model.events import TaskSubmittedEvent
 from taskframework.model.status import lane_of
-from taskframework.model.task import Task, first_state, new_task_id
+from taskframework.model.task import FAMILY_VERSION, Task, Unique, first_state, new_task_id
 from taskframework.model.values import fingerprint
+from taskframework.moves import TaskMoves
 from taskframework.stores.base import Inserted, TaskStore
 from taskframework.submission.idempotency import IdempotentInserts
 from taskframework.submission.options import OPTIONS, SubmissionOptions, accepted, accepted_name, accepted_times
 from taskframework.submission.types import Submittable, TaskTypes
+from taskframework.submission.versions import VersionedInserts
 from taskframework.tasks.executable import AnyExecutable, type_name
 from taskframework.telemetry import current_traceparent
 
@@ -78,6 +80,7 @@ class TaskSubmissionService:
         self,
         store: TaskStore,
         bus: EventBus,
+        moves: TaskMoves,
         types: TaskTypes,
         *,
         max_attempts: int,
@@ -89,6 +92,7 @@ class TaskSubmissionService:
         Args:
             store: where tasks are stored.
             bus: hears `TaskSubmittedEvent` after the task is stored.
+            moves: supersedes older versions of a key.
             types: the task types that are known.
             max_attempts: attempts for task types that do not say.
             dispatch_after: when the sweeper takes the task up if nobody dispatched it; zero in a process that does
@@ -97,6 +101,7 @@ class TaskSubmissionService:
         """
         self._store = store
         self._inserts = IdempotentInserts(store, keys_kept)
+        self._versions = VersionedInserts(store, moves, keys_kept)
         self._bus = bus
         self._types = types
         self._max_attempts = max_attempts
@@ -115,7 +120,7 @@ class TaskSubmissionService:
         name = type_name(request.task_type)
         task = self._new_task(request, (await self._types.find([name]))[name])
         await failpoint.reached("submit.before_insert")
-        [stored] = await self._inserts.insert([task])
+        [stored] = await self._insert([task])
         return await self._accept(stored)
 
     async def submit_many(self, requests: Sequence[SubmitRequest]) -> list[Submission | Exception]:
@@ -126,7 +131,7 @@ class TaskSubmissionService:
             kinds = await self._types.find(_names_in(together))
             made = [self._made(request, kinds) for request in together]
             await failpoint.reached("submit.before_insert")
-            stored = iter(await self._inserts.insert([task for task in made if isinstance(task, Task)]))
+            stored = iter(await self._insert([task for task in made if isinstance(task, Task)]))
             outcomes += [await self._outcome(next(stored)) if isinstance(task, Task) else task for task in made]
         return outcomes
 
@@ -137,6 +142,21 @@ class TaskSubmissionService:
             SubmissionError: as `submit` would.
         """
         self._new_task(request, self._types.registered(type_name(request.task_type)))
+
+    async def _insert(self, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
+        """Store tasks, those that are versions of a key one after the other: two may be of one key."""
+        if all(task.unique is None for task in tasks):
+            return await self._inserts.insert(tasks)
+        others = iter(await self._inserts.insert([task for task in tasks if task.unique is None]))
+        return [
+            next(others) if task.unique is None else await self._insert_version(task, task.unique) for task in tasks
+        ]
+
+    async def _insert_version(self, task: Task, unique: Unique) -> Inserted | Exception:
+        try:
+            return await self._versions.insert(task, unique)
+        except Exception as error:
+            return error
 
     def _made(self, request: SubmitRequest, kinds: Mapping[str, Submittable | SubmissionError]) -> Task | Exception:
         try:
@@ -164,6 +184,8 @@ class TaskSubmissionService:
             raise kind
         parameters, canonical = kind.accept(request.parameters)
         options = accepted(request.options)
+        if "unique" in options:
+            options |= _version(options)
         now = self._store.now()
         not_before = accepted_times(options, now)
         task_id = new_task_id()
@@ -184,6 +206,22 @@ class TaskSubmissionService:
             **first_state(not_before, now, self._dispatch_after),
         }
         return Task.new(**fields)
+
+
+def _version(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What a version of a key is stored with.
+
+    Raises:
+        InvalidRequestError: for a task that also has an idempotency key: each of them names another task.
+    """
+    if "idempotency_key" in options:
+        raise InvalidRequestError(
+            "unique", "it cannot be given together with idempotency_key", "The same version is the same task already."
+        )
+    unique = options["unique"]
+    is_stopping = unique.get("on_running") == "cancel"
+    version = Unique(unique["key"], unique["version"], stops_older=is_stopping)
+    return {"unique": version, "schema_version": FAMILY_VERSION}
 
 
 def _names_in(requests: Iterable[SubmitRequest]) -> set[str]:

@@ -60,6 +60,7 @@ def build_store_services(
     submission = TaskSubmissionService(
         store,
         bus,
+        moves,
         types,
         max_attempts=settings.retry.max_attempts,
         dispatch_after=dispatch_after,

@@ -17,6 +17,7 @@ from taskframework.worker.lanes import LanePolicy
 from taskframework.worker.pausing import PausedTypes
 from taskframework.worker.settle import SettleStation
 from taskframework.worker.suspects import Suspects
+from taskframework.worker.versions import NewestVersions
 from taskframework.worker.worker import Worker, new_worker_id
 
 
@@ -46,7 +47,13 @@ def build_worker(process: ProcessServices) -> Worker:
         heartbeat,
         breaker,
         process.deliveries,
-        Admission([PausedTypes(process.pauses), Suspects(settings.worker.max_crashes, settings.worker.lease)]),
+        Admission(
+            [
+                PausedTypes(process.pauses),
+                NewestVersions(store, services.moves, settings.retention.idempotency_keys),
+                Suspects(settings.worker.max_crashes, settings.worker.lease),
+            ]
+        ),
         _lane_policy(settings.priority),
         store.now,
         slots=settings.worker.concurrency,

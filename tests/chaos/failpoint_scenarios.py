@@ -81,6 +81,19 @@ async def cancels_what_waits(stage: Stage) -> AsyncIterator[None]:
     assert await stage.post(f"/tasks/{task.task_id}/cancel") in (202, 409)
 
 
+async def supersedes(stage: Stage) -> AsyncIterator[None]:
+    """Whoever submits asks again, first for the older version: it is accepted or too late, and the newer one stays."""
+    stage.expected = "CANCELLED"
+    for version in (1, 2):
+        await stage.submit_version(version, not_before=stage.store.now() + _HOUR)
+    yield
+    for version in (1, 2):
+        assert await stage.submit_version(version, not_before=stage.store.now() + _HOUR) in (200, 202, 409)
+    [older, newer] = sorted(await stage.documents(), key=lambda document: document["unique"]["version"])
+    assert (older["status"], newer["status"]) == ("CANCELLED", "QUEUED")
+    await stage.post(f"/tasks/{newer['_id']}/cancel")
+
+
 async def cancels_what_runs(stage: Stage) -> AsyncIterator[None]:
     stage.expected = "CANCELLED"
     await stage.submit(waits_from=1)
@@ -274,6 +287,9 @@ SCENARIOS = (
     Scenario("report.before_mark", plans, "back"),
     Scenario("settle.after_write", plans, "back"),
     Scenario("settle.reply", plans, "back"),
+    Scenario("version.after_insert", supersedes, "front"),
+    Scenario("version.after_record", supersedes, "front"),
+    Scenario("supersede.after_write", supersedes, "front"),
     Scenario("signal.after_write", is_signalled, "front"),
     Scenario("wake.after_write", waits_in_vain, "front", is_alone=True),
     Scenario("relay.before_publish", submits, "back"),

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Self
 
@@ -133,6 +133,24 @@ class Stage:
             if answer.status_code in (200, 202):
                 told = {"status": answer.status_code, "task": {"task_id": answer.json()["batch_id"]}}
         self._answered("batch", told)
+
+    async def submit_version(self, version: int, not_before: datetime) -> int | None:
+        """Submit a probe as a version of the only key, for later; the status, or None when a process dies over it."""
+        name = f"v{version}"
+        if name not in self._uploads:
+            self._recorder.record("submit.invoke", submission=name)
+        self._uploads.add(name)
+        unique = {"key": "page", "version": version}
+        body = {"task_type": "probe", "parameters": {}, "correlation_id": name, "unique": unique}
+        told: dict[str, Any] = {"status": None}
+        with contextlib.suppress(httpx.TransportError):
+            async with self._client() as client:
+                answer = await client.post("/tasks", json={**body, "not_before": not_before.isoformat()})
+            told = {"status": answer.status_code, "task": answer.json()}
+        status: int | None = told["status"]
+        # Too late means that there is a newer one; an attempt that had no answer may have been accepted all the same.
+        self._answered(name, {"status": None} if status == 409 else told)
+        return status
 
     async def plant(self, **fields: Any) -> Task:
         """Store a task as a process without a broker does: due at once, for any sweeper."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from taskframework.model.batches import AbandonUpload, Announce, EndRetry, ReopenBatch, Seal
 from taskframework.model.drivers import CASCADE, CHECK
-from taskframework.model.interventions import Cancel, Expire, Postpone, Reap, Replay
+from taskframework.model.interventions import Cancel, Expire, Postpone, Reap, Replay, Supersede
 from taskframework.model.marks import MoveDriver
 from taskframework.model.scope import EVERYONE
 from taskframework.model.task import Task
@@ -51,6 +51,7 @@ def _wishes(world: World, task: Task) -> list[Transition]:
         *outcomes,
         *outcomes,  # asked twice, because the first reply takes long
         Cancel(task.task_id, EVERYONE, "alice", None),
+        Supersede(task.task_id, 3, stops_running=pick((False, True))),
         Expire(task.task_id),
         SendSignal(task.task_id, EVERYONE, pick(("a", "d")), "approved", 1),
         Postpone(task.task_id, epoch, REDISPATCH, MAX_POSTPONED),

@@ -52,6 +52,7 @@ RUNS = [
     *_mutants("batch_seal", ["-DFAULTS=0 -DCANCEL -DENDANY"]),
     *_mutants("batch_seal", ["-DNOABANDON", "-DFAULTS=0 -DKEEPSERIAL"], liveness="ended"),
     *_mutants("batch_seal", ["-DONELOOK", "-DNOALARM"], liveness="cleared"),
+    *_mutants("versions", ["-DRECORDFIRST", "-DBLIND", "-DNOADMISSION", "-DNOADOPT", "-DTHREE -DCRASHES=0 -DONERUN"]),
     *_mutants("outbox", ["-DNEWESTONLY", "-DPIPELINE", "-DMARKFIRST", "-DMARKBACK", "-DMARKDONE"]),
     *_mutants("outbox", ["-DMARKFIRST", "-DEVENTAFTER"], liveness="delivered"),
     *_mutants("task", ["-DNOFENCE", "-DNOEPOCH", "-DNODUE", "-DREAPERFORGETS"]),
@@ -67,6 +68,9 @@ RUNS = [
     Run("batch_seal"),
     Run("batch_seal", "-DFAULTS=0", "ended"),
     Run("batch_seal", "-DFAULTS=0", "cleared"),
+    Run("versions"),
+    Run("versions", "-DREPLAY"),
+    Run("versions", liveness="settled"),
     Run("outbox"),
     Run("outbox", liveness="delivered"),
     Run("task", liveness="stable"),
@@ -82,6 +86,7 @@ RUNS = [
     Run("batch_seal", "-DCANCEL", marks=_LONG),
     Run("batch_seal", liveness="ended", marks=_LONG),
     Run("batch_seal", liveness="cleared", marks=_LONG),
+    Run("versions", "-DTHREE", marks=_LONG),
     Run("task", "-DREPLAY", marks=_LONG),
     Run("task", "-DCANCEL -DRELEASE -DFAULTS=2", marks=_LONG),
     Run("task", "-DFAULTS=2", "live", marks=_LONG),
@@ -110,7 +115,7 @@ def test_the_protocol_holds_and_no_mutant_does(run: Run, tmp_path: Path) -> None
 
 
 def test_every_variant_of_a_model_is_run() -> None:
-    for model in ("task", "outbox", "fanin", "parent_reports", "batch_seal"):
+    for model in ("task", "outbox", "fanin", "parent_reports", "batch_seal", "versions"):
         variants = set(re.findall(r"#ifn?def (\w+)", (_MODELS / f"{model}.pml").read_text()))
         assert variants == {flag for run in RUNS if run.model == model for flag in re.findall(r"-D(\w+)", run.flags)}
 

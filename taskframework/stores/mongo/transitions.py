@@ -9,7 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from taskframework.model.interventions import LEASE_EXPIRED, NO_HANDLER, Cancel, Expire, Postpone, Reap, Replay
+from taskframework.model.interventions import (
+    BY_NEWER_VERSION,
+    LEASE_EXPIRED,
+    NO_HANDLER,
+    Cancel,
+    Expire,
+    Postpone,
+    Reap,
+    Replay,
+    Supersede,
+)
 from taskframework.model.marks import (
     MAX_DOUBLINGS,
     ForgetDispatch,
@@ -188,11 +198,21 @@ def _reap(reap: Reap) -> Write:
 @write_alone.register
 def _cancel(cancel: Cancel) -> Write:
     guard = {"_id": cancel.task_id, "status": in_status(*LIVE), "cancel": None, **within(cancel.scope)}
-    data = lit({"by": cancel.by, "reason": cancel.reason})
-    asked = {"cancel": {"by": lit(cancel.by), "at": NOW, "reason": lit(cancel.reason)}}
+    return Write(guard, [_asked_to_end(cancel.by, cancel.reason)])
+
+
+@write_alone.register
+def _supersede(newer: Supersede) -> Write:
+    guard = {"_id": newer.task_id, "status": in_status(*newer.statuses), "cancel": None}
+    return Write(guard, [_asked_to_end(BY_NEWER_VERSION, newer.reason)])
+
+
+def _asked_to_end(by: str, reason: str | None) -> Document:
+    data = lit({"by": by, "reason": reason})
+    asked = {"cancel": {"by": lit(by), "at": NOW, "reason": lit(reason)}}
     requested = {**asked, **with_event("cancel_requested", data=data)}
     cancelled = {**asked, **at_rest(TaskStatus.CANCELLED), **with_event("cancelled", data=data)}
-    return Write(guard, [choose(IS_RUNNING, requested, cancelled)])
+    return choose(IS_RUNNING, requested, cancelled)
 
 
 @write_alone.register

@@ -26,7 +26,7 @@ from taskframework.model.drivers import (
     Driver,
     missing_drivers,
 )
-from taskframework.model.interventions import Cancel, Expire, Postpone, Reap, Replay
+from taskframework.model.interventions import Cancel, Expire, Postpone, Reap, Replay, Supersede
 from taskframework.model.marks import (
     CascadeAgain,
     ForgetDispatch,
@@ -116,6 +116,8 @@ REQUESTS: dict[str, Callable[[Fence], Request]] = {
     "reap from a dead worker": lambda fence: Reap(fence.task_id, 1, None, 3, HOUR),
     "cancel": lambda fence: Cancel(fence.task_id, EVERYONE, "operator", None),
     "cancel one's own": lambda fence: Cancel(fence.task_id, Scope.of("alice"), "alice", "not needed"),
+    "supersede": lambda fence: Supersede(fence.task_id, 3),
+    "supersede what runs": lambda fence: Supersede(fence.task_id, 3, stops_running=True),
     "expire": lambda fence: Expire(fence.task_id),
     "postpone": lambda fence: Postpone(fence.task_id, 1, HOUR, 2),
     "replay": lambda fence: Replay(fence.task_id, EVERYONE, "operator", HOUR),

@@ -61,7 +61,7 @@ FIELDS: dict[str, Any] = {
     "correlation_id": ["", "x" * 201, "a\nb", "\u001b[31m", "ключ", 5, {"a": 1}],
     # Not for callers to say, and fields of what is not built yet.
     **{name: [None, 1] for name in ("user_id", "status", "_id", "task_id", "lease", "fencing_token", "generation")},
-    **{name: [None, {"key": "k"}] for name in ("stream", "unique", "parent", "__proto__", "$where", "x" * 10_000)},
+    **{name: [None, {"key": "k"}] for name in ("stream", "parent", "__proto__", "$where", "x" * 10_000)},
 }  # fmt: skip
 
 
@@ -73,6 +73,19 @@ async def test_fields(api: Api, field: str) -> None:
         assert problem["errors"][0]["field"] == field[:100], value
         assert len(problem["detail"]) < 1000, "what was sent is not sent back at length"
     assert (await api.get(TASKS)).json()["items"] == []
+
+
+@pytest.mark.parametrize(
+    "unique",
+    [
+        *(1, "k", [], {}, {"key": "k"}, {"version": 1}, {"key": "", "version": 1}, {"key": "k", "version": -1}),
+        *({"key": "k", "version": 2**53}, {"key": "k", "version": "1"}, {"key": "k", "version": 1, "run": 1}),
+        *({"key": "k", "version": True}, {"key": "k", "version": 1, "on_running": "kill"}),
+    ],
+)
+async def test_a_version_is_one_or_none(api: Api, unique: Any) -> None:
+    problem = problem_of(await api.post(TASKS, json=COUNT_WORDS | {"unique": unique}), 422, "invalid_request")
+    assert problem["errors"][0]["field"].startswith("unique")
 
 
 CONTENT_TYPES = [

@@ -13,7 +13,7 @@ from taskframework.failpoint import POINTS
 from taskframework.model import interventions, marks, transitions, waiting
 from taskframework.model.drivers import CASCADE
 from taskframework.model.events import ENDS_OF_ATTEMPTS, EVENT_OF, event_of
-from taskframework.model.interventions import Cancel, Expire, Postpone, Reap, Replay
+from taskframework.model.interventions import Cancel, Expire, Postpone, Reap, Replay, Supersede
 from taskframework.model.marks import (
     CascadeAgain,
     ForgetDispatch,
@@ -69,6 +69,8 @@ TRANSITIONS: dict[str, Any] = {
     "release": Release(FENCE, "worker-1"),
     "reap": Reap(TASK_ID, TOKEN, ZERO, 3, MINUTE),
     "cancel": Cancel(TASK_ID, EVERYONE, "alice", None),
+    "supersede": Supersede(TASK_ID, 3),
+    "supersede what runs": Supersede(TASK_ID, 3, stops_running=True),
     "expire": Expire(TASK_ID),
     "postpone": Postpone(TASK_ID, 1, MINUTE, 5),
     "postpone too often": Postpone(TASK_ID, 1, MINUTE, 0),

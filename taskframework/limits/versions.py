@@ -1,0 +1,73 @@
+"""The record that names the newest version of a key."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from taskframework import failpoint
+from taskframework.errors import StoreUnavailableError
+from taskframework.model.interventions import Supersede
+from taskframework.model.records import Record
+from taskframework.model.task import Task, Unique
+from taskframework.model.versions import VERSIONS, Newest, is_above, is_below, record_id, record_of
+from taskframework.moves import TaskMoves
+from taskframework.stores.base import Records, TaskStore
+
+#: Rounds of reading and writing the record: each lost one means that somebody else of the key got ahead.
+_ROUNDS = 50
+
+
+async def read_newest(records: Records, user_id: str, key: str) -> Newest | None:
+    """What the record of a user's key says; None where there is none.
+
+    Raises:
+        StoreUnavailableError: if the store cannot be asked.
+    """
+    record = await _read(records, user_id, key)
+    return None if record is None else VERSIONS.content(record)
+
+
+async def become_newest(
+    store: TaskStore, moves: TaskMoves, task: Task, unique: Unique, kept: timedelta
+) -> Newest | None:
+    """Let the record of a key name this task, and supersede what it named before; or the task, if it names a newer one.
+
+    Args:
+        store: where the record is.
+        moves: makes the moves.
+        task: a task that is stored.
+        unique: which version and run it is.
+        kept: how long the record is kept after the time at which the task can begin, at the least.
+
+    Returns:
+        The newer one that the task gave way to; None: the task is the newest.
+
+    Raises:
+        StoreUnavailableError: if the record could not be written.
+    """
+    before = await _name(store, task, unique, kept)
+    await failpoint.reached("version.after_record")
+    if before is not None and is_below(unique, before):
+        await moves.make(Supersede(task.task_id, before.version))
+        return before
+    if before is not None and is_above(unique, before):
+        await moves.make(Supersede(before.task_id, unique.version, unique.stops_older))
+    return None
+
+
+async def _name(records: Records, task: Task, unique: Unique, kept: timedelta) -> Newest | None:
+    """Name the task unless the record names a newer one; returns what it named before."""
+    for _ in range(_ROUNDS):
+        record = await _read(records, task.user_id, unique.key)
+        newest = None if record is None else VERSIONS.content(record)
+        if not is_above(unique, newest):
+            return newest
+        [written] = await records.write_records([record_of(task, unique, record, kept)])
+        if written is not None:
+            return newest
+    raise StoreUnavailableError(f"The key {unique.key!r} is written by too many at once.")
+
+
+async def _read(records: Records, user_id: str, key: str) -> Record | None:
+    place = record_id(user_id, key)
+    return (await records.read_records([place])).get(place)

@@ -1,0 +1,104 @@
+"""Versions of one key: of what still waits only the newest begins, and a version never goes back.
+
+The record of a key names its newest task. It is written after that task is stored, and only ever with a higher version,
+or a later run of the same one; whoever finds a task above the record writes it there. So a process that dies between
+the two leaves nothing to be repaired. `tests/models/versions.pml` is this protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from uuid import NAMESPACE_OID, uuid5
+
+from taskframework.model.idempotency import GRACE
+from taskframework.model.records import Record, RecordKind
+from taskframework.model.status import LIVE, SUCCEEDED
+from taskframework.model.task import Task, Unique
+
+#: The message of a task with a version says which, as `version/run/key`, so that others cost its worker nothing.
+UNIQUE_HEADER = "x-unique"
+
+
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """The newest task of a key."""
+
+    task_id: str
+    version: int
+    run: int
+    #: The task that was the newest before this one, and whether it is asked to stop if it is running. None: the first.
+    before: str | None = None
+    stops_older: bool = False
+
+
+VERSIONS = RecordKind("unique", Newest)
+
+
+def record_id(user_id: str, key: str) -> str:
+    """The id of the record of a user's key."""
+    return VERSIONS.id_of(user_id, key)
+
+
+def versioned_id(user_id: str, unique: Unique) -> str:
+    """The id of the one task of this version and run."""
+    return str(uuid5(NAMESPACE_OID, f"{record_id(user_id, unique.key)}/{unique.version}/{unique.run}"))
+
+
+def is_above(unique: Unique, newest: Newest | None) -> bool:
+    """Whether a task belongs into the record instead of the one that it names."""
+    return newest is None or (unique.version, unique.run) > (newest.version, newest.run)
+
+
+def is_below(unique: Unique, newest: Newest | None) -> bool:
+    """Whether a task is no longer the newest."""
+    return newest is not None and (unique.version, unique.run) < (newest.version, newest.run)
+
+
+def next_run(version: int, newest: Newest | None, task: Task | None) -> int | None:
+    """Under which run a version is stored now.
+
+    Args:
+        version: what is submitted.
+        newest: what the record of the key names; no higher version.
+        task: the task that it names, if that is still there.
+
+    Returns:
+        The run; None if the task that is there is the answer, since it is live or has succeeded.
+    """
+    if newest is None or newest.version < version:
+        return 0
+    return None if task is not None and task.status in LIVE | SUCCEEDED else newest.run + 1
+
+
+def record_of(task: Task, unique: Unique, there: Record | None, kept: timedelta) -> Record:
+    """The record that names this task.
+
+    Args:
+        task: a task that is stored.
+        unique: which version and run it is.
+        there: the record that was read; None if there was none.
+        kept: how long the record is kept after the time at which the task can begin, at the least.
+    """
+    before = None if there is None else VERSIONS.content(there).task_id
+    content = Newest(task.task_id, unique.version, unique.run, before, unique.stops_older)
+    expires_at = max(task.not_before, task.created_at) + kept + GRACE
+    if there is None:
+        return VERSIONS.new(task.user_id, unique.key, content=content, expires_at=expires_at)
+    return VERSIONS.changed(there, content, expires_at=expires_at)
+
+
+def to_header(unique: Unique) -> str:
+    return f"{unique.version}/{unique.run}/{unique.key}"
+
+
+def from_headers(headers: Mapping[str, str]) -> Unique | None:
+    """What a message says of its task's version; None for a task without one."""
+    if (text := headers.get(UNIQUE_HEADER)) is None:
+        return None
+    try:
+        version, run, key = text.split("/", 2)
+        return Unique(key, int(version), int(run))
+    except ValueError:  # not written by us
+        return None

@@ -1,0 +1,68 @@
+"""Inserts of tasks that are versions of a key: the task first, then the record that names it.
+
+`model/versions.py` says what is promised. A lower version than the newest is refused; the same one is answered with the
+task that is there, or stored anew under the next run if that failed or is gone; a higher one supersedes what waits.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from taskframework import failpoint
+from taskframework.errors import NewerVersionError
+from taskframework.limits.versions import become_newest, read_newest
+from taskframework.model.interventions import Supersede
+from taskframework.model.scope import EVERYONE
+from taskframework.model.task import Task, Unique
+from taskframework.model.versions import Newest, next_run, versioned_id
+from taskframework.moves import TaskMoves
+from taskframework.stores.base import Inserted, TaskStore
+
+
+class VersionedInserts:
+    """Stores versions of keys, and supersedes older ones."""
+
+    def __init__(self, store: TaskStore, moves: TaskMoves, kept: timedelta) -> None:
+        """Prepare to store; the record of a key is kept so long after the end of its newest task."""
+        self._store = store
+        self._moves = moves
+        self._kept = kept
+
+    async def insert(self, task: Task, unique: Unique) -> Inserted:
+        """Store a task as this version of its key, or find the one that is there.
+
+        Raises:
+            NewerVersionError: if a higher version was accepted before.
+            StoreUnavailableError: if it could not be stored; it may be all the same. Submit it again.
+        """
+        newest = await read_newest(self._store, task.user_id, unique.key)
+        present = None
+        if newest is not None and newest.version > unique.version:
+            # An earlier attempt of this submission may have stored it and died; a worker would end it at its time.
+            await self._moves.make(Supersede(versioned_id(task.user_id, unique), newest.version))
+            raise _refusal(unique, newest)
+        if newest is not None and newest.version == unique.version:
+            present = await self._store.get(newest.task_id, EVERYONE)
+        run = next_run(unique.version, newest, present)
+        if run is None and present is not None:
+            return Inserted(present, is_new=False)
+        mine = Unique(unique.key, unique.version, run or 0, unique.stops_older)
+        [stored] = await self._store.insert([_under(task, mine)])
+        if isinstance(stored, Exception):
+            raise stored
+        await failpoint.reached("version.after_insert")
+        newer = await become_newest(self._store, self._moves, stored.task, mine, self._kept)
+        if newer is not None:
+            raise _refusal(mine, newer)
+        return stored
+
+
+def _refusal(unique: Unique, newest: Newest) -> NewerVersionError:
+    return NewerVersionError(unique.key, unique.version, newest.version, newest.task_id)
+
+
+def _under(task: Task, unique: Unique) -> Task:
+    """The task under the id of its version and run."""
+    task_id = versioned_id(task.user_id, unique)
+    correlation_id = task_id if task.correlation_id == task.task_id else task.correlation_id
+    return task.evolve(task_id=task_id, correlation_id=correlation_id, unique=unique)

@@ -1,0 +1,53 @@
+"""Versions of keys at a worker: of what still waits only the newest begins."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from taskframework.limits.versions import become_newest, read_newest
+from taskframework.model.interventions import Supersede
+from taskframework.model.scope import EVERYONE
+from taskframework.model.versions import from_headers, is_above, is_below
+from taskframework.moves import TaskMoves
+from taskframework.stores.base import TaskStore
+from taskframework.worker.admission import Candidate, PutOff
+
+#: A superseded task is over, so that nothing becomes due by putting it off; its message is acknowledged.
+_IS_OVER = PutOff(timedelta(0))
+
+
+class NewestVersions:
+    """`AdmissionCheck` that ends a task of which there is a newer version, and finishes what a dead submitter began.
+
+    It finds everything that is left undone between the writes of a submission, so no repair looks for it.
+    """
+
+    def __init__(self, store: TaskStore, moves: TaskMoves, kept: timedelta) -> None:
+        """Prepare; `kept` as for the submission."""
+        self._store = store
+        self._moves = moves
+        self._kept = kept
+
+    async def admit(self, candidate: Candidate) -> PutOff | None:
+        """Let the newest version go on; tasks without a version cost nothing."""
+        unique = from_headers(candidate.headers)
+        if unique is None:
+            return None
+        task_id = candidate.message.task_id
+        newest = await read_newest(self._store, candidate.headers.get("user_id", ""), unique.key)
+        if newest is None or is_above(unique, newest):
+            return await self._finish_submission(task_id)
+        if is_below(unique, newest):
+            await self._moves.make(Supersede(task_id, newest.version))
+            return _IS_OVER
+        if newest.before is not None:
+            await self._moves.make(Supersede(newest.before, newest.version, newest.stops_older))
+        return None
+
+    async def _finish_submission(self, task_id: str) -> PutOff | None:
+        """The process that stored the task died before it wrote the record, or has yet to."""
+        task = await self._store.get(task_id, EVERYONE)
+        if task is None or task.unique is None:
+            return None  # the claim tells what is wrong with it
+        newer = await become_newest(self._store, self._moves, task, task.unique, self._kept)
+        return None if newer is None else _IS_OVER

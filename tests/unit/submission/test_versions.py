@@ -1,0 +1,249 @@
+"""Versions of a key: which one is accepted, which one begins, and what a process leaves that dies in between."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Literal
+
+import pytest
+
+from taskframework import failpoint
+from taskframework.bus import EventBus
+from taskframework.errors import InvalidRequestError, NewerVersionError
+from taskframework.limits.versions import read_newest
+from taskframework.model.interventions import Replay
+from taskframework.model.message import TaskMessage
+from taskframework.model.query import TaskFilter
+from taskframework.model.scope import EVERYONE
+from taskframework.model.status import TaskStatus
+from taskframework.model.task import Task
+from taskframework.model.transitions import Claim, Complete, Fail, Fence
+from taskframework.moves import TaskMoves
+from taskframework.recovery.retention import Retention
+from taskframework.stores.sqlite import SqliteStore
+from taskframework.submission.service import SubmitRequest, TaskSubmissionService
+from taskframework.submission.types import TaskTypes
+from taskframework.tasks.registry import TaskRegistry
+from taskframework.testing.clock import FakeClock
+from taskframework.testing.conformance.store_suite import an_error
+from taskframework.worker.admission import Candidate, PutOff
+from taskframework.worker.versions import NewestVersions
+from tests.support.kitchen_sink import CountWords
+
+DAY, NO_TIME = timedelta(days=1), timedelta(0)
+ALL = TaskFilter()
+LIVE, CANCELLED = TaskStatus.QUEUED, TaskStatus.CANCELLED
+
+
+async def die() -> None:
+    raise RuntimeError("the process died")
+
+
+class Installation:
+    """A store, the way in, and a worker's check."""
+
+    def __init__(self, store: SqliteStore, clock: FakeClock) -> None:
+        self.store = store
+        self.clock = clock
+        self.moves = TaskMoves(store, EventBus())
+        registry = TaskRegistry()
+        registry.register(CountWords)
+        self.service = TaskSubmissionService(
+            store,
+            EventBus(),
+            self.moves,
+            TaskTypes(registry, store),
+            max_attempts=1,
+            dispatch_after=NO_TIME,
+            keys_kept=DAY,
+        )
+        self.check = NewestVersions(store, self.moves, DAY)
+
+    async def submit(self, version: int, key: str = "page", on_running: Literal["leave", "cancel"] = "leave") -> Task:
+        request = SubmitRequest(
+            task_type="count-words",
+            parameters={"text": str(version)},
+            unique={"key": key, "version": version, "on_running": on_running},
+        )
+        return (await self.service.submit(request)).task
+
+    async def status(self, task: Task) -> TaskStatus:
+        return (await self.get(task)).status
+
+    async def get(self, task: Task) -> Task:
+        there = await self.store.get(task.task_id, EVERYONE)
+        assert there is not None
+        return there
+
+    async def begin(self, task: Task) -> Fence | None:
+        """What a worker does with the message of a task; None if it does not begin."""
+        message = TaskMessage.for_task(await self.get(task))
+        headers = {name: str(value) for name, value in (message.headers or {}).items()}
+        candidate = Candidate(message, headers, None, "a-claim", holding=SimpleNamespace())  # type: ignore[arg-type]
+        if isinstance(await self.check.admit(candidate), PutOff):
+            return None
+        claimed = await self.store.apply(Claim(task.task_id, message.dispatch_epoch, "a-claim", "worker-1", 100 * DAY))
+        return None if claimed is None else Fence(task.task_id, claimed.fencing_token, "a-claim")
+
+
+@pytest.fixture
+async def here(tmp_path: Path) -> AsyncIterator[Installation]:
+    clock = FakeClock()
+    store = SqliteStore(tmp_path / "tasks.db", clock=clock)
+    await store.open()
+    yield Installation(store, clock)
+    failpoint.disarm()
+    await store.close()
+
+
+async def test_a_higher_version_supersedes_what_waits_and_a_lower_one_is_refused(here: Installation) -> None:
+    first, second = await here.submit(1), await here.submit(2)
+    ended = await here.get(first)
+    assert (ended.status, ended.history[-1].data) == (
+        CANCELLED,
+        {"by": "superseded", "reason": "version 2 of it was submitted"},
+    )
+    assert await here.status(second) is LIVE
+    with pytest.raises(NewerVersionError, match=f"version 2 is task {second.task_id}"):
+        await here.submit(1)
+    assert (await here.submit(1, key="another")).unique is not None, "each key is for itself"
+
+
+async def test_the_same_version_is_the_task_that_is_there(here: Installation) -> None:
+    task = await here.submit(3)
+    assert (await here.submit(3)).task_id == task.task_id
+    fence = await here.begin(task)
+    assert fence is not None
+    assert (await here.submit(3)).task_id == task.task_id
+    await here.store.apply(Complete(fence, "worker-1", {"words": 1}))
+    again = await here.submit(3)
+    assert (again.task_id, again.status) == (task.task_id, TaskStatus.COMPLETED)
+
+
+async def test_a_version_that_failed_is_queued_anew_under_another_id(here: Installation) -> None:
+    task = await here.submit(3)
+    fence = await here.begin(task)
+    assert fence is not None
+    await here.store.apply(Fail(fence, "worker-1", an_error(), False, NO_TIME))
+    again = await here.submit(3)
+    assert again.task_id != task.task_id
+    assert (await here.submit(3)).task_id == again.task_id
+    assert await here.begin(again) is not None
+
+
+async def test_one_that_is_replayed_beside_its_next_run_does_not_begin(here: Installation) -> None:
+    task = await here.submit(3)
+    fence = await here.begin(task)
+    assert fence is not None
+    await here.store.apply(Fail(fence, "worker-1", an_error(), False, NO_TIME))
+    again = await here.submit(3)
+    await here.store.apply(Replay(task.task_id, EVERYONE, "operator", NO_TIME))
+    assert await here.begin(task) is None
+    assert (await here.status(task), await here.status(again)) == (CANCELLED, LIVE)
+
+
+@pytest.mark.parametrize("on_running", ["leave", "cancel"])
+async def test_what_runs_goes_on_unless_the_newer_version_says_otherwise(
+    here: Installation, on_running: Literal["leave", "cancel"]
+) -> None:
+    first = await here.submit(1)
+    assert await here.begin(first) is not None
+    await here.submit(2, on_running=on_running)
+    running = await here.get(first)
+    assert (running.status, running.cancel is not None) == (TaskStatus.RUNNING, on_running == "cancel")
+
+
+@pytest.mark.parametrize("point", ["version.after_insert", "version.after_record"])
+async def test_what_a_dead_submitter_left_is_finished_by_the_worker_that_gets_the_task(
+    here: Installation, point: str
+) -> None:
+    first = await here.submit(1)
+    failpoint.arm(point, die)
+    with pytest.raises(RuntimeError):
+        await here.submit(2)
+    failpoint.disarm()
+    second = await here.submit(2) if point == "version.after_record" else None
+    newest = await read_newest(here.store, "anonymous", "page")
+    assert newest is not None
+    assert newest.version == (2 if point == "version.after_record" else 1)
+    if second is not None:
+        assert await here.begin(second) is not None
+        assert await here.status(first) is CANCELLED
+
+
+async def test_a_task_that_no_record_names_becomes_the_newest_when_it_begins(here: Installation) -> None:
+    first = await here.submit(1)
+    failpoint.arm("version.after_insert", die)
+    with pytest.raises(RuntimeError):
+        await here.submit(2)
+    failpoint.disarm()
+    [left] = [
+        task for task in (await here.store.list_tasks(EVERYONE, ALL, limit=10)).items if task.task_id != first.task_id
+    ]
+    assert await here.begin(left) is not None
+    assert await here.begin(first) is None
+    with pytest.raises(NewerVersionError):
+        await here.submit(1)
+
+
+async def test_of_many_in_any_order_the_newest_begins_and_nothing_older_after_it_was_accepted(
+    here: Installation,
+) -> None:
+    accepted: list[int] = []
+    begun: list[int] = []
+
+    async def client() -> None:
+        for version in random.sample(range(1, 21), 20):
+            try:
+                await here.submit(version)
+                accepted.append(version)
+            except NewerVersionError:
+                continue
+
+    async def worker() -> None:
+        for _ in range(60):
+            newest = max(accepted, default=0)
+            page = await here.store.list_tasks(EVERYONE, ALL, limit=100)
+            for task in page.items:
+                if task.status is LIVE and task.unique is not None and await here.begin(task) is not None:
+                    assert task.unique.version >= newest
+                    begun.append(task.unique.version)
+            await asyncio.sleep(0)
+
+    await asyncio.gather(*(client() for _ in range(5)), worker(), worker())
+    await worker()
+    assert max(accepted) == 20
+    assert 20 in begun
+    assert len(set(begun)) == len(begun), "one task for each version"
+
+
+async def test_a_key_is_for_versions_or_for_idempotency(here: Installation) -> None:
+    request = SubmitRequest(
+        task_type="count-words", parameters={"text": ""}, idempotency_key="k", unique={"key": "page", "version": 1}
+    )
+    with pytest.raises(InvalidRequestError, match="together with idempotency_key"):
+        await here.service.submit(request)
+    for wrong in ({"key": "page"}, {"key": "", "version": 1}, {"key": "page", "version": -1}, {"version": "x"}):
+        options: Any = {"unique": wrong}
+        with pytest.raises(InvalidRequestError):
+            await here.service.submit(SubmitRequest(task_type="count-words", parameters={"text": ""}, **options))
+
+
+async def test_the_record_lives_as_long_as_its_task_and_a_while_longer(here: Installation) -> None:
+    task = await here.submit(1)
+    fence = await here.begin(task)
+    assert fence is not None
+    retention = Retention(here.store, finished=None, dead_letters=None, idempotency_keys=DAY, batch=10)
+    for _ in range(3):
+        here.clock.advance(3 * DAY.total_seconds())
+        await retention.purge()
+        assert await read_newest(here.store, "anonymous", "page") is not None, "its task still runs"
+    await here.store.apply(Complete(fence, "worker-1", {"words": 1}))
+    here.clock.advance(3 * DAY.total_seconds())
+    await retention.purge()
+    assert await read_newest(here.store, "anonymous", "page") is None
