@@ -21,6 +21,7 @@ from taskframework.model.status import DEAD, LIVE, Priority, TaskStatus
 from taskframework.model.task import Lease, ParentLink, Subtasks, Task, new_claim_id
 from taskframework.model.transitions import Claim, Complete, Fence
 from taskframework.stores.mongo.documents import document_of
+from taskframework.stores.mongo.queries import FEW
 from taskframework.stores.mongo.store import MongoStore
 from taskframework.testing.conformance.store_suite import insert_one
 from taskframework.testing.factories import new_task
@@ -235,12 +236,23 @@ async def test_completed_tasks_are_counted_without_reading_them(database: Any, s
 
 
 async def test_a_round_of_subtasks_is_counted_without_reading_them(database: Any, store: MongoStore) -> None:
-    (counted,) = await asked(database, store, lambda store: store.count_subtasks(LARGE))
+    few, counted = await asked(database, store, lambda store: store.count_subtasks(LARGE))
+    assert few["planSummary"].startswith("IXSCAN { parent.task_id: 1, status: 1, ")
+    assert few["keysExamined"] <= FEW + SLACK
     assert counted["planSummary"].startswith("COUNT_SCAN { parent.task_id: 1, status: 1, ")
-    assert counted["docsExamined"] == 0
     assert counted["keysExamined"] <= 4_000 + SLACK
-    assert counted["command"]["readConcern"]["level"] == "snapshot"
-    assert sum((await store.count_subtasks(LARGE)).values()) == 4_000
+    assert {operation["docsExamined"] for operation in (few, counted)} == {0}
+    assert {operation["command"]["readConcern"]["level"] for operation in (few, counted)} == {"snapshot"}
+    kinds = (TaskStatus.QUEUED, TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.RUNNING)
+    assert await store.count_subtasks(LARGE) == dict.fromkeys(kinds, 1_000)
+
+
+async def test_a_small_round_is_counted_at_once(database: Any, store: MongoStore) -> None:
+    small = RoundOfSubtasks("parent", 0, 1)
+    (counted,) = await asked(database, store, lambda store: store.count_subtasks(small))
+    assert counted["docsExamined"] == 0
+    there = await asyncio.to_thread(database["tasks"].count_documents, {"parent.task_id": "parent"})
+    assert sum((await store.count_subtasks(small)).values()) == there
 
 
 @pytest.mark.parametrize("statuses", [None, LIVE, DEAD, {TaskStatus.FAILED}], ids=["all", "live", "dead", "failed"])

@@ -112,6 +112,15 @@ def counted_subtasks(round: RoundOfSubtasks) -> Sequence[Document]:
     return _counted(subtasks_of(round), TaskStatus)
 
 
+#: Sub-tasks of a round that are grouped by their status; where there are more, it is quicker to count each status.
+FEW = 1_000
+
+
+def few_counted_subtasks(round: RoundOfSubtasks) -> Sequence[Document]:
+    """The same of `FEW` at most: half the work for the server while there are not more."""
+    return [{"$match": subtasks_of(round)}, {"$limit": FEW}, {"$group": {"_id": "$status", "count": {"$sum": 1}}}]
+
+
 def undriven() -> Document:
     """Tasks that lack a driver they need: `model.drivers.missing_drivers`."""
     return {"$or": [_lacking(driver) for driver in DRIVERS if driver.needed_in]}

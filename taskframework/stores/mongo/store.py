@@ -195,8 +195,10 @@ class MongoStore(RecordCalls):
         return _page(found, limit, task_of, lambda document: queries.cursor_behind(document, filter))
 
     async def count_subtasks(self, round: RoundOfSubtasks) -> dict[TaskStatus, int]:
-        pipeline = queries.counted_subtasks(round)
-        counted = await self._tasks.aggregate(pipeline, index=SUBTASKS, at_one_moment=True)
+        options: dict[str, Any] = {"index": SUBTASKS, "at_one_moment": True}
+        counted = await self._tasks.aggregate(queries.few_counted_subtasks(round), **options)
+        if sum(entry["count"] for entry in counted) == queries.FEW:
+            counted = await self._tasks.aggregate(queries.counted_subtasks(round), **options)
         return {TaskStatus(entry["_id"]): entry["count"] for entry in counted}
 
     async def list_subtasks(
