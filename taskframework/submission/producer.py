@@ -47,7 +47,8 @@ class DispatchPolicy:
     delay_limit: timedelta = timedelta(minutes=10)
     #: How long the mark of a confirmed message waits; most tasks are claimed by then and need none.
     mark_after: timedelta = LONGEST_DELAY
-    #: Tasks that wait to be published; what comes beyond is left to the sweeper, so that memory stays bounded.
+    #: Tasks that wait to be published, and as many that wait for their time; what comes beyond is left to the sweeper,
+    #: so that memory stays bounded.
     max_pending: int = 20_000
     #: Whether a repeated attempt travels one lane below that of its task.
     lowers_retries: bool = False
@@ -102,8 +103,8 @@ class TaskMessageProducer:
             return  # stays in the store: listed, cancellable, and the sweeper knows its time
         elif self._broker.holds_delays:
             self._publish(task, wait)
-        else:
-            self._timers.start(self._publish_later(task, wait), contextvars.Context())
+        elif len(self._timers.tasks) < self._policy.max_pending:
+            self._timers.start(self._publish_later(_small(task), wait), contextvars.Context())
 
     async def dispatch(self, task: Task) -> bool:
         """Publish a reserved task for the sweeper.
@@ -133,7 +134,8 @@ class TaskMessageProducer:
         await self._delayed_marks.drain()
 
     def _publish(self, task: Task, delay: timedelta | None) -> None:
-        self._outgoing.append((task, delay))
+        # What has to wait for a sender may do so with thousands of others.
+        self._outgoing.append((task if len(self._outgoing) < _SENDERS else _small(task), delay))
         if len(self._senders.tasks) < _SENDERS:
             # In a context of its own: a sender outlives what its first task was heard in, whose spans end.
             self._senders.start(self._send_outgoing(), contextvars.Context())
@@ -200,3 +202,8 @@ class TaskMessageProducer:
             return False
         await failpoint.reached("dispatch.after_publish")
         return True
+
+
+def _small(task: Task) -> Task:
+    """The task without its parameters, which may be large and are in no message."""
+    return task.evolve(parameters=None)

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import cast
 
 from taskframework.errors import StoreUnavailableError
-from taskframework.events.bridge import ExternalEventBridge
+from taskframework.events.bridge import ROUND, ExternalEventBridge
 from taskframework.events.external import ExternalEvent
 from taskframework.events.publisher import TaskEventPublisher
 from taskframework.model.marks import Mark, MarkPublished
@@ -64,6 +64,21 @@ async def test_a_mark_that_could_not_be_written_is_written_when_the_relay_comes_
     await bridge.drain()
     assert store.written == [MarkPublished(task.task_id, 1)]
     assert len(publisher.events) == 1, "subscribers need not hear it twice"
+
+
+async def test_parameters_do_not_wait_with_thousands_of_tasks_to_be_published() -> None:
+    publisher, tasks = Publisher(), [new_task() for _ in range(3 * ROUND)]
+    bridge = ExternalEventBridge(cast(TaskStore, Marks()), cast(TaskEventPublisher, publisher), "here", Reports())
+    for task in tasks:
+        bridge.take(task)
+    newer = Claim(tasks[0].task_id, 1, "claim", "worker-1", timedelta(minutes=1)).apply(tasks[0], tasks[0].updated_at)
+    assert newer is not None
+    bridge.take(newer)
+    waiting = [waiting.task.parameters for waiting in bridge._waiting.values()]
+    assert len(waiting) - waiting.count(None) == ROUND - 1
+    await bridge.drain()
+    assert len(publisher.events) == len(tasks) + 1
+    assert all("parameters" not in event.data for event in publisher.events)
 
 
 async def test_what_is_marked_already_is_neither_published_nor_marked() -> None:

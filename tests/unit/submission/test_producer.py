@@ -123,6 +123,25 @@ async def test_what_the_broker_does_not_take_is_left_to_the_sweeper(
     assert store.marked == [task.task_id] * is_sent
 
 
+async def test_what_waits_for_a_sender_or_its_time_is_bounded_and_has_no_parameters() -> None:
+    clock, broker = FakeClock(), Published()
+    due = clock.now() + timedelta(seconds=1)
+    later = new_task(now=clock.now(), status=TaskStatus.RETRYING, not_before=due, next_dispatch_at=due)
+    store = SlowStore(clock, later, timedelta(0))
+    policy = DispatchPolicy(max_pending=400)
+    producer = TaskMessageProducer(cast(TaskStore, store), cast(Broker, broker), clock, policy)
+    tasks = [new_task(now=clock.now()) for _ in range(500)]
+    for _ in tasks:
+        producer.hear(TaskRetryingEvent(later))
+    for task in tasks:
+        producer.hear(TaskSubmittedEvent(task))
+    assert [task.parameters is None for task, _ in producer._outgoing] == [False] * 256 + [True] * 144
+    await producer.sent()
+    assert [message.task_id for message in broker.messages] == [task.task_id for task in tasks[:400]]
+    assert clock.sleeping == 400
+    await producer.close()
+
+
 async def test_while_the_broker_is_away_a_timer_reserves_nothing() -> None:
     clock, broker = FakeClock(), Published()
     broker.is_connected = False
