@@ -35,7 +35,7 @@ class BatchRetrier(ParentWork):
     left = "what failed in batch"
 
     def __init__(self, store: TaskStore, moves: TaskMoves, dispatch_after: timedelta) -> None:
-        """Prepare; `dispatch_after` as in the submission service."""
+        """Prepare; `dispatch_after` as in `NewTasks`."""
         super().__init__()
         self._store = store
         self._moves = moves

@@ -31,7 +31,7 @@ class Spawner(ParentWork):
     left = "the plan of task"
 
     def __init__(self, store: TaskStore, bus: EventBus, dispatch_after: timedelta) -> None:
-        """Prepare; `dispatch_after` as in the submission service."""
+        """Prepare; `dispatch_after` as in `NewTasks`."""
         super().__init__()
         self._store = store
         self._bus = bus

@@ -134,7 +134,7 @@ def planned_tasks(
         parent: the task that planned them, as it waits.
         plan: the groups.
         now: tells the store's time; asked for each, since a large plan takes a while.
-        dispatch_after: as in the submission service.
+        dispatch_after: as in `NewTasks`.
         first_slot: the slot of the first item.
     """
     slot = first_slot

@@ -29,7 +29,7 @@ class TaskOperations:
     """Operations on the tasks of somebody's scope; what is outside of it is not there."""
 
     def __init__(self, store: TaskStore, moves: TaskMoves, dispatch_after: timedelta) -> None:
-        """Prepare; `dispatch_after` as in the submission service."""
+        """Prepare; `dispatch_after` as in `NewTasks`."""
         self._store = store
         self._moves = moves
         self._dispatch_after = dispatch_after

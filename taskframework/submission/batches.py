@@ -19,26 +19,19 @@ from taskframework.model.events import BatchSubmittedEvent
 from taskframework.model.interventions import Cancel
 from taskframework.model.plans import MAX_PLAN_BYTES
 from taskframework.model.scope import EVERYONE
-from taskframework.model.status import TaskStatus, lane_of
-from taskframework.model.task import FAMILY_VERSION, Batch, Subtasks, Task, first_state, new_task_id
+from taskframework.model.status import TaskStatus
+from taskframework.model.task import FAMILY_VERSION, Batch, Subtasks, Task
 from taskframework.model.values import fingerprint
 from taskframework.model.waiting import LOOK_AGAIN
 from taskframework.moves import TaskMoves
-from taskframework.stores.base import Inserted, TaskStore
-from taskframework.submission.idempotency import IdempotentInserts
-from taskframework.submission.options import (
-    BATCH_OPTIONS,
-    BatchOptions,
-    accepted_name,
-    accepted_of_batch,
-    accepted_times,
-)
+from taskframework.stores.base import Inserted
+from taskframework.submission.new_tasks import NewTasks
+from taskframework.submission.options import BATCH_OPTIONS, BatchOptions, accepted_of_batch
 from taskframework.submission.refusals import BatchItemError
 from taskframework.submission.service import ANONYMOUS
-from taskframework.submission.types import Submittable, TaskTypes
+from taskframework.submission.types import Submittable
 from taskframework.submission.uploads import Item, Upload, check_policy, contents_of
-from taskframework.tasks.executable import AnyExecutable, type_name
-from taskframework.telemetry import current_traceparent
+from taskframework.tasks.executable import AnyExecutable
 
 #: Items that are stored together.
 TOGETHER = 500
@@ -90,37 +83,18 @@ class BatchSubmission:
 class BatchSubmissionService:
     """The way in for batches."""
 
-    def __init__(
-        self,
-        store: TaskStore,
-        bus: EventBus,
-        moves: TaskMoves,
-        types: TaskTypes,
-        *,
-        max_attempts: int,
-        dispatch_after: timedelta,
-        keys_kept: timedelta,
-        upload_timeout: timedelta,
-    ) -> None:
-        """Prepare the way in; what is not said here is as in `TaskSubmissionService`.
+    def __init__(self, bus: EventBus, new_tasks: NewTasks, moves: TaskMoves, upload_timeout: timedelta) -> None:
+        """Prepare the way in.
 
         Args:
-            store: where batches are stored.
             bus: hears of batches and of their tasks after they are stored.
+            new_tasks: where the batches begin.
             moves: makes the moves of batches.
-            types: the task types that are known.
-            max_attempts: of a task, for types that do not say.
-            dispatch_after: when another process takes up what this one has stored.
-            keys_kept: how long an idempotency key is kept after the end of its batch.
             upload_timeout: how long an upload may pause.
         """
-        self._store = store
         self._bus = bus
+        self._new = new_tasks
         self._moves = moves
-        self._types = types
-        self._inserts = IdempotentInserts(store, keys_kept)
-        self._max_attempts = max_attempts
-        self._dispatch_after = dispatch_after
         self._upload_timeout = upload_timeout
 
     async def submit(self, request: BatchRequest, items: Sequence[Any]) -> BatchSubmission:
@@ -130,7 +104,7 @@ class BatchSubmissionService:
             SubmissionError: if the request or an item is wrong, or the key stands for another batch.
             StoreUnavailableError: if it could not be stored; submit again, with an idempotency key to be safe.
         """
-        kind = await self._kind(request)
+        kind = await self._new.find(request.task_type)
         batch = self._new_batch(request, kind)
         accepted = list(_accepted(kind, items, 0))
         planned = self._with_plan(batch, accepted)
@@ -158,7 +132,7 @@ class BatchSubmissionService:
             StoreUnavailableError: as `submit`.
             Exception: what `parts` raised.
         """
-        kind = await self._kind(request)
+        kind = await self._new.find(request.task_type)
         batch = self._new_batch(request, kind)
         async with contextlib.AsyncExitStack() as stack:
             upload: Upload | None = None
@@ -174,15 +148,8 @@ class BatchSubmissionService:
             is_new = await upload.end()
         return BatchSubmission(upload.batch, is_new)
 
-    async def _kind(self, request: BatchRequest) -> Submittable:
-        name = type_name(request.task_type)
-        kind = (await self._types.find([name]))[name]
-        if isinstance(kind, SubmissionError):
-            raise kind
-        return kind
-
     async def _insert(self, batch: Task) -> Inserted:
-        [inserted] = await self._inserts.insert([batch])
+        [inserted] = await self._new.inserts.insert([batch])
         if isinstance(inserted, Exception):
             raise inserted
         if inserted.is_new:
@@ -192,11 +159,11 @@ class BatchSubmissionService:
     @contextlib.asynccontextmanager
     async def _uploading(self, inserted: Inserted) -> AsyncIterator[Upload]:
         upload = Upload(
-            self._store,
+            self._new.store,
             self._bus,
             self._moves,
             inserted.task,
-            dispatch_after=self._dispatch_after,
+            dispatch_after=self._new.dispatch_after,
             timeout=self._upload_timeout,
         )
         try:
@@ -217,33 +184,19 @@ class BatchSubmissionService:
                 f"the task type {kind.task_type!r} takes {kind.max_chunk_size} items at most",
                 "Use smaller chunks, or raise max_chunk_size in its TaskOptions.",
             )
-        now, task_id = self._store.now(), new_task_id()
-        not_before = accepted_times(options, now)
-        defaults = {
-            "priority": lane_of(kind.priority),
-            "max_attempts": self._max_attempts if kind.max_attempts is None else kind.max_attempts,
-            "correlation_id": task_id,
-        }
-        given = {
-            "task_id": task_id,
+        begun = self._new.fields(kind, request.user_id, options)
+        waiting = {
             "schema_version": FAMILY_VERSION,
-            "task_type": kind.task_type,
-            "user_id": accepted_name(request.user_id, "user_id"),
-            "traceparent": current_traceparent(),
             # What makes another batch of the same items: not when they are done, nor how urgently.
             "parameters_hash": fingerprint("batch", kind.task_type, policy, str(chunk_size)),
-            "not_before": not_before,
-            "created_at": now,
-            "updated_at": now,
-            **first_state(not_before, now, self._dispatch_after),
             "next_dispatch_at": None,
             "status": TaskStatus.WAITING,
             "batch": Batch(chunk_size),
             "subtasks": Subtasks(None, None, policy=policy, resumes=kind.finishes_batches),
-            "check_at": now + LOOK_AGAIN,
-            "seal_by": now + self._upload_timeout,
+            "check_at": begun["created_at"] + LOOK_AGAIN,
+            "seal_by": begun["created_at"] + self._upload_timeout,
         }
-        return Task.new(**{**defaults, **options, **given})
+        return Task.new(**{**begun, **waiting})
 
     def _with_plan(self, batch: Task, items: Sequence[Item]) -> Task | None:
         """A new batch that is sealed from the beginning; None if the items are too large for that."""
@@ -259,7 +212,7 @@ class BatchSubmissionService:
         return batch.evolve(
             batch=replace(own, items=len(items)),
             subtasks=replace(subtasks, planned=len(contents), plan=plan),
-            spawn_at=batch.created_at + self._dispatch_after,
+            spawn_at=batch.created_at + self._new.dispatch_after,
             seal_by=None,
         )
 

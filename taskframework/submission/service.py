@@ -5,24 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any, Unpack
 
 from taskframework import failpoint
 from taskframework.bus import EventBus
 from taskframework.errors import InvalidRequestError, SubmissionError
 from taskframework.model.events import TaskSubmittedEvent
-from taskframework.model.status import lane_of
-from taskframework.model.task import FAMILY_VERSION, Task, Unique, first_state, new_task_id
+from taskframework.model.task import FAMILY_VERSION, Task, Unique
 from taskframework.model.values import fingerprint
-from taskframework.moves import TaskMoves
-from taskframework.stores.base import Inserted, TaskStore
-from taskframework.submission.idempotency import IdempotentInserts
-from taskframework.submission.options import OPTIONS, SubmissionOptions, accepted, accepted_name, accepted_times
-from taskframework.submission.types import Submittable, TaskTypes
+from taskframework.stores.base import Inserted
+from taskframework.submission.new_tasks import NewTasks
+from taskframework.submission.options import OPTIONS, SubmissionOptions, accepted
+from taskframework.submission.types import Submittable
 from taskframework.submission.versions import VersionedInserts
 from taskframework.tasks.executable import AnyExecutable, type_name
-from taskframework.telemetry import current_traceparent
 
 ANONYMOUS = "anonymous"
 #: Requests of `submit_many` that are stored together; the event loop has its turn in between.
@@ -76,36 +72,17 @@ class Submission:
 class TaskSubmissionService:
     """The only way in."""
 
-    def __init__(
-        self,
-        store: TaskStore,
-        bus: EventBus,
-        moves: TaskMoves,
-        types: TaskTypes,
-        *,
-        max_attempts: int,
-        dispatch_after: timedelta,
-        keys_kept: timedelta,
-    ) -> None:
+    def __init__(self, bus: EventBus, new_tasks: NewTasks, versions: VersionedInserts) -> None:
         """Prepare the way in.
 
         Args:
-            store: where tasks are stored.
             bus: hears `TaskSubmittedEvent` after the task is stored.
-            moves: supersedes older versions of a key.
-            types: the task types that are known.
-            max_attempts: attempts for task types that do not say.
-            dispatch_after: when the sweeper takes the task up if nobody dispatched it; zero in a process that does
-                not dispatch.
-            keys_kept: how long an idempotency key is kept after the end of its task.
+            new_tasks: where the tasks begin.
+            versions: stores tasks that are versions of a key.
         """
-        self._store = store
-        self._inserts = IdempotentInserts(store, keys_kept)
-        self._versions = VersionedInserts(store, moves, keys_kept)
+        self._versions = versions
         self._bus = bus
-        self._types = types
-        self._max_attempts = max_attempts
-        self._dispatch_after = dispatch_after
+        self._new = new_tasks
 
     async def submit(self, request: SubmitRequest) -> Submission:
         """Store a task.
@@ -117,8 +94,7 @@ class TaskSubmissionService:
             SubmissionError: if the request is wrong; nothing is stored.
             StoreUnavailableError: if it could not be stored; submit again, with an idempotency key to be safe.
         """
-        name = type_name(request.task_type)
-        task = self._new_task(request, (await self._types.find([name]))[name])
+        task = self._new_task(request, await self._new.find(request.task_type))
         await failpoint.reached("submit.before_insert")
         [stored] = await self._insert([task])
         return await self._accept(stored)
@@ -128,7 +104,7 @@ class TaskSubmissionService:
         outcomes: list[Submission | Exception] = []
         for at in range(0, len(requests), _TOGETHER):
             together = requests[at : at + _TOGETHER]
-            kinds = await self._types.find(_names_in(together))
+            kinds = await self._new.types.find(_names_in(together))
             made = [self._made(request, kinds) for request in together]
             await failpoint.reached("submit.before_insert")
             stored = iter(await self._insert([task for task in made if isinstance(task, Task)]))
@@ -141,13 +117,13 @@ class TaskSubmissionService:
         Raises:
             SubmissionError: as `submit` would.
         """
-        self._new_task(request, self._types.registered(type_name(request.task_type)))
+        self._new_task(request, self._new.types.registered(type_name(request.task_type)))
 
     async def _insert(self, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
         """Store tasks, those that are versions of a key one after the other: two may be of one key."""
         if all(task.unique is None for task in tasks):
-            return await self._inserts.insert(tasks)
-        others = iter(await self._inserts.insert([task for task in tasks if task.unique is None]))
+            return await self._new.inserts.insert(tasks)
+        others = iter(await self._new.inserts.insert([task for task in tasks if task.unique is None]))
         return [
             next(others) if task.unique is None else await self._insert_version(task, task.unique) for task in tasks
         ]
@@ -186,26 +162,8 @@ class TaskSubmissionService:
         options = accepted(request.options)
         if "unique" in options:
             options |= _version(options)
-        now = self._store.now()
-        not_before = accepted_times(options, now)
-        task_id = new_task_id()
-        fields = {
-            "priority": lane_of(kind.priority),
-            "max_attempts": self._max_attempts if kind.max_attempts is None else kind.max_attempts,
-            "correlation_id": task_id,
-            **options,
-            "task_id": task_id,
-            "task_type": kind.task_type,
-            "user_id": accepted_name(request.user_id, "user_id"),
-            "traceparent": current_traceparent(),
-            "parameters": parameters,
-            "parameters_hash": fingerprint(kind.task_type, canonical),
-            "not_before": not_before,
-            "created_at": now,
-            "updated_at": now,
-            **first_state(not_before, now, self._dispatch_after),
-        }
-        return Task.new(**fields)
+        begun = self._new.fields(kind, request.user_id, options)
+        return Task.new(**begun, parameters=parameters, parameters_hash=fingerprint(kind.task_type, canonical))
 
 
 def _version(options: Mapping[str, Any]) -> dict[str, Any]:

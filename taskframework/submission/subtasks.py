@@ -8,9 +8,9 @@ from datetime import datetime
 from typing import Any, cast
 
 from taskframework.errors import SubmissionError
-from taskframework.model.status import lane_of
 from taskframework.model.subtasks import SUBTASK_OPTIONS
 from taskframework.model.values import Json
+from taskframework.submission.new_tasks import defaults_of
 from taskframework.submission.options import SubmissionOptions, accepted, accepted_times
 from taskframework.submission.types import Submittable, TaskTypes
 from taskframework.tasks.executable import type_name
@@ -54,13 +54,8 @@ class SubtaskKinds:
             raise kind
         given = accepted(cast(SubmissionOptions, options))
         accepted_times(given, self._now())
-        defaults = {
-            "priority": lane_of(kind.priority),
-            "max_attempts": self._max_attempts if kind.max_attempts is None else kind.max_attempts,
-        }
-        return SubtaskKind(
-            {"task_type": name, **{key: _json(value) for key, value in {**defaults, **given}.items()}}, kind
-        )
+        header = {**defaults_of(kind, self._max_attempts), **given}
+        return SubtaskKind({"task_type": name, **{key: _json(value) for key, value in header.items()}}, kind)
 
 
 def _json(value: Any) -> Json:

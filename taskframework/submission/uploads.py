@@ -99,7 +99,7 @@ class Upload:
             bus: hears of each sub-task.
             moves: makes the seal.
             batch: as it was stored, or as it was found.
-            dispatch_after: as in the submission service.
+            dispatch_after: as in `NewTasks`.
             timeout: how long the batch waits for the next part before it is cancelled.
         """
         self.batch = batch

@@ -15,8 +15,10 @@ from taskframework.operations.tasks import TaskOperations
 from taskframework.settings import Settings
 from taskframework.stores.base import TaskStore
 from taskframework.submission.batches import BatchSubmissionService
+from taskframework.submission.new_tasks import NewTasks
 from taskframework.submission.service import TaskSubmissionService
 from taskframework.submission.types import TaskTypes
+from taskframework.submission.versions import VersionedInserts
 from taskframework.tasks.registry import TaskRegistry
 
 
@@ -57,26 +59,14 @@ def build_store_services(
     moves = TaskMoves(store, bus)
     dispatch_after = settings.recovery.dispatch_grace if dispatches else timedelta(0)
     types = TaskTypes(registry, store)
-    submission = TaskSubmissionService(
+    new_tasks = NewTasks(
         store,
-        bus,
-        moves,
         types,
         max_attempts=settings.retry.max_attempts,
         dispatch_after=dispatch_after,
         keys_kept=settings.retention.idempotency_keys,
     )
     tasks = TaskOperations(store, moves, dispatch_after)
-    batch_submission = BatchSubmissionService(
-        store,
-        bus,
-        moves,
-        types,
-        max_attempts=settings.retry.max_attempts,
-        dispatch_after=dispatch_after,
-        keys_kept=settings.retention.idempotency_keys,
-        upload_timeout=settings.batches.upload_timeout,
-    )
     return StoreServices(
         settings=settings,
         registry=registry,
@@ -85,10 +75,12 @@ def build_store_services(
         store=store,
         moves=moves,
         types=types,
-        submission=submission,
+        submission=TaskSubmissionService(
+            bus, new_tasks, VersionedInserts(store, moves, settings.retention.idempotency_keys)
+        ),
         tasks=tasks,
         dead_letters=DeadLetterOperations(store, tasks),
-        batch_submission=batch_submission,
+        batch_submission=BatchSubmissionService(bus, new_tasks, moves, settings.batches.upload_timeout),
         batches=BatchOperations(store, moves, tasks),
         queues=QueueOperations(store, types),
         dispatch_after=dispatch_after,

@@ -26,8 +26,10 @@ from taskframework.model.transitions import Claim, Complete, Fail, Fence
 from taskframework.moves import TaskMoves
 from taskframework.recovery.retention import Retention
 from taskframework.stores.sqlite import SqliteStore
+from taskframework.submission.new_tasks import NewTasks
 from taskframework.submission.service import SubmitRequest, TaskSubmissionService
 from taskframework.submission.types import TaskTypes
+from taskframework.submission.versions import VersionedInserts
 from taskframework.tasks.registry import TaskRegistry
 from taskframework.testing.clock import FakeClock
 from taskframework.testing.conformance.store_suite import an_error
@@ -53,15 +55,8 @@ class Installation:
         self.moves = TaskMoves(store, EventBus())
         registry = TaskRegistry()
         registry.register(CountWords)
-        self.service = TaskSubmissionService(
-            store,
-            EventBus(),
-            self.moves,
-            TaskTypes(registry, store),
-            max_attempts=1,
-            dispatch_after=NO_TIME,
-            keys_kept=DAY,
-        )
+        new_tasks = NewTasks(store, TaskTypes(registry, store), max_attempts=1, dispatch_after=NO_TIME, keys_kept=DAY)
+        self.service = TaskSubmissionService(EventBus(), new_tasks, VersionedInserts(store, self.moves, DAY))
         self.check = NewestVersions(store, self.moves, DAY)
 
     async def submit(self, version: int, key: str = "page", on_running: Literal["leave", "cancel"] = "leave") -> Task:
