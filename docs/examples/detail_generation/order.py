@@ -10,22 +10,18 @@ import sys
 import time
 from typing import Any
 
-from taskframework import TaskClient, TaskFailedError, event_subscriber
+from taskframework import TaskClient, TaskFailedError, TaskframeworkError
 
 
 async def order(url: str, wanted: dict[str, Any]) -> None:
     """Submit, and listen to what the sub-tasks give until the batch is over."""
     begin = time.monotonic()
     async with TaskClient(url) as client:
-        async with event_subscriber(url) as events:
-            await events.listening()
-            batch_id = (await client.submit("detail-batch", wanted)).task_id
-            async for event in events:
-                if event.type == "task.completed" and event.data["parent_task_id"] == batch_id:
-                    names = ", ".join(item["name"] for item in event.data["result"])
-                    print(f"after {time.monotonic() - begin:.1f} s: {names}")
-                if event.task_id == batch_id and event.data["finished_at"]:
-                    break
+        batch_id = (await client.submit("detail-batch", wanted)).task_id
+        async for event in client.stream_tree(batch_id):
+            if event.type == "task.completed" and event.data["parent_task_id"] == batch_id:
+                names = ", ".join(item["name"] for item in event.data["result"])
+                print(f"after {time.monotonic() - begin:.1f} s: {names}")
         result = await client.wait(batch_id)
     print(f"after {time.monotonic() - begin:.1f} s: {len(result['items'])} different ones, rounds: {result['rounds']}")
 
@@ -35,4 +31,6 @@ if __name__ == "__main__":
     try:
         asyncio.run(order(url, {"kind": kind, "count": int(count), "style": style}))
     except TaskFailedError as error:
+        sys.exit(f"{error}\nLook at them: taskframework tasks subtasks {error.task_id}")
+    except TaskframeworkError as error:
         sys.exit(str(error))
