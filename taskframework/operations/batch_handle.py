@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import timedelta
 
-from taskframework.errors import ResultTimeoutError
 from taskframework.model.batch_status import BatchResult, BatchStatus
 from taskframework.model.scope import EVERYONE
 from taskframework.operations.batches import BatchOperations
+from taskframework.operations.handle import until_final
 
 #: `by` of what is done through a handle, as the history names it.
 _BY = "program"
-_FIRST_LOOK, _SLOWEST_LOOK = 0.02, 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class BatchHandle:
-    """One submitted batch."""
+    """One submitted batch.
+
+    Attributes:
+        is_new: this submission made it complete, not an earlier one with the same idempotency key.
+    """
 
     batch_id: str
     is_new: bool
@@ -56,17 +58,7 @@ class BatchHandle:
             ResultTimeoutError: if it is not final by then.
             TaskNotFoundError: if it was removed.
         """
-        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-        pause, batch = _FIRST_LOOK, await self.operations.get(self.batch_id, EVERYONE)
-        try:
-            async with asyncio.timeout(seconds):
-                while not batch.status.is_final:
-                    # Its tasks may run in any process, so the store is asked; less often the longer it takes.
-                    await asyncio.sleep(pause)
-                    pause = min(pause * 1.5, _SLOWEST_LOOK)
-                    batch = await self.operations.get(self.batch_id, EVERYONE)
-        except TimeoutError:
-            raise ResultTimeoutError(self.batch_id, batch.status) from None
+        await until_final(lambda: self.operations.get(self.batch_id, EVERYONE), timeout)
         return await self.status()
 
     async def cancel(self, reason: str | None = None) -> BatchStatus:
@@ -81,6 +73,6 @@ class BatchHandle:
         """Replay what failed or was cancelled, in the background.
 
         Raises:
-            BatchNotRetriedError: if it has COMPLETED, or its upload was never complete.
+            BatchNotRetriedError: if it has COMPLETED, its upload was never complete, or its tasks are being cancelled.
         """
         return await self.operations.retry_failed(self.batch_id, EVERYONE, by=_BY)

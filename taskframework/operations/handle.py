@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -18,9 +19,37 @@ _FIRST_LOOK = 0.01
 _SLOWEST_LOOK = 0.5
 
 
+async def until_final(look: Callable[[], Awaitable[Task]], timeout: timedelta | float | None) -> Task:
+    """Look at a task until it is final.
+
+    Args:
+        look: gives the task as it is now.
+        timeout: longest time to wait, in seconds or as a timedelta; None waits for ever.
+
+    Raises:
+        ResultTimeoutError: if it is not final by then.
+    """
+    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    pause, task = _FIRST_LOOK, await look()
+    try:
+        async with asyncio.timeout(seconds):
+            while not task.status.is_final:
+                # The task may run in any process, so the store is asked; less often the longer it takes.
+                await asyncio.sleep(pause)
+                pause = min(pause * 1.5, _SLOWEST_LOOK)
+                task = await look()
+    except TimeoutError:
+        raise ResultTimeoutError(task.task_id, task.status) from None
+    return task
+
+
 @dataclass(frozen=True, slots=True)
 class TaskHandle:
-    """One submitted task."""
+    """One submitted task.
+
+    Attributes:
+        is_new: this submission made it, not an earlier one with the same idempotency key.
+    """
 
     task_id: str
     is_new: bool
@@ -47,18 +76,7 @@ class TaskHandle:
         Raises:
             ResultTimeoutError: if it is not final by then.
         """
-        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-        pause, task = _FIRST_LOOK, await self.task()
-        try:
-            async with asyncio.timeout(seconds):
-                while not task.status.is_final:
-                    # The task may run in any process, so the store is asked; less often the longer it takes.
-                    await asyncio.sleep(pause)
-                    pause = min(pause * 1.5, _SLOWEST_LOOK)
-                    task = await self.task()
-        except TimeoutError:
-            raise ResultTimeoutError(self.task_id, task.status) from None
-        return task
+        return await until_final(self.task, timeout)
 
     async def result(self, timeout: timedelta | float | None = None) -> Any:
         """Wait for the result.
