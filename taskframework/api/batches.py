@@ -53,7 +53,7 @@ _LOCATION = {
     "Location": {"description": "Address of the batch", "schema": {"type": "string", "format": "uri-reference"}}
 }
 _TASK_TYPE = {"type": "string", "maxLength": 200}
-#: The options of an upload. They are described as those of the body are; each is null there or left out here.
+#: The options of an upload, described as the fields of the body are. A query has no null: there they are left out.
 _OPTIONS = {"task_type": _TASK_TYPE} | {name: schema["anyOf"][0] for name, schema in described_of_batch().items()}
 _IN_QUERY = [
     {
@@ -92,7 +92,9 @@ class ResultQuery(BaseModel):
 
 
 class ResultStream(StreamingResponse):
-    """Results as lines, while the batch runs. Cut off, not ended, when the process stops before the last one."""
+    """Results as lines while the batch runs. If the process stops before the last one, the answer is cut off, so that
+    its reader does not take this for the end.
+    """
 
     media_type = NDJSON
 
@@ -106,7 +108,7 @@ class ResultStream(StreamingResponse):
         feed = cast(Feed, request.app.state.feed)
         async for part in results:
             if feed.is_over:
-                raise ClientDisconnect  # it is cut off, so that nobody takes this for the end
+                raise ClientDisconnect
             if part:
                 yield b"".join(orjson.dumps(result.view()) + b"\n" for result in part)
 

@@ -193,7 +193,7 @@ async def read(request: Request, model: type[BodyT], *, is_optional: bool = Fals
 
 
 async def _receive(request: Request, limit: int) -> bytearray:
-    """The bytes that really come; Content-Length may be missing, and it may lie."""
+    """The bytes of the body. Content-Length is not relied on: it may be missing, or wrong."""
     announced = request.headers.get("content-length", "0")
     if announced.isdecimal() and (len(announced) > 18 or int(announced) > limit):
         raise _too_large(limit)

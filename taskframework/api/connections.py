@@ -23,9 +23,9 @@ else:
     from uvicorn.protocols.http.auto import AutoHTTPProtocol as UvicornProtocol
 
 #: Seconds from the opening of a connection, or from the first bytes of a further request on it, to the end of the
-#: headers. Also for what still comes of a request that is answered already.
+#: headers. The rest of a request that was answered before it was complete has as long.
 HEAD_SECONDS = 10.0
-#: Seconds that a client has to read on when more than 64 KiB of its answer wait, which is asyncio's measure.
+#: Seconds that a client may stop reading while more than 64 KiB of its answer wait; so much asyncio holds for it.
 READ_SECONDS = 30.0
 #: Bytes of a request line with its headers; four times what common servers take.
 MAX_HEAD = 64 * 1024
@@ -57,7 +57,7 @@ class BoundedProtocol(UvicornProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        # uvicorn compares when headers are complete: then those who never send any keep out everybody else.
+        # uvicorn compares when headers are complete. Clients that never send any would keep out everybody else.
         self._most, self.limit_concurrency = config.limit_concurrency, None
         self._late: asyncio.TimerHandle | None = None
         self._owed_so_far = 0
@@ -108,7 +108,7 @@ class BoundedProtocol(UvicornProtocol):
 
     @property
     def _awaits_head(self) -> bool:
-        """Whether no request is under way, and the connection is not idle between two either."""
+        """Whether headers are still to come: no request is under way, and the connection does not just pause."""
         cycle: Any = self.cycle  # None before the first request
         return cycle is None or (cycle.response_complete and self.timeout_keep_alive_task is None)
 

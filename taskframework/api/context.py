@@ -92,7 +92,7 @@ def refuse_repeated(request: Request) -> None:
 
 
 def json_response(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """Plain JSON that is known to be right: not looked through again, as a response model would."""
+    """An answer of plain JSON. It is known to be right, so no response model looks through it again."""
     return Response(orjson.dumps(content), status, headers, media_type="application/json")
 
 

@@ -50,7 +50,7 @@ async def list_dead_letters(request: Request, query: Annotated[PageQuery, Query(
 
 @router.get("/replay", include_in_schema=False)
 async def refuse_to_show() -> None:
-    raise HTTPException(405)  # it is no dead letter of this name
+    raise HTTPException(405)  # else it would be taken for the id of a dead letter
 
 
 @router.get(

@@ -22,11 +22,11 @@ from taskframework.model.scope import Scope
 logger = logging.getLogger(__name__)
 
 MAX_WATCHERS = 1000
-#: What one watcher may be behind; events are shared, so many slow watchers cost little more than one.
+#: Bytes that may wait for one watcher. Events are shared, so that many slow watchers cost little more than one.
 MAX_WAITING_BYTES = 4 * 1024 * 1024
-#: How long a new watcher waits for the broker; then it starts without, and hears events once the broker is back.
+#: Seconds that a new watcher waits for the broker. Then it begins without, and hears events once the broker is back.
 _LISTEN_SECONDS = 2.0
-#: How often open streams look whether the process stops.
+#: Seconds between two looks whether the process stops.
 _LOOK_SECONDS = 0.5
 _FIELD = re.compile(r"[!-~]{1,300}")
 
@@ -196,7 +196,7 @@ class Feed:
         self._end_streams()
 
     async def _subscribe(self) -> EventSubscriber:
-        broker = self._broker()  # first: whoever never runs must not be told that it stops
+        broker = self._broker()  # first, since it tells of a process that never ran, which is not one that stops
         if self.is_over:
             raise RequestRefusedError("The process is stopping.", hint="Connect again in a moment.", code="stopping")
         if self.watchers >= MAX_WATCHERS:
@@ -226,7 +226,7 @@ class Feed:
         watchers = [watcher for watcher in watching if watcher.wants(event)]
         if not watchers:
             return
-        # Whoever may publish on the exchange could otherwise end a line here and begin a field of his own.
+        # Anybody may publish on the exchange. A line break in one of these would begin a field of theirs in the stream.
         if not all(_FIELD.fullmatch(str(text)) for text in (event.id, event.type)):
             logger.warning("an event with id %.100r and type %.100r is not passed on", event.id, event.type)
             return

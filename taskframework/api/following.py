@@ -36,7 +36,7 @@ def missed_events(task: Task, sequence: int, progress: int | None, source: str) 
         source: the installation, as the events name it.
 
     Returns:
-        They, in order; progress only if it was reported since the last of them. None if the first are forgotten.
+        Those events in order, and behind them the progress that was reported since. None if the first are forgotten.
     """
     if task.history and task.history[0].sequence > sequence + 1:
         return None
@@ -95,7 +95,7 @@ class Follower:
             heard = await self._watcher.take(HEARTBEAT_SECONDS)
             if not heard and self._watcher.is_over:
                 break
-            # Silence is when the store is asked: whatever was lost on its way here, the stream still ends.
+            # The store is asked when nothing is heard: so the stream ends even if an event was lost on its way here.
             yield (b"".join([await self._tell(one) for one in heard]) if heard else await self._look()) or HEARTBEAT
         if self._watcher.is_behind and not self._is_ended:
             yield RESYNC
@@ -105,7 +105,7 @@ class Follower:
         if self._is_ended:
             return b""
         is_progress = event.progress_revision is not None
-        # Progress tells of an event, too, by its sequence; told before that, it would make the event look like known.
+        # Progress carries the sequence of the last event. Told before that event, it would make the event look known.
         if event.sequence > known + (not is_progress):
             return await self._look()
         if event.progress_revision is not None:

@@ -18,8 +18,8 @@ _FINAL_NAMES = frozenset(status.value for status in FINAL)
 class ItemsFollower(TreeFollower):
     """Where one stream is in the life of a batch: its own events, and what became of each item, as the items end.
 
-    Open are the sub-tasks that were passed over: those before the last one that was told of that have not ended. Of one
-    with several items, the sequence is how many of them were told.
+    A sub-task is open if it has not ended and one behind it in the plan was told of already. The sequence of a chunk is
+    how many of its items were told.
     """
 
     kind = "items"

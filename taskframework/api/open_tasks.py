@@ -10,8 +10,8 @@ from taskframework.api.places import KnownRound, KnownTask
 class OpenTasks:
     """The task that is followed, and those below it of which the reader was told something and may hear more.
 
-    There is room for a number of them. Beyond that a task may open one sub-task if it has none open and is the first in
-    the plan of which that is true; else parents alone could fill the room, and nothing would ever end.
+    There is room for a number of them. If parents filled it and none had an open sub-task, nothing would ever end. So
+    beyond that number the first task in the plan that has no open sub-task may open one.
     """
 
     def __init__(self, top: KnownTask, most: int) -> None:
@@ -24,7 +24,7 @@ class OpenTasks:
         self._top = top
         self._most = most
         self._by_id = {known.task_id: known for known in top.all()}
-        #: Rounds with a sub-task, in this slot, for which there was no room.
+        #: Rounds that wait for room, each with the slot of the sub-task that comes next.
         self._held: dict[KnownRound, int] = {}
 
     def __iter__(self) -> Iterator[KnownTask]:

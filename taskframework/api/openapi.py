@@ -58,7 +58,7 @@ def refuses(*codes: str) -> dict[int | str, dict[str, Any]]:
 
 
 def _not_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """Of an optional parameter's schema what it can be: in a query nothing can be null, it is left out."""
+    """The schema of an optional parameter without null, which a query cannot say: there it is left out."""
     kinds = [kind for kind in schema.get("anyOf", ()) if kind != {"type": "null"}]
     return {**kinds[0], **{name: value for name, value in schema.items() if name != "anyOf"}} if kinds else schema
 

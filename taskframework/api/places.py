@@ -22,7 +22,7 @@ from taskframework.model.query import RoundOfSubtasks
 from taskframework.model.subtasks import MAX_DEPTH, MAX_SUBTASKS, subtask_id
 from taskframework.model.task import ParentLink
 
-#: Characters of a place as text, and bytes of what is in it. Ours have a tenth of that.
+#: Most characters of a place as text, and most bytes of what is in it. Those that we give out have a tenth of that.
 _MAX_TEXT = 16_000
 _MAX_BYTES = 64_000
 _MAX_NUMBER = 2**31
@@ -46,7 +46,7 @@ class KnownTask:
     progress: int = 0
     #: The last event that the reader has is its end.
     is_final: bool = False
-    #: The rounds of its sub-tasks that are not told of to their end, and the newest in any case; the oldest first.
+    #: The rounds of which something is still to be told, and always the newest one; the oldest first.
     rounds: list[KnownRound] = field(default_factory=list)
 
     def all(self) -> Iterator[KnownTask]:
@@ -61,8 +61,8 @@ class KnownTask:
         return any(known.open for known in self.rounds)
 
     def enter(self, generation: int, number: int) -> None:
-        """The task is in this round now. The reader is told of those in between, too, but of no older generation's
-        that it has not heard of: nothing of those counts any more.
+        """The task is in this round now. The reader is told of the rounds in between, too. Those of an older generation
+        that it has not heard of are left out: they do not count any more.
         """
         newest = self.rounds[-1] if self.rounds else None
         first = newest.number + 1 if newest is not None and newest.generation == generation else 1
@@ -89,7 +89,7 @@ class KnownRound:
     parent: KnownTask
     generation: int
     number: int
-    #: The reader was told of the sub-tasks in slots below, to their end if they are not open.
+    #: The reader was told of all sub-tasks in slots below: of the open ones in part, of the others to their end.
     told: int = 0
     open: dict[int, KnownTask] = field(default_factory=dict)
     #: How many sub-tasks there are, as far as it is known.

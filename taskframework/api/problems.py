@@ -263,7 +263,7 @@ def problem_response(problem: Problem, request: Request) -> Response:
 
 
 def handle_problems(app: FastAPI) -> None:
-    """Answer every error of the routes with a problem document. What is not ours, the middleware answers."""
+    """Answer every error of the routes with a problem document. The middleware answers what is none of ours."""
     app.add_exception_handler(TaskframeworkError, _answer)
     app.add_exception_handler(RequestValidationError, _answer_invalid)
     app.add_exception_handler(HTTPException, _answer_http)

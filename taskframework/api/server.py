@@ -19,11 +19,11 @@ from taskframework.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
 
-#: Time requests have to finish at a stop. What is stored is stored, answered or not.
+#: Seconds that requests have to finish at a stop. What was stored stays stored, answered or not.
 _GRACE_SECONDS = 5
-#: Time those that did not finish have to say so.
+#: Seconds in which those that did not finish can still be answered.
 _FAREWELL_SECONDS = 1
-#: Longer than proxies keep an idle connection, so that it is never we who close under a request.
+#: Seconds that an idle connection is kept: longer than proxies keep it. Else we could close it while a request comes.
 _KEEP_ALIVE_SECONDS = 75
 
 

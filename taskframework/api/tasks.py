@@ -154,7 +154,7 @@ async def list_tasks(request: Request, query: Annotated[TaskQuery, Query()]) -> 
 
 @router.get("/tasks/bulk", include_in_schema=False)
 async def refuse_to_show() -> None:
-    raise HTTPException(405)  # it is no task of this name
+    raise HTTPException(405)  # else it would be taken for the id of a task
 
 
 @router.get(

@@ -27,11 +27,11 @@ logger = logging.getLogger(__name__)
 
 #: Sub-tasks that are read together.
 _PAGE = 100
-#: Sub-tasks that are told of again once there is room.
+#: Most sub-tasks that wait for room to be told of again.
 _MOST_RETURNED = 10_000
 #: Seconds until a store that was away is asked again.
 _PAUSE = 1.0
-#: What leads a task out of its end.
+#: Events after which an ended task is alive again.
 _RETURNS = frozenset({PREFIX + "replayed", PREFIX + "reopened"})
 
 
@@ -40,8 +40,8 @@ class TreeFollower:
 
     #: Names the stream in its ids.
     kind: ClassVar[str] = "tree"
-    #: Sub-tasks that are told of at a time and not to their end. Some are let in beyond that, so that the first in the
-    #: plan always go on.
+    #: Sub-tasks that may be open at a time: told of, and not to their end. A few more are let in, so that the first in
+    #: the plan always go on.
     most_open: ClassVar[int] = 256
     #: Sub-tasks in these statuses are told of; None: in any.
     statuses: ClassVar[Collection[TaskStatus] | None] = None
@@ -200,7 +200,7 @@ class TreeFollower:
             logger.debug("task %s: %s", self._top.task_id, error.message)
 
     async def _look_around(self) -> None:
-        """Silence is when the store is asked: whatever was lost on its way here, the stream still ends."""
+        """The store is asked when nothing is heard: so the stream ends even if an event was lost on its way here."""
         resting = [known.task_id for known in self._open if not known.rounds]
         ended = await self._store.finished_at(resting) if resting else {}
         self._due |= dict.fromkeys(known.task_id for known in self._open if known.rounds or known is self._top)
@@ -251,7 +251,7 @@ class TreeFollower:
         for subtask in found:
             assert subtask.parent is not None, "it was found by its parent"
             if round.is_left:
-                round.told = max(round.told, subtask.parent.slot)  # what was to be in between never came to be
+                round.told = max(round.told, subtask.parent.slot)  # those in between were never stored
             if not self._open.fits(round, subtask.parent.slot):
                 self._open.hold(round, subtask.parent.slot)
                 round.is_listed = False
@@ -259,7 +259,7 @@ class TreeFollower:
             self._tell_missed(self._open.begin(round, subtask.parent.slot), subtask)
 
     def _leave(self, round: KnownRound) -> None:
-        """No more sub-tasks of this round come to be; those that are told of and are not there never will."""
+        """No more sub-tasks of this round will be stored; those that were passed over and are not there never come."""
         if not round.is_left:
             round.is_left = True
             self._due |= dict.fromkeys(known.task_id for known in round.open.values() if known.sequence == 0)

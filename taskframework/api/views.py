@@ -11,7 +11,7 @@ from taskframework.model.status import Priority, ReachableStatus
 
 _ID = "0199a2c4-6f0e-7c53-b6ee-3d3a1f0b8a11"
 _TIME = "2027-01-31T12:00:00.000Z"
-#: The form of a cursor is documented, not validated: the list itself tells which text is none of its cursors.
+#: The form of a cursor is documented and not checked here: the list itself refuses what is none of its cursors.
 CursorText = Annotated[str, Field(max_length=500, json_schema_extra={"pattern": "^[A-Za-z0-9_-]+$"})]
 _DATA = {
     "type": "string",

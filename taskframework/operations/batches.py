@@ -62,8 +62,8 @@ class BatchOperations:
         return Page(tuple(BatchStatus(batch, now) for batch in page.items), page.next_cursor)
 
     async def results(self, batch_id: str, scope: Scope, *, limit: int, first: int = 0) -> Page[BatchResult]:
-        """What became of some items so far, in their order. More is to come where there is a cursor, which is the next
-        item, although it may not be there yet.
+        """What became of some items so far, in their order. The cursor is the number of the next item, which may not be
+        stored yet; there is none behind the last one.
 
         Args:
             batch_id: which batch.
@@ -85,8 +85,8 @@ class BatchOperations:
     ) -> AsyncIterator[Sequence[BatchResult]]:
         """The result of each item in their order, as soon as it and all before it are there.
 
-        They come in parts; an empty one tells that nothing was new. Ends behind the last item; if the batch is over
-        before all of its items were stored, behind the last of these.
+        They come in parts; an empty part says that nothing is new. It ends after the last item, or after the last that
+        was stored if the batch is over before all of them were.
 
         Raises:
             TaskNotFoundError: if there is no such batch, or it is gone meanwhile.
@@ -156,5 +156,5 @@ def _round_of(batch: Task) -> RoundOfSubtasks:
 
 
 def _end_of(batch: Task) -> float:
-    """Behind the last item, if it is known which that is."""
+    """How many items the batch has; infinite as long as nobody knows."""
     return parts_of(batch)[0].items if is_sealed(batch) else inf

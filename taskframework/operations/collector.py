@@ -1,4 +1,4 @@
-"""The dead-letter collector: empties the dead-letter queue into the store, so that nothing is acknowledged away."""
+"""The dead-letter collector: moves what is in the dead-letter queue into the store, so that no message is lost."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from taskframework.worker.patience import until_available
 
 logger = logging.getLogger(__name__)
 
-#: What a message is kept up to: a MongoDB document takes 16 MiB. RabbitMQ 4 takes no larger message by default.
+#: Most bytes of a message that are kept: a MongoDB document takes 16 MiB, as does a message of RabbitMQ 4 by default.
 MAX_KEPT_BYTES = 15 * 1024 * 1024
 
 
 class DeadLetterCollector:
-    """For a known task the document is the record; any other message is kept whole."""
+    """Drops messages of known tasks, whose documents tell everything; any other message is kept whole."""
 
     def __init__(self, store: TaskStore, broker: Broker) -> None:
         self._store = store
         self._broker = broker
         self._consumption: Consumption | None = None
         self._collecting = Background()
-        #: Queue and reason of what was kept in this moment.
+        #: Queue and reason of each message that was kept and not logged yet.
         self._kept: list[tuple[str, str]] = []
 
     def start(self) -> None:
@@ -56,7 +56,7 @@ class DeadLetterCollector:
         await delivery.ack()
 
     async def _is_known(self, message: TaskMessage) -> bool:
-        """Whether there is a task: its document is the record. One that still waits has lost its message with this."""
+        """Whether there is a task. If it still waits, it has lost its message with this one, and becomes due."""
         try:
             task = await self._store.get(message.task_id, EVERYONE)
         except TaskUnreadableError:  # a newer release knows it
@@ -93,7 +93,7 @@ class DeadLetterCollector:
         self._tell(queue, reason)
 
     def _tell(self, queue: str, reason: str) -> None:
-        """One line for all that the store kept together."""
+        """Log one line for all messages that are kept in the same moment."""
         self._kept.append((queue, reason))
         if len(self._kept) == 1:
             asyncio.get_running_loop().call_soon(self._tell_kept)

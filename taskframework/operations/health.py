@@ -41,9 +41,9 @@ class Health:
 
     store: TaskStore
     repairs: Sequence[Repair] = ()
-    #: Name and question of what must be right; the answer is None or what is wrong.
+    #: What decides: each a name, and a function that gives None, or what is wrong.
     required: list[tuple[str, Callable[[], str | None]]] = field(default_factory=list)
-    #: What is only reported.
+    #: What is only reported, in the same form.
     reported: list[tuple[str, Callable[[], str | None]]] = field(default_factory=list)
     stopping: bool = False
 

@@ -1,6 +1,6 @@
 """Parents that something is wrong with: what is due for them and not done, and counts that are not true.
 
-Nothing is repaired here, since every api and worker repairs both; it is told who waits for that in vain.
+Nothing is repaired here, since every api and worker does that. This finds what they should have repaired long ago.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from taskframework.stores.base import TaskStore
 _DRIVERS = (SPAWN, CHECK, CASCADE, SEAL, RETRY)
 #: Repairs look every second or so, and leave alone what another process took up for half a minute.
 OVERDUE_AFTER = timedelta(minutes=1)
-#: A count may follow an end so late, if the process that was to make it died: 5 s until a relay takes the end up, and
-#: some for that. What differs for longer is wrong.
+#: A count may come so late after an end if the process that was to make it died: a relay takes the end up after 5 s,
+#: and needs a moment. A difference that lasts longer is an error.
 COUNTED_WITHIN = timedelta(seconds=10)
 
 
@@ -64,7 +64,7 @@ class Miscounted:
 
 
 async def overdue(store: TaskStore, limit: int) -> list[Overdue]:
-    """What is due for a minute and more, of each sort so many at most; the longest due first."""
+    """What has been due for a minute or more, the longest first; `limit` holds for each sort."""
     return [
         Overdue(found.task_id, driver, found.due)
         for driver in _DRIVERS

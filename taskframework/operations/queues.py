@@ -67,7 +67,7 @@ class QueueOperations:
         return await self._queue(task_type, None if record is None else PAUSE.content(record), broker)
 
     async def pause(self, task_type: str, *, by: str, reason: str | None = None) -> Pause:
-        """Let no task of this type begin, in any worker, from two seconds on. What runs goes on, what waits waits.
+        """Let no task of this type begin, in any worker, from two seconds on. What runs goes on, what waits stays.
 
         Args:
             task_type: which; one that is paused already stays as it is.
