@@ -124,6 +124,10 @@ async def test_a_batch_is_listed_among_batches_only(api: Api) -> None:
     problem_of(await api.post(f"{BATCHES}/{task['task_id']}/retry-failed"), 404, "task_not_found")
 
 
+async def test_a_filter_that_batches_do_not_have_is_refused(api: Api) -> None:
+    problem_of(await api.get(BATCHES, params={"parent_task_id": "x"}), 422, "invalid_request")
+
+
 async def test_a_batch_is_not_retried_as_a_task(api: Api) -> None:
     batch = (await upload(api, WORDS)).json()
     await api.post(f"{BATCHES}/{batch['batch_id']}/cancel")

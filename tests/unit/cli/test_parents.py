@@ -1,0 +1,84 @@
+"""`tasks subtasks` and `tasks signal`: what a parent has below it, page by page, and what a signal did."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from taskframework import Settings, TaskFramework
+from taskframework.cli.applications import register_modules
+from taskframework.model.status import TaskStatus
+from tests.support.eventually import eventually
+from tests.unit.cli.conftest import Cli
+
+PROGRAM = """
+from taskframework import BackgroundTaskExecutable, TaskContext
+
+
+class Asks(BackgroundTaskExecutable[None, str]):
+    task_type = "asks"
+
+    async def execute(self, context: TaskContext[None]):
+        return context.wait_for(signal="approved")
+
+    async def on_signal(self, context: TaskContext[None], signal) -> str:
+        return "heard"
+
+
+class AsksAll(BackgroundTaskExecutable[int, None]):
+    task_type = "asks-all"
+
+    async def execute(self, context: TaskContext[int]) -> None:
+        await context.submit_subtasks(Asks, [None] * context.parameters)
+"""
+
+
+def run_until(task_id: str, status: TaskStatus) -> None:
+    """Let a worker work until a task has this status."""
+
+    async def run() -> None:
+        async with framework.running(worker=True):
+
+            async def is_there() -> bool:
+                return (await framework.get(task_id)).status is status
+
+            await eventually(is_there)
+
+    framework = TaskFramework(Settings())
+    register_modules(framework, ["asking"])
+    asyncio.run(run())
+
+
+@pytest.fixture
+def submitted(cli: Cli, folder: Path) -> str:
+    """A task that waits for three sub-tasks, which wait for a signal each."""
+    (folder / "asking.py").write_text(PROGRAM)
+    task_id: str = json.loads(cli("submit", "asks-all", "3", "--app", "asking", "--json").out)["task_id"]
+    run_until(task_id, TaskStatus.WAITING)
+    return task_id
+
+
+def test_sub_tasks_have_pages(cli: Cli, submitted: str) -> None:
+    first = json.loads(cli("tasks", "subtasks", submitted, "--limit", "2", "--json").out)
+    assert (len(first["items"]), first["next_cursor"]) == (2, "1")
+    told = cli("tasks", "subtasks", submitted, "--limit", "2")
+    assert "More: --cursor 1" in told.err
+    last = json.loads(cli("tasks", "subtasks", submitted, "--cursor", "1", "--limit", "2", "--json").out)
+    assert (len(last["items"]), last["next_cursor"]) == (1, None)
+    assert "No such sub-tasks." in cli("tasks", "subtasks", submitted, "--status", "failed").err
+    assert "No sub-tasks." in cli("tasks", "subtasks", last["items"][0]["task_id"]).err
+    assert cli("tasks", "subtasks", submitted, "--cursor", "x").code == 2
+
+
+def test_a_signal_tells_what_it_did(cli: Cli, submitted: str) -> None:
+    asks = json.loads(cli("tasks", "subtasks", submitted, "--json").out)["items"][0]["task_id"]
+    run_until(asks, TaskStatus.WAITING)
+    assert "it waits for approved, and keeps this one" in cli("tasks", "signal", asks, "aproved").out
+    assert "it goes on" in cli("tasks", "signal", asks, "approved", "--key", "k").out
+    run_until(asks, TaskStatus.COMPLETED)
+    assert "it is COMPLETED and had heard it before" in cli("tasks", "signal", asks, "approved", "--key", "k").out
+    refused = cli("tasks", "signal", asks, "approved")
+    assert (refused.code, "cannot be signalled" in refused.err) == (1, True)
