@@ -195,7 +195,8 @@ def _not_retried(task: Task) -> TransitionRefusedError:
     if task.batch is not None:
         refusal.message = f"Task {name} is a batch, which has nothing to execute itself."
         refusal.hint = (
-            f"Retry what failed in it: `batch retry-failed {name}`, POST /api/v1/batches/{name}/retry-failed."
+            f"Retry what failed in it: `taskframework batch retry-failed {name}`, "
+            f"or over HTTP POST /api/v1/batches/{name}/retry-failed."
         )
     elif task.cascade_at is not None:
         refusal.hint = STILL_CANCELLED
