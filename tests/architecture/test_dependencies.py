@@ -13,8 +13,8 @@ from pathlib import Path
 
 from tests.architecture.sources import PACKAGE, ROOT, modules
 
-#: Loaded by uvicorn when it is there, and faster than what is loaded otherwise.
-_LOADED_BY_OTHERS = {"httptools"}
+#: Loaded by uvicorn when it is there, and faster than what is loaded otherwise; and by `zoneinfo`.
+_LOADED_BY_OTHERS = {"httptools", "tzdata"}
 
 
 def imported(files: Iterable[Path]) -> set[str]:

@@ -1,0 +1,137 @@
+"""When a schedule comes round: by a cron expression in a time zone, or at an interval.
+
+What cron means where clocks are changed is cronsim's rule, which is that of Debian's cron:
+
+- A fixed time (neither the minute nor the hour begins with `*`) that is left out comes right after the gap, and one
+  that there is twice comes at the first of the two.
+- With `*` in front of the minute or the hour, time is counted as it passes: what is left out does not come, and what
+  there is twice comes twice.
+"""
+
+from __future__ import annotations
+
+import difflib
+import zoneinfo
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from typing import Protocol
+
+from cronsim import CronSim, CronSimError
+
+#: Characters of a cron expression.
+MAX_CRON = 200
+#: What each field of a cron expression may be, by the name that cronsim gives it.
+_FIELDS = {
+    "minute": "0-59",
+    "hour": "0-23",
+    "day-of-month": "1-31, L for the last day or LW for the last weekday, and one that a named month has",
+    "month": "1-12 or JAN-DEC",
+    "day-of-week": "0-7 or SUN-SAT, 5L for the last Friday or FRI#2 for the second",
+}
+
+
+class Recurrence(Protocol):
+    """A rule that says when."""
+
+    def next_after(self, moment: datetime) -> datetime:
+        """The first time after a moment, in UTC."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Again and again after the same time, whatever clocks on walls show."""
+
+    every: timedelta
+    #: What is counted from; not a time itself.
+    since: datetime
+
+    def next_after(self, moment: datetime) -> datetime:
+        return self.since + max((moment - self.since) // self.every + 1, 1) * self.every
+
+
+@dataclass(frozen=True, slots=True)
+class Cron:
+    """By a cron expression, on the clocks of a time zone."""
+
+    expression: str
+    timezone: str
+
+    def next_after(self, moment: datetime) -> datetime:
+        # None is the last: any day of the calendar that there is once comes again within 40 years, and cronsim looks
+        # through 50.
+        times = CronSim(self.expression, moment.astimezone(zone(self.timezone)))
+        found = next(times).astimezone(UTC)
+        # cronsim begins in the first of two hours that clocks show alike, though the moment may be in the second.
+        while found <= moment:
+            found = next(times).astimezone(UTC)
+        return found
+
+
+def latest(recurrence: Recurrence, after: datetime, until: datetime) -> datetime | None:
+    """The last time of a rule in a span; None if there is none.
+
+    Halves the span, so that a year with a time each minute takes little longer than a day.
+
+    Args:
+        recurrence: the rule.
+        after: the beginning of the span, which is not in it.
+        until: its end, which is.
+    """
+    found, end = recurrence.next_after(after), until
+    if found > until:
+        return None
+    while (following := recurrence.next_after(found)) <= until:
+        middle = following + (end - following) / 2
+        later = recurrence.next_after(middle)
+        if later <= until:
+            found = later
+        else:
+            found, end = following, middle
+    return found
+
+
+def check_cron(expression: str) -> str:
+    """A cron expression with one space between its fields.
+
+    Raises:
+        ValueError: naming the field that is wrong, and what it may be.
+    """
+    parts = expression.split()
+    if len(parts) != len(_FIELDS) or len(expression) > MAX_CRON:
+        raise ValueError(
+            f"needs five fields ({', '.join(_FIELDS)}), such as '30 2 * * MON-FRI'; for seconds there is `every`"
+        )
+    try:
+        next(CronSim(expression, datetime.now(UTC)))
+    except CronSimError as error:
+        name = str(error).removeprefix("Bad ")
+        field = parts[list(_FIELDS).index(name)]
+        raise ValueError(f"has a wrong {name} {field!r}: it is {_FIELDS[name]}, with * , - and /") from None
+    except StopIteration:
+        raise ValueError("names a day that does not come in the next 50 years") from None
+    return " ".join(parts)
+
+
+@cache
+def zone(name: str) -> zoneinfo.ZoneInfo:
+    """A time zone by its name. The first time it is read from a file.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    try:
+        return zoneinfo.ZoneInfo(name)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        raise ValueError(f"{name[:100]!r} is no time zone") from None
+
+
+def nearest_zone(name: str) -> str | None:
+    """The time zone that somebody may have meant. Looks through files."""
+    by_place: dict[str, str] = {}
+    for known in sorted(zoneinfo.available_timezones()):
+        by_place.setdefault(known.lower(), known)
+        by_place.setdefault(known.rpartition("/")[2].lower(), known)
+    close = difflib.get_close_matches(name[:100].lower(), by_place, 1)
+    return by_place[close[0]] if close else None
