@@ -70,6 +70,7 @@ POINTS: Mapping[str, str] = {
     "reopen_batch.after_write": "a batch waits again, nothing of what failed is replayed yet",
     "retry.after_replay": "some of what failed in a batch is replayed",
     "cascade.after_cancel": "some sub-tasks of a parent that does not wait are cancelled",
+    "schedule.after_submit": "the task of a schedule is submitted, the schedule is still due",
     "settle.before_ack": "the outcome is stored and told, the message not acknowledged",
     "release.after_write": "a stopping worker handed an attempt back, nobody was told",
     "reap.after_read": "expired leases are found, nothing is written",

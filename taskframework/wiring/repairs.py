@@ -13,6 +13,7 @@ from taskframework.recovery.pauses import PauseRepair
 from taskframework.recovery.reaper import Reaper
 from taskframework.recovery.relay import Relay
 from taskframework.recovery.retention import Retention
+from taskframework.recovery.schedules import ScheduleRepair
 from taskframework.recovery.sweeper import Sweeper
 from taskframework.wiring.process_services import ProcessServices
 
@@ -21,7 +22,7 @@ _RETENTION_INTERVAL = timedelta(minutes=1)
 _TOPOLOGY_INTERVAL = timedelta(seconds=2)
 _PAUSES_INTERVAL = timedelta(seconds=1)
 #: Without these a process does not keep what it promises.
-_ESSENTIAL = frozenset({"sweep", "expire", "reap", "relay", "parents", "batches"})
+_ESSENTIAL = frozenset({"sweep", "expire", "reap", "relay", "parents", "batches", "schedules"})
 
 _Look = Callable[[], Awaitable[bool]]
 
@@ -63,6 +64,8 @@ def _looks(process: ProcessServices) -> Iterator[tuple[str, _Look, timedelta]]:
     yield "parents", parents.look, recovery.sweep_interval
     batches = BatchRepair(store, services.moves, process.retrier, batch)
     yield "batches", batches.look, recovery.sweep_interval
+    schedules = ScheduleRepair(store, services.moves, services.submission, batch)
+    yield "schedules", schedules.look, recovery.sweep_interval
     yield "retention", retention.purge, _RETENTION_INTERVAL
 
 

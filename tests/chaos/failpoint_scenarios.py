@@ -207,6 +207,13 @@ async def waits_in_vain(stage: Stage) -> AsyncIterator[None]:
     assert document["result"]["timed_out"]
 
 
+async def is_scheduled(stage: Stage) -> AsyncIterator[None]:
+    """Who finds the run still due submits it again, and finds it there."""
+    await stage.schedule()
+    yield
+    assert await stage.moved_on() == await stage.only_task()
+
+
 async def uploads(stage: Stage) -> AsyncIterator[None]:
     """The upload is sent again with its key, whatever came of the first one."""
     await stage.upload({}, {}, {})
@@ -292,6 +299,7 @@ SCENARIOS = (
     Scenario("supersede.after_write", supersedes, "front"),
     Scenario("signal.after_write", is_signalled, "front"),
     Scenario("wake.after_write", waits_in_vain, "front", is_alone=True),
+    Scenario("schedule.after_submit", is_scheduled, "front", is_alone=True),
     Scenario("relay.before_publish", submits, "back"),
     Scenario("relay.after_confirm", submits, "back"),
     Scenario("relay.after_mark", submits, "back"),

@@ -14,7 +14,9 @@ import aio_pika
 import httpx
 import orjson
 
+from taskframework.model.schedules import SCHEDULE, Schedule
 from taskframework.model.task import Task
+from taskframework.schedules import read_schedule
 from taskframework.stores.base import TaskStore
 from taskframework.stores.mongo.store import MongoStore
 from taskframework.stores.sqlite import SqliteStore
@@ -33,6 +35,7 @@ _TYPES = ("probe", "family", "patient")
 _QUEUES = (*(f"tasks.{name}.{lane}" for name in _TYPES for lane in ("high", "normal", "low")), "tasks.dlq")
 #: While one of these has a time, something about a task is left to do.
 _LEFT = ("spawn_at", "cascade_at", "retry_at")
+_SCHEDULE = "nightly"
 _AGO = timedelta(seconds=1)
 
 
@@ -151,6 +154,30 @@ class Stage:
         # Too late means that there is a newer one; an attempt that had no answer may have been accepted all the same.
         self._answered(name, {"status": None} if status == 409 else told)
         return status
+
+    async def schedule(self) -> None:
+        """Store a schedule whose run is due; the next one comes when all is over."""
+        submission = f"schedule/{_SCHEDULE}"  # nobody waits for an answer to it
+        self._recorder.record("submit.invoke", submission=submission)
+        self._recorder.record("submit.unknown", submission=submission, status=None, retry_after=5, reason=None)
+        at, hour = self.store.now() - _AGO, timedelta(hours=1)
+        schedule = Schedule(
+            name=_SCHEDULE, task_type="probe", parameters={}, every=hour, since=at - hour, next_at=at, due_at=at
+        )
+        await self.store.write_records([SCHEDULE.new(_SCHEDULE, content=schedule)])
+
+    async def moved_on(self) -> str:
+        """The task of the schedule's run, once the schedule is moved on."""
+        found: list[str] = []
+
+        async def is_moved_on() -> bool:
+            record = await read_schedule(self.store, _SCHEDULE)
+            last = None if record is None else SCHEDULE.content(record).last_run
+            found.extend([] if last is None else [last.task_id])
+            return bool(found)
+
+        await until(is_moved_on, "the schedule is moved on")
+        return found[-1]
 
     async def plant(self, **fields: Any) -> Task:
         """Store a task as a process without a broker does: due at once, for any sweeper."""

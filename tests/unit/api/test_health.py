@@ -64,7 +64,8 @@ async def test_readiness_tells_when_each_repair_looked(api: Api) -> None:
 
     repairs = await eventually(all_looked)
     # Nothing is swept by a process that dies with its broker and executes nothing.
-    assert repairs.keys() == {"batches", "expire", "parents", "pauses", "reap", "relay", "retention", "topology"}
+    background = {"parents", "pauses", "reap", "relay", "retention", "schedules", "topology"}
+    assert repairs.keys() == {"batches", "expire", *background}
     for repair in repairs.values():
         at = datetime.fromisoformat(repair["last_run"])
         assert repair["last_run"] == at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,144 @@
+"""The schedules that are due: any process that sees one submits its run and moves it on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from taskframework import failpoint
+from taskframework.errors import (
+    IdempotencyConflictError,
+    StoreError,
+    StoreUnavailableError,
+    SubmissionError,
+    TaskframeworkError,
+)
+from taskframework.model.interventions import Cancel
+from taskframework.model.records import Record
+from taskframework.model.schedules import SCHEDULE, LastRun, Overlap, RunProblem, Schedule, planned, run_key, runs_due
+from taskframework.model.scope import EVERYONE
+from taskframework.moves import TaskMoves
+from taskframework.schedules import all_schedules, change_schedule, know_zone
+from taskframework.stores.base import TaskStore
+from taskframework.submission.schedules import run_request
+from taskframework.submission.service import Submission, TaskSubmissionService
+
+logger = logging.getLogger(__name__)
+
+
+class ScheduleRepair:
+    """Looks for schedules that are due.
+
+    Several processes may see the same one. They submit its run under the same key, so there is one task, and one of
+    them moves the schedule on.
+    """
+
+    def __init__(self, store: TaskStore, moves: TaskMoves, submission: TaskSubmissionService, most: int) -> None:
+        """Prepare to look; at most so many schedules at once, and so many runs of one."""
+        self._store = store
+        self._moves = moves
+        self._submission = submission
+        self._most = most
+
+    async def look(self) -> bool:
+        """Run what is due.
+
+        Returns:
+            Whether there is more: a schedule that catches up with many runs does so piece by piece.
+        """
+        now = self._store.now()
+        due = [record for record in await all_schedules(self._store) if _is_due(record, now)]
+        more = False
+        for at in range(0, len(due), self._most):
+            together = map(self._run, due[at : at + self._most])
+            for outcome in await asyncio.gather(*together, return_exceptions=True):  # none is left under way
+                if isinstance(outcome, BaseException):
+                    raise outcome
+                more |= outcome
+        return more
+
+    async def _run(self, record: Record) -> bool:
+        try:
+            return await self._run_due(record)
+        except StoreUnavailableError:
+            raise
+        except Exception as error:  # the others are to run all the same
+            is_unknown = not isinstance(error, TaskframeworkError)
+            logger.warning("%s cannot be run now: %s", record.id, error, exc_info=is_unknown)
+            return False
+
+    async def _run_due(self, record: Record) -> bool:
+        schedule, now = SCHEDULE.content(record), self._store.now()
+        await know_zone(schedule.timezone)
+        # What the last run does is asked before each run, if it matters.
+        due = runs_due(schedule, now, self._most if schedule.overlap is Overlap.ALLOW else 1)
+        after = await self._submitted(schedule, due.times) if due.times else schedule
+        await failpoint.reached("schedule.after_submit")
+        after = planned(after, due.last)
+        [written] = await self._store.write_records([SCHEDULE.changed(record, after)])
+        if written is None and after.last_run is not None:
+            await self._tell(schedule.name, after.last_run)
+        return after.is_due(now)
+
+    async def _tell(self, name: str, last: LastRun) -> None:
+        """Another process has moved the schedule on, and may have left out the run that was submitted here."""
+
+        def told(present: Schedule | None) -> Schedule | None:
+            is_newer = present is not None and (present.last_run is None or present.last_run.at < last.at)
+            return replace(present, last_run=last) if present is not None and is_newer else present
+
+        await change_schedule(self._store, name, told)
+
+    async def _submitted(self, schedule: Schedule, times: Sequence[datetime]) -> Schedule:
+        """The schedule after its runs for these times, or after they were left out."""
+        if not await self._may_run(schedule):
+            logger.info("schedule %s leaves a run out: the task of the last one is not over", schedule.name)
+            return schedule
+        requests = [run_request(schedule, run_key(schedule.name, at)) for at in times]
+        for at, outcome in zip(times, await self._submission.submit_many(requests), strict=True):
+            schedule = _after(schedule, at, outcome)
+        return schedule
+
+    async def _may_run(self, schedule: Schedule) -> bool:
+        """Whether its policy lets a run begin beside the last one, or in its place."""
+        if schedule.overlap is Overlap.ALLOW or schedule.last_run is None:
+            return True
+        task_id = schedule.last_run.task_id
+        last = await self._store.get(task_id, EVERYONE)
+        if last is None or last.status.is_final:
+            return True
+        if schedule.overlap is Overlap.CANCEL_PREVIOUS:
+            reason = f"The next run of the schedule {schedule.name} has come."
+            await self._moves.repair(Cancel(task_id, EVERYONE, f"schedule/{schedule.name}", reason))
+            return True
+        return False
+
+
+def _after(schedule: Schedule, at: datetime, outcome: Submission | Exception) -> Schedule:
+    """The schedule after the run for a time.
+
+    A run that is refused is told and left out: asking again each second would not help.
+
+    Raises:
+        Exception: the outcome, if it says nothing about the run; then it is submitted again.
+    """
+    match outcome:
+        case Submission():
+            return replace(schedule, last_run=LastRun(at, outcome.task.task_id), problem=None)
+        case IdempotencyConflictError():  # submitted before the schedule was changed
+            return replace(schedule, last_run=LastRun(at, outcome.task_id), problem=None)
+        case SubmissionError():
+            logger.warning("schedule %s cannot run: %s", schedule.name, outcome.message)
+            return replace(schedule, problem=RunProblem(at, str(outcome)))
+    raise outcome
+
+
+def _is_due(record: Record, now: datetime) -> bool:
+    try:
+        return SCHEDULE.content(record).is_due(now)
+    except StoreError as error:  # a newer release wrote it, and its processes run it
+        logger.debug("passed over: %s", error.message)
+        return False

@@ -1,0 +1,218 @@
+"""What somebody says of a schedule, looked through: HTTP, command line and settings say the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Annotated, Any, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from taskframework.errors import (
+    ConfigurationError,
+    InvalidRequestError,
+    SubmissionError,
+    UnknownTaskTypeError,
+    ValueNotStorableError,
+)
+from taskframework.model.recurrence import MAX_CRON, check_cron
+from taskframework.model.schedules import DEFAULT_USER, MAX_SCHEDULES, Missed, Overlap, Schedule, begun
+from taskframework.model.values import MAX_NAME, Json, problem
+from taskframework.schedules import know_zone
+from taskframework.settings.durations import Duration
+from taskframework.submission.options import Name
+from taskframework.submission.service import SubmitRequest
+from taskframework.submission.types import TaskTypes
+from taskframework.tasks.registry import TASK_TYPE
+from taskframework.tasks.values import storable_parameters
+
+#: Bytes of the parameters as JSON: each look for what is due reads all schedules.
+MAX_SCHEDULE_BYTES = 16 * 1024
+_SHORTEST, _LONGEST = timedelta(seconds=1), timedelta(days=3660)
+_LONGEST_JITTER = timedelta(days=1)
+
+
+def _whole_milliseconds(length: timedelta) -> timedelta:
+    return timedelta(milliseconds=length // timedelta(milliseconds=1))
+
+
+def _between(shortest: timedelta, longest: timedelta, words: str) -> AfterValidator:
+    def check(length: timedelta) -> timedelta:
+        if not shortest <= length <= longest:
+            raise ValueError(f"must be {words}")
+        return _whole_milliseconds(length)
+
+    return AfterValidator(check)
+
+
+_Cron = Annotated[str, AfterValidator(check_cron), Field(strict=True, json_schema_extra={"maxLength": MAX_CRON})]
+_Every = Annotated[Duration, _between(_SHORTEST, _LONGEST, "from one second to ten years")]
+_Jitter = Annotated[Duration, _between(timedelta(0), _LONGEST_JITTER, "a day at most")]
+
+
+class ScheduleDefinition(BaseModel):
+    """What is to be submitted, and when: `cron` or `every`."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        hide_input_in_errors=True,
+        json_schema_extra={
+            "examples": [
+                {"task_type": "count-words", "parameters": {"text": "one"}, "cron": "30 2 * * *", "timezone": "UTC"}
+            ]
+        },
+    )
+
+    task_type: str = Field(max_length=MAX_NAME, strict=True, description="A registered task type")
+    parameters: Any = Field(
+        default=None, description="What the task type's parameter model accepts; 16 KiB at most, the same for each run"
+    )
+    user_id: Name = Field(default=DEFAULT_USER, description="Who owns the tasks")
+    cron: _Cron | None = Field(
+        default=None,
+        description="Minute, hour, day of month, month, day of week, such as `30 2 * * MON-FRI`",
+        examples=["30 2 * * MON-FRI"],
+    )
+    every: _Every | None = Field(
+        default=None, description="Interval such as `15m`, counted from the moment it is made", examples=["15m"]
+    )
+    timezone: str = Field(
+        default="UTC",
+        max_length=100,
+        strict=True,
+        description="Where the clocks are that `cron` means, such as Europe/Berlin",
+    )
+    missed: Missed = Field(
+        default=Missed.ONCE,
+        description="What is run of the times that passed while nothing ran: nothing, the last one, or all",
+    )
+    overlap: Overlap = Field(
+        default=Overlap.ALLOW,
+        description="While the task of the last run is not over: another one, no other, or cancel that one",
+    )
+    jitter: _Jitter = Field(
+        default=timedelta(0),
+        description="Each run comes up to so much later, by a time of its own, but not after the next one",
+        examples=["30s"],
+    )
+    is_paused: bool | None = Field(
+        default=None, strict=True, description="Whether it stands still; left out, that stays as it is"
+    )
+
+    @model_validator(mode="after")
+    def _one_rule(self) -> Self:
+        if (self.cron is None) == (self.every is None):
+            raise ValueError("needs cron or every, and not both")
+        return self
+
+
+def definition_of(values: Mapping[str, Any]) -> ScheduleDefinition:
+    """A definition, of values that somebody gave by name.
+
+    Raises:
+        InvalidRequestError: naming the first one that is wrong.
+    """
+    try:
+        return ScheduleDefinition.model_validate(values)
+    except ValidationError as error:
+        wrong = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        told = problem(wrong["loc"][:1], wrong["msg"])
+        field = ScheduleDefinition.model_fields.get(told["field"])
+        hint = f"{field.description}." if field else f"A schedule has {', '.join(ScheduleDefinition.model_fields)}."
+        raise InvalidRequestError(told["field"], told["message"], hint) from None
+
+
+def accepted_schedule_name(name: str) -> str:
+    """A name for a schedule.
+
+    Raises:
+        InvalidRequestError: if it is none.
+    """
+    if not TASK_TYPE.fullmatch(name):
+        raise InvalidRequestError(
+            "name", f"{name[:100]!r} is no name for a schedule", "Use a-z, 0-9, dot, dash and underscore, at most 100."
+        )
+    return name
+
+
+def run_request(schedule: Schedule, key: str | None) -> SubmitRequest:
+    """The submission of one run."""
+    return SubmitRequest(
+        task_type=schedule.task_type,
+        parameters=schedule.parameters,
+        user_id=schedule.user_id,
+        idempotency_key=key,
+        correlation_id=f"schedule/{schedule.name}",
+    )
+
+
+def defined_in_settings(named: Mapping[str, Any]) -> dict[str, ScheduleDefinition]:
+    """The schedules of the settings, by name; looked through without a store.
+
+    Raises:
+        ConfigurationError: naming the first thing that is wrong.
+    """
+    definitions = {}
+    for name, values in named.items():
+        try:
+            accepted_schedule_name(name)
+            if not isinstance(values, Mapping):
+                raise InvalidRequestError(
+                    "(whole)", f"{values!r:.50} is no schedule", "Give task_type and cron or every."
+                )
+            definitions[name] = definition_of(values)
+        except InvalidRequestError as error:
+            raise wrong_in_settings(name, error) from error
+    if len(definitions) > MAX_SCHEDULES:
+        raise ConfigurationError(
+            f"There are more than {MAX_SCHEDULES:,} schedules.", key="schedules", hint="Name fewer."
+        )
+    return definitions
+
+
+def wrong_in_settings(name: str, error: SubmissionError) -> ConfigurationError:
+    """The same error, of a schedule in the settings."""
+    return ConfigurationError(
+        f"The configuration is wrong: schedules.{name}: {error.message}", key=f"schedules.{name}", hint=error.hint
+    )
+
+
+async def accepted_schedule(
+    types: TaskTypes, name: str, definition: ScheduleDefinition, now: datetime, *, is_from_settings: bool = False
+) -> Schedule:
+    """The schedule that a definition makes, from now on.
+
+    Args:
+        types: knows the task types; of one that nobody knows yet, only the settings may make a schedule.
+        name: of the schedule.
+        definition: what it does.
+        now: the store's time.
+        is_from_settings: whether it is made from the settings, which may be read before the type's first worker starts.
+
+    Raises:
+        SubmissionError: for a name, a time zone, a task type or parameters that are wrong.
+    """
+    accepted_schedule_name(name)
+    await know_zone(definition.timezone)
+    fields = {
+        **{field: getattr(definition, field) for field in ScheduleDefinition.model_fields},
+        "parameters": await _accepted_parameters(types, definition, is_from_settings),
+        "is_paused": bool(definition.is_paused),
+        "is_from_settings": is_from_settings,
+    }
+    return begun(Schedule(name=name, **fields, since=now, next_at=now, due_at=now), now)
+
+
+async def _accepted_parameters(types: TaskTypes, definition: ScheduleDefinition, may_be_unknown: bool) -> Json:
+    kind = (await types.find([definition.task_type]))[definition.task_type]
+    if not isinstance(kind, UnknownTaskTypeError):
+        parameters, canonical = kind.accept(definition.parameters)
+    elif may_be_unknown:
+        parameters, canonical = storable_parameters(definition.parameters)
+    else:
+        raise kind
+    if len(canonical) > MAX_SCHEDULE_BYTES:
+        reason = f"they have {len(canonical):,} bytes as JSON, the limit of a schedule is {MAX_SCHEDULE_BYTES:,}"
+        raise ValueNotStorableError("parameters", reason)
+    return parameters
