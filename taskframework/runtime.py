@@ -270,6 +270,7 @@ class TaskFramework:
             stack.push_async_callback(process.collector.stop)
         if process.worker is not None:
             await services.types.declare()
+            await services.schedules.apply(self.settings.schedules.named)
             process.worker.start(self.registry.task_types)
             stack.push_async_callback(process.worker.stop)
         return process

@@ -14,6 +14,7 @@ from taskframework.api import (
     docs,
     health,
     queues,
+    schedules,
     stream,
     subtasks,
     task_types,
@@ -43,7 +44,19 @@ def create_app(framework: Framework) -> DocumentedApi:
     Returns:
         The application. Its event streams end when the framework stops, and when uvicorn was told to stop.
     """
-    modules = (tasks, subtasks, batches, batch_stream, task_types, stream, dead_letters, queues, health, docs)
+    modules = (
+        tasks,
+        subtasks,
+        batches,
+        batch_stream,
+        task_types,
+        stream,
+        dead_letters,
+        queues,
+        schedules,
+        health,
+        docs,
+    )
     routers = (module.router for module in modules)
     app = _application(framework, *routers)
     app.state.feed = Feed(lambda: framework.process.broker, lambda: not framework.is_running or server_is_stopping())

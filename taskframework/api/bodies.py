@@ -20,8 +20,10 @@ from pydantic import (
 from starlette.requests import ClientDisconnect, Request
 
 from taskframework.api.problems import RequestRefusedError, invalid_fields
+from taskframework.api.schedule_views import SCHEDULE_NAME
 from taskframework.model.values import MAX_NAME
 from taskframework.submission.options import BatchOptions, SubmissionOptions
+from taskframework.submission.schedules import ScheduleDefinition
 
 #: Problems of every route that reads a body.
 BODY_CODES = (
@@ -138,6 +140,17 @@ class SignalPayload(RootModel[Any]):
     root: Any = None
 
 
+class CreateSchedule(ScheduleDefinition):
+    """A schedule to be made."""
+
+    name: str = Field(
+        max_length=100,
+        strict=True,
+        description="Of a-z, 0-9, dot, dash and underscore",
+        json_schema_extra={"pattern": SCHEDULE_NAME},
+    )
+
+
 class ReplayDeadLetters(Body):
     """Dead letters to queue anew."""
 
@@ -165,6 +178,8 @@ BODIES: dict[type, TypeAdapter[Any]] = {
         PauseQueue,
         RetryTask,
         SignalPayload,
+        ScheduleDefinition,
+        CreateSchedule,
         ReplayDeadLetters,
     )
 }

@@ -36,6 +36,7 @@ from taskframework.errors import (
 )
 from taskframework.model.query import CursorInvalidError
 from taskframework.model.values import MOST_PROBLEMS, problem, problems_of
+from taskframework.operations.schedules import ScheduleNotFoundError
 from taskframework.submission.refusals import BatchClosedError, BatchConflictError, BatchItemError
 
 logger = logging.getLogger(__name__)
@@ -53,6 +54,7 @@ CODES: dict[str, tuple[int, str]] = {
     "bad_request": (400, "The request cannot be read"),
     "invalid_json": (400, "The body is not JSON"),
     "not_found": (404, "There is nothing at this address"),
+    "schedule_not_found": (404, "There is no such schedule"),
     "task_not_found": (404, "There is no such task or dead letter"),
     "method_not_allowed": (405, "This address does not know the method"),
     "idempotency_conflict": (409, "The idempotency key belongs to another task"),
@@ -64,6 +66,9 @@ CODES: dict[str, tuple[int, str]] = {
     "batch_conflict": (409, "The upload is not the one that the batch was made by"),
     "batch_closed": (409, "The batch takes no more items"),
     "too_many_signals": (409, "The task has as many signals as it may have"),
+    "schedule_exists": (409, "There is a schedule of this name"),
+    "schedule_from_settings": (409, "The schedule is made by the settings"),
+    "too_many_schedules": (409, "There are as many schedules as there may be"),
     "request_timeout": (408, "The request did not come in time"),
     "body_too_large": (413, "The body is too large"),
     "batch_too_large": (413, "The batch has more items than one may have"),
@@ -152,6 +157,8 @@ def describe(error: Exception) -> Problem:
         return Problem(code, error.message, error.hint, _fields(error), task=_in_the_way(error))
     if isinstance(error, TaskNotFoundError):
         return Problem("task_not_found", error.message, error.hint)
+    if isinstance(error, ScheduleNotFoundError):
+        return Problem("schedule_not_found", error.message, error.hint)
     if isinstance(error, TaskUnreadableError):
         return Problem("task_unreadable", error.message, error.hint)
     if isinstance(error, ParentFinishedError):

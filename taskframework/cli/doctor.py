@@ -17,12 +17,15 @@ from taskframework.cli.output import counted, facts, out, print_json, printable,
 from taskframework.clock import SystemClock
 from taskframework.errors import TaskframeworkError
 from taskframework.model.drivers import missing_drivers
+from taskframework.model.schedules import SCHEDULE, RunProblem
 from taskframework.model.scope import EVERYONE
 from taskframework.model.view import moment
 from taskframework.operations.parents import Miscounted, Overdue, miscounted, overdue
+from taskframework.schedules import all_schedules
 from taskframework.settings import LoadedSettings, Settings, redacted
 from taskframework.settings.load import FILE_NAME, PROFILE_VARIABLE
 from taskframework.stores.base import TaskStore
+from taskframework.submission.schedules import defined_in_settings
 from taskframework.submission.types import declared_types
 from taskframework.wiring.adapters import build_broker, build_store
 
@@ -89,6 +92,10 @@ def _settings(invocation: Invocation, loaded: LoadedSettings) -> Finding:
     found = {"file": file, "given by it or the environment": ", ".join(changed) or "nothing"}
     if profile := os.environ.get(PROFILE_VARIABLE):
         found["profile"] = profile
+    try:
+        defined_in_settings(loaded.settings.schedules.named)
+    except TaskframeworkError as error:
+        return Finding("settings", found, [str(error)])
     return Finding("settings", found)
 
 
@@ -139,7 +146,7 @@ async def _stored(store: TaskStore) -> list[Finding]:
     try:
         await store.open()
         try:
-            return [await _tasks(store), await _parents(store)]
+            return [await _tasks(store), await _parents(store), await _schedules(store)]
         finally:
             await store.close()
     except TaskframeworkError as error:
@@ -153,6 +160,18 @@ async def _tasks(store: TaskStore) -> Finding:
     found = {status.value: f"{count:,}" for status, count in counts.items() if count} or {"tasks": "none"}
     found["declared types"] = ", ".join(sorted(declaration.task_type for declaration in declared)) or "none"
     return Finding("tasks", found, [_problem(undriven)] if undriven else [])
+
+
+async def _schedules(store: TaskStore) -> Finding:
+    """How many there are, and whose last run could not be submitted."""
+    schedules = [SCHEDULE.content(record) for record in await all_schedules(store)]
+    found = {"schedules": str(len(schedules) or "none"), "paused": str(sum(each.is_paused for each in schedules))}
+    problems = [_cannot_run(each.name, each.problem) for each in schedules if each.problem]
+    return Finding("schedules", found if schedules else {"schedules": "none"}, problems)
+
+
+def _cannot_run(name: str, problem: RunProblem) -> str:
+    return f"The run of {name} for {moment(problem.at)} was left out: {problem.message}"
 
 
 async def _lack(store: TaskStore, task_id: str) -> str:

@@ -26,6 +26,7 @@ _COMMANDS = {
     "tasks": ("Use", "tasks:app", "Look at tasks; follow, cancel, signal and retry one."),
     "batch": ("Use", "batch:app", "Submit many items as one batch; look at batches, cancel and retry them."),
     "queues": ("Use", "queues:app", "Task types: pause one over all workers, let it go on."),
+    "schedules": ("Use", "schedules:app", "Tasks that are submitted again and again: by cron, or at an interval."),
     "dlq": ("Use", "dlq:app", "Dead letters: list, show, replay."),
     "events": ("Use", "events:app", "What happens, as other programs hear it."),
     "doctor": ("Check", "doctor:doctor", "Check versions, settings, program, store and broker."),

@@ -50,7 +50,17 @@ def known_keys() -> Mapping[KeyPath, Key]:
 @cache
 def groups() -> frozenset[KeyPath]:
     """Every path that has keys below it: that of a section, and the empty one."""
-    return frozenset({(), *(path[:1] for path in known_keys())})
+    return frozenset({(), *((name,) for name in section_titles())})
+
+
+def is_known(path: KeyPath) -> bool:
+    """Whether there is such a key: one of the schema, or any in a section whose names are free."""
+    return path in known_keys() or (len(path) == 2 and path[0] in _free_sections())
+
+
+@cache
+def _free_sections() -> frozenset[str]:
+    return frozenset(name for name, value in Settings() if type(value).model_config["extra"] == "allow")
 
 
 def section_titles() -> Mapping[str, str]:

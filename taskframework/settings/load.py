@@ -95,10 +95,11 @@ def explain(loaded: LoadedSettings) -> list[ExplainedSetting]:
     """Every setting with its value, default, origin and meaning, in the order of the schema."""
     rows = []
     for path, value in flatten(loaded.settings.model_dump(mode="json")).items():
-        known = known_keys()[path]
+        known = known_keys().get(path)
+        default, description = (known.default, known.description) if known else (None, "")
         key = ".".join(path)
         shown = redacted(value) if isinstance(value, str) else value
-        rows.append(ExplainedSetting(key, shown, known.default, loaded.origins[key], known.description))
+        rows.append(ExplainedSetting(key, shown, default, loaded.origins[key], description))
     return rows
 
 

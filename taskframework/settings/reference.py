@@ -27,6 +27,8 @@ are never shown.
 This page is made by `python -m taskframework.settings.reference`.
 """
 
+_HEADER = "| Key | Type | Default | Environment variable | Meaning |\n|---|---|---|---|---|\n"
+
 _YAML_INTRODUCTION = """\
 # Every setting with its default. A file of your own needs only what differs; it may also lie elsewhere (--config).
 # Over this file go: config/<name>.yml if TASKFRAMEWORK_PROFILE=<name>, then environment variables such as
@@ -39,10 +41,7 @@ def markdown() -> str:
     parts = [_INTRODUCTION]
     for section, title in section_titles().items():
         rows = "".join(map(_row, _keys_of(section)))
-        parts.append(
-            f"\n## {section}\n\n{title}\n\n| Key | Type | Default | Environment variable | Meaning |\n"
-            f"|---|---|---|---|---|\n{rows}"
-        )
+        parts.append(f"\n## {section}\n\n{title}\n" + (f"\n{_HEADER}{rows}" if rows else ""))
     return "".join(parts)
 
 

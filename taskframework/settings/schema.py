@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ByteSize, Field, ValidationInfo, field_validator
+from pydantic import ByteSize, ConfigDict, Field, ValidationInfo, field_validator
 
 from taskframework.settings.durations import Duration
 from taskframework.settings.section import ZERO, Section, not_below
@@ -199,6 +200,19 @@ class BatchesSettings(Section):
     )
 
 
+class SchedulesSettings(Section):
+    """Schedules by names of your own: `nightly: {cron: "30 2 * * *", task_type: report}`; see docs/schedules.md."""
+
+    # The names are free. What is below one is looked through where schedules are made, as over HTTP.
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Any]
+
+    @property
+    def named(self) -> Mapping[str, Any]:
+        """What is defined, by name."""
+        return self.__pydantic_extra__
+
+
 class ShutdownSettings(Section):
     """How a process stops."""
 
@@ -235,6 +249,7 @@ class Settings(Section):
     retry: RetrySettings = RetrySettings()
     recovery: RecoverySettings = RecoverySettings()
     batches: BatchesSettings = BatchesSettings()
+    schedules: SchedulesSettings = SchedulesSettings()
     shutdown: ShutdownSettings = ShutdownSettings()
     retention: RetentionSettings = RetentionSettings()
     observability: ObservabilitySettings = ObservabilitySettings()

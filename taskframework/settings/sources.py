@@ -11,7 +11,7 @@ from pathlib import Path
 import yaml
 
 from taskframework.settings.documents import is_empty, pairs, parse, read_document, value_of
-from taskframework.settings.keys import PREFIX, advice, groups, known_keys
+from taskframework.settings.keys import PREFIX, advice, groups, is_known, known_keys
 from taskframework.settings.refusals import KeyPath, Problem
 
 #: Variables that are no settings: the name of the profile, those of the tests, the failpoints.
@@ -79,7 +79,7 @@ def from_overrides(overrides: Mapping[str, object]) -> Layer:
         path = tuple(key.split("."))
         if value is None:
             continue
-        if path in known_keys():
+        if is_known(path):
             layer.entries.append(Entry(path, value, "command line"))
         else:
             layer.refuse(path, "command line", f"is not a setting. {advice(path)}")
@@ -111,7 +111,7 @@ class _Reader:
                 self.take_group(path, node)
             elif not is_empty(node):  # a section with all its keys commented out is fine
                 self.layer.refuse(path, place, "is a group; write its keys below it, indented, or as {key: value}.")
-        elif path in known_keys():
+        elif is_known(path):
             self._take_value(path, node, place)
         else:
             self.layer.refuse(path, place, f"is not a setting. {advice(path)}")
@@ -125,7 +125,7 @@ class _Reader:
 
 def _take_variable(layer: Layer, path: KeyPath, name: str, text: str) -> None:
     place = f"environment {name}"
-    if path not in groups() and path not in known_keys():
+    if path not in groups() and not is_known(path):
         layer.problems.append(Problem(".".join(path), f"{place} is not a setting. {_variable_advice(name)}"))
     elif path not in groups() and not text.startswith(("[", "{")):
         layer.entries.append(Entry(path, None if text in ("", "null", "~") else text, place))

@@ -11,6 +11,7 @@ from taskframework.moves import TaskMoves
 from taskframework.operations.batches import BatchOperations
 from taskframework.operations.dead_letters import DeadLetterOperations
 from taskframework.operations.queues import QueueOperations
+from taskframework.operations.schedules import ScheduleOperations
 from taskframework.operations.tasks import TaskOperations
 from taskframework.settings import Settings
 from taskframework.stores.base import TaskStore
@@ -39,6 +40,7 @@ class StoreServices:
     batch_submission: BatchSubmissionService
     batches: BatchOperations
     queues: QueueOperations
+    schedules: ScheduleOperations
     #: How long the process that stored a task has to dispatch it.
     dispatch_after: timedelta
 
@@ -83,5 +85,6 @@ def build_store_services(
         batch_submission=BatchSubmissionService(bus, new_tasks, moves, settings.batches.upload_timeout),
         batches=BatchOperations(store, moves, tasks),
         queues=QueueOperations(store, types),
+        schedules=ScheduleOperations(store, types, submission),
         dispatch_after=dispatch_after,
     )

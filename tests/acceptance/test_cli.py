@@ -23,6 +23,7 @@ COMMANDS = (
     "submit",
     "tasks",
     "queues",
+    "schedules",
     "dlq",
     "events",
     "topology",

@@ -17,6 +17,7 @@ from taskframework.api import (
     docs,
     health,
     queues,
+    schedules,
     stream,
     subtasks,
     task_types,
@@ -56,7 +57,19 @@ def references(part: Any) -> Iterator[str]:
 
 def test_every_route_is_documented(document: dict[str, Any]) -> None:
     documented = {(path, method.upper()) for path, method, _ in operations(document)}
-    modules = (tasks, subtasks, batches, batch_stream, task_types, stream, dead_letters, queues, health, docs)
+    modules = (
+        tasks,
+        subtasks,
+        batches,
+        batch_stream,
+        task_types,
+        stream,
+        dead_letters,
+        queues,
+        schedules,
+        health,
+        docs,
+    )
     routers = [module.router for module in modules]
     routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
     assert documented == {

@@ -25,6 +25,8 @@ from tests.unit.cli.conftest import Cli
         (["submit", "greets", "null", "--timeout", "soon"], "must be a duration"),
         (["submit", "greets", "null", "--max-attempts", "few"], "'few' is not a whole number"),
         (["dlq", "replay"], "Missing argument"),
+        (["schedules", "create", "nightly"], "Missing argument"),
+        (["schedules", "create", "nightly", "greets", "--missed", "never"], "'never' is not one of 'skip', 'once'"),
     ],
 )
 def test_wrong_usage(cli: Cli, arguments: list[str], said: str) -> None:
@@ -60,6 +62,16 @@ def test_wrong_usage(cli: Cli, arguments: list[str], said: str) -> None:
         (["tasks", "retry", "nope"], "There is no task 'nope'", "Check the id"),
         (["tasks", "list", "--cursor", "%%"], "cursor", "Leave it out"),
         (["dlq", "show", "nope"], "There is no dead letter 'nope'", "Check the id"),
+        (["schedules", "show", "nope"], "There is no schedule 'nope'", "List them"),
+        (["schedules", "update", "nope", "--every", "1m"], "There is no schedule 'nope'", "List them"),
+        (
+            ["schedules", "create", "n", "greets", "--cron", "61 * * * *"],
+            "cron: has a wrong minute '61'",
+            "Minute, hour",
+        ),
+        (["schedules", "create", "n", "greets", "--every", "5"], "every: needs a unit", "Interval such as"),
+        (["schedules", "create", "n", "greets"], "needs cron or every", "A schedule has"),
+        (["schedules", "create", "n", "greets", "--every", "1m"], "There is no task type 'greets'", "registered here"),
         (["events", "tail", "--url", "http://127.0.0.1:1"], "No events at http://127.0.0.1:1", "taskframework dev"),
         (["events", "tail", "--url", "nonsense"], "No events at nonsense", "taskframework dev"),
     ],
@@ -80,6 +92,8 @@ def test_wrong_requests(cli: Cli, empty_store: None, arguments: list[str], messa
         *(["tasks", verb, "an-id"] for verb in ("show", "cancel", "retry", "watch")),
         ["dlq", "list"],
         *(["dlq", verb, "an-id"] for verb in ("show", "replay")),
+        ["schedules", "list"],
+        *(["schedules", verb, "a-name"] for verb in ("show", "update", "delete", "run", "pause", "resume")),
     ],
     ids=" ".join,
 )
@@ -96,6 +110,7 @@ def test_an_empty_store_is_said_to_be_empty(cli: Cli, empty_store: None) -> None
     done = cli("tasks", "list")
     assert (done.code, done.out) == (0, "")
     assert "No tasks" in done.err
+    assert "No schedules. Make one" in cli("schedules", "list").err
     assert "No dead letters" in cli("dlq", "list").err
     assert '"next_cursor": null' in cli("tasks", "list", "--json").out
 

@@ -1,0 +1,57 @@
+"""What callers get of schedules, for the OpenAPI document."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+from taskframework.model.schedules import Missed, Overlap
+from taskframework.tasks.registry import TASK_TYPE
+
+SCHEDULE_NAME = f"^{TASK_TYPE.pattern}$"
+_ID = "0199a2c4-6f0e-7c53-b6ee-3d3a1f0b8a11"
+_TIME = "2027-01-31T12:00:00.000Z"
+
+
+class LastRunView(BaseModel):
+    """The newest run of a schedule."""
+
+    at: datetime = Field(description="The time that it was for", examples=[_TIME])
+    task_id: str = Field(examples=[_ID])
+
+
+class RunProblemView(BaseModel):
+    """Why the newest run of a schedule could not be submitted."""
+
+    at: datetime = Field(description="The time that it was for", examples=[_TIME])
+    message: str
+
+
+class ScheduleView(BaseModel):
+    """A schedule. Times are RFC 3339 in UTC with milliseconds, lengths of time such as `15m` or `1h30m`."""
+
+    name: str = Field(examples=["nightly-report"])
+    cron: str | None = Field(examples=["30 2 * * MON-FRI"])
+    every: str | None
+    timezone: str = Field(description="Where the clocks are that `cron` means", examples=["Europe/Berlin"])
+    task_type: str = Field(examples=["count-words"])
+    parameters: Any
+    user_id: str = Field(description="Who owns the tasks")
+    missed: Missed
+    overlap: Overlap
+    jitter: str = Field(examples=["30s"])
+    is_paused: bool
+    is_from_settings: bool = Field(description="Made by the settings, and changed there alone")
+    next_run_at: datetime | None = Field(description="With its jitter; null while it is paused", examples=[_TIME])
+    next_runs: list[datetime] | None = Field(default=None, description="Single schedules only: the next five")
+    last_run: LastRunView | None
+    problem: RunProblemView | None = Field(description="Why the newest run could not be submitted; null if it could")
+
+
+class SchedulePage(BaseModel):
+    """Schedules by their names."""
+
+    items: list[ScheduleView]
+    next_cursor: str | None = Field(description="Give it as `cursor` to get the next page; null on the last one")

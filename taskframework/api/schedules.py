@@ -1,0 +1,188 @@
+"""Schedules over HTTP: make, look, change, delete, run now, pause and resume."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Path, Query
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from taskframework.api.bodies import BODY_CODES, CreateSchedule, read
+from taskframework.api.context import framework_of, json_response, refuse_repeated, trace_of
+from taskframework.api.openapi import refuses, takes
+from taskframework.api.problems import root_of
+from taskframework.api.schedule_views import SCHEDULE_NAME, SchedulePage, ScheduleView
+from taskframework.api.tasks import DEFAULT_LIMIT, PREFIX, SUBMISSION_CODES, key_in_header
+from taskframework.api.views import TaskView
+from taskframework.model.query import MAX_LIMIT
+from taskframework.model.schedules import Schedule
+from taskframework.model.values import MAX_NAME
+from taskframework.model.view import public_view
+from taskframework.operations.schedules import ScheduleOperations, schedule_view
+from taskframework.submission.options import NAME_PATTERN
+from taskframework.submission.schedules import ScheduleDefinition
+
+_SCHEDULES = f"{PREFIX}/admin/schedules"
+
+router = APIRouter(prefix=_SCHEDULES, tags=["schedules"])
+
+ScheduleName = Annotated[
+    str, Path(description="Name of the schedule", json_schema_extra={"pattern": SCHEDULE_NAME, "maxLength": 100})
+]
+_DEFINITION_CODES = (*BODY_CODES, *SUBMISSION_CODES, "store_unavailable")
+_LOCATION = {
+    "Location": {"description": "Address of the schedule", "schema": {"type": "string", "format": "uri-reference"}}
+}
+_RUN_KEY = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "description": "A second run with the same key is the same run; without one each request is a run of its own",
+    "schema": {"type": "string", "minLength": 1, "maxLength": MAX_NAME, "pattern": NAME_PATTERN},
+}
+
+
+class ScheduleQuery(BaseModel):
+    """Which page to list."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    limit: int = Field(default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT, description="Most schedules on the page")
+    cursor: str | None = Field(
+        default=None, max_length=100, description="`next_cursor` of the page before, unchanged", pattern=SCHEDULE_NAME
+    )
+
+
+@router.get(
+    "",
+    summary="List schedules",
+    dependencies=[Depends(refuse_repeated)],
+    responses={
+        200: {"model": SchedulePage, "description": "A page, by name"},
+        **refuses("invalid_request", "store_unavailable"),
+    },
+)
+async def list_schedules(request: Request, query: Annotated[ScheduleQuery, Query()]) -> Response:
+    """List the schedules, those of the settings included."""
+    page = await _operations(request).list_schedules(limit=query.limit, after=query.cursor)
+    return json_response({"items": [schedule_view(each) for each in page.items], "next_cursor": page.next_cursor})
+
+
+@router.post(
+    "",
+    status_code=201,
+    summary="Make a schedule",
+    openapi_extra=takes(CreateSchedule),
+    responses={
+        201: {"model": ScheduleView, "description": "The schedule", "headers": _LOCATION},
+        **refuses(*_DEFINITION_CODES, "schedule_exists", "too_many_schedules"),
+    },
+)
+async def create_schedule(request: Request) -> Response:
+    """Make a schedule; its parameters are looked through as those of a submission are."""
+    body = await read(request, CreateSchedule)
+    schedule = await _operations(request).create(body.name, body)
+    location = f"{root_of(request)}{_SCHEDULES}/{schedule.name}"
+    return json_response(await _view(request, schedule), 201, {"Location": location})
+
+
+@router.get(
+    "/{name}",
+    summary="Show a schedule",
+    responses={
+        200: {"model": ScheduleView, "description": "The schedule with its next runs"},
+        **refuses("schedule_not_found", "store_unavailable"),
+    },
+)
+async def get_schedule(request: Request, name: ScheduleName) -> Response:
+    """Show one schedule, its last run and its next ones."""
+    return json_response(await _view(request, await _operations(request).get(name)))
+
+
+@router.put(
+    "/{name}",
+    summary="Define a schedule anew",
+    openapi_extra=takes(ScheduleDefinition),
+    responses={
+        200: {"model": ScheduleView, "description": "The schedule as it is now"},
+        **refuses(*_DEFINITION_CODES, "schedule_not_found", "schedule_from_settings"),
+    },
+)
+async def put_schedule(request: Request, name: ScheduleName) -> Response:
+    """Replace the whole definition; what is left out has its default, only a pause stays.
+
+    The next run stays when it is, unless the rule itself changes.
+    """
+    definition = await read(request, ScheduleDefinition)
+    return json_response(await _view(request, await _operations(request).put(name, definition)))
+
+
+@router.delete(
+    "/{name}",
+    status_code=204,
+    summary="Delete a schedule",
+    responses={
+        204: {"description": "It is deleted"},
+        **refuses("schedule_not_found", "schedule_from_settings", "store_unavailable"),
+    },
+)
+async def delete_schedule(request: Request, name: ScheduleName) -> Response:
+    """Delete a schedule. The tasks that it has submitted stay."""
+    await _operations(request).delete(name)
+    return Response(status_code=204)
+
+
+@router.post(
+    "/{name}/run",
+    status_code=202,
+    summary="Run a schedule now",
+    openapi_extra={"parameters": [_RUN_KEY]},
+    responses={
+        202: {"model": TaskView, "description": "The task that was submitted"},
+        200: {"model": TaskView, "description": "The task that an earlier request with this key submitted"},
+        **refuses(
+            "invalid_request", "schedule_not_found", *SUBMISSION_CODES, "idempotency_conflict", "store_unavailable"
+        ),
+    },
+)
+async def run_schedule(request: Request, name: ScheduleName) -> Response:
+    """Submit its task now, whatever the last one does and whether it is paused. The next run stays when it is."""
+    with trace_of(request, "run schedule"):
+        submission = await _operations(request).run(name, key=key_in_header(request))
+    location = f"{root_of(request)}{PREFIX}/tasks/{submission.task.task_id}"
+    return json_response(public_view(submission.task), 202 if submission.is_new else 200, {"Location": location})
+
+
+@router.post(
+    "/{name}/pause",
+    summary="Pause a schedule",
+    responses={
+        200: {"model": ScheduleView, "description": "The schedule, which stands still"},
+        **refuses("schedule_not_found", "store_unavailable"),
+    },
+)
+async def pause_schedule(request: Request, name: ScheduleName) -> Response:
+    """Let it stand still until it is resumed, also over starts of the processes."""
+    return json_response(await _view(request, await _operations(request).pause(name)))
+
+
+@router.post(
+    "/{name}/resume",
+    summary="Resume a schedule",
+    responses={
+        200: {"model": ScheduleView, "description": "The schedule, which goes on"},
+        **refuses("schedule_not_found", "store_unavailable"),
+    },
+)
+async def resume_schedule(request: Request, name: ScheduleName) -> Response:
+    """Let it go on with the next run from now; what passed during the pause was not missed."""
+    return json_response(await _view(request, await _operations(request).resume(name)))
+
+
+def _operations(request: Request) -> ScheduleOperations:
+    return framework_of(request).services.schedules
+
+
+async def _view(request: Request, schedule: Schedule) -> dict[str, Any]:
+    return await _operations(request).view(schedule)

@@ -1,0 +1,218 @@
+"""`schedules`: make, look, change, delete, run now, pause and resume."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from taskframework.cli.options import Cursor, Json, Limit
+from taskframework.cli.output import ago, as_json_text, facts, note, out, print_json, printable, say
+from taskframework.cli.render import print_next_step, print_rows, shortened
+from taskframework.cli.store import on_store
+from taskframework.cli.submit import Type, read_json
+from taskframework.model.message import rfc3339
+from taskframework.model.schedules import Missed, Overlap, Schedule
+from taskframework.model.view import public_view
+from taskframework.operations.schedules import schedule_view
+from taskframework.runtime import TaskFramework
+from taskframework.settings.durations import format_duration
+from taskframework.submission.schedules import ScheduleDefinition, definition_of
+
+app = typer.Typer(no_args_is_help=True, help="Tasks that are submitted again and again: by cron, or at an interval.")
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The schedule's name.")]
+Parameters = Annotated[str, typer.Argument(metavar="JSON", help="Parameters of each task; - reads them, @FILE too.")]
+Cron = Annotated[str | None, typer.Option("--cron", metavar="CRON", help="When, such as '30 2 * * MON-FRI'.")]
+Every = Annotated[str | None, typer.Option("--every", metavar="TIME", help="Or an interval, such as 15m.")]
+Timezone = Annotated[
+    str | None, typer.Option("--timezone", metavar="ZONE", help="Where the clocks are that --cron means; UTC.")
+]
+MissedRuns = Annotated[
+    Missed | None,
+    typer.Option("--missed", help="What is run of what passed while nothing ran: nothing, the last (default), or all."),
+]
+Overlapping = Annotated[
+    Overlap | None,
+    typer.Option("--overlap", help="While the last task goes on: run too (default), skip, or cancel."),
+]
+Jitter = Annotated[str | None, typer.Option("--jitter", metavar="TIME", help="Each run comes up to so much later.")]
+User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Whose tasks they are; scheduler.")]
+NewType = Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Another task type.")]
+NewParameters = Annotated[
+    str | None, typer.Option("--parameters", metavar="JSON", help="Other parameters; - reads them, @FILE too.")
+]
+Key = Annotated[str | None, typer.Option("--key", metavar="KEY", help="A second run with it is the same run.")]
+
+
+@app.command("list")
+@on_store
+async def list_schedules(
+    framework: TaskFramework, limit: Limit = 20, cursor: Cursor = None, as_json: Json = False
+) -> None:
+    """List the schedules by name, those of the settings included."""
+    page = await framework.services.schedules.list_schedules(limit=limit, after=cursor)
+    if as_json:
+        print_json({"items": [schedule_view(each) for each in page.items], "next_cursor": page.next_cursor})
+        return
+    if page.items:
+        _print_all(page.items, framework)
+    else:
+        note("No schedules. Make one: taskframework schedules create NAME TYPE JSON --cron CRON")
+    if page.next_cursor:
+        note(f"More: --cursor {page.next_cursor}")
+
+
+@app.command()
+@on_store
+async def show(framework: TaskFramework, name: Name, as_json: Json = False) -> None:
+    """Show one schedule, its last run and its next ones."""
+    await _tell(framework, await framework.services.schedules.get(name), "", as_json)
+
+
+@app.command()
+@on_store
+async def create(
+    framework: TaskFramework,
+    name: Name,
+    task_type: Type,
+    parameters: Parameters = "null",
+    cron: Cron = None,
+    every: Every = None,
+    timezone: Timezone = None,
+    missed: MissedRuns = None,
+    overlap: Overlapping = None,
+    jitter: Jitter = None,
+    user: User = None,
+    as_json: Json = False,
+) -> None:
+    """Make a schedule. A worker that executes TYPE must have started on this store before."""
+    given = {"task_type": task_type, "parameters": read_json(parameters), "cron": cron, "every": every}
+    given |= {"timezone": timezone, "missed": missed, "overlap": overlap, "jitter": jitter, "user_id": user}
+    made = await framework.services.schedules.create(name, _definition(given))
+    await _tell(framework, made, f"Schedule {name} is made.", as_json)
+
+
+@app.command()
+@on_store
+async def update(
+    framework: TaskFramework,
+    name: Name,
+    task_type: NewType = None,
+    parameters: NewParameters = None,
+    cron: Cron = None,
+    every: Every = None,
+    timezone: Timezone = None,
+    missed: MissedRuns = None,
+    overlap: Overlapping = None,
+    jitter: Jitter = None,
+    user: User = None,
+    as_json: Json = False,
+) -> None:
+    """Change what is named of a schedule. Its next run stays when it is, unless the rule itself changes."""
+    operations = framework.services.schedules
+    there = schedule_view(await operations.get(name))
+    if cron is not None or every is not None:
+        there |= {"cron": None, "every": None}
+    if parameters is not None:
+        there["parameters"] = read_json(parameters)
+    given = {"task_type": task_type, "cron": cron, "every": every, "timezone": timezone, "missed": missed}
+    given |= {"overlap": overlap, "jitter": jitter, "user_id": user}
+    changed = {key: there[key] for key in ScheduleDefinition.model_fields} | _given(given)
+    await _tell(framework, await operations.put(name, _definition(changed)), f"Schedule {name} is changed.", as_json)
+
+
+@app.command()
+@on_store
+async def delete(framework: TaskFramework, name: Name, as_json: Json = False) -> None:
+    """Delete a schedule. The tasks that it has submitted stay."""
+    await framework.services.schedules.delete(name)
+    if as_json:
+        print_json({"name": name, "deleted": True})
+    else:
+        say(f"Schedule {name} is deleted.")
+
+
+@app.command()
+@on_store
+async def run(framework: TaskFramework, name: Name, key: Key = None, as_json: Json = False) -> None:
+    """Submit its task now, whatever the last one does and whether it is paused."""
+    submission = await framework.services.schedules.run(name, key=key)
+    if as_json:
+        print_json(public_view(submission.task))
+    else:
+        done = "Submitted" if submission.is_new else "Submitted before:"
+        say(f"{done} {submission.task.task_type} {submission.task.task_id}")
+        print_next_step(submission.task)
+
+
+@app.command()
+@on_store
+async def pause(framework: TaskFramework, name: Name, as_json: Json = False) -> None:
+    """Let a schedule stand still until it is resumed."""
+    paused = await framework.services.schedules.pause(name)
+    await _tell(framework, paused, f"Schedule {name} is paused.", as_json)
+
+
+@app.command()
+@on_store
+async def resume(framework: TaskFramework, name: Name, as_json: Json = False) -> None:
+    """Let a schedule go on with the next run from now."""
+    resumed = await framework.services.schedules.resume(name)
+    await _tell(framework, resumed, f"Schedule {name} goes on.", as_json)
+
+
+def _given(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _definition(values: dict[str, Any]) -> ScheduleDefinition:
+    return definition_of(_given(values))
+
+
+async def _tell(framework: TaskFramework, schedule: Schedule, done: str, as_json: bool) -> None:
+    view = await framework.services.schedules.view(schedule)
+    if as_json:
+        print_json(view)
+        return
+    if done:
+        say(done)
+    out().print(facts(_facts(schedule, view["next_runs"])))
+
+
+def _facts(schedule: Schedule, runs: list[str]) -> Iterator[tuple[str, str | Text]]:
+    yield "Schedule", Text(schedule.name, style="bold")
+    yield "When", _when(schedule)
+    yield "Type", schedule.task_type
+    yield "Parameters", as_json_text(schedule.parameters)
+    yield "User", schedule.user_id
+    yield "Missed runs", str(schedule.missed)
+    yield "Overlap", str(schedule.overlap)
+    if schedule.jitter:
+        yield "Jitter", format_duration(schedule.jitter)
+    if schedule.is_from_settings:
+        yield "Made by", "the settings"
+    yield "Next runs", "\n".join(runs) or Text("none, it is paused", style="yellow")
+    if schedule.last_run:
+        yield "Last run", f"{rfc3339(schedule.last_run.at)}, task {schedule.last_run.task_id}"
+    if schedule.problem:
+        yield "Problem", Text(f"{rfc3339(schedule.problem.at)}: {printable(schedule.problem.message)}", style="red")
+
+
+def _when(schedule: Schedule) -> str:
+    if schedule.every is not None:
+        return f"every {format_duration(schedule.every)}"
+    return f"{schedule.cron}  {schedule.timezone}"
+
+
+def _print_all(schedules: tuple[Schedule, ...], framework: TaskFramework) -> None:
+    now = framework.services.store.now()
+    rows = []
+    for each in schedules:
+        next_run = Text("paused", style="yellow") if each.is_paused else Text(ago(each.due_at, now))
+        last = Text(ago(each.last_run.at, now) if each.last_run else "never")
+        problem = Text(shortened(each.problem.message) if each.problem else "", style="red")
+        rows.append((Text(each.name), Text(_when(each)), Text(each.task_type), next_run, last, problem))
+    print_rows(("Schedule", "When", "Type", "Next run", "Last run", "Problem"), rows)

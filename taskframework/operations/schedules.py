@@ -1,0 +1,279 @@
+"""Make schedules, look at them, change and delete them, run one now."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from taskframework.errors import SubmissionError, TaskframeworkError
+from taskframework.model.query import Page
+from taskframework.model.schedules import MAX_SCHEDULES, SCHEDULE, LastRun, Schedule, begun, changed, next_runs
+from taskframework.model.view import moment
+from taskframework.schedules import all_schedules, change_schedule, know_zone, read_schedule
+from taskframework.settings.durations import format_duration
+from taskframework.stores.base import TaskStore
+from taskframework.submission.schedules import (
+    ScheduleDefinition,
+    accepted_schedule,
+    defined_in_settings,
+    run_request,
+    wrong_in_settings,
+)
+from taskframework.submission.service import Submission, TaskSubmissionService
+from taskframework.submission.types import TaskTypes
+
+logger = logging.getLogger(__name__)
+
+#: How many of the next runs are shown.
+_NEXT_RUNS = 5
+
+
+class ScheduleNotFoundError(TaskframeworkError):
+    """There is no such schedule."""
+
+    hint = "List them to see their names."
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"There is no schedule {name[:100]!r}.")
+
+
+class ScheduleExistsError(SubmissionError):
+    """There is a schedule of this name."""
+
+    code = "schedule_exists"
+    hint = "Choose another name, or change that one."
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"There is a schedule {name!r} already.")
+
+
+class ScheduleFromSettingsError(SubmissionError):
+    """The schedule is made by the settings."""
+
+    code = "schedule_from_settings"
+    hint = "Change it in the section schedules of the settings and start a worker anew; it can be paused and run here."
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"The schedule {name!r} is made by the settings.")
+
+
+class TooManySchedulesError(SubmissionError):
+    """There are as many schedules as there may be."""
+
+    code = "too_many_schedules"
+    hint = "Delete those that are not needed, or let one task submit what belongs together."
+
+    def __init__(self) -> None:
+        super().__init__(f"There are {MAX_SCHEDULES:,} schedules already.")
+
+
+def schedule_view(schedule: Schedule) -> dict[str, Any]:
+    """A schedule as plain JSON, without its next runs but the first."""
+    last, problem = schedule.last_run, schedule.problem
+    return {
+        "name": schedule.name,
+        "cron": schedule.cron,
+        "every": None if schedule.every is None else format_duration(schedule.every),
+        "timezone": schedule.timezone,
+        "task_type": schedule.task_type,
+        "parameters": schedule.parameters,
+        "user_id": schedule.user_id,
+        "missed": schedule.missed.value,
+        "overlap": schedule.overlap.value,
+        "jitter": format_duration(schedule.jitter),
+        "is_paused": schedule.is_paused,
+        "is_from_settings": schedule.is_from_settings,
+        "next_run_at": None if schedule.is_paused else moment(schedule.due_at),
+        "last_run": last and {"at": moment(last.at), "task_id": last.task_id},
+        "problem": problem and {"at": moment(problem.at), "message": problem.message},
+    }
+
+
+class ScheduleOperations:
+    """What an operator may do with schedules. They are nobody's in particular: whoever may do this sees them all."""
+
+    def __init__(self, store: TaskStore, types: TaskTypes, submission: TaskSubmissionService) -> None:
+        self._store = store
+        self._types = types
+        self._submission = submission
+
+    async def list_schedules(self, *, limit: int, after: str | None = None) -> Page[Schedule]:
+        """Schedules by their names, from the first one after `after`."""
+        place = "" if after is None else SCHEDULE.id_of(after)
+        found = await self._store.list_records(SCHEDULE.name, limit=limit + 1, after=place)
+        page = [SCHEDULE.content(record) for record in found[:limit]]
+        return Page(tuple(page), page[-1].name if len(found) > limit else None)
+
+    async def get(self, name: str) -> Schedule:
+        """One schedule.
+
+        Raises:
+            ScheduleNotFoundError: if there is none of this name.
+        """
+        record = await read_schedule(self._store, name)
+        if record is None:
+            raise ScheduleNotFoundError(name)
+        return SCHEDULE.content(record)
+
+    async def view(self, schedule: Schedule) -> dict[str, Any]:
+        """One schedule as plain JSON, with its next runs."""
+        await know_zone(schedule.timezone)
+        return schedule_view(schedule) | {"next_runs": [moment(time) for time in next_runs(schedule, _NEXT_RUNS)]}
+
+    async def create(self, name: str, definition: ScheduleDefinition) -> Schedule:
+        """Make a schedule.
+
+        Raises:
+            ScheduleExistsError: if there is one of this name.
+            TooManySchedulesError: if there are too many.
+            SubmissionError: if something about it is wrong.
+        """
+        wanted = await self._accepted(name, definition)
+
+        def made(present: Schedule | None) -> Schedule:
+            if present is not None:
+                raise ScheduleExistsError(name)
+            return wanted
+
+        await self._leave_room()
+        return _there(await change_schedule(self._store, name, made), name)
+
+    async def put(self, name: str, definition: ScheduleDefinition) -> Schedule:
+        """Define a schedule anew. Its next run stays when it is, unless the rule itself changes.
+
+        Raises:
+            ScheduleNotFoundError: if there is none of this name.
+            ScheduleFromSettingsError: if it is made by the settings.
+            SubmissionError: if something about it is wrong.
+        """
+        await self.get(name)
+        wanted = await self._accepted(name, definition)
+        defined = await change_schedule(
+            self._store, name, lambda present: _defined(_own(_there(present, name)), wanted, definition)
+        )
+        return _there(defined, name)
+
+    async def delete(self, name: str) -> None:
+        """Delete a schedule. Tasks that it has submitted stay.
+
+        Raises:
+            ScheduleNotFoundError: if there is none of this name.
+            ScheduleFromSettingsError: if it is made by the settings.
+        """
+
+        def gone(present: Schedule | None) -> None:
+            _own(_there(present, name))
+
+        await change_schedule(self._store, name, gone)
+
+    async def pause(self, name: str) -> Schedule:
+        """Let a schedule stand still. One that does already stays as it is.
+
+        Raises:
+            ScheduleNotFoundError: if there is none of this name.
+        """
+        paused = await change_schedule(
+            self._store, name, lambda present: replace(_there(present, name), is_paused=True)
+        )
+        return _there(paused, name)
+
+    async def resume(self, name: str) -> Schedule:
+        """Let a schedule go on. What it would have run while it was paused was not missed.
+
+        Raises:
+            ScheduleNotFoundError: if there is none of this name.
+        """
+        await know_zone((await self.get(name)).timezone)
+
+        def resumed(present: Schedule | None) -> Schedule:
+            there = _there(present, name)
+            return begun(replace(there, is_paused=False), self._store.now()) if there.is_paused else there
+
+        return _there(await change_schedule(self._store, name, resumed), name)
+
+    async def run(self, name: str, *, key: str | None = None) -> Submission:
+        """Submit the task of a schedule now, whatever the last one does and whether it is paused or not.
+
+        Args:
+            name: of the schedule.
+            key: a second run with it is the same one; without, each call is a run of its own.
+
+        Raises:
+            ScheduleNotFoundError: if there is none of this name.
+            SubmissionError: if the task cannot be submitted.
+        """
+        schedule = await self.get(name)
+        run = None if key is None else f"schedule/{name}/run/{key}"
+        submission = await self._submission.submit(run_request(schedule, run))
+        if submission.is_new:
+            last = LastRun(self._store.now(), submission.task.task_id)
+            await change_schedule(
+                self._store, name, lambda present: present and replace(present, last_run=last, problem=None)
+            )
+        return submission
+
+    async def apply(self, named: Mapping[str, Any]) -> None:
+        """Make the schedules of the settings what these say. Those that were made otherwise stay as they are.
+
+        Args:
+            named: what the settings define, by name.
+
+        Raises:
+            ConfigurationError: if one of the definitions is wrong.
+        """
+        definitions = defined_in_settings(named)
+        wanted = {name: await self._from_settings(name, definition) for name, definition in definitions.items()}
+        for name, schedule in wanted.items():
+            await self._apply(schedule, definitions[name])
+        for record in await all_schedules(self._store):
+            present = SCHEDULE.content(record)
+            if present.is_from_settings and present.name not in wanted:
+                await change_schedule(self._store, present.name, _unless_by_hand)
+                logger.info("schedule %s is no longer in the settings: removed", present.name)
+
+    async def _apply(self, wanted: Schedule, definition: ScheduleDefinition) -> None:
+        def defined(present: Schedule | None) -> Schedule:
+            return wanted if present is None else _defined(present, wanted, definition)
+
+        await change_schedule(self._store, wanted.name, defined)
+
+    async def _from_settings(self, name: str, definition: ScheduleDefinition) -> Schedule:
+        now = self._store.now()
+        try:
+            return await accepted_schedule(self._types, name, definition, now, is_from_settings=True)
+        except SubmissionError as error:
+            raise wrong_in_settings(name, error) from error
+
+    async def _accepted(self, name: str, definition: ScheduleDefinition) -> Schedule:
+        return await accepted_schedule(self._types, name, definition, self._store.now())
+
+    async def _leave_room(self) -> None:
+        """Refuse one more than there may be. Of several at once a few may get through."""
+        if len(await all_schedules(self._store)) >= MAX_SCHEDULES:
+            raise TooManySchedulesError
+
+
+def _there(schedule: Schedule | None, name: str) -> Schedule:
+    if schedule is None:
+        raise ScheduleNotFoundError(name)
+    return schedule
+
+
+def _own(schedule: Schedule) -> Schedule:
+    """The schedule, if it may be changed here."""
+    if schedule.is_from_settings:
+        raise ScheduleFromSettingsError(schedule.name)
+    return schedule
+
+
+def _unless_by_hand(schedule: Schedule | None) -> Schedule | None:
+    """What is left of a schedule that the settings name no more."""
+    return None if schedule is None or schedule.is_from_settings else schedule
+
+
+def _defined(present: Schedule, wanted: Schedule, definition: ScheduleDefinition) -> Schedule:
+    """What is there, defined anew; it stands still as before if the definition does not say."""
+    is_paused = present.is_paused if definition.is_paused is None else definition.is_paused
+    return changed(present, replace(wanted, is_paused=is_paused))

@@ -1,0 +1,86 @@
+"""`schedules`: made, shown, changed, run and deleted by name."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs  # noqa: F401 - read before it is first needed
+import pytest
+
+from taskframework import Settings, TaskFramework
+from taskframework.cli.applications import register_modules
+from tests.unit.cli.conftest import Cli, Done
+
+NIGHTLY = ("nightly", "greets", '"ann"', "--cron", "30 2 * * *", "--timezone", "Europe/Berlin")
+
+
+@pytest.fixture(autouse=True)
+def _worked(folder: Path) -> None:
+    """A worker with the module `greeting` has run here, and with a schedule in its settings."""
+
+    async def run() -> None:
+        async with framework.running(worker=True):
+            pass
+
+    settled = {"settled": {"task_type": "greets", "parameters": "bob", "every": "8h"}}
+    framework = TaskFramework(Settings.model_validate({"schedules": settled}))
+    register_modules(framework, ["greeting"])
+    asyncio.run(run())
+
+
+def shown(done: Done) -> Any:
+    assert done.code == 0, done.err
+    return json.loads(done.out)
+
+
+def test_one_is_made_shown_and_listed(cli: Cli) -> None:
+    made = cli("schedules", "create", *NIGHTLY, "--missed", "skip", "--overlap", "cancel_previous", "--jitter", "30s")
+    assert made.out.startswith("Schedule nightly is made.\n"), made.err
+    schedule = shown(cli("schedules", "show", "nightly", "--json"))
+    assert (schedule["missed"], schedule["overlap"], schedule["jitter"]) == ("skip", "cancel_previous", "30s")
+    assert "30 2 * * *  Europe/Berlin" in (said := cli("schedules", "show", "nightly").out)
+    assert all(run in said for run in schedule["next_runs"])
+    listed = cli("schedules", "list").out
+    assert "nightly" in listed
+    assert "every 8h" in listed
+    assert [item["name"] for item in shown(cli("schedules", "list", "--json"))["items"]] == ["nightly", "settled"]
+
+
+def test_what_is_named_is_changed_and_the_rest_stays(cli: Cli) -> None:
+    cli("schedules", "create", *NIGHTLY, "--jitter", "30s")
+    changed = shown(cli("schedules", "update", "nightly", "--parameters", '"eve"', "--json"))
+    assert (changed["parameters"], changed["jitter"], changed["cron"]) == ("eve", "30s", "30 2 * * *")
+    changed = shown(cli("schedules", "update", "nightly", "--every", "90m", "--user", "alice", "--json"))
+    assert (changed["cron"], changed["every"], changed["user_id"]) == (None, "1h30m", "alice")
+    assert "needs cron or every" in cli("schedules", "update", "nightly", "--every", "1m", "--cron", "* * * * *").err
+
+
+def test_one_is_paused_resumed_run_and_deleted(cli: Cli) -> None:
+    cli("schedules", "create", *NIGHTLY)
+    assert "none, it is paused" in cli("schedules", "pause", "nightly").out
+    assert "paused" in cli("schedules", "list").out
+    run = cli("schedules", "run", "nightly", "--key", "k")
+    assert run.out.startswith("Submitted greets ")
+    task = shown(cli("schedules", "run", "nightly", "--key", "k", "--json"))
+    assert task["task_id"] in run.out
+    assert task["task_id"] in cli("schedules", "resume", "nightly").out
+    assert cli("schedules", "delete", "nightly").out == "Schedule nightly is deleted.\n"
+    assert "There is no schedule 'nightly'" in cli("schedules", "show", "nightly").err
+
+
+def test_those_of_the_settings_are_changed_there(cli: Cli) -> None:
+    done = cli("schedules", "update", "settled", "--every", "1m")
+    assert done.code == 1
+    assert "made by the settings" in done.err
+    assert "Made by" in cli("schedules", "show", "settled").out
+
+
+def test_doctor_tells_of_schedules_that_cannot_run_and_of_wrong_settings(cli: Cli, folder: Path) -> None:
+    assert "schedules" in cli("doctor").out
+    (folder / "application.yml").write_text('schedules: {nightly: {task_type: greets, cron: "61 * * * *"}}')
+    done = cli("doctor")
+    assert done.code == 1
+    assert "schedules.nightly: cron: has a wrong minute '61'" in " ".join(done.out.split())

@@ -1,0 +1,368 @@
+"""Making, changing and deleting schedules, by hand and from the settings; and a year of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from taskframework.bus import EventBus
+from taskframework.errors import (
+    ConfigurationError,
+    InvalidParametersError,
+    InvalidRequestError,
+    UnknownTaskTypeError,
+    ValueNotStorableError,
+)
+from taskframework.model.query import TaskFilter
+from taskframework.model.records import Record
+from taskframework.model.schedules import MAX_SCHEDULES, SCHEDULE, LastRun, Schedule, run_key
+from taskframework.model.scope import EVERYONE
+from taskframework.moves import TaskMoves
+from taskframework.operations.schedules import (
+    ScheduleExistsError,
+    ScheduleFromSettingsError,
+    ScheduleNotFoundError,
+    ScheduleOperations,
+    TooManySchedulesError,
+)
+from taskframework.recovery.schedules import ScheduleRepair
+from taskframework.stores.sqlite import SqliteStore
+from taskframework.submission.schedules import MAX_SCHEDULE_BYTES, ScheduleDefinition, definition_of
+from taskframework.submission.service import TaskSubmissionService
+from taskframework.submission.types import TaskTypes
+from taskframework.tasks.registry import TaskRegistry
+from taskframework.testing.clock import FakeClock
+from tests.support.kitchen_sink import CountWords, Returns
+
+HOUR, MINUTE, DAY = timedelta(hours=1), timedelta(minutes=1), timedelta(days=1)
+TEXT = {"text": "one two"}
+
+
+class Stage:
+    """A store, the operations, and a process that runs what is due."""
+
+    def __init__(self, store: SqliteStore, clock: FakeClock) -> None:
+        self.store, self.clock = store, clock
+        registry, bus = TaskRegistry(), EventBus()
+        registry.register(CountWords())
+        registry.register(Returns())
+        types = TaskTypes(registry, store)
+        submission = TaskSubmissionService(
+            store, bus, types, max_attempts=3, dispatch_after=MINUTE, keys_kept=timedelta(days=1)
+        )
+        self.schedules = ScheduleOperations(store, types, submission)
+        self.repair = ScheduleRepair(store, TaskMoves(store, bus), submission, 100)
+
+    async def create(self, name: str = "nightly", **values: Any) -> Schedule:
+        return await self.schedules.create(name, definition(**values))
+
+    async def runs(self) -> list[str]:
+        found = await self.store.list_tasks(EVERYONE, TaskFilter(), limit=500)
+        return [task.correlation_id for task in found.items]
+
+    async def names(self) -> list[str]:
+        return [schedule.name for schedule in (await self.schedules.list_schedules(limit=500)).items]
+
+
+def definition(**values: Any) -> ScheduleDefinition:
+    rule = {} if "cron" in values else {"every": "1h"}
+    return definition_of({"task_type": "count-words", "parameters": TEXT, **rule, **values})
+
+
+@pytest.fixture
+def stage(store: SqliteStore, clock: FakeClock) -> Stage:
+    return Stage(store, clock)
+
+
+async def test_what_is_left_out_has_its_default(stage: Stage) -> None:
+    made = await stage.create()
+    view = await stage.schedules.view(made)
+    assert view == {
+        "name": "nightly",
+        "cron": None,
+        "every": "1h",
+        "timezone": "UTC",
+        "task_type": "count-words",
+        "parameters": TEXT,
+        "user_id": "scheduler",
+        "missed": "once",
+        "overlap": "allow",
+        "jitter": "0s",
+        "is_paused": False,
+        "is_from_settings": False,
+        "next_run_at": "2026-01-01T01:00:00.000Z",
+        "next_runs": [f"2026-01-01T0{hour}:00:00.000Z" for hour in range(1, 6)],
+        "last_run": None,
+        "problem": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "error", "told"),
+    [
+        ("nightly", {"task_type": "count-word"}, UnknownTaskTypeError, "Did you mean 'count-words'?"),
+        ("nightly", {"parameters": {"text": 5}}, InvalidParametersError, "text: Input should be a valid string"),
+        ("nightly", {"timezone": "Europe/Berln"}, InvalidRequestError, "Did you mean Europe/Berlin?"),
+        ("nightly", {"parameters": {"text": "x" * MAX_SCHEDULE_BYTES}}, ValueNotStorableError, "16,384"),
+        ("Nightly!", {}, InvalidRequestError, "name: 'Nightly!' is no name for a schedule"),
+        ("", {}, InvalidRequestError, "name: '' is no name"),
+    ],
+)
+async def test_what_is_wrong_is_told_when_it_is_made(
+    stage: Stage, name: str, values: dict[str, Any], error: type[Exception], told: str
+) -> None:
+    with pytest.raises(error) as caught:
+        await stage.create(name, **values)
+    assert told in str(caught.value)
+    assert await stage.names() == []
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"task_type": "a"}, "needs cron or every, and not both"),
+        ({"task_type": "a", "every": "1m", "cron": "* * * * *"}, "needs cron or every, and not both"),
+        ({"every": "1m"}, "task_type: Field required"),
+        ({"task_type": "a", "cron": "61 * * * *"}, "cron: has a wrong minute '61': it is 0-59"),
+        ({"task_type": "a", "every": 5}, "every: needs a unit: 5s for seconds"),
+        ({"task_type": "a", "every": "10ms"}, "every: must be from one second to ten years"),
+        ({"task_type": "a", "every": "1m", "jitter": "2d"}, "jitter: must be a day at most"),
+        ({"task_type": "a", "every": "1m", "missed": "x"}, "missed: Input should be 'skip', 'once' or 'all'"),
+        ({"task_type": "a", "every": "1m", "rate": 1}, "rate: Extra inputs are not permitted"),
+    ],
+)
+def test_a_wrong_definition_names_the_field(values: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        definition_of(values)
+    assert told in caught.value.message
+    assert caught.value.hint
+
+
+async def test_a_name_is_there_once(stage: Stage) -> None:
+    await stage.create()
+    with pytest.raises(ScheduleExistsError):
+        await stage.create()
+
+
+async def test_defining_anew_keeps_the_time_unless_the_rule_changes(stage: Stage) -> None:
+    first = await stage.create()
+    stage.clock.advance(30 * MINUTE)
+    same = await stage.schedules.put("nightly", definition(parameters={"text": "x"}, jitter="10s"))
+    assert (same.next_at, same.since, same.parameters) == (first.next_at, first.since, {"text": "x"})
+    assert first.next_at <= same.due_at <= first.next_at + timedelta(seconds=10)
+    other = await stage.schedules.put("nightly", definition(every="2h"))
+    assert other.next_at == stage.clock.now() + 2 * HOUR
+
+
+async def test_a_schedule_that_is_not_there(stage: Stage) -> None:
+    operations = stage.schedules
+    for ask in (operations.get, operations.delete, operations.pause, operations.resume, operations.run):
+        with pytest.raises(ScheduleNotFoundError):
+            await ask("none")
+    with pytest.raises(ScheduleNotFoundError):
+        await operations.put("none", definition())
+
+
+async def test_pausing_stops_it_and_nothing_of_the_pause_is_missed(stage: Stage) -> None:
+    await stage.create(missed="all")
+    assert (await stage.schedules.pause("nightly")).is_paused
+    paused = await stage.schedules.pause("nightly")
+    assert (await stage.schedules.view(paused))["next_run_at"] is None
+    stage.clock.advance(5 * HOUR + MINUTE)
+    await stage.repair.look()
+    assert await stage.runs() == []
+    defined = await stage.schedules.put("nightly", definition(missed="all"))
+    assert defined.is_paused, "a definition that does not say changes nothing about it"
+    resumed = await stage.schedules.resume("nightly")
+    assert resumed.next_at == stage.clock.now() + HOUR
+    assert await stage.schedules.resume("nightly") == resumed
+    stage.clock.advance(HOUR)
+    await stage.repair.look()
+    assert len(await stage.runs()) == 1
+    await stage.schedules.put("nightly", definition(missed="all", is_paused=True))
+    assert (await stage.schedules.get("nightly")).is_paused
+
+
+async def test_a_run_now_is_the_last_run_and_moves_nothing(stage: Stage) -> None:
+    made = await stage.create(overlap="skip")
+    first = await stage.schedules.run("nightly")
+    assert (await stage.schedules.get("nightly")).last_run == LastRun(stage.clock.now(), first.task.task_id)
+    assert (await stage.schedules.get("nightly")).next_at == made.next_at
+    again = await stage.schedules.run("nightly")
+    assert again.task.task_id != first.task.task_id
+    keyed = [await stage.schedules.run("nightly", key="k") for _ in range(2)]
+    assert [run.is_new for run in keyed] == [True, False]
+    stage.clock.advance(HOUR)
+    await stage.repair.look()
+    assert len(await stage.runs()) == 3, "the run of now is not over, and the policy is to skip"
+
+
+async def test_deleting_leaves_its_tasks(stage: Stage) -> None:
+    await stage.create()
+    await stage.schedules.run("nightly")
+    await stage.schedules.delete("nightly")
+    assert (await stage.names(), len(await stage.runs())) == ([], 1)
+
+
+async def test_pages(stage: Stage) -> None:
+    for name in ("b", "a", "c"):
+        await stage.create(name)
+    page = await stage.schedules.list_schedules(limit=2)
+    assert ([each.name for each in page.items], page.next_cursor) == (["a", "b"], "b")
+    page = await stage.schedules.list_schedules(limit=2, after="b")
+    assert ([each.name for each in page.items], page.next_cursor) == (["c"], None)
+
+
+async def test_there_is_a_limit_and_it_is_told(stage: Stage) -> None:
+    template = await stage.create("s0")
+    records = [SCHEDULE.new(f"s{n}", content=template) for n in range(1, MAX_SCHEDULES)]
+    await stage.store.write_records(records)
+    with pytest.raises(TooManySchedulesError, match="1,000"):
+        await stage.create("one-more")
+    await stage.schedules.put("s0", definition(every="2h"))
+
+
+class TestSettings:
+    """The section `schedules`."""
+
+    NIGHTLY = {"task_type": "count-words", "parameters": TEXT, "cron": "30 2 * * *", "timezone": "Europe/Berlin"}  # noqa: RUF012
+
+    async def test_what_is_there_is_made_changed_and_removed(self, stage: Stage) -> None:
+        await stage.create("by-hand")
+        await stage.schedules.apply({"nightly": self.NIGHTLY, "weekly": self.NIGHTLY})
+        assert await stage.names() == ["by-hand", "nightly", "weekly"]
+        await stage.schedules.apply({"nightly": {**self.NIGHTLY, "cron": "30 3 * * *"}})
+        assert await stage.names() == ["by-hand", "nightly"]
+        assert (await stage.schedules.get("nightly")).next_at == datetime(2026, 1, 1, 2, 30, tzinfo=UTC)
+        await stage.schedules.apply({})
+        assert await stage.names() == ["by-hand"]
+
+    async def test_one_that_runs_while_it_is_removed_is_removed(
+        self, stage: Stage, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await stage.schedules.apply({"nightly": self.NIGHTLY})
+        delete = stage.store.delete_records
+
+        async def after_a_run(records: Sequence[Record]) -> int:
+            monkeypatch.setattr(stage.store, "delete_records", delete)
+            await stage.schedules.run("nightly")  # writes the record
+            return await delete(records)
+
+        monkeypatch.setattr(stage.store, "delete_records", after_a_run)
+        await stage.schedules.apply({})
+        assert (await stage.names(), len(await stage.runs())) == ([], 1)
+
+    async def test_what_did_not_change_goes_on_as_it_was(self, stage: Stage) -> None:
+        every = {"task_type": "count-words", "parameters": TEXT, "every": "8h"}
+        await stage.schedules.apply({"nightly": every})
+        await stage.schedules.run("nightly")
+        await stage.schedules.pause("nightly")
+        before = await stage.store.read_records([SCHEDULE.id_of("nightly")])
+        stage.clock.advance(HOUR)
+        await stage.schedules.apply({"nightly": every})
+        assert await stage.store.read_records([SCHEDULE.id_of("nightly")]) == before
+
+    async def test_it_is_changed_and_deleted_there_alone(self, stage: Stage) -> None:
+        await stage.schedules.apply({"nightly": self.NIGHTLY})
+        with pytest.raises(ScheduleFromSettingsError, match="nightly"):
+            await stage.schedules.put("nightly", definition())
+        with pytest.raises(ScheduleFromSettingsError):
+            await stage.schedules.delete("nightly")
+        assert (await stage.schedules.get("nightly")).cron == "30 2 * * *"
+
+    async def test_one_made_by_hand_is_taken_over(self, stage: Stage) -> None:
+        await stage.create("nightly")
+        await stage.schedules.apply({"nightly": self.NIGHTLY})
+        taken = await stage.schedules.get("nightly")
+        assert (taken.is_from_settings, taken.cron) == (True, "30 2 * * *")
+
+    async def test_a_type_that_no_worker_has_declared_yet_is_taken_on_trust(self, stage: Stage) -> None:
+        await stage.schedules.apply({"nightly": {**self.NIGHTLY, "task_type": "of-another-worker"}})
+        stage.clock.advance(DAY)
+        await stage.repair.look()
+        problem = (await stage.schedules.get("nightly")).problem
+        assert problem is not None
+        assert "There is no task type 'of-another-worker'." in problem.message
+
+    @pytest.mark.parametrize(
+        ("named", "told"),
+        [
+            ({"nightly": {"task_type": "count-words"}}, "schedules.nightly: (whole): needs cron or every"),
+            ({"nightly": 5}, "schedules.nightly: (whole): 5 is no schedule"),
+            ({"Nightly!": NIGHTLY}, "schedules.Nightly!: name: 'Nightly!' is no name"),
+            ({"nightly": {**NIGHTLY, "cron": "x"}}, "schedules.nightly: cron: needs five fields"),
+            ({"nightly": {**NIGHTLY, "parameters": {"text": 5}}}, "text: Input should be a valid string"),
+            (
+                {"nightly": {**NIGHTLY, "task_type": "x", "parameters": datetime(2026, 1, 1, tzinfo=UTC)}},
+                "not a JSON type",
+            ),
+            ({"nightly": {**NIGHTLY, "task_type": "x", "parameters": "x" * MAX_SCHEDULE_BYTES}}, "16,384"),
+            ({"nightly": {**NIGHTLY, "timezone": "Berln"}}, "Did you mean Europe/Berlin?"),
+        ],
+    )
+    async def test_what_is_wrong_is_told_and_nothing_is_made(self, stage: Stage, named: Any, told: str) -> None:
+        with pytest.raises(ConfigurationError) as caught:
+            await stage.schedules.apply({"first": self.NIGHTLY, **named})
+        assert told in str(caught.value)
+        assert await stage.names() == []
+
+
+async def test_two_processes_and_a_clock_that_is_set(stage: Stage) -> None:
+    """Back by an hour and forward by a day: each time once, whoever looks."""
+    await stage.create(missed="all")
+    for step in (HOUR, MINUTE, -HOUR, 30 * MINUTE, 31 * MINUTE, DAY, -DAY, HOUR, DAY):
+        stage.clock.advance(step)
+        while any(await asyncio.gather(stage.repair.look(), stage.repair.look())):
+            pass
+    began = datetime(2026, 1, 1, tzinfo=UTC)
+    hours = (stage.clock.now() - began) // HOUR
+    assert await _submitted(stage) == [run_key("nightly", began + n * HOUR) for n in range(1, hours + 1)]
+
+
+async def test_a_year_of_schedules(stage: Stage) -> None:
+    """Virtual time, from one due time to the next; what was submitted is what calendar and clocks say."""
+    berlin, new_york = ZoneInfo("Europe/Berlin"), ZoneInfo("America/New_York")
+    await stage.create("berlin", cron="30 2 * * *", timezone="Europe/Berlin")
+    await stage.create("new-york", cron="30 1 * * *", timezone="America/New_York", jitter="20m")
+    await stage.create("first-monday", cron="0 9 * * MON#1", timezone="Europe/Berlin")
+    await stage.create("month-end", cron="0 12 L * *")
+    await stage.create("interval", every="73h")
+
+    end = stage.clock.now() + 365 * DAY
+    while (due_at := await _soonest(stage)) < end:
+        stage.clock.advance(due_at - stage.clock.now())
+        await stage.repair.look()
+
+    days = [datetime(2026, 1, 1) + n * DAY for n in range(365)]  # noqa: DTZ001 - days of a wall calendar
+    gap = datetime(2026, 3, 29, 3, 0, tzinfo=berlin).astimezone(UTC)
+    expected = {("berlin", _on(berlin, day, 2, 30) if day != datetime(2026, 3, 29) else gap) for day in days}  # noqa: DTZ001
+    expected |= {("new-york", _on(new_york, day, 1, 30)) for day in days}
+    expected |= {("first-monday", _on(berlin, day, 9, 0)) for day in days if day.weekday() == 0 and day.day <= 7}
+    expected |= {("month-end", _on(UTC, day, 12, 0)) for day in days if (day + DAY).day == 1}
+    expected |= {("interval", datetime(2026, 1, 1, tzinfo=UTC) + n * 73 * HOUR) for n in range(1, 120)}
+    assert await _submitted(stage) == sorted(run_key(name, at) for name, at in expected)
+
+
+async def _submitted(stage: Stage) -> list[str]:
+    """The keys of all tasks."""
+    keys: list[str] = []
+    cursor = None
+    while True:
+        page = await stage.store.list_tasks(EVERYONE, TaskFilter(), limit=500, cursor=cursor)
+        keys += [task.idempotency_key or "" for task in page.items]
+        if (cursor := page.next_cursor) is None:
+            return sorted(keys)
+
+
+async def _soonest(stage: Stage) -> datetime:
+    return min(schedule.due_at for schedule in (await stage.schedules.list_schedules(limit=10)).items)
+
+
+def _on(zone: Any, day: datetime, hour: int, minute: int) -> datetime:
+    """A time of a day on a zone's clocks; the first one, where there are two."""
+    return day.replace(hour=hour, minute=minute, tzinfo=zone, fold=0).astimezone(UTC)
