@@ -1,0 +1,173 @@
+"""All actors of a program: finds the one of a key, makes it when it is needed, and ends it when it is idle."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import timedelta
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+from taskframework.actors.actor import KeyedActor, Timers
+from taskframework.actors.mailbox import Firing, Mailbox, MailboxTimers
+from taskframework.background import Background, is_failure
+from taskframework.clock import Clock, SystemClock
+from taskframework.errors import TaskframeworkError
+
+logger = logging.getLogger(__name__)
+
+Key = TypeVar("Key")
+Event = TypeVar("Event")
+
+#: The name of no timer that an actor can set by mistake.
+_IDLE = "\0idle"
+
+
+class ActorsStoppedError(TaskframeworkError):
+    """The actors were stopped and take no more events."""
+
+    hint = "Stop what sends events before the actors."
+
+
+class KeyedActors(Generic[Key, Event]):
+    """The actors by their keys: different keys side by side, one key in order.
+
+    ::
+
+        async with KeyedActors(Session, mailbox=100) as sessions:
+            await sessions.tell("session-1", Chunk(b"..."))
+    """
+
+    def __init__(
+        self,
+        make: Callable[[Key, Timers], KeyedActor[Key, Event]],
+        *,
+        mailbox: int = 100,
+        idle_after: timedelta = timedelta(minutes=5),
+        clock: Clock | None = None,
+    ) -> None:
+        """Make an empty set; nothing runs yet.
+
+        Args:
+            make: makes the actor of a key, such as its class.
+            mailbox: events that may wait for one actor.
+            idle_after: an actor without events, and without timers that are set, ends after so much time.
+            clock: time, for tests.
+        """
+        self._make = make
+        self._mailbox = mailbox
+        self._idle_after = idle_after
+        self._clock = clock or SystemClock()
+        self._running: dict[Key, _Running[Key, Event]] = {}
+        self._tasks = Background()
+        self._is_stopped = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def __iter__(self) -> Iterator[Key]:
+        """The keys that have an actor now."""
+        return iter([*self._running])
+
+    async def tell(self, key: Key, event: Event) -> None:
+        """Give an event to the actor of a key; waits while its mailbox is full, so that the sender slows down.
+
+        Events of one sender arrive in the order of its calls.
+
+        Raises:
+            ActorsStoppedError: after `stop`.
+        """
+        while True:
+            running = self._of(key)
+            if await running.mailbox.put(event):
+                return
+            await running.over.wait()
+
+    async def close(self, key: Key) -> None:
+        """End the actor of a key after the events that it has; returns when `on_end` has. Without one, does nothing."""
+        if (running := self._running.get(key)) is not None:
+            running.mailbox.close()
+            await running.over.wait()
+
+    async def stop(self) -> None:
+        """Take no more events, let every actor deal with those it has, and end them all."""
+        self._is_stopped = True
+        for running in self._running.values():
+            running.mailbox.close()
+        await self._tasks.finished()
+
+    def _of(self, key: Key) -> _Running[Key, Event]:
+        if self._is_stopped:
+            raise ActorsStoppedError
+        running = self._running.get(key)
+        if running is None:
+            running = self._running[key] = _Running(key, self._make, self._mailbox, self._idle_after, self._clock)
+            self._tasks.start(self._run(key, running))
+        return running
+
+    async def _run(self, key: Key, running: _Running[Key, Event]) -> None:
+        try:
+            await running.run()
+        finally:
+            del self._running[key]
+            running.over.set()
+
+
+class _Running(Generic[Key, Event]):
+    """One actor with its mailbox, its timers and the task that calls it."""
+
+    def __init__(
+        self,
+        key: Key,
+        make: Callable[[Key, Timers], KeyedActor[Key, Event]],
+        mailbox: int,
+        idle_after: timedelta,
+        clock: Clock,
+    ) -> None:
+        self.mailbox = Mailbox[Event](mailbox)
+        #: Set when it has ended; then the key may have another actor.
+        self.over = asyncio.Event()
+        self._timers = MailboxTimers(clock, self.mailbox.put_firing)
+        self._idle_after = idle_after
+        self._actor = make(key, self._timers)
+
+    async def run(self) -> None:
+        """Call the actor until it ends."""
+        self._timers.set(_IDLE, self._idle_after)
+        while (item := await self.mailbox.next()) is not None:
+            if isinstance(item, Firing):
+                await self._fire(item)
+            else:
+                self._timers.set(_IDLE, self._idle_after)
+                await self._call(self._actor.receive(item))
+        await self._timers.stop()
+        await self._call(self._actor.on_end())
+
+    async def _fire(self, firing: Firing) -> None:
+        if not self._timers.counts(firing) or self.mailbox.is_closed:
+            return
+        if firing.name != _IDLE:
+            self._timers.set(_IDLE, self._idle_after)
+            await self._call(self._actor.on_timer(firing.name))
+        elif self.mailbox.is_empty and not self._timers.are_set(but=_IDLE):
+            self.mailbox.close()  # in the same step as the look: nothing came in between
+        else:
+            self._timers.set(_IDLE, self._idle_after)
+
+    async def _call(self, call: Awaitable[None]) -> None:
+        """An error is told, and the actor goes on: it knows best what of its state is still right."""
+        try:
+            await call
+        except BaseException as error:
+            if not is_failure(error):
+                raise
+            logger.exception("the actor of %r failed and goes on", self._actor.key)

@@ -1,0 +1,73 @@
+"""Submitting each job of an actor once, whatever is repeated: by a key, again and again until it is accepted."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import TypeVar
+from urllib.parse import quote
+
+import orjson
+
+from taskframework.clock import Clock, SystemClock
+from taskframework.errors import ApiUnavailableError, StoreUnavailableError
+from taskframework.model.values import MAX_NAME, Json, fingerprint
+
+logger = logging.getLogger(__name__)
+
+Accepted = TypeVar("Accepted")
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+
+
+def job_key(
+    tenant_id: str, session_id: str, index: int, job_type: str, target_language: str = "", features: Json = None
+) -> str:
+    """The idempotency key of one job: equal for the same job, and for no other.
+
+    Args:
+        tenant_id: whose it is.
+        session_id: never used again for another session, also not after a start of the program.
+        index: of the part of the session, from 0.
+        job_type: what is done with the part.
+        target_language: empty where there is none.
+        features: what else makes it another job, as JSON.
+
+    Returns:
+        `tenant:session:index:type:language:hash`, with a hash in its place if it is longer than a key may be.
+    """
+    hashed = fingerprint(orjson.dumps(features, option=orjson.OPT_SORT_KEYS))
+    parts = (tenant_id, session_id, str(index), job_type, target_language)
+    key = ":".join([*(quote(part, safe="") for part in parts), hashed])
+    return key if len(key) <= MAX_NAME else f"job:{fingerprint(key, 'a')}{fingerprint(key, 'b')}"
+
+
+async def submit_once(
+    submit: Callable[[], Awaitable[Accepted]], *, patience: timedelta = timedelta(minutes=1), clock: Clock | None = None
+) -> Accepted:
+    """Submit, and again while the store or the interface is away.
+
+    It is not known then whether a submission was stored, so what is submitted needs an idempotency key. Meanwhile the
+    actor's mailbox fills, and whoever sends it events waits.
+
+    Args:
+        submit: submits, with the same key each time.
+        patience: how long to go on.
+        clock: time, for tests.
+
+    Raises:
+        StoreUnavailableError, ApiUnavailableError: if it is away for longer.
+        SubmissionError: at once, if the submission is refused.
+    """
+    clock = clock or SystemClock()
+    end, pause = clock.monotonic() + patience.total_seconds(), _FIRST_PAUSE
+    while True:
+        try:
+            return await submit()
+        except (StoreUnavailableError, ApiUnavailableError) as error:
+            if clock.monotonic() + pause > end:
+                raise
+            logger.info("not submitted yet: %s", error.message)
+        await clock.sleep(pause)
+        pause = min(pause * 2, _LONGEST_PAUSE)

@@ -1,0 +1,298 @@
+"""Actors: one writer a key, order, back-pressure, timers that cannot come late, one end, and a new beginning."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+
+import pytest
+
+from taskframework.actors import ActorsStoppedError, KeyedActor, KeyedActors, Timers
+from taskframework.testing import FakeClock, eventually
+
+SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
+
+
+class Log(KeyedActor[str, str]):
+    """Writes down what it is called with; `wait` waits for the gate, `fail` fails, `3s` sets a timer."""
+
+    seen: list[tuple[str, str]]
+    gate: asyncio.Event
+    busy: set[str]
+
+    def __init__(self, key: str, timers: Timers) -> None:
+        super().__init__(key, timers)
+        self.seen.append((key, "begin"))
+
+    async def receive(self, event: str) -> None:
+        assert self.key not in self.busy, "a second call while one is under way"
+        self.busy.add(self.key)
+        self.seen.append((self.key, event))
+        try:
+            await self._do(event)
+        finally:
+            self.busy.discard(self.key)
+
+    async def _do(self, event: str) -> None:
+        await asyncio.sleep(0)
+        if event.startswith("wait"):
+            await self.gate.wait()
+        elif event == "fail":
+            raise ValueError("broken")
+        elif event == "cancel":
+            self.timers.cancel("pause")
+        elif event.endswith("s") and event[:-1].isdecimal():
+            self.timers.set("pause", int(event[:-1]) * SECOND)
+
+    async def on_timer(self, name: str) -> None:
+        assert self.key not in self.busy
+        self.seen.append((self.key, f"timer {name}"))
+
+    async def on_end(self) -> None:
+        self.seen.append((self.key, "end"))
+
+
+@pytest.fixture
+def seen() -> list[tuple[str, str]]:
+    Log.seen, Log.gate, Log.busy = [], asyncio.Event(), set()
+    return Log.seen
+
+
+class CountingClock(FakeClock):
+    """Counts how often somebody begins to sleep."""
+
+    slept = 0
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept += 1
+        await super().sleep(seconds)
+
+
+@pytest.fixture
+def clock() -> CountingClock:
+    return CountingClock()
+
+
+@pytest.fixture
+async def actors(seen: list[tuple[str, str]], clock: FakeClock) -> AsyncIterator[KeyedActors[str, str]]:
+    async with KeyedActors(Log, mailbox=3, idle_after=MINUTE, clock=clock) as opened:
+        yield opened
+        Log.gate.set()
+
+
+def of(key: str) -> list[str]:
+    return [what for owner, what in Log.seen if owner == key]
+
+
+async def settled(is_so: Callable[[], bool]) -> None:
+    async def look() -> bool:
+        return is_so()
+
+    await eventually(look)
+
+
+async def passed(clock: FakeClock, time: timedelta) -> None:
+    """Let time pass, once whoever sleeps does, and let everybody do what follows."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+    clock.advance(time)
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_events_of_a_key_come_in_order_and_one_at_a_time(actors: KeyedActors[str, str]) -> None:
+    events = [f"event {n}" for n in range(200)]
+
+    async def send(key: str) -> None:
+        for event in events:
+            await actors.tell(key, event)
+
+    await asyncio.gather(*(send(key) for key in "abc"))
+    await settled(lambda: all(of(key) == ["begin", *events] for key in "abc"))
+
+
+async def test_keys_go_on_side_by_side(actors: KeyedActors[str, str]) -> None:
+    await actors.tell("a", "wait")
+    await actors.tell("b", "event")
+    await settled(lambda: of("b") == ["begin", "event"])
+    assert of("a") == ["begin", "wait"]
+    assert sorted(actors) == ["a", "b"]
+
+
+async def test_who_sends_to_a_full_mailbox_waits(actors: KeyedActors[str, str]) -> None:
+    await actors.tell("a", "wait")
+    await settled(lambda: of("a") == ["begin", "wait"])
+    for n in range(3):
+        await actors.tell("a", f"event {n}")
+    blocked = asyncio.create_task(actors.tell("a", "last"))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not blocked.done()
+    Log.gate.set()
+    await blocked
+    await settled(lambda: of("a")[-1] == "last")
+    assert of("a") == ["begin", "wait", "event 0", "event 1", "event 2", "last"]
+
+
+async def test_a_timer_fires_once(actors: KeyedActors[str, str], clock: FakeClock) -> None:
+    await actors.tell("a", "5s")
+    await passed(clock, 4 * SECOND)
+    assert of("a") == ["begin", "5s"]
+    await passed(clock, SECOND)
+    assert of("a") == ["begin", "5s", "timer pause"]
+    await passed(clock, 20 * SECOND)
+    assert of("a") == ["begin", "5s", "timer pause"]
+
+
+async def test_a_timer_that_is_set_anew_counts_from_then(actors: KeyedActors[str, str], clock: FakeClock) -> None:
+    await actors.tell("a", "5s")
+    await passed(clock, 4 * SECOND)
+    await actors.tell("a", "5s")
+    await passed(clock, 4 * SECOND)
+    assert of("a") == ["begin", "5s", "5s"]
+    await passed(clock, SECOND)
+    assert of("a")[-1] == "timer pause"
+    await actors.tell("a", "30s")
+    await passed(clock, SECOND)
+    await actors.tell("a", "2s")  # earlier than the one before
+    await passed(clock, 2 * SECOND)
+    assert of("a")[-2:] == ["2s", "timer pause"]
+
+
+@pytest.mark.parametrize("event", ["5s", "cancel"])
+async def test_a_firing_that_waits_behind_an_event_that_resets_its_timer_is_dropped(
+    actors: KeyedActors[str, str], clock: FakeClock, event: str
+) -> None:
+    """The race: the timer fires while the event that puts it off is in the mailbox already."""
+    await actors.tell("a", "5s")
+    await actors.tell("a", "wait")
+    await settled(lambda: of("a")[-1] == "wait")
+    await actors.tell("a", event)
+    await passed(clock, 5 * SECOND)
+    Log.gate.set()
+    await settled(lambda: of("a")[-1] == event)
+    await passed(clock, SECOND)
+    assert of("a") == ["begin", "5s", "wait", event]
+    await passed(clock, 4 * SECOND)
+    assert of("a")[4:] == (["timer pause"] if event == "5s" else [])
+
+
+async def test_a_timer_that_is_put_off_by_each_of_many_events_is_one_task(
+    actors: KeyedActors[str, str], clock: CountingClock
+) -> None:
+    for _ in range(500):
+        await actors.tell("a", "5s")
+    await settled(lambda: of("a").count("5s") == 500)
+    assert clock.slept == 2, "for the pause, and for the time after which the actor is idle"
+
+
+async def test_an_idle_actor_ends_and_the_next_event_begins_a_new_one(
+    actors: KeyedActors[str, str], clock: FakeClock
+) -> None:
+    await actors.tell("a", "event")
+    await passed(clock, 59 * SECOND)
+    await actors.tell("a", "event")
+    await passed(clock, 59 * SECOND)
+    assert of("a") == ["begin", "event", "event"]
+    await passed(clock, SECOND)
+    await settled(lambda: len(actors) == 0)
+    await actors.tell("a", "again")
+    await settled(lambda: of("a") == ["begin", "event", "event", "end", "begin", "again"])
+
+
+async def test_an_actor_with_something_in_its_mailbox_is_not_idle(
+    actors: KeyedActors[str, str], clock: FakeClock
+) -> None:
+    await actors.tell("a", "wait")
+    await passed(clock, MINUTE)
+    await actors.tell("a", "event")
+    Log.gate.set()
+    await settled(lambda: of("a")[-1] == "event")
+    await actors.tell("a", "another")
+    await settled(lambda: of("a") == ["begin", "wait", "event", "another"])
+
+
+async def test_an_actor_with_a_timer_is_not_idle(actors: KeyedActors[str, str], clock: FakeClock) -> None:
+    await actors.tell("a", "300s")
+    for _ in range(10):
+        await passed(clock, 30 * SECOND)
+    assert of("a") == ["begin", "300s", "timer pause"]
+    for _ in range(5):
+        await passed(clock, 30 * SECOND)
+    await settled(lambda: of("a")[-1] == "end")
+
+
+async def test_an_event_that_comes_while_the_actor_ends_waits_for_a_new_one(
+    actors: KeyedActors[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There are never two actors of a key."""
+
+    async def slowly(self: Log) -> None:
+        await self.gate.wait()
+        self.seen.append((self.key, "end"))
+
+    monkeypatch.setattr(Log, "on_end", slowly)
+    await actors.tell("a", "event")
+    closing = [asyncio.create_task(actors.close("a")) for _ in range(2)]
+    await settled(lambda: of("a") == ["begin", "event"])
+    late = asyncio.create_task(actors.tell("a", "late"))
+    await asyncio.sleep(0)
+    assert not late.done()
+    Log.gate.set()
+    await asyncio.gather(late, *closing)
+    await settled(lambda: of("a") == ["begin", "event", "end", "begin", "late"])
+
+
+async def test_closing_deals_with_what_is_there_and_ends_once(actors: KeyedActors[str, str]) -> None:
+    await actors.tell("a", "5s")
+    await actors.tell("a", "event")
+    await asyncio.gather(actors.close("a"), actors.close("a"))
+    assert of("a") == ["begin", "5s", "event", "end"]
+    await actors.close("a")
+    assert len(actors) == 0
+
+
+async def test_who_waits_for_room_while_the_actor_is_closed_goes_to_the_next_one(
+    actors: KeyedActors[str, str],
+) -> None:
+    await actors.tell("a", "wait")
+    await settled(lambda: of("a") == ["begin", "wait"])
+    for n in range(3):
+        await actors.tell("a", f"event {n}")
+    waiting = asyncio.create_task(actors.tell("a", "waiting"))
+    await asyncio.sleep(0)
+    closing = asyncio.create_task(actors.close("a"))
+    await asyncio.sleep(0)
+    Log.gate.set()
+    await asyncio.gather(waiting, closing)
+    expected = ["begin", "wait", "event 0", "event 1", "event 2", "end", "begin", "waiting"]
+    await settled(lambda: of("a") == expected)
+
+
+async def test_stopping_ends_all_and_takes_nothing_more(actors: KeyedActors[str, str]) -> None:
+    for key in "abc":
+        await actors.tell(key, "event")
+    await actors.stop()
+    assert all(of(key) == ["begin", "event", "end"] for key in "abc")
+    with pytest.raises(ActorsStoppedError):
+        await actors.tell("a", "late")
+
+
+async def test_an_error_is_told_and_the_actor_goes_on(
+    actors: KeyedActors[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    await actors.tell("a", "fail")
+    await actors.tell("a", "event")
+    await settled(lambda: of("a") == ["begin", "fail", "event"])
+    assert "the actor of 'a' failed and goes on" in caplog.text
+
+
+async def test_an_actor_that_cannot_begin_tells_who_sent_the_event(clock: FakeClock) -> None:
+    def broken(key: str, timers: Timers) -> Log:
+        raise ValueError(key)
+
+    async with KeyedActors[str, str](broken, clock=clock) as actors:
+        with pytest.raises(ValueError, match="a"):
+            await actors.tell("a", "event")
+        assert len(actors) == 0
