@@ -68,6 +68,8 @@ def build_store_services(
         dispatch_after=dispatch_after,
         keys_kept=settings.retention.idempotency_keys,
     )
+    versions = VersionedInserts(store, moves, settings.retention.idempotency_keys)
+    submission = TaskSubmissionService(bus, new_tasks, versions)
     tasks = TaskOperations(store, moves, dispatch_after)
     return StoreServices(
         settings=settings,
@@ -77,9 +79,7 @@ def build_store_services(
         store=store,
         moves=moves,
         types=types,
-        submission=TaskSubmissionService(
-            bus, new_tasks, VersionedInserts(store, moves, settings.retention.idempotency_keys)
-        ),
+        submission=submission,
         tasks=tasks,
         dead_letters=DeadLetterOperations(store, tasks),
         batch_submission=BatchSubmissionService(bus, new_tasks, moves, settings.batches.upload_timeout),

@@ -24,10 +24,10 @@ from taskframework.moves import TaskMoves
 from taskframework.recovery.schedules import ScheduleRepair
 from taskframework.schedules import change_schedule, read_schedule
 from taskframework.stores.base import TaskStore
-from taskframework.submission.service import TaskSubmissionService
 from taskframework.submission.types import TaskTypes
 from taskframework.tasks.registry import TaskRegistry
 from taskframework.testing.conformance.store_suite import HOUR, MINUTE, SECOND, StoreSuite, put, reply_lost, stored
+from tests.support.submission import submission_into
 
 NAME = "nightly"
 
@@ -42,9 +42,7 @@ def repair_of(store: TaskStore) -> ScheduleRepair:
     """What a process does for schedules; each has its own."""
     registry, bus = TaskRegistry(), EventBus()
     registry.register(Counts())
-    submission = TaskSubmissionService(
-        store, bus, TaskTypes(registry, store), max_attempts=3, dispatch_after=SECOND, keys_kept=HOUR
-    )
+    submission = submission_into(store, TaskTypes(registry, store), bus, dispatch_after=SECOND, keys_kept=HOUR)
     return ScheduleRepair(store, TaskMoves(store, bus), submission, 10)
 
 

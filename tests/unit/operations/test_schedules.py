@@ -33,11 +33,11 @@ from taskframework.operations.schedules import (
 from taskframework.recovery.schedules import ScheduleRepair
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.submission.schedules import MAX_SCHEDULE_BYTES, ScheduleDefinition, definition_of
-from taskframework.submission.service import TaskSubmissionService
 from taskframework.submission.types import TaskTypes
 from taskframework.tasks.registry import TaskRegistry
 from taskframework.testing.clock import FakeClock
 from tests.support.kitchen_sink import CountWords, Returns
+from tests.support.submission import submission_into
 
 HOUR, MINUTE, DAY = timedelta(hours=1), timedelta(minutes=1), timedelta(days=1)
 TEXT = {"text": "one two"}
@@ -52,9 +52,7 @@ class Stage:
         registry.register(CountWords())
         registry.register(Returns())
         types = TaskTypes(registry, store)
-        submission = TaskSubmissionService(
-            store, bus, types, max_attempts=3, dispatch_after=MINUTE, keys_kept=timedelta(days=1)
-        )
+        submission = submission_into(store, types, bus, dispatch_after=MINUTE)
         self.schedules = ScheduleOperations(store, types, submission)
         self.repair = ScheduleRepair(store, TaskMoves(store, bus), submission, 100)
 

@@ -26,16 +26,15 @@ from taskframework.model.transitions import Claim, Complete, Fail, Fence
 from taskframework.moves import TaskMoves
 from taskframework.recovery.retention import Retention
 from taskframework.stores.sqlite import SqliteStore
-from taskframework.submission.new_tasks import NewTasks
-from taskframework.submission.service import SubmitRequest, TaskSubmissionService
+from taskframework.submission.service import SubmitRequest
 from taskframework.submission.types import TaskTypes
-from taskframework.submission.versions import VersionedInserts
 from taskframework.tasks.registry import TaskRegistry
 from taskframework.testing.clock import FakeClock
 from taskframework.testing.conformance.store_suite import an_error
 from taskframework.worker.admission import Candidate, PutOff
 from taskframework.worker.versions import NewestVersions
 from tests.support.kitchen_sink import CountWords
+from tests.support.submission import submission_into
 
 DAY, NO_TIME = timedelta(days=1), timedelta(0)
 ALL = TaskFilter()
@@ -55,8 +54,7 @@ class Installation:
         self.moves = TaskMoves(store, EventBus())
         registry = TaskRegistry()
         registry.register(CountWords)
-        new_tasks = NewTasks(store, TaskTypes(registry, store), max_attempts=1, dispatch_after=NO_TIME, keys_kept=DAY)
-        self.service = TaskSubmissionService(EventBus(), new_tasks, VersionedInserts(store, self.moves, DAY))
+        self.service = submission_into(store, TaskTypes(registry, store), EventBus(), max_attempts=1)
         self.check = NewestVersions(store, self.moves, DAY)
 
     async def submit(self, version: int, key: str = "page", on_running: Literal["leave", "cancel"] = "leave") -> Task:

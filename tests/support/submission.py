@@ -1,0 +1,27 @@
+"""The way in, without the rest of a framework."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from taskframework.bus import EventBus
+from taskframework.moves import TaskMoves
+from taskframework.stores.base import TaskStore
+from taskframework.submission.new_tasks import NewTasks
+from taskframework.submission.service import TaskSubmissionService
+from taskframework.submission.types import TaskTypes
+from taskframework.submission.versions import VersionedInserts
+
+
+def submission_into(
+    store: TaskStore,
+    types: TaskTypes,
+    bus: EventBus,
+    *,
+    max_attempts: int = 3,
+    dispatch_after: timedelta = timedelta(0),
+    keys_kept: timedelta = timedelta(days=1),
+) -> TaskSubmissionService:
+    """A submission service that stores tasks of these types."""
+    new_tasks = NewTasks(store, types, max_attempts=max_attempts, dispatch_after=dispatch_after, keys_kept=keys_kept)
+    return TaskSubmissionService(bus, new_tasks, VersionedInserts(store, TaskMoves(store, bus), keys_kept))
