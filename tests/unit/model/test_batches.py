@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from taskframework.model.batch_status import BatchStatus, items_by_status, results_of
-from taskframework.model.batches import AbandonUpload, Announce, EndRetry, ReopenBatch, Seal, parts_of
+from taskframework.model.batches import AbandonUpload, Announce, EndRetry, ReopenBatch, Seal, parts_of, subtask_group
 from taskframework.model.drivers import missing_drivers
 from taskframework.model.interventions import Cancel, Replay
 from taskframework.model.scope import EVERYONE, Scope
-from taskframework.model.status import FINAL, REPLAYABLE, TaskStatus
-from taskframework.model.subtasks import Counts
-from taskframework.model.task import Batch, ParentLink, Subtasks, Task
+from taskframework.model.status import FINAL, REPLAYABLE, Priority, TaskStatus
+from taskframework.model.subtasks import Counts, subtask_of
+from taskframework.model.task import Batch, CancelRequest, ParentLink, Subtasks, Task
+from taskframework.model.transitions import framework_error
 from taskframework.model.waiting import CountSubtasks
 from tests.unit.model.scenes import MINUTE, NOW, SECOND, TASK_ID, ZERO, in_status
 
@@ -77,6 +78,7 @@ class TestUpload:
         assert batch.error is not None
         assert batch.error.code == "upload_abandoned"
         assert batch.cascade_at == NOW, "what is stored of it is cancelled"
+        assert AbandonUpload(TASK_ID).apply(sealed_batch(seal_by=NOW), NOW) is None
 
     def test_a_batch_that_waits_for_its_upload_is_driven(self) -> None:
         assert missing_drivers(open_batch()) == []
@@ -110,6 +112,18 @@ class TestRetry:
     def test_nobody_retries_what_is_not_theirs(self) -> None:
         assert ReopenBatch(TASK_ID, Scope.of("bob"), "bob").apply(sealed_batch(TaskStatus.FAILED), NOW) is None
 
+    def test_nothing_of_its_end_is_left(self) -> None:
+        error = framework_error("deadline", "too late", retryable=False)
+        end = {
+            "cancel": CancelRequest("alice", NOW, None),
+            "deadline": NOW,
+            "purge_at": NOW,
+            "error": error,
+            "result": 1,
+        }
+        batch = made(ReopenBatch(TASK_ID, EVERYONE, "alice"), sealed_batch(TaskStatus.FAILED, **end))
+        assert [getattr(batch, name) for name in end] == [None] * len(end)
+
     def test_a_cancel_in_the_middle_cancels_what_was_replayed(self) -> None:
         batch = made(ReopenBatch(TASK_ID, EVERYONE, "alice"), sealed_batch(TaskStatus.COMPLETED_WITH_ERRORS))
         assert made(Cancel(TASK_ID, EVERYONE, "alice", None), batch).cascade_at == NOW
@@ -134,6 +148,14 @@ class TestRetry:
     @pytest.mark.parametrize("status", sorted(REPLAYABLE))
     def test_a_batch_itself_is_never_queued(self, status: TaskStatus) -> None:
         assert Replay(TASK_ID, EVERYONE, "alice", ZERO).apply(sealed_batch(status), NOW) is None
+
+
+def test_the_items_of_a_batch_are_done_as_it_says() -> None:
+    options = {"priority": Priority.HIGH, "max_attempts": 7, "not_before": NOW + HOUR, "user_id": "alice"}
+    batch = open_batch(**options)
+    item = subtask_of(batch, 2, subtask_group(batch), {"n": 2}, "hash", NOW, MINUTE)
+    assert {name: getattr(item, name) for name in options} == options
+    assert item.task_type == batch.task_type
 
 
 class TestFirstResult:
