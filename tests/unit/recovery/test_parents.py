@@ -13,6 +13,7 @@ from taskframework.aggregation.cascade import Cascade
 from taskframework.aggregation.parents import SubtaskReporter
 from taskframework.aggregation.spawner import Spawner
 from taskframework.bus import EventBus
+from taskframework.errors import StoreUnavailableError
 from taskframework.model.interventions import Replay
 from taskframework.model.query import RoundOfSubtasks
 from taskframework.model.scope import EVERYONE
@@ -71,11 +72,106 @@ async def test_nobody_waits_for_the_pause_after_the_last_sub_task(store: SqliteS
     await store.insert([second])
     reporter.take(second)
 
-    async def is_over() -> bool:
-        task = await store.get("parent", EVERYONE)
-        return task is not None and task.status is TaskStatus.COMPLETED
+    await eventually(lambda: is_over(store))  # although the clock stands still
 
-    await eventually(is_over)  # although the clock stands still
+
+class Interrupted:
+    """The store, with something that happens in the middle of the first counts, one after the other."""
+
+    def __init__(self, store: SqliteStore, *meanwhile: Callable[[], Awaitable[object]]) -> None:
+        self._count, self._meanwhile = store.count_subtasks, list(meanwhile)
+        self.counts = 0
+        store.count_subtasks = self.count_subtasks  # type: ignore[method-assign]
+
+    async def count_subtasks(self, round: RoundOfSubtasks) -> dict[TaskStatus, int]:
+        counted = await self._count(round)
+        self.counts += 1
+        if self._meanwhile:
+            await self._meanwhile.pop(0)()
+        return counted
+
+
+async def counted_by(reporter: SubtaskReporter, clock: FakeClock) -> None:
+    """Let the reporter do all that it heard of."""
+    await eventually(lambda: clock.sleeping == 1)  # counted, and in the pause
+    await reporter.finished()
+
+
+async def test_an_end_is_told_as_reported_after_the_count_and_once(store: SqliteStore, clock: FakeClock) -> None:
+    parent, child, other = family(store, [TaskStatus.COMPLETED, TaskStatus.QUEUED])
+    await store.insert([parent, child, other])
+    reporter, told = SubtaskReporter(store, TaskMoves(store, EventBus()), clock), list[int]()
+
+    async def look() -> None:
+        assert told == [], "nobody may mark it before the count is written"
+
+    counted = Interrupted(store, look)
+    reporter.take(child, lambda: told.append(1))
+    await counted_by(reporter, clock)
+    assert (told, counted.counts) == ([1], 1)
+    reporter.take(child, lambda: told.append(2))
+    assert told == [1, 2], "it is known to be reported"
+
+
+async def test_an_end_whose_count_fails_is_left_to_the_repair(store: SqliteStore, clock: FakeClock) -> None:
+    parent, child = family(store, [TaskStatus.COMPLETED])
+    await store.insert([parent, child])
+
+    async def fail() -> None:
+        raise StoreUnavailableError
+
+    Interrupted(store, fail)
+    reporter, told = SubtaskReporter(store, TaskMoves(store, EventBus()), clock), list[int]()
+    reporter.take(child, lambda: told.append(1))
+    await reporter.finished()
+    assert told == []
+    reporter.take(child, lambda: told.append(2))
+    await counted_by(reporter, clock)
+    assert told == [2], "it comes again"
+
+
+@pytest.mark.parametrize(("others", "is_told"), [(1, True), (19, True), (20, False)])
+async def test_who_is_overtaken_by_another_count_counts_again(
+    store: SqliteStore, clock: FakeClock, others: int, is_told: bool
+) -> None:
+    subtasks = family(store, [TaskStatus.COMPLETED, TaskStatus.QUEUED])
+    await store.insert(subtasks)
+
+    async def other() -> None:
+        present = await store.get("parent", EVERYONE)
+        assert present is not None
+        assert await store.apply(CountSubtasks.of(present, Counts())) is not None
+
+    Interrupted(store, *[other] * others)
+    reporter, told = SubtaskReporter(store, TaskMoves(store, EventBus()), clock), list[int]()
+    reporter.take(subtasks[1], lambda: told.append(1))
+    await (counted_by(reporter, clock) if is_told else reporter.finished())
+    assert told == [1] * is_told
+    present = await store.get("parent", EVERYONE)
+    assert present is not None
+    assert present.subtasks is not None
+    assert present.subtasks.done == is_told
+
+
+async def test_what_ends_during_a_count_is_in_the_next_one(store: SqliteStore, clock: FakeClock) -> None:
+    parent, first, second = family(store, [TaskStatus.COMPLETED, TaskStatus.COMPLETED])
+    await store.insert([parent, first])
+    reporter = SubtaskReporter(store, TaskMoves(store, EventBus()), clock)
+
+    async def ends() -> None:
+        await store.insert([second])
+        reporter.take(second)
+
+    Interrupted(store, ends)
+    reporter.take(first)
+    await eventually(lambda: clock.sleeping == 1)
+    clock.advance(SECOND)
+    await eventually(lambda: is_over(store))
+
+
+async def is_over(store: SqliteStore) -> bool:
+    task = await store.get("parent", EVERYONE)
+    return task is not None and task.status is TaskStatus.COMPLETED
 
 
 async def test_a_late_count_between_reopening_and_replay_is_made_good(store: SqliteStore) -> None:
