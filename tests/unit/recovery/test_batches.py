@@ -231,6 +231,7 @@ async def test_what_a_spawner_stores_long_after_the_parent_ended_is_cancelled(
     stage.store.insert = sleepy  # type: ignore[method-assign]
     await stage.spawner.take(batch)
     assert await stage.statuses_after_cascade(batch) == {TaskStatus.CANCELLED}
+    assert len(await stage.generations(batch)) == min(3, together), "it ends as soon as nobody waits"
 
 
 async def test_what_a_retrier_replays_long_after_the_batch_was_cancelled_is_cancelled(stage: Stage) -> None:

@@ -14,6 +14,7 @@ from taskframework.aggregation.parents import SubtaskReporter
 from taskframework.aggregation.spawner import Spawner
 from taskframework.bus import EventBus
 from taskframework.errors import StoreUnavailableError
+from taskframework.model.events import TaskSubmittedEvent
 from taskframework.model.interventions import Replay
 from taskframework.model.query import RoundOfSubtasks
 from taskframework.model.scope import EVERYONE
@@ -201,9 +202,13 @@ async def test_a_parent_is_not_replayed_while_its_sub_tasks_are_being_cancelled(
 
 
 @pytest.fixture
-def repair(store: SqliteStore, clock: FakeClock) -> Callable[[], Awaitable[None]]:
+def bus() -> EventBus:
+    return EventBus()
+
+
+@pytest.fixture
+def repair(store: SqliteStore, clock: FakeClock, bus: EventBus) -> Callable[[], Awaitable[None]]:
     """What the repair of another process finds, done to its end."""
-    bus = EventBus()
     moves = TaskMoves(store, bus)
     spawner, cascade = Spawner(store, bus, SECOND), Cascade(store, moves)
     reporter = SubtaskReporter(store, moves, clock)
@@ -218,8 +223,10 @@ def repair(store: SqliteStore, clock: FakeClock) -> Callable[[], Awaitable[None]
 
 
 async def test_a_plan_that_a_dead_process_left_half_stored_is_stored(
-    store: SqliteStore, clock: FakeClock, repair: Callable[[], Awaitable[None]]
+    store: SqliteStore, clock: FakeClock, bus: EventBus, repair: Callable[[], Awaitable[None]]
 ) -> None:
+    submitted: list[Task] = []
+    bus.listen(TaskSubmittedEvent, lambda event: submitted.append(event.task), name="test")
     items = [[n, "hash"] for n in range(3)]
     plan = [{"task_type": "part", "priority": "normal", "max_attempts": 1, "items": items}]
     left = {"subtasks": Subtasks(3, plan), "spawn_at": store.now() + SPAWN_AFTER, "check_at": store.now() + LOOK_AGAIN}
@@ -233,6 +240,7 @@ async def test_a_plan_that_a_dead_process_left_half_stored_is_stored(
     assert [task.parent and task.parent.slot for task in found] == [0, 1, 2]
     assert found[0] == first, "what was there is passed over"
     assert [task.parameters for task in found[1:]] == [1, 2]
+    assert submitted == found[1:]
     present = await store.get("parent", EVERYONE)
     assert present is not None
     assert present.subtasks is not None

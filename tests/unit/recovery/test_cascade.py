@@ -1,0 +1,115 @@
+"""The cascade: which sub-tasks it cancels, who does it, and how long it looks for more."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from taskframework.aggregation import cascade as cascading
+from taskframework.aggregation.cascade import Cascade
+from taskframework.bus import EventBus
+from taskframework.model.drivers import CASCADE
+from taskframework.model.marks import MoveDriver
+from taskframework.model.scope import EVERYONE
+from taskframework.model.status import TaskStatus
+from taskframework.model.subtasks import subtask_id
+from taskframework.model.task import Lease, ParentLink, Subtasks, Task
+from taskframework.moves import TaskMoves
+from taskframework.stores.sqlite import SqliteStore
+from taskframework.testing.clock import FakeClock
+from taskframework.testing.factories import new_task
+
+SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
+PLAN = [{"task_type": "part", "items": []}]
+
+
+@pytest.fixture
+def cascade(store: SqliteStore) -> Cascade:
+    return Cascade(store, TaskMoves(store, EventBus()))
+
+
+async def parent_of(store: SqliteStore, *rounds: int, **fields: Any) -> Task:
+    """A parent that has a live sub-task in each of these rounds, and is over unless it is told otherwise."""
+    now = store.now()
+    over = {"status": TaskStatus.CANCELLED, "next_dispatch_at": None, "finished_at": now, "cascade_at": now}
+    parent = new_task(task_id="parent", now=now, **{**over, "subtasks": Subtasks(1, None, round=len(rounds)), **fields})
+    links = [(number, ParentLink("parent", 0, slot, number)) for slot, number in enumerate(rounds)]
+    below = [
+        new_task(task_id=subtask_id("parent", 0, number, link.slot), now=now, parent=link) for number, link in links
+    ]
+    await store.insert([parent, *below])
+    return parent
+
+
+async def present(store: SqliteStore, task_id: str = "parent") -> Task:
+    found = await store.get(task_id, EVERYONE)
+    assert found is not None
+    return found
+
+
+async def statuses(store: SqliteStore, *rounds: int) -> list[str]:
+    ids = [subtask_id("parent", 0, number, slot) for slot, number in enumerate(rounds)]
+    return [(await present(store, one)).status.value for one in ids]
+
+
+async def test_of_a_parent_that_is_over_every_round_is_cancelled(store: SqliteStore, cascade: Cascade) -> None:
+    await cascade.take(await parent_of(store, 1, 2, 3))
+    assert await statuses(store, 1, 2, 3) == ["CANCELLED"] * 3
+    assert (await present(store)).cascade_at is None
+
+
+@pytest.mark.parametrize(("is_awaited", "newest"), [(True, "QUEUED"), (False, "CANCELLED")])
+async def test_the_round_for_which_a_parent_waits_goes_on(
+    store: SqliteStore, cascade: Cascade, is_awaited: bool, newest: str
+) -> None:
+    subtasks = Subtasks(1, None, round=2, is_awaited=is_awaited)
+    waiting = {"status": TaskStatus.WAITING, "finished_at": None, "check_at": store.now() + MINUTE}
+    await cascade.take(await parent_of(store, 1, 2, **waiting, subtasks=subtasks))
+    assert await statuses(store, 1, 2) == ["CANCELLED", newest]
+
+
+async def test_of_several_processes_one_does_it(store: SqliteStore, cascade: Cascade) -> None:
+    parent = await parent_of(store, 1)
+    assert parent.cascade_at is not None
+    assert await store.apply(MoveDriver("parent", CASCADE, parent.cascade_at, MINUTE)) is not None
+    await cascade.take(parent)
+    assert await statuses(store, 1) == ["QUEUED"]
+
+
+@pytest.mark.parametrize(
+    "growing",
+    [
+        {"subtasks": Subtasks(1, PLAN)},
+        {"subtasks": Subtasks(1, None, plan_records=1)},
+        {"subtasks": Subtasks(None, None)},
+        {"retry_at": True},
+    ],
+    ids=["a plan", "a large plan", "an open batch", "a retry"],
+)
+async def test_what_some_process_may_be_about_to_store_is_looked_for_a_minute(
+    store: SqliteStore, clock: FakeClock, cascade: Cascade, growing: dict[str, Any]
+) -> None:
+    if "retry_at" in growing:
+        growing = {"retry_at": store.now()}
+    await cascade.take(await parent_of(store, 1, **growing))
+    again = (await present(store)).cascade_at
+    assert again is not None
+    assert store.now() < again < store.now() + MINUTE
+    clock.advance(MINUTE)
+    await cascade.take(await present(store))
+    assert (await present(store)).cascade_at is None
+
+
+async def test_what_runs_is_asked_to_stop_and_the_next_ones_are_not_forgotten(
+    store: SqliteStore, cascade: Cascade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cascading, "_TOGETHER", 1)
+    parent = await parent_of(store)
+    lease = Lease("worker-1", "claim", store.now() + MINUTE)
+    running: dict[str, Any] = {"status": TaskStatus.RUNNING, "lease": lease, "next_dispatch_at": None}
+    below = [new_task(task_id=f"child-{slot}", parent=ParentLink("parent", 0, slot), **running) for slot in range(2)]
+    await store.insert(below)
+    await cascade.take(parent.evolve(subtasks=Subtasks(2, None)))
+    assert [(await present(store, task.task_id)).cancel is not None for task in below] == [True, True]
