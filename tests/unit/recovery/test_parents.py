@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from taskframework.bus import EventBus
 from taskframework.errors import StoreUnavailableError
 from taskframework.model.events import TaskSubmittedEvent
 from taskframework.model.interventions import Replay
+from taskframework.model.plans import part_of
 from taskframework.model.query import RoundOfSubtasks
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
@@ -25,12 +26,13 @@ from taskframework.model.waiting import LOOK_AGAIN, SPAWN_AFTER, CountSubtasks
 from taskframework.moves import TaskMoves
 from taskframework.operations.tasks import TaskOperations
 from taskframework.recovery.parents import ParentRepair
+from taskframework.stores.base import Inserted
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.testing.clock import FakeClock
 from taskframework.testing.eventually import eventually
 from taskframework.testing.factories import new_task
 
-SECOND = timedelta(seconds=1)
+SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 
 
 @pytest.fixture
@@ -245,6 +247,50 @@ async def test_a_plan_that_a_dead_process_left_half_stored_is_stored(
     assert present is not None
     assert present.subtasks is not None
     assert (present.spawn_at, present.subtasks.plan) == (None, None)
+
+
+async def test_a_large_plan_is_stored_from_its_records_which_go_then(
+    store: SqliteStore, clock: FakeClock, repair: Callable[[], Awaitable[None]]
+) -> None:
+    group = {"task_type": "part", "priority": "normal", "max_attempts": 1}
+    left = {
+        "subtasks": Subtasks(3, None, plan_records=2),
+        "spawn_at": store.now(),
+        "check_at": store.now() + LOOK_AGAIN,
+    }
+    [parent] = family(store, [], **left)
+    plans = [part_of(parent, n, n, [{**group, "items": [[n, "hash"]]}], store.now()) for n in range(2)]
+    await store.write_records(plans[:1])
+    await store.insert([parent])
+    await repair()
+    assert [task.parameters for task in await below(store)] == [0]
+    present = await store.get("parent", EVERYONE)
+    assert present is not None
+    assert present.spawn_at is not None, "a part was missing: it is tried again"
+
+    await store.write_records(plans[1:])
+    clock.advance(MINUTE)
+    await repair()
+    assert [task.parameters for task in await below(store)] == [0, 1]
+    assert await store.read_records([plan.id for plan in plans]) == {}
+
+
+async def test_a_plan_of_which_a_part_could_not_be_stored_is_kept(
+    store: SqliteStore, repair: Callable[[], Awaitable[None]]
+) -> None:
+    items = [[n, "hash"] for n in range(2)]
+    plan = [{"task_type": "part", "priority": "normal", "max_attempts": 1, "items": items}]
+    await store.insert(family(store, [], subtasks=Subtasks(2, plan), spawn_at=store.now()))
+
+    async def insert(tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
+        return [Inserted(tasks[0], is_new=True), StoreUnavailableError()]
+
+    store.insert = insert  # type: ignore[method-assign]
+    await repair()
+    present = await store.get("parent", EVERYONE)
+    assert present is not None
+    assert present.subtasks is not None
+    assert (present.subtasks.plan, present.spawn_at is None) == (plan, False)
 
 
 async def test_a_cascade_that_nobody_began_is_begun(store: SqliteStore, repair: Callable[[], Awaitable[None]]) -> None:
