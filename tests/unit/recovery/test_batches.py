@@ -289,3 +289,20 @@ async def test_after_a_stop_nothing_is_begun(stage: Stage) -> None:
     await stage.spawner.finished()
     assert await stage.generations(batch) == []
     assert (await stage.present(batch)).spawn_at is not None
+
+
+async def test_of_two_retriers_the_slower_one_replays_nothing_again(stage: Stage) -> None:
+    batch = await stage.reopened(await stage.batch(2))
+    list_subtasks = stage.store.list_subtasks
+
+    async def slow(*arguments: Any, **options: Any) -> Sequence[Task]:
+        stage.store.list_subtasks = list_subtasks  # type: ignore[method-assign]
+        found = await list_subtasks(*arguments, **options)
+        await stage.retrier.take(await stage.present(batch))
+        for task in found:
+            await stage.moves.make(Cancel(task.task_id, EVERYONE, "alice", None))
+        return found
+
+    stage.store.list_subtasks = slow  # type: ignore[method-assign]
+    await stage.retrier.take(batch)
+    assert await stage.generations(batch) == [1, 1]

@@ -15,9 +15,10 @@ from taskframework.aggregation.spawner import Spawner
 from taskframework.bus import EventBus
 from taskframework.errors import StoreUnavailableError
 from taskframework.model.events import TaskSubmittedEvent
-from taskframework.model.interventions import Replay
+from taskframework.model.interventions import Cancel, Replay
 from taskframework.model.plans import part_of
 from taskframework.model.query import RoundOfSubtasks
+from taskframework.model.records import Record
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.subtasks import Counts, subtask_id
@@ -252,14 +253,7 @@ async def test_a_plan_that_a_dead_process_left_half_stored_is_stored(
 async def test_a_large_plan_is_stored_from_its_records_which_go_then(
     store: SqliteStore, clock: FakeClock, repair: Callable[[], Awaitable[None]]
 ) -> None:
-    group = {"task_type": "part", "priority": "normal", "max_attempts": 1}
-    left = {
-        "subtasks": Subtasks(3, None, plan_records=2),
-        "spawn_at": store.now(),
-        "check_at": store.now() + LOOK_AGAIN,
-    }
-    [parent] = family(store, [], **left)
-    plans = [part_of(parent, n, n, [{**group, "items": [[n, "hash"]]}], store.now()) for n in range(2)]
+    parent, plans = in_records(store)
     await store.write_records(plans[:1])
     await store.insert([parent])
     await repair()
@@ -273,6 +267,32 @@ async def test_a_large_plan_is_stored_from_its_records_which_go_then(
     await repair()
     assert [task.parameters for task in await below(store)] == [0, 1]
     assert await store.read_records([plan.id for plan in plans]) == {}
+
+
+async def test_a_large_plan_is_not_stored_any_further_when_its_parent_has_ended(
+    store: SqliteStore, repair: Callable[[], Awaitable[None]]
+) -> None:
+    parent, plans = in_records(store)
+    await store.write_records(plans)
+    await store.insert([parent])
+    insert = store.insert
+
+    async def insert_and_cancel(tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
+        await store.apply(Cancel("parent", EVERYONE, "alice", None))
+        return await insert(tasks)
+
+    store.insert = insert_and_cancel  # type: ignore[method-assign]
+    await repair()
+    assert [task.parameters for task in await below(store)] == [0]
+
+
+def in_records(store: SqliteStore) -> tuple[Task, list[Record]]:
+    """A parent with a plan in two records, each with one sub-task."""
+    group = {"task_type": "part", "priority": "normal", "max_attempts": 1}
+    later = store.now() + LOOK_AGAIN
+    subtasks = Subtasks(2, None, plan_records=2)
+    [parent] = family(store, [], subtasks=subtasks, spawn_at=store.now(), check_at=later)
+    return parent, [part_of(parent, n, n, [{**group, "items": [[n, "hash"]]}], store.now()) for n in range(2)]
 
 
 async def test_a_plan_of_which_a_part_could_not_be_stored_is_kept(
