@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import cached_property
+from functools import cache, cached_property
 from operator import attrgetter
 
 from taskframework.model.status import CLAIMABLE, LIVE, TaskStatus
@@ -38,6 +38,9 @@ class Driver:
     unless: str | None = None
     #: A field with another time that must have passed as well. None: no such field.
     also_passed: str | None = None
+    #: Whether every task has the time at some moment of its life. SQLite names the columns of the others only in
+    #: writes of tasks that have them.
+    is_usual: bool = False
 
     @cached_property
     def covers_every_status(self) -> bool:
@@ -86,6 +89,7 @@ DISPATCH = Driver(
     statuses=CLAIMABLE,
     needed_in=CLAIMABLE,
     also_passed="not_before",
+    is_usual=True,
 )
 #: The reaper takes the task from a worker that stopped renewing its lease.
 LEASE = Driver(
@@ -94,6 +98,7 @@ LEASE = Driver(
     index="lease",
     statuses=frozenset({TaskStatus.RUNNING}),
     needed_in=frozenset({TaskStatus.RUNNING}),
+    is_usual=True,
 )
 #: A task past its deadline is ended, or asked to stop.
 DEADLINE = Driver(
@@ -107,6 +112,7 @@ OUTBOX = Driver(
     statuses=_ANY_STATUS,
     needed_in=LIVE,
     needed_while_below=("published_sequence", "sequence"),
+    is_usual=True,
 )
 
 #: The sub-tasks that a task planned have yet to be stored.
@@ -141,4 +147,9 @@ DRIVERS: tuple[Driver, ...] = (DISPATCH, LEASE, DEADLINE, OUTBOX, SPAWN, CHECK, 
 
 def missing_drivers(task: Task) -> list[Driver]:
     """The drivers that this task needs and is without; with one of them missing it is undriven."""
-    return [driver for driver in DRIVERS if driver.needed_in and driver.is_missing(task)]
+    return [driver for driver in _needed_in(task.status) if driver.is_missing(task)]
+
+
+@cache
+def _needed_in(status: TaskStatus) -> tuple[Driver, ...]:
+    return tuple(driver for driver in DRIVERS if status in driver.needed_in)

@@ -301,9 +301,9 @@ class Task:
 
     @classmethod
     def _of(cls, values: dict[str, Any]) -> Self:
-        """A record with these values. `__init__` of a frozen dataclass takes thirty times as long."""
+        """A record with these values, and nobody else's. `__init__` of a frozen dataclass takes forty times as long."""
         task = object.__new__(cls)
-        task.__dict__.update(values)
+        object.__setattr__(task, "__dict__", values)
         return task
 
 

@@ -20,7 +20,7 @@ from taskframework.model.status import TaskStatus
 from taskframework.model.task import HistoryEntry, ParentLink, Task, new_task_id
 from taskframework.stores.mongo.documents import document_of
 from taskframework.stores.sqlite import queries
-from taskframework.stores.sqlite.rows import new_row
+from taskframework.stores.sqlite.rows import Stored, new_row
 from taskframework.testing.factories import new_task
 
 OWNERS, TYPES, CHILDREN = 20, 10, 500
@@ -127,11 +127,8 @@ class SqliteFiller:
             for batch in _batches(tasks):
                 connection.execute("BEGIN IMMEDIATE")
                 rows = [new_row(task) for task in batch]
-                for at in range(0, len(rows), queries.MOST_ROWS):
-                    part = rows[at : at + queries.MOST_ROWS]
-                    connection.execute(*queries.insert_tasks([(*row.fixed(), *row.moving()) for row in part]))
-                    parameters = [(row.task.task_id, row.parameters) for row in part]
-                    connection.execute(*queries.insert_parameters(parameters))
+                for whole in (False, True):
+                    _insert([row for row in rows if row.is_usual is not whole], connection, whole=whole)
                 connection.execute("COMMIT")
 
     def settle(self) -> None:
@@ -139,6 +136,13 @@ class SqliteFiller:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         with self._path.open("rb+") as file:
             os.fsync(file)
+
+
+def _insert(rows: Sequence[Stored], connection: sqlite3.Connection, *, whole: bool) -> None:
+    for at in range(0, len(rows), queries.MOST_ROWS):
+        part = rows[at : at + queries.MOST_ROWS]
+        connection.execute(*queries.insert_tasks([row.inserted() for row in part], whole=whole))
+        connection.execute(*queries.insert_parameters([(row.task.task_id, row.parameters) for row in part]))
 
 
 def _identity(number: int) -> Document:

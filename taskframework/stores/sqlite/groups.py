@@ -7,7 +7,8 @@ on what the one before it left. The write lock of the file is held meanwhile, so
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -76,6 +77,7 @@ Request = Inserts | Change | Marks | WriteRecords
 Reply = Inserted | list[Inserted | Exception] | Task | list[Record | None] | None
 Found = Stored | Exception
 T = TypeVar("T")
+K = TypeVar("K")
 
 
 class GroupWriter:
@@ -121,7 +123,7 @@ class GroupWriter:
 def _encoded(task: Task) -> Insert | Exception:
     try:
         row = new_row(task)
-        return Insert(row, (*row.fixed(), *row.moving()))
+        return Insert(row, row.inserted())
     except Exception as error:
         return error
 
@@ -160,6 +162,8 @@ class _Group:
         self.updated: dict[str, tuple[Stored, tuple[Value, ...]]] = {}
         #: Which of the updated have another status than in the file, or ended at another time.
         self.moved: set[str] = set()
+        #: Which of them have a time, here or in the file, that a usual task has not.
+        self.unusual: set[str] = set()
         self._now = now
 
     def answer(self, request: Request) -> Reply | Exception:
@@ -188,6 +192,10 @@ class _Group:
         for row, columns in self.updated.values():
             known.keep(row, len(str(columns[-1])))
 
+    def kind_of_update(self, task_id: str) -> tuple[bool, bool]:
+        """Whether the task stays in its status, and whether all of its columns are written."""
+        return task_id not in self.moved, task_id in self.unusual
+
     def _insert(self, request: Insert | Exception) -> Inserted | Exception:
         if isinstance(request, Exception):
             return request
@@ -210,25 +218,28 @@ class _Group:
         self.updated[task_id] = row, row.moving()
         if row.task.status is not before.status or row.task.finished_at != before.finished_at:
             self.moved.add(task_id)
+        if not (row.moves_usually and there.moves_usually):
+            self.unusual.add(task_id)
         self.by_id[task_id] = row
         return row.task if request.wants_reply else None
 
 
 def _save(connection: sqlite3.Connection, group: _Group) -> None:
-    for part in _parts(group.inserted):
-        connection.execute(*queries.insert_tasks([request.columns for request in part]))
-        parameters = [(request.row.task.task_id, request.row.parameters) for request in part]
+    for whole, inserts in _parts(group.inserted, lambda insert: not insert.row.is_usual):
+        connection.execute(*queries.insert_tasks([insert.columns for insert in inserts], whole=whole))
+        parameters = [(insert.row.task.task_id, insert.row.parameters) for insert in inserts]
         connection.execute(*queries.insert_parameters(parameters))
-    for in_status in (False, True):
-        moved = [
-            (task_id, *columns)
-            for task_id, (_, columns) in group.updated.items()
-            if (task_id in group.moved) is not in_status
-        ]
-        for rows in _parts(moved):
-            connection.execute(*queries.update_tasks(rows, in_status=in_status))
+    for (in_status, whole), ids in _parts(group.updated, group.kind_of_update):
+        updates = [(task_id, *group.updated[task_id]) for task_id in ids]
+        rows = [(task_id, *(row.unusual_moving() if whole else ()), *columns) for task_id, row, columns in updates]
+        connection.execute(*queries.update_tasks(rows, in_status=in_status, whole=whole))
 
 
-def _parts(rows: Sequence[T]) -> Iterator[Sequence[T]]:
-    for at in range(0, len(rows), queries.MOST_ROWS):
-        yield rows[at : at + queries.MOST_ROWS]
+def _parts(rows: Iterable[T], kind: Callable[[T], K]) -> Iterator[tuple[K, Sequence[T]]]:
+    """Rows of one kind, as many at a time as a statement takes."""
+    alike: defaultdict[K, list[T]] = defaultdict(list)
+    for row in rows:
+        alike[kind(row)].append(row)
+    for name, same in alike.items():
+        for at in range(0, len(same), queries.MOST_ROWS):
+            yield name, same[at : at + queries.MOST_ROWS]

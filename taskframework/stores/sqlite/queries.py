@@ -10,7 +10,16 @@ from taskframework.model.drivers import DRIVERS, Driver
 from taskframework.model.query import Cursor, SlotCursor, TaskFilter
 from taskframework.model.scope import Scope
 from taskframework.model.status import TaskStatus
-from taskframework.stores.sqlite.rows import DRIVER_COLUMNS, FIXED, MOVING, TaskRow, Value, milliseconds
+from taskframework.stores.sqlite.rows import (
+    DRIVER_COLUMNS,
+    FIXED,
+    MOVING,
+    UNUSUAL_FIXED,
+    UNUSUAL_MOVING,
+    TaskRow,
+    Value,
+    milliseconds,
+)
 
 _WHOLE_TASK = f"SELECT {', '.join(TaskRow._fields)} FROM"
 _TASKS = f"{_WHOLE_TASK} tasks t JOIN task_parameters p USING (number)"
@@ -37,26 +46,33 @@ _SIZES = (1, 4, 16, MOST_ROWS)
 # Many rows are one statement, since the thread would ask for Python's lock again behind each, and wait for 5 ms while
 # the event loop is busy. The `WHERE` passes over the rows that only fill up.
 _ROWS = "(VALUES {rows}) v"
-INSERT_TASKS = f"INSERT INTO tasks ({', '.join((*FIXED, *MOVING))}) SELECT * FROM {_ROWS} WHERE v.column1 IS NOT NULL"
 INSERT_PARAMETERS = (
     f"INSERT INTO task_parameters SELECT t.number, v.column2 FROM {_ROWS} CROSS JOIN tasks t ON t.task_id = v.column1"
 )
 
 
-def _update(columns: Sequence[str]) -> str:
+def _insert(columns: Sequence[str]) -> str:
+    return f"INSERT INTO tasks ({', '.join(columns)}) SELECT * FROM {_ROWS} WHERE v.column1 IS NOT NULL"
+
+
+def _update(columns: Sequence[str], *, in_status: bool) -> str:
     # As an insert that always conflicts: `UPDATE ... FROM` asks for SQLite 3.33, which not every system in service has.
     there = ", ".join(f"t.{name}" for name in FIXED)
-    new = ", ".join(f"v.column{number}" for number in range(2, len(MOVING) + 2))
+    new = ", ".join(f"v.column{number}" for number in range(2, len(columns) + 2))
+    changed = [name for name in columns if not in_status or name not in ("status", "finished_at")]
     return (
-        f"INSERT INTO tasks ({', '.join((*FIXED, *MOVING))}) SELECT {there}, {new} "
+        f"INSERT INTO tasks ({', '.join((*FIXED, *columns))}) SELECT {there}, {new} "
         f"FROM {_ROWS} CROSS JOIN tasks t ON t.task_id = v.column1 WHERE true "
-        f"ON CONFLICT (task_id) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in columns)}"
+        f"ON CONFLICT (task_id) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in changed)}"
     )
 
 
-UPDATE_TASKS = _update(MOVING)
-#: A column that is not named spares its indexes the update.
-UPDATE_IN_STATUS = _update([name for name in MOVING if name not in ("status", "finished_at")])
+# A column that is not named spares its indexes the write. In each pair the second statement names all of them.
+_INSERTS = (_insert((*FIXED, *MOVING)), _insert((*FIXED, *UNUSUAL_FIXED, *UNUSUAL_MOVING, *MOVING)))
+_UPDATES, _UPDATES_IN_STATUS = (
+    (_update(MOVING, in_status=in_status), _update((*UNUSUAL_MOVING, *MOVING), in_status=in_status))
+    for in_status in (False, True)
+)
 
 # The status lists stand here letter for letter as in the partial indexes; SQLite uses those for the same words only.
 _DEAD = "status IN ('FAILED', 'DEAD_LETTER')"
@@ -147,9 +163,14 @@ FORGET_KEYS = f"{_THESE_RECORDS} AND json_extract(data, '$.task_id') IN (SELECT 
 Query = tuple[str, list[Value]]
 
 
-def insert_tasks(rows: Sequence[Sequence[Value]]) -> Query:
-    """Put tasks there, each with the columns `FIXED` and `MOVING`."""
-    return _of_rows(INSERT_TASKS, rows)
+def insert_tasks(rows: Sequence[Sequence[Value]], *, whole: bool) -> Query:
+    """Put tasks there.
+
+    Args:
+        rows: what `Stored.inserted` gives for each task.
+        whole: whether every column is in the rows, or only those that are not null in a usual task.
+    """
+    return _of_rows(_INSERTS[whole], rows)
 
 
 def insert_parameters(rows: Sequence[Sequence[Value]]) -> Query:
@@ -157,14 +178,15 @@ def insert_parameters(rows: Sequence[Sequence[Value]]) -> Query:
     return _of_rows(INSERT_PARAMETERS, rows)
 
 
-def update_tasks(rows: Sequence[Sequence[Value]], *, in_status: bool) -> Query:
-    """Write the columns `MOVING` of tasks, each behind its id; a task that is not there stays away.
+def update_tasks(rows: Sequence[Sequence[Value]], *, in_status: bool, whole: bool) -> Query:
+    """Change tasks; one that is not there stays away.
 
     Args:
-        rows: what to write.
+        rows: the id of each task, and then its columns `MOVING`.
         in_status: whether all of them keep the status that they have.
+        whole: whether the columns `UNUSUAL_MOVING` are between the two.
     """
-    return _of_rows(UPDATE_IN_STATUS if in_status else UPDATE_TASKS, rows)
+    return _of_rows((_UPDATES_IN_STATUS if in_status else _UPDATES)[whole], rows)
 
 
 def write_records(rows: Sequence[Sequence[Value]]) -> Query:

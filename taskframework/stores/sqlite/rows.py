@@ -25,12 +25,21 @@ def _column(driver: Driver) -> str:
 #: The column of each driver, by its name: when it is due for the task, null where it does not drive it. That way a
 #: partial index on it holds only what waits for it.
 DRIVER_COLUMNS = {driver.name: _column(driver) for driver in DRIVERS}
-#: The fields of the drivers, or the records that those are in.
-_driver_fields = attrgetter(*(driver.field.partition(".")[0] for driver in DRIVERS))
-#: What never changes is written by the insert only: a column that is not named spares its indexes the update.
-FIXED = (
-    *("task_id", "task_type", "user_id", "lane", "idempotency_key", "created_at"),
-    *("parent_task_id", "parent_generation", "parent_round", "parent_slot", "is_batch"),
+_USUAL_DRIVERS = tuple(driver for driver in DRIVERS if driver.is_usual)
+_UNUSUAL_DRIVERS = tuple(driver for driver in DRIVERS if not driver.is_usual)
+#: Their fields, or the records that those are in.
+_unusual_times = attrgetter(*(driver.field.partition(".")[0] for driver in _UNUSUAL_DRIVERS))
+
+# A column that is not named spares its indexes the write. So what never changes is written by the insert only, and what
+# is null in most tasks is named only where it is, or was, something else.
+FIXED = ("task_id", "task_type", "user_id", "lane", "created_at")
+UNUSUAL_FIXED = (
+    "idempotency_key",
+    "parent_task_id",
+    "parent_generation",
+    "parent_round",
+    "parent_slot",
+    "is_batch",
 )
 MOVING = (
     "status",
@@ -38,11 +47,12 @@ MOVING = (
     "fencing_token",
     "crashes",
     "not_before",
-    *DRIVER_COLUMNS.values(),
+    *(DRIVER_COLUMNS[driver.name] for driver in _USUAL_DRIVERS),
     "finished_at",
     "undriven",
     "document",
 )
+UNUSUAL_MOVING = tuple(DRIVER_COLUMNS[driver.name] for driver in _UNUSUAL_DRIVERS)
 
 _TIMES = frozenset(SHAPE.times)
 #: Fields that hold records or what users gave; the parameters are in a table of their own.
@@ -50,6 +60,7 @@ _NESTED = frozenset({*SHAPE.records, *SHAPE.lists, *SHAPE.user_values}) - {"para
 #: The other fields of a document: the record has all of them.
 _PLAIN = {"_id"} | set(SHAPE.names) - _NESTED
 
+_user_values = attrgetter(*SHAPE.user_values)
 _NO_VALUES = dict.fromkeys(SHAPE.user_values)
 _NO_PARENT = (None,) * 4
 
@@ -97,6 +108,8 @@ class Stored(NamedTuple):
 
     def bare(self) -> Stored:
         """The same without the values of its user: somebody has them who could change them in place."""
+        if _user_values(self.task) == tuple(_NO_VALUES.values()):
+            return self
         return Stored(self.task.evolve(**_NO_VALUES), self.forms, self.parameters)
 
     def whole(self) -> Stored:
@@ -111,11 +124,20 @@ class Stored(NamedTuple):
         del document["task_id"], document["parameters"]
         return document
 
-    def fixed(self) -> tuple[Value, ...]:
-        task, parent = self.task, self.task.parent
-        names = (task.task_id, task.task_type, task.user_id, task.lane.value, task.idempotency_key)
+    def inserted(self) -> tuple[Value, ...]:
+        """What an insert writes: `FIXED` and `MOVING`, with the unusual columns between them if the task is not usual.
+
+        Raises:
+            ValueNotStorableError: as `moving`.
+        """
+        task = self.task
+        fixed = (task.task_id, task.task_type, task.user_id, str(task.lane), milliseconds(task.created_at))
+        if self.is_usual:
+            return (*fixed, *self.moving())
+        parent = task.parent
         place = (parent.task_id, parent.generation, parent.round, parent.slot) if parent else _NO_PARENT
-        return (*names, milliseconds(task.created_at), *place, int(task.batch is not None))
+        unusual = (task.idempotency_key, *place, int(task.batch is not None))
+        return (*fixed, *unusual, *self.unusual_moving(), *self.moving())
 
     def moving(self) -> tuple[Value, ...]:
         """The columns of `MOVING`.
@@ -125,20 +147,31 @@ class Stored(NamedTuple):
         """
         task = self.task
         return (
-            task.status.value,
+            str(task.status),
             task.dispatch_epoch,
             task.fencing_token,
             task.crashes,
             milliseconds(task.not_before),
-            # Most drivers have no time in most tasks, so that they are asked only where there is one.
-            *[
-                None if value is None else _maybe(driver.time_of(task))
-                for driver, value in zip(DRIVERS, _driver_fields(task), strict=True)
-            ],
+            *[_maybe(driver.time_of(task)) for driver in _USUAL_DRIVERS],
             _maybe(task.finished_at),
             int(bool(missing_drivers(task))),
             to_json(self.document()),
         )
+
+    def unusual_moving(self) -> tuple[Value, ...]:
+        """The columns of `UNUSUAL_MOVING`."""
+        return tuple([_maybe(driver.time_of(self.task)) for driver in _UNUSUAL_DRIVERS])
+
+    @property
+    def moves_usually(self) -> bool:
+        """Whether every column of `UNUSUAL_MOVING` is null."""
+        return not any(_unusual_times(self.task))
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether those of `UNUSUAL_FIXED` are null as well."""
+        task = self.task
+        return task.parent is None and task.idempotency_key is None and task.batch is None and self.moves_usually
 
 
 def new_row(task: Task) -> Stored:

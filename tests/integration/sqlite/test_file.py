@@ -22,7 +22,7 @@ from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task, new_task_id
 from taskframework.model.waiting import Wait
 from taskframework.stores.sqlite import SqliteStore, connection, migrate
-from taskframework.stores.sqlite.rows import FIXED, MOVING, new_row
+from taskframework.stores.sqlite.rows import FIXED, MOVING, UNUSUAL_FIXED, UNUSUAL_MOVING, new_row
 from taskframework.submission.idempotency import IdempotentInserts
 from taskframework.submission.types import declared_types
 from taskframework.testing.conformance.store_suite import HOUR, claimed, insert_one, moved, put, stored
@@ -179,10 +179,11 @@ def _leave_earlier_file(path: Path, scripts: list[str], tasks: list[Task], decla
         migrate.migrate(raw, path, scripts)
         there = {name for _, name, *_ in raw.execute("PRAGMA table_info(tasks)")}
         for row in map(new_row, tasks):
-            values = dict(zip((*FIXED, *MOVING), (*row.fixed(), *row.moving()), strict=True))
+            columns = (*FIXED, *(() if row.is_usual else (*UNUSUAL_FIXED, *UNUSUAL_MOVING)), *MOVING)
+            values = dict(zip(columns, row.inserted(), strict=True))
             known = {name: value for name, value in values.items() if name in there}
-            columns, places = ", ".join(known), ", ".join("?" * len(known))
-            number = raw.execute(f"INSERT INTO tasks ({columns}) VALUES ({places})", list(known.values())).lastrowid
+            names, places = ", ".join(known), ", ".join("?" * len(known))
+            number = raw.execute(f"INSERT INTO tasks ({names}) VALUES ({places})", list(known.values())).lastrowid
             raw.execute("INSERT INTO task_parameters VALUES (?, ?)", (number, row.parameters))
         if declared is not None:
             raw.execute("INSERT INTO task_types VALUES ('a.b', ?)", [declared])

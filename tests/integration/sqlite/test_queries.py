@@ -16,7 +16,7 @@ from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import TaskStatus
 from taskframework.stores.sqlite import queries
 from taskframework.stores.sqlite.migrate import migrations
-from taskframework.stores.sqlite.rows import FIXED, MOVING, Value
+from taskframework.stores.sqlite.rows import FIXED, MOVING, UNUSUAL_FIXED, UNUSUAL_MOVING, Value
 
 CURSOR = Cursor(datetime(2026, 1, 1, tzinfo=UTC), "id").encode()
 
@@ -28,16 +28,20 @@ STATEMENTS = {
 }
 STATEMENTS |= {f"due by {name}": text for name, text in queries.DUE.items()}
 STATEMENTS |= {f"upcoming by {name}": text for name, text in queries.UPCOMING.items()}
-_MOVED: list[list[Value]] = [[None] * (1 + len(MOVING))] * 2
 #: Statements for several rows.
 STATEMENTS |= {
-    "insert_tasks": queries.insert_tasks([[None] * len((*FIXED, *MOVING))] * 2)[0],
     "insert_parameters": queries.insert_parameters([[None, None]] * 2)[0],
-    "update_tasks": queries.update_tasks(_MOVED, in_status=False)[0],
     "write_records": queries.write_records([[None] * 6] * 2)[0],
-    "update_in_status": queries.update_tasks(_MOVED, in_status=True)[0],
 }
 STATEMENTS |= {f"list_subtasks in {number}": queries.list_subtasks(number) for number in range(1, len(TaskStatus) + 1)}
+for whole, unusual in ((False, ()), (True, UNUSUAL_MOVING)):
+    fixed = (*FIXED, *UNUSUAL_FIXED) if whole else FIXED
+    new: list[list[Value]] = [[None] * len((*fixed, *unusual, *MOVING))] * 2
+    changed: list[list[Value]] = [[None] * len(("task_id", *unusual, *MOVING))] * 2
+    STATEMENTS[f"insert_tasks, {whole=}"] = queries.insert_tasks(new, whole=whole)[0]
+    for in_status in (False, True):
+        update, _ = queries.update_tasks(changed, in_status=in_status, whole=whole)
+        STATEMENTS[f"update_tasks, {in_status=}, {whole=}"] = update
 #: What a statement brings itself, each row of which is looked at; newer releases of SQLite have another name for it.
 GIVEN = re.compile(
     r"SCAN v$|SCAN \d+ CONSTANT ROWS$|SCAN \d+-ROW VALUES CLAUSE$|json_each|SCAN f$|SCAN \(subquery-\d+\)$"
@@ -63,6 +67,11 @@ def plan(database: sqlite3.Connection, text: str) -> list[str]:
 
 def test_there_are_statements_to_look_at() -> None:
     assert len(STATEMENTS) > 12
+
+
+@pytest.mark.parametrize("name", [name for name in STATEMENTS if "_tasks, " in name])
+def test_a_statement_has_a_place_for_each_value(database: sqlite3.Connection, name: str) -> None:
+    database.execute(STATEMENTS[name], [None] * STATEMENTS[name].count("?"))
 
 
 @pytest.mark.parametrize("name", sorted(STATEMENTS.keys() - WHOLE))

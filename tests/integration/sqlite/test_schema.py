@@ -10,7 +10,7 @@ import pytest
 
 from taskframework.model.drivers import DRIVERS, Driver
 from taskframework.stores.sqlite.migrate import migrations
-from taskframework.stores.sqlite.rows import DRIVER_COLUMNS, FIXED, MOVING
+from taskframework.stores.sqlite.rows import DRIVER_COLUMNS, FIXED, MOVING, UNUSUAL_FIXED, UNUSUAL_MOVING
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def schema() -> Iterator[sqlite3.Connection]:
 
 def test_the_columns_are_those_that_are_written(schema: sqlite3.Connection) -> None:
     columns = [name for _, name, *_ in schema.execute("PRAGMA table_info(tasks)")]
-    assert sorted(columns) == sorted(("number", *FIXED, *MOVING))
+    assert sorted(columns) == sorted(("number", *FIXED, *UNUSUAL_FIXED, *MOVING, *UNUSUAL_MOVING))
 
 
 @pytest.mark.parametrize("driver", DRIVERS, ids=lambda driver: driver.name)
