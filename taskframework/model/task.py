@@ -265,13 +265,13 @@ class Task:
         """The stored form: the fields of this record, the id as `_id`, times as `datetime`."""
         document = {"_id": self.task_id, **self.__dict__}
         del document["task_id"]
-        document["status"] = self.status.value
+        document["status"] = str(self.status)
         document["priority"] = str(self.priority)
         for name in SHAPE.records:
             if document[name] is not None:
                 document[name] = plain(document[name])
         for name in SHAPE.lists:
-            document[name] = [plain(entry) for entry in document[name]]
+            document[name] = list(map(plain, document[name]))
         return document
 
     @classmethod

@@ -32,6 +32,7 @@ NAME_PATTERN = "^[ -~]*$"
 #: What every program that reads JSON knows as a whole number.
 MAX_VERSION = 2**53 - 1
 _FARTHEST = timedelta(days=3660)
+_NO_NAME = f"must be 1 to {MAX_NAME} printable ASCII characters"
 _TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d[Tt ]")
 
 
@@ -62,7 +63,7 @@ def _lane(value: str) -> Priority:
 
 def _printable(value: str) -> str:
     if not is_name(value):
-        raise ValueError(f"must be 1 to {MAX_NAME} printable ASCII characters")
+        raise ValueError(_NO_NAME)
     return value
 
 
@@ -140,7 +141,6 @@ OPTIONS = frozenset(SubmissionOptions.__annotations__)
 BATCH_OPTIONS = frozenset(BatchOptions.__annotations__)
 _ALL = TypeAdapter(SubmissionOptions)
 _ALL_OF_BATCH = TypeAdapter(BatchOptions)
-_NAME = TypeAdapter(Name)
 
 
 @cache
@@ -202,15 +202,15 @@ def accepted_name(name: str, field: str) -> str:
     Raises:
         InvalidRequestError: if it is none.
     """
-    try:
-        return _NAME.validate_python(name)
-    except ValidationError as error:
-        raise _refusal(error, field) from None
+    if not is_name(name):
+        raise InvalidRequestError(field, f"{_NO_NAME}, not {name!r:.50}", f"Give a name of 1 to {MAX_NAME} characters.")
+    return name
 
 
-def _refusal(error: ValidationError, name: str = "") -> InvalidRequestError:
+def _refusal(error: ValidationError) -> InvalidRequestError:
     wrong = error.errors(include_url=False, include_context=False)[0]
-    name = name or str(wrong["loc"][0])
+    name = str(wrong["loc"][0])
     said = problem(wrong["loc"], wrong["msg"])["message"]
-    hint = described_of_batch().get(name, {"description": f"Give a name of 1 to {MAX_NAME} characters"})["description"]
-    return InvalidRequestError(name, f"{said}, not {wrong['input']!r:.50}", f"{hint}.")
+    return InvalidRequestError(
+        name, f"{said}, not {wrong['input']!r:.50}", f"{described_of_batch()[name]['description']}."
+    )

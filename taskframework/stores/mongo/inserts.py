@@ -133,24 +133,29 @@ class Inserter:
 
 async def insert_tasks(inserter: Inserter, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
     """`TaskWrites.insert`."""
-    replies: dict[int, Inserted | Exception] = {}
-    documents: dict[int, Any] = {}
-    for at, task in enumerate(tasks):
-        try:
-            documents[at] = encoded(document_of(task), "the task")
-        except ValueNotStorableError as error:
-            replies[at] = error
-    for at, reply in zip(documents, await inserter.insert(list(documents.values())), strict=True):
-        try:
-            replies[at] = reply if isinstance(reply, StoreError) else _inserted(tasks[at], reply)
-        except TaskUnreadableError as error:  # a newer release wrote its twin: the trouble of this caller alone
-            replies[at] = error
-    return [replies[at] for at in range(len(tasks))]
+    documents = [_encoded(task) for task in tasks]
+    replies = iter(await inserter.insert([document for document in documents if not isinstance(document, Exception)]))
+    return [
+        document if isinstance(document, Exception) else _inserted(task, next(replies))
+        for task, document in zip(tasks, documents, strict=True)
+    ]
 
 
-def _inserted(task: Task, reply: Reply) -> Inserted:
+def _encoded(task: Task) -> Any:
+    try:
+        return encoded(document_of(task), "the task")
+    except ValueNotStorableError as error:
+        return error
+
+
+def _inserted(task: Task, reply: Reply | StoreError) -> Inserted | Exception:
     if reply is None:
         return Inserted(task, is_new=True)
-    there = task_of(reply.document)
+    if isinstance(reply, StoreError):
+        return reply
+    try:
+        there = task_of(reply.document)
+    except TaskUnreadableError as error:  # a newer release wrote its twin: the trouble of this caller alone
+        return error
     # The creation tells them apart: whoever else makes a task under this id does it at another moment.
     return Inserted(there, is_new=reply.may_be_ours and there.created_at == task.created_at)
