@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
-from taskframework.background import in_time
+from taskframework.background import Deadlines
 
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")
@@ -54,7 +54,7 @@ class Grouping(Generic[Request, Reply]):
         self._waiting: deque[tuple[Request, asyncio.Future[Reply]]] = deque()
         self._pump: asyncio.Task[None] | None = None
         self._timeout = timeout
-        self._on_timeout = on_timeout
+        self._deadlines = Deadlines(on_timeout)
         self._had_company = False
 
     async def __call__(self, request: Request) -> Reply:
@@ -64,9 +64,9 @@ class Grouping(Generic[Request, Reply]):
         if self._pump is None:
             # In a context of its own: the pump outlives its first caller, whose time limits and log context end.
             self._pump = asyncio.create_task(self._run(), context=contextvars.Context())
-        if self._timeout is None:
-            return await future
-        return await in_time(future, loop.time() + self._timeout, self._on_timeout)
+        if self._timeout is not None:
+            self._deadlines.limit(future, loop.time() + self._timeout)
+        return await future
 
     async def drain(self) -> None:
         """Wait until nothing waits."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import pytest
 
-from taskframework.background import Background, end, in_time, is_failure
+from taskframework.background import Background, Deadlines, end, is_failure
 from taskframework.brokers.base import Broker, Delivery
 from taskframework.errors import StoreUnavailableError
 from taskframework.operations.collector import DeadLetterCollector
@@ -21,6 +23,9 @@ from taskframework.testing.clock import FakeClock
 from taskframework.testing.eventually import eventually
 from taskframework.worker.patience import StoreBreaker
 from taskframework.worker.worker import Worker
+
+#: Seconds: so soon that a test waits for it, and so late that it never comes.
+SOON, NEVER = 0.01, 3600.0
 
 
 class DeafOnce:
@@ -44,27 +49,82 @@ async def test_end_ends_a_task_that_loses_a_cancellation() -> None:
     assert all(task.cancelled() for task in tasks)
 
 
-async def test_a_future_in_time_gives_what_it_has_and_leaves_no_timer() -> None:
-    loop = asyncio.get_running_loop()
-    before = [handle for handle in loop._scheduled if not handle.cancelled()]  # type: ignore[attr-defined]
-    answered: asyncio.Future[str] = loop.create_future()
-    loop.call_soon(answered.set_result, "reply")
-    assert await in_time(answered, loop.time() + 3600) == "reply"
-    given_up: asyncio.Future[str] = loop.create_future()
-    waiting = asyncio.create_task(in_time(given_up, loop.time() + 3600))
-    await asyncio.sleep(0)
-    await end(cast(asyncio.Task[None], waiting))
-    assert given_up.cancelled()
-    assert [handle for handle in loop._scheduled if not handle.cancelled()] == before  # type: ignore[attr-defined]
+class Limited:
+    """Futures with deadlines, in seconds from now."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.begun_at = self.loop.time()
+        self.deadlines = Deadlines(KeyError)
+
+    def future(self, seconds: float) -> asyncio.Future[str]:
+        future: asyncio.Future[str] = self.loop.create_future()
+        self.deadlines.limit(future, self.begun_at + seconds)
+        return future
+
+    @property
+    def timers(self) -> int:
+        return sum(not handle.cancelled() for handle in self.loop._scheduled)  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("seconds", [0.01, 0.0, -1.0])
+async def _late(*futures: asyncio.Future[Any]) -> None:
+    async with asyncio.timeout(10):
+        await asyncio.wait(futures)
+    for future in futures:
+        assert type(future.exception()) is KeyError
+
+
+@pytest.mark.parametrize("seconds", [SOON, 0.0, -1.0])
 async def test_a_future_that_is_late_ends_with_the_error_asked_for_and_not_before(seconds: float) -> None:
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + seconds
-    with pytest.raises(KeyError):
-        await in_time(loop.create_future(), deadline, KeyError)
-    assert loop.time() >= deadline - 0.001, "the resolution of the clock"
+    limited = Limited()
+    late, later, never = limited.future(seconds), limited.future(seconds + SOON), limited.future(NEVER)
+    await _late(late)
+    assert limited.loop.time() - limited.begun_at >= seconds - 0.001, "the resolution of the clock"
+    await _late(later)
+    assert limited.loop.time() - limited.begun_at >= seconds + SOON - 0.001
+    assert late.exception() is not later.exception()
+    assert not never.done()
+
+
+async def test_what_is_done_in_time_stays_as_it_is() -> None:
+    limited = Limited()
+    answered, failed, given_up, late = (limited.future(SOON) for _ in range(4))
+    answered.set_result("reply")
+    failed.set_exception(ValueError("x"))
+    given_up.cancel()
+    await _late(late)
+    assert answered.result() == "reply"
+    assert isinstance(failed.exception(), ValueError)
+    assert given_up.cancelled()
+
+
+@pytest.mark.parametrize("before", [[NEVER], [NEVER, NEVER + 1], [SOON, NEVER]], ids=str)
+@pytest.mark.parametrize("are_done", [False, True])
+async def test_an_earlier_deadline_waits_for_none_of_those_before_it(before: list[float], are_done: bool) -> None:
+    limited = Limited()
+    others = [limited.future(seconds) for seconds in before]
+    if are_done:
+        for other in others:
+            other.set_result("reply")
+    await _late(limited.future(SOON / 2))
+    assert others[-1].done() is are_done
+    await _late(limited.future(SOON))
+
+
+async def test_one_timer_does_for_all_and_what_is_done_is_not_kept() -> None:
+    limited = Limited()
+    before = limited.timers
+    futures = [limited.future(seconds) for seconds in (SOON, 2 * SOON, 3 * SOON)]
+    assert limited.timers == before + 1
+    for future in futures:
+        future.set_result("reply")
+    kept = [weakref.ref(future) for future in futures]
+    del futures, future
+    last = limited.future(4 * SOON)
+    gc.collect()
+    assert [reference() for reference in kept] == [None] * 3
+    await _late(last)
+    assert limited.timers == before, "nothing waits"
 
 
 async def test_background_work_can_be_awaited() -> None:

@@ -19,7 +19,7 @@ from aiormq import spec
 from aiormq.exceptions import AMQPConnectionError, AMQPError, ChannelInvalidStateError
 from pamqp import frame
 
-from taskframework.background import in_time
+from taskframework.background import Deadlines
 from taskframework.brokers.rabbitmq.fast.properties import read_message_id
 from taskframework.brokers.rabbitmq.fast.transport import FrameTransport
 from taskframework.brokers.rabbitmq.messages import MAX_BODY_BYTES, Publication
@@ -49,11 +49,14 @@ class FastWriter:
         self._tag = 0
         #: What is not confirmed yet: message id and confirm by the number of the publication, the oldest first.
         self._open: dict[int, tuple[str, asyncio.Future[None]]] = {}
+        self._deadlines = Deadlines()
         channel.close_callbacks.add(lambda _, reason: self._end_all(reason))
         transport.incoming.register_confirms(inner.number, self._confirmed, self._returned)
 
     async def send(self, publication: Publication, deadline: float) -> None:
-        await in_time(self._write(publication), deadline)
+        confirm = self._write(publication)
+        self._deadlines.limit(confirm, deadline)
+        await confirm
 
     def _end_all(self, reason: BaseException | None) -> None:
         if self._flushing is not None:
