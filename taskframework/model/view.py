@@ -22,7 +22,7 @@ def public_view(task: Task, *, whole: bool = True) -> dict[str, Any]:
     view: dict[str, Any] = {
         "task_id": task.task_id,
         "task_type": task.task_type,
-        "status": task.status.value,
+        "status": str(task.status),
         "user_id": task.user_id,
         "progress": task.progress,
         "result": task.result,

@@ -167,7 +167,7 @@ class Metrics:
             self.first_responses.observe(max(0.0, waited), task.task_type)
         if task.started_at is not None and isinstance(event, _ENDS) and task.history[-1].worker_id is not None:
             seconds = (task.updated_at - task.started_at).total_seconds()
-            self.execution.observe(max(0.0, seconds), task.task_type, task.status.value)
+            self.execution.observe(max(0.0, seconds), task.task_type, str(task.status))
 
     def _handled(self, listener: Listener, event: Event, error: Exception | None) -> None:
         counter = self.processed if error is None else self.failed_listeners
