@@ -211,6 +211,5 @@ def _refusal(error: ValidationError) -> InvalidRequestError:
     wrong = error.errors(include_url=False, include_context=False)[0]
     name = str(wrong["loc"][0])
     said = problem(wrong["loc"], wrong["msg"])["message"]
-    return InvalidRequestError(
-        name, f"{said}, not {wrong['input']!r:.50}", f"{described_of_batch()[name]['description']}."
-    )
+    hint = {**described(), **described_of_batch()}[name]["description"]
+    return InvalidRequestError(name, f"{said}, not {wrong['input']!r:.50}", f"{hint}.")

@@ -7,12 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from taskframework.cli import process
 from taskframework.cli.process import spare_the_collector
 
 
 @pytest.fixture(autouse=True)
 def _as_before() -> Iterator[None]:
     before = gc.get_threshold()
+    gc.set_threshold(*process._PYTHONS_THRESHOLD)  # a library that another test uses may have changed it
     yield
     gc.unfreeze()
     gc.set_threshold(*before)
