@@ -209,7 +209,6 @@ def accepted_name(name: str, field: str) -> str:
 
 def _refusal(error: ValidationError) -> InvalidRequestError:
     wrong = error.errors(include_url=False, include_context=False)[0]
-    name = str(wrong["loc"][0])
-    said = problem(wrong["loc"], wrong["msg"])["message"]
-    hint = {**described(), **described_of_batch()}[name]["description"]
-    return InvalidRequestError(name, f"{said}, not {wrong['input']!r:.50}", f"{hint}.")
+    found = problem(wrong["loc"], wrong["msg"])
+    hint = {**described(), **described_of_batch()}[str(wrong["loc"][0])]["description"]
+    return InvalidRequestError(found["field"], f"{found['message']}, not {wrong['input']!r:.50}", f"{hint}.")
