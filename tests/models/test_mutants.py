@@ -136,10 +136,10 @@ async def test_a_mongo_group_with_two_writes_to_a_task_is_found_out(
 async def test_a_sqlite_column_that_is_left_as_it_was_is_found_out(
     column: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("UPDATE_TASKS", "UPDATE_IN_STATUS"):
-        text = getattr(queries, name)
-        as_it_was = text.replace(f"excluded.{column}", f"tasks.{column}")
-        assert as_it_was != text
+    for name in ("_UPDATES", "_UPDATES_IN_STATUS"):
+        texts = getattr(queries, name)
+        as_it_was = tuple(text.replace(f"excluded.{column}", f"tasks.{column}") for text in texts)
+        assert as_it_was[-1] != texts[-1]
         monkeypatch.setattr(queries, name, as_it_was)
     await _is_found_out(SqliteStore(tmp_path / "tasks.db"))
 
