@@ -15,7 +15,7 @@ from taskframework.model.interventions import Cancel, Replay
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import FINAL, REPLAYABLE, Priority, TaskStatus
 from taskframework.model.subtasks import Counts, subtask_of
-from taskframework.model.task import Batch, CancelRequest, ParentLink, Subtasks, Task
+from taskframework.model.task import FAMILY_VERSION, Batch, CancelRequest, ParentLink, Subtasks, Task
 from taskframework.model.transitions import framework_error
 from taskframework.model.waiting import CountSubtasks
 from tests.unit.model.scenes import MINUTE, NOW, SECOND, TASK_ID, ZERO, in_status
@@ -156,6 +156,13 @@ def test_the_items_of_a_batch_are_done_as_it_says() -> None:
     item = subtask_of(batch, 2, subtask_group(batch), {"n": 2}, "hash", NOW, MINUTE)
     assert {name: getattr(item, name) for name in options} == options
     assert item.task_type == batch.task_type
+    assert item.parent == ParentLink(TASK_ID, 0, 2)
+    deadline, above = NOW + HOUR, ParentLink("top", 0, 0, depth=3)
+    parent = open_batch(batch=Batch(chunk_size=2), parent=above, generation=1)
+    group = {**subtask_group(parent), "deadline": deadline.isoformat(), "correlation_id": "own"}
+    chunk = subtask_of(parent, 2, group, [1, 2], "hash", NOW, MINUTE)
+    assert (chunk.deadline, chunk.correlation_id, chunk.schema_version) == (deadline, "own", FAMILY_VERSION)
+    assert chunk.parent == ParentLink(TASK_ID, 1, 2, depth=4, is_chunk=True)
 
 
 class TestFirstResult:

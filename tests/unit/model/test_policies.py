@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from taskframework.model.status import FINAL, TaskStatus
-from taskframework.model.subtasks import Counts, Policy, Verdict, at_least
+from taskframework.model.subtasks import Counts, Policy, Verdict, at_least, subtask_id
 from taskframework.model.task import Signal, SignalWait, Subtasks, Task
 from taskframework.model.waiting import LOOK_AGAIN, CountSubtasks
 from tests.unit.model.scenes import MINUTE, NOW, in_status
@@ -165,3 +165,8 @@ def test_a_count_looks_again_when_the_signal_is_late() -> None:
     assert counted(parent().evolve(waits_for=wait), Counts(1)).check_at == NOW + MINUTE
     told = parent().evolve(waits_for=wait, signals=(Signal("key", "approved", NOW),))
     assert counted(told, Counts(1)).check_at == NOW
+
+
+def test_no_two_sub_tasks_have_one_id() -> None:
+    places = list(itertools.product(("parent-1", "parent-2"), range(2), range(1, 3), range(2)))
+    assert len({subtask_id(*place) for place in places}) == len(places)

@@ -191,6 +191,11 @@ def test_a_signal_leaves_the_sub_tasks_behind_that_are_still_alive() -> None:
     assert made(send(), waiting(subtasks=done)).cascade_at is None
 
 
+def test_what_goes_on_has_nothing_stored_for_it_any_more() -> None:
+    after = made(send(), waiting(subtasks=PLANNED, spawn_at=NOW))
+    assert (after.spawn_at, after.check_at, after.waits_for, after.cascade_at) == (None, None, None, NOW)
+
+
 def test_only_the_plan_of_the_round_that_was_stored_is_dropped() -> None:
     before = made(wait(PLANNED), running())
     after = made(MarkSpawned(TASK_ID, 0, 1), before)

@@ -20,6 +20,7 @@ from taskframework.aggregation.spawner import Spawner
 from taskframework.bus import EventBus
 from taskframework.model.batches import ReopenBatch, parts_of
 from taskframework.model.drivers import CASCADE, RETRY, SPAWN
+from taskframework.model.events import TaskSubmittedEvent
 from taskframework.model.interventions import Cancel
 from taskframework.model.query import RoundOfSubtasks
 from taskframework.model.scope import EVERYONE
@@ -30,7 +31,7 @@ from taskframework.moves import TaskMoves
 from taskframework.recovery.batches import BatchRepair
 from taskframework.stores.base import Inserted
 from taskframework.stores.sqlite import SqliteStore
-from taskframework.submission.refusals import BatchClosedError
+from taskframework.submission.refusals import BatchClosedError, BatchConflictError
 from taskframework.submission.uploads import Item, Upload
 from taskframework.testing.clock import FakeClock
 from taskframework.testing.conformance.store_suite import insert_one
@@ -306,3 +307,19 @@ async def test_of_two_retriers_the_slower_one_replays_nothing_again(stage: Stage
     stage.store.list_subtasks = slow  # type: ignore[method-assign]
     await stage.retrier.take(batch)
     assert await stage.generations(batch) == [1, 1]
+
+
+async def test_an_upload_beside_another_finds_its_items_and_tells_what_differs(stage: Stage) -> None:
+    now, bus, submitted = stage.store.now(), EventBus(), list[Task]()
+    bus.listen(TaskSubmittedEvent, lambda event: submitted.append(event.task), name="test")
+    fields = {"status": TaskStatus.WAITING, "subtasks": Subtasks(None, None), "finished_at": None, "seal_by": now + DAY}
+    batch = await stage.batch(0, **fields, check_at=now + DAY)
+    first, same, other = (
+        Upload(stage.store, bus, stage.moves, batch, dispatch_after=SECOND, timeout=DAY) for _ in range(3)
+    )
+    for upload in (first, same):
+        await upload.add([Item({"n": n}, b"%d" % n) for n in range(2)])
+    assert [task.parameters for task in submitted] == [{"n": 0}, {"n": 1}], "each is told of once"
+    with pytest.raises(BatchConflictError) as refused:
+        await other.add([Item({"n": n}, b"%d" % n) for n in (0, 5)])
+    assert refused.value.index == 1
