@@ -4,10 +4,10 @@ The id of a record says what it stands for (`idempotency/alice/order-7`), so not
 are two ways to change one:
 
 - Compare and set: read the record, let a pure rule make its new content, and write that where the revision is still
-  the one that was read; where it is not, begin again. Every kind of today does this.
-- A guarded write, where so many compete for one record that most would have to begin again. It is made as the
-  transitions of tasks are: the rule as data with a pure `apply` beside its kind, its translation in the `records.py` of
-  each store. No kind needs one yet.
+  the one that was read; where it is not, begin again. Most kinds do this.
+- One guarded write, a `RecordChange`, where so many compete for one record that most would have to begin again. It is
+  made as the transitions of tasks are: the rule as data with a pure `change` beside its kind, which SQLite runs in a
+  transaction, and its translation in `stores/mongo/record_changes.py`. The buckets of rate limits do this.
 
 `docs/adding/record-kind.md` tells how to add a kind.
 """
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 from urllib.parse import quote
 
 import uuid_utils
@@ -57,6 +57,17 @@ class Record:
             raise ValueNotStorableError("the record", str(error)[:200]) from error
 
 
+class RecordChange(Protocol):
+    """One guarded write on one record, which may not be there yet."""
+
+    @property
+    def record_id(self) -> str: ...
+
+    def change(self, record: Record | None, now: datetime) -> Record:
+        """The record after it, by the store's clock."""
+        ...
+
+
 def new_revision() -> str:
     """A revision for one write of one record."""
     return uuid_utils.uuid4().hex
@@ -82,6 +93,13 @@ class RecordKind(Generic[Content]):
     def new(self, *parts: str, content: Content, expires_at: datetime | None = None) -> Record:
         """A record that is not stored yet; writing it succeeds only where there is none with its id."""
         return Record(self.id_of(*parts), self.name, self._json(content), None, _storable(expires_at))
+
+    def with_id(
+        self, record_id: str, record: Record | None, content: Content, *, expires_at: datetime | None = None
+    ) -> Record:
+        """The record of an id with this content: the one that was read changed, or a new one."""
+        before = record or Record(record_id, self.name, {})
+        return self.changed(before, content, expires_at=expires_at)
 
     def changed(self, record: Record, content: Content, *, expires_at: datetime | None = None) -> Record:
         """A record that was read, with new content; writing it succeeds only where nobody has written it since.

@@ -14,7 +14,7 @@ from typing import Protocol
 from taskframework.model.drivers import Driver
 from taskframework.model.marks import Mark
 from taskframework.model.query import DeadMessage, Page, RoundOfSubtasks, TaskFilter
-from taskframework.model.records import Record
+from taskframework.model.records import Record, RecordChange
 from taskframework.model.scope import Scope
 from taskframework.model.status import Priority, TaskStatus
 from taskframework.model.task import CancelRequest, Task
@@ -224,6 +224,16 @@ class Records(Protocol):
 
         Raises:
             ValueNotStorableError: if one of them can never be written; then none is.
+        """
+        ...
+
+    async def change_record(self, change: RecordChange) -> Record:
+        """Make one guarded write on a record, whoever else writes it at the same time.
+
+        If its reply is lost it may have been made all the same, and made again it is made twice.
+
+        Returns:
+            The record after it.
         """
         ...
 

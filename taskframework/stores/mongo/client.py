@@ -149,6 +149,19 @@ class Collection:
         reply = await self._write_once(command, points)
         return cast("Document | None", _with_plain_integers(reply["value"]))
 
+    async def upsert_one(self, filter: Document, update: Sequence[Any], points: Points) -> Document:
+        """The document after the update; one that is not there is made by it.
+
+        Raises:
+            DuplicateDocumentError: if somebody else made it at the same moment; it is there now.
+        """
+        with driver_errors():
+            document = await self._raw.find_one_and_update(
+                filter, list(update), upsert=True, return_document=pymongo.ReturnDocument.AFTER
+            )
+            await failpoint.replied(points, _broken)
+            return cast("Document", document)
+
     async def update_these(self, filter: Document, update: Sequence[Any], points: Points) -> int:
         """Make one update of the documents that the filter names by their ids; how many matched."""
         with driver_errors():

@@ -63,6 +63,8 @@ def refusal(entry: Mapping[str, Any]) -> StoreError:
 def _translated(error: PyMongoError) -> StoreError:
     reason = redacted(_AFTER_THE_REASON.split(str(error), maxsplit=1)[0][:300]).rstrip(".")
     code = error.code if isinstance(error, OperationFailure) else None
+    if code == _DUPLICATE_KEY:
+        return DuplicateDocumentError()
     if code in _NOT_ALLOWED:
         hint = "Check user and password in store.url, and that the user may read and write this database."
         return StoreMisconfiguredError(f"MongoDB refused access: {reason}.", hint=hint)

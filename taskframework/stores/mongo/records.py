@@ -13,11 +13,13 @@ from pydantic_core import from_json
 
 from taskframework.errors import StoreError, ValueNotStorableError
 from taskframework.model.idempotency import key_id
-from taskframework.model.records import Record, new_revision
+from taskframework.model.records import Record, RecordChange, new_revision
 from taskframework.stores.mongo.client import BY_ID, Collection, encoded
 from taskframework.stores.mongo.documents import Document, moment, stored
 from taskframework.stores.mongo.expressions import passed
+from taskframework.stores.mongo.faults import DuplicateDocumentError
 from taskframework.stores.mongo.inserts import Inserter, Reply
+from taskframework.stores.mongo.record_changes import changes_of
 
 POINT = "record.reply"
 
@@ -51,6 +53,15 @@ class RecordCalls(ABC):
         won = {at for at, reply in zip(new, inserted, strict=True) if _is_ours(reply, written[at])}
         won |= {at for at, reply in zip(others, replaced, strict=True) if _is_made(reply)}
         return [record if at in won else None for at, record in enumerate(written)]
+
+    async def change_record(self, change: RecordChange) -> Record:
+        new = {"revision": new_revision(), **changes_of(change)}
+        while True:
+            try:
+                document = await self._records.upsert_one({"_id": change.record_id}, [{"$set": new}], (POINT,))
+            except DuplicateDocumentError:  # somebody else made it at this moment
+                continue
+            return _record_of(document)
 
     async def delete_records(self, records: Sequence[Record]) -> int:
         if not records:

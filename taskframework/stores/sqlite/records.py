@@ -5,11 +5,12 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 from pydantic_core import from_json
 
 from taskframework.model.idempotency import key_id
-from taskframework.model.records import Record, new_revision
+from taskframework.model.records import Record, RecordChange, new_revision
 from taskframework.stores.sqlite import queries
 from taskframework.stores.sqlite.connection import Row
 from taskframework.stores.sqlite.rows import Value, milliseconds, moment, to_json
@@ -40,6 +41,14 @@ def write(connection: sqlite3.Connection, requests: Sequence[WriteRecords]) -> s
         connection.execute(*queries.write_records(rows[at : at + queries.MOST_ROWS]))
     ids = [record.id for request in requests for record in request.written]
     return {row[3] for row in connection.execute(queries.RECORDS_BY_ID, [to_json(ids)])} if ids else set()
+
+
+def changed(connection: sqlite3.Connection, change: RecordChange, now: datetime) -> Record:
+    """Run the rule on the record as it is in the file, and write what it makes of it."""
+    found = [record_of(row) for row in connection.execute(queries.RECORDS_BY_ID, [to_json([change.record_id])])]
+    request = WriteRecords.of([change.change(found[0] if found else None, now)])
+    connection.execute(*queries.write_records(request.rows))
+    return request.written[0]
 
 
 def forget_keys(connection: sqlite3.Connection, tasks: Iterable[tuple[str, str, str | None]]) -> None:

@@ -13,7 +13,7 @@ from taskframework.grouping import Grouping
 from taskframework.model.drivers import Driver
 from taskframework.model.marks import Mark, RenewLease
 from taskframework.model.query import DeadMessage, Page, RoundOfSubtasks, TaskFilter
-from taskframework.model.records import Record
+from taskframework.model.records import Record, RecordChange
 from taskframework.model.scope import Scope
 from taskframework.model.status import Priority, TaskStatus
 from taskframework.model.task import CancelRequest, Task
@@ -24,7 +24,7 @@ from taskframework.stores.sqlite.connection import Database, Row
 from taskframework.stores.sqlite.groups import Change, GroupWriter, Inserts, Marks, Reply, Request
 from taskframework.stores.sqlite.inspection import inspect
 from taskframework.stores.sqlite.pages import message_of, message_page, message_row, task_page, tasks_of
-from taskframework.stores.sqlite.records import WriteRecords, record_of
+from taskframework.stores.sqlite.records import WriteRecords, changed, record_of
 from taskframework.stores.sqlite.retention import Purge
 from taskframework.stores.sqlite.rows import TaskRow, Value, milliseconds, moment, read_cancel, read_row, to_json
 
@@ -163,6 +163,10 @@ class SqliteStore:
     async def write_records(self, records: Sequence[Record]) -> Sequence[Record | None]:
         request = WriteRecords.of(records)
         return cast("list[Record | None]", await self._group(request)) if records else []
+
+    async def change_record(self, change: RecordChange) -> Record:
+        now = self._clock.now
+        return await self._database.write(lambda raw: changed(raw, change, now()), ("record.reply",))
 
     async def delete_records(self, records: Sequence[Record]) -> int:
         ids, revisions = [record.id for record in records], [record.revision for record in records]

@@ -12,6 +12,7 @@ of the one before it.
 
 from __future__ import annotations
 
+from taskframework.testing.conformance.store_buckets import BucketCases
 from taskframework.testing.conformance.store_claims import ClaimCases, RenewalCases
 from taskframework.testing.conformance.store_drivers import CountCases, PurgeCases, SweepCases
 from taskframework.testing.conformance.store_groups import GroupCases
@@ -42,6 +43,7 @@ class StoreConformance(
     DeadLetterCases,
     ScopeCases,
     RecordCases,
+    BucketCases,
     ValueCases,
     GroupCases,
     SubtaskCases,

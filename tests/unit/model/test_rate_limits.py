@@ -1,0 +1,123 @@
+"""The arithmetic of rate limits: what is let through, whatever is asked for and when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from taskframework.model.rate_limits import RATE, Bucket, BucketLimit, HoldBucket, TakePermits
+
+START = 1_800_000_000.0
+LIMITS = st.builds(BucketLimit, st.floats(0.01, 5_000), st.integers(1, 200))
+
+
+@dataclass(frozen=True)
+class Request:
+    after: float
+    most: int
+    ahead: float
+
+
+REQUESTS = st.lists(
+    st.builds(
+        Request, st.sampled_from([0.0, 0.001, 0.05, 1.0, 30.0]), st.integers(1, 50), st.sampled_from([0.0, 0.25])
+    ),
+    min_size=1,
+    max_size=60,
+)
+
+
+def take(limit: BucketLimit, most: int = 1, **options: float | bool) -> TakePermits:
+    return TakePermits(RATE.id_of("openai"), limit, most, **options)  # type: ignore[arg-type]
+
+
+def times_of(bucket: Bucket, limit: BucketLimit) -> list[float]:
+    """When each permit that was granted may be used: not before it was asked for."""
+    return [max(bucket.asked_at, bucket.first_at + at / limit.rate) for at in range(bucket.granted)]
+
+
+def most_above(times: list[float], limit: BucketLimit) -> float:
+    """By how much the fullest window of time is above `burst + rate * seconds`."""
+    # The fullest windows begin at one use and end at another. `count - rate * time` must never rise by more than the
+    # burst, so it is enough to know the lowest value before each use.
+    worst, lowest = float("-inf"), float("inf")
+    for count, time in enumerate(sorted(times)):
+        level = count - limit.rate * (time - START)
+        lowest = min(lowest, level)
+        worst = max(worst, level + 1 - lowest - limit.burst)
+    return worst
+
+
+@given(LIMITS, REQUESTS)
+def test_in_no_window_are_more_tokens_used_than_burst_and_rate_allow(
+    limit: BucketLimit, requests: list[Request]
+) -> None:
+    bucket, now, used = None, START, list[float]()
+    for request in requests:
+        now += request.after
+        bucket = take(limit, request.most, ahead=request.ahead).apply(bucket, now)
+        assert 0 <= bucket.granted <= request.most
+        times = times_of(bucket, limit)
+        assert all(time <= now + request.ahead + 0.01 / limit.rate for time in times)
+        used += times
+    assert most_above(used, limit) <= 0.01
+
+
+@given(LIMITS, st.sampled_from([0.01, 0.1, 0.7]))
+def test_who_asks_for_more_than_the_time_until_it_asks_again_gets_the_whole_rate(
+    limit: BucketLimit, pause: float
+) -> None:
+    bucket, granted = None, 0
+    for at in range(201):
+        bucket = take(limit, 10_000, ahead=2 * pause).apply(bucket, START + at * pause)
+        granted += bucket.granted
+    assert granted >= limit.burst + limit.rate * 201 * pause - 1.01
+
+
+def test_nothing_is_lost_by_rounding_in_a_day() -> None:
+    limit = BucketLimit(3, 1)
+    bucket, now, granted = Bucket(), START, 0
+    while now < START + 86_400:
+        bucket = take(limit, ahead=0.5).apply(bucket, now)
+        granted += bucket.granted
+        now = max(now, bucket.first_at - 0.25) if bucket.granted else max(now + 0.01, bucket.first_at - 0.5)
+    assert granted == pytest.approx(3 * 86_400, abs=5)
+
+
+@given(LIMITS, st.integers(0, 300))
+def test_turns_are_a_token_apart_and_each_gets_one_at_its_time(limit: BucketLimit, waiting: int) -> None:
+    bucket = take(limit, limit.burst).apply(None, START)
+    turns = []
+    for _ in range(waiting):
+        bucket = take(limit, in_line=True).apply(bucket, START)
+        assert bucket.granted == 0
+        turns.append(bucket.first_at)
+    assert turns == sorted(turns)
+    for turn in turns:
+        bucket = take(limit, in_line=True, has_turn=True).apply(bucket, turn + 1e-5)
+        assert bucket.granted == 1
+    bucket = take(limit, in_line=True).apply(bucket, START + (waiting + 2) / limit.rate)
+    assert bucket.granted == 1, "the line is over"
+
+
+@given(LIMITS, st.floats(0, 3_600), st.integers(0, 10))
+def test_during_a_hold_nothing_is_let_through_and_after_it_at_once(
+    limit: BucketLimit, seconds: float, taken: int
+) -> None:
+    bucket = take(limit, max(1, taken)).apply(None, START)
+    held = HoldBucket(RATE.id_of("openai"), limit, seconds).apply(bucket, START)
+    if seconds > 0.1 / limit.rate:
+        assert take(limit).apply(held, START + seconds - 0.05 / limit.rate).granted == 0
+    over = max(START + seconds, bucket.full_at - (limit.burst - 1) / limit.rate)
+    assert take(limit).apply(held, over + 1e-5).granted == 1
+
+
+def test_a_bucket_is_kept_as_long_as_it_is_not_full() -> None:
+    limit = BucketLimit(0.1, 1)
+    bucket = take(limit).apply(None, START)
+    assert bucket.expires_at.timestamp() == pytest.approx(START + 10 + 60)
+    bucket = take(limit, in_line=True).apply(bucket, START)
+    assert bucket.expires_at.timestamp() == pytest.approx(START + 20 + 60)
