@@ -11,7 +11,7 @@ from typing import ClassVar, Protocol
 
 from taskframework.model.drivers import DISPATCH, Driver
 from taskframework.model.status import CLAIMABLE, TaskStatus
-from taskframework.model.task import Task
+from taskframework.model.task import LimitWait, Task
 from taskframework.model.transitions import Fence, Group
 
 MAX_DOUBLINGS = 16
@@ -87,11 +87,15 @@ class MakeDue:
     task_id: str
     dispatch_epoch: int
     delay: timedelta = timedelta(0)
+    #: The id of a limit that lets no more begin, if that is why: the task has a turn at the time it is due.
+    limit: str | None = None
 
     def apply(self, task: Task, now: datetime) -> Task | None:
         if task.status not in CLAIMABLE or task.dispatch_epoch != self.dispatch_epoch:
             return None
-        return task.evolve(next_dispatch_at=now + self.delay, dispatches=0)
+        due = now + self.delay
+        turn = task.waits_for_limit if self.limit is None else LimitWait(self.limit, self.dispatch_epoch, due)
+        return task.evolve(next_dispatch_at=due, dispatches=0, waits_for_limit=turn)
 
 
 @dataclass(frozen=True, slots=True)

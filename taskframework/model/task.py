@@ -177,6 +177,16 @@ class Unique:
     stops_older: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class LimitWait:
+    """The task was put off because a limit let no more begin: its turn comes, in this dispatch epoch."""
+
+    #: The id of the bucket's record.
+    limit: str
+    dispatch_epoch: int
+    until: datetime
+
+
 @dataclass(frozen=True, kw_only=True)
 class Task:
     """One task. Immutable: a transition makes a new one. Its `repr` shows nothing of what the user gave or got."""
@@ -220,6 +230,7 @@ class Task:
     waits_for: SignalWait | None = None
     signals: tuple[Signal, ...] = ()
     woken_by: Signal | None = None
+    waits_for_limit: LimitWait | None = None
     no_handler: int = 0
     progress: Json = field(default=None, repr=False)
     progress_revision: int = 0

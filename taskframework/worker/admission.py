@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from collections.abc import Awaitable, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from taskframework.model.message import TaskMessage
 from taskframework.tasks.registry import Registration
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,10 +20,24 @@ class PutOff:
 
     #: When it is due again: a time by the store's clock, or a delay from now.
     until: datetime | timedelta
+    #: The id of a limit in whose line the task has a turn then, which the task notes.
+    limit: str | None = None
 
     def delay(self, now: datetime) -> timedelta:
         """How long that is from `now` on, by the store's clock."""
         return self.until if isinstance(self.until, timedelta) else max(timedelta(0), self.until - now)
+
+
+class WaitsWithoutSlot(Protocol):
+    """Waits with the slot lent to others."""
+
+    async def __call__(self, awaited: Awaitable[T]) -> T | None:
+        """What was awaited, with a slot again; None if a delivery may wait no longer, or the worker stops."""
+        ...
+
+
+async def _with_slot(awaited: Awaitable[T]) -> T | None:
+    return await awaited
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +52,19 @@ class Candidate:
     claim_id: str
     #: What a check enters here is left when everything about this delivery is over: put off, refused, settled, lost.
     holding: AsyncExitStack
+    #: For what takes longer than some milliseconds.
+    without_slot: WaitsWithoutSlot = _with_slot
+    #: What a check enters here is left if the delivery is not claimed after all.
+    unless_claimed: ExitStack = field(default_factory=ExitStack)
 
 
 class AdmissionCheck(Protocol):
     """One reason to put a task off. A check knows nothing of the others."""
 
     async def admit(self, candidate: Candidate) -> PutOff | None:
-        """Look at a delivery; None lets it go on. Its slot waits for the answer, so that takes seconds at most.
+        """Look at a delivery; None lets it go on.
+
+        Its slot waits for the answer, so that takes seconds at most. `candidate.without_slot` waits for longer.
 
         Raises:
             StoreUnavailableError: the delivery waits for the store, and then every check is asked again.
@@ -67,6 +89,7 @@ class Admission:
                 if (put_off := await check.admit(candidate)) is not None:
                     return put_off
         except BaseException:
+            candidate.unless_claimed.close()
             await candidate.holding.aclose()
             raise
         return None

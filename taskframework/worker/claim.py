@@ -124,7 +124,7 @@ class ClaimStation:
             if await self._store.get(message.task_id, EVERYONE) is None:
                 return Refusal.NO_DOCUMENT
         delay = put_off.delay(self._store.now())
-        await self._store.mark(MakeDue(message.task_id, message.dispatch_epoch, delay))
+        await self._store.mark(MakeDue(message.task_id, message.dispatch_epoch, delay, put_off.limit))
         return Refusal.NOT_OURS
 
     async def _postpone(self, claim: Claim) -> Refusal:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack
 from datetime import datetime, timedelta
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from opentelemetry.trace import SpanKind
 
@@ -32,6 +33,8 @@ from taskframework.worker.patience import StoreBreaker
 from taskframework.worker.settle import SettleStation
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 #: Longest wait for the store to take the mark of a delivery that is handed over, in seconds.
 _MARK_SECONDS = 5.0
@@ -84,6 +87,8 @@ class TaskConsumer:
         self._now = now
         self.lanes: Lanes[PendingDelivery] = Lanes(slots, self._start, lanes, self._waited)
         self._handling = Background()
+        #: What deliveries wait for whose slot is lent.
+        self._awaited: set[asyncio.Future[Any]] = set()
         self._unreadable: list[tuple[Delivery, str]] = []
         self._context = contextvars.copy_context()
         self._is_closing = False
@@ -122,6 +127,8 @@ class TaskConsumer:
         """Start nothing more, and give what has not started back to the broker."""
         self._is_closing = True
         self._breaker.give_up()
+        for awaited in self._awaited:
+            awaited.cancel()
         await asyncio.gather(*(pending.put_back() for pending in self.lanes.close()))
 
     async def finished(self) -> None:
@@ -174,8 +181,13 @@ class TaskConsumer:
         registration = self._registry.get(pending.message.task_type)
         claim = self._claims.request(pending.message)
         async with AsyncExitStack() as holding:
-            candidate = Candidate(pending.message, pending.delivery.headers, registration, claim.claim_id, holding)
+            without_slot = partial(self._without_slot, pending)
+            candidate = Candidate(
+                pending.message, pending.delivery.headers, registration, claim.claim_id, holding, without_slot
+            )
             answer = await self._admit_and_claim(pending, candidate, claim)
+            if isinstance(answer, PutOff | Refusal):
+                candidate.unless_claimed.close()
             if isinstance(answer, PutOff):
                 await (pending.put_back() if self._is_closing else self._hand_over(pending, answer))
             elif isinstance(answer, Refusal):
@@ -205,6 +217,23 @@ class TaskConsumer:
                 is_asked_again = is_admitted
                 self._breaker.open(error)
         return _AT_ONCE
+
+    async def _without_slot(self, pending: PendingDelivery, awaited: Awaitable[T]) -> T | None:
+        """`Candidate.without_slot`."""
+        work = asyncio.ensure_future(awaited)
+        too_late = asyncio.create_task(self.deliveries.patience_is_over(pending))
+        self._awaited.add(work)
+        self.lanes.release(pending.delivery.lane)
+        try:
+            if self._is_closing:
+                work.cancel()
+            await asyncio.wait([work, too_late], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            too_late.cancel()
+            work.cancel()
+            self._awaited.discard(work)
+            await self.lanes.slot_again(pending.delivery.lane)
+        return work.result() if work.done() and not work.cancelled() else None
 
     def _hand_over_all(self, leaving: Iterable[PendingDelivery]) -> None:
         for pending in leaving:

@@ -147,6 +147,11 @@ class PendingDeliveries:
         timeout = self._seconds
         return None if timeout is None else pending.arrived_at + timeout * _UNCLAIMED - self._clock.monotonic()
 
+    async def patience_is_over(self, pending: PendingDelivery) -> None:
+        """Return when a delivery may not wait for its claim any longer."""
+        while (seconds := self.seconds_to_claim(pending)) is None or seconds > 0:
+            await self._clock.sleep(_LONGEST_PAUSE if seconds is None else min(seconds, _LONGEST_PAUSE))
+
     def _older_than(self, share: float) -> Iterator[PendingDelivery]:
         timeout = self._seconds
         if timeout is None:

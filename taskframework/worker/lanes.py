@@ -6,6 +6,7 @@ for too long goes next, whatever the lane.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -55,6 +56,8 @@ class Lanes(Generic[Item]):
         self._running: dict[Priority, int] = dict.fromkeys(LANES, 0)
         #: What each lane is owed of the slots that went to others while it waited.
         self._credits: dict[Priority, int] = dict.fromkeys(LANES, 0)
+        #: Who lent a slot and wants one again.
+        self._returning: deque[tuple[asyncio.Future[None], Priority]] = deque()
         self._closed = False
 
     def put(self, item: Item, lane: Priority) -> None:
@@ -68,6 +71,16 @@ class Lanes(Generic[Item]):
         self._free += 1
         self._fill()
 
+    async def slot_again(self, lane: Priority) -> None:
+        """A slot for an item that gave its own back for a while; before all that has not started yet.
+
+        There is always one once the lanes are closed, for then the item only has to end.
+        """
+        slot: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._returning.append((slot, lane))
+        self._fill()
+        await slot
+
     def remove(self, item: Item, lane: Priority) -> None:
         """Let an item wait no longer; nothing happens if it does not wait."""
         with contextlib.suppress(ValueError):
@@ -76,6 +89,7 @@ class Lanes(Generic[Item]):
     def close(self) -> list[Item]:
         """Start nothing more; what still waits is returned."""
         self._closed = True
+        self._fill()
         return self.clear()
 
     def clear(self) -> list[Item]:
@@ -96,10 +110,16 @@ class Lanes(Generic[Item]):
     @property
     def compete(self) -> bool:
         """Whether all slots are taken, and several lanes would like to have them."""
-        return not self._free and sum(bool(self._waiting[lane] or self._running[lane]) for lane in LANES) > 1
+        return self._free <= 0 and sum(bool(self._waiting[lane] or self._running[lane]) for lane in LANES) > 1
 
     def _fill(self) -> None:
-        while self._free and not self._closed and (lane := self._next()) is not None:
+        while self._returning and (self._free > 0 or self._closed):
+            slot, returning_to = self._returning.popleft()
+            self._free -= 1
+            self._running[returning_to] += 1
+            if not slot.done():
+                slot.set_result(None)
+        while self._free > 0 and not self._closed and (lane := self._next()) is not None:
             item = self._waiting[lane].popleft()
             self._free -= 1
             self._running[lane] += 1

@@ -283,7 +283,11 @@ def _dispatched(marks: JointRequests[Any]) -> Changes:
 
 @write_alone.register
 def _make_due(mark: MakeDue) -> Write:
-    return Write(_claimable(JointRequests([mark])), [change({"next_dispatch_at": later(mark.delay), "dispatches": 0})])
+    due: Changes = {"next_dispatch_at": later(mark.delay), "dispatches": 0}
+    if mark.limit is not None:
+        turn = {"limit": lit(mark.limit), "dispatch_epoch": mark.dispatch_epoch, "until": later(mark.delay)}
+        due["waits_for_limit"] = turn
+    return Write(_claimable(JointRequests([mark])), [change(due)])
 
 
 @write_alone.register

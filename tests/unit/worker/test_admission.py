@@ -11,7 +11,7 @@ import pytest
 from taskframework.errors import StoreUnavailableError
 from taskframework.model.message import TaskMessage
 from taskframework.worker.admission import Admission, AdmissionCheck, Candidate, PutOff
-from tests.unit.worker.test_deliveries import Bench
+from tests.unit.worker.test_deliveries import TIMEOUT, Bench
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -166,3 +166,78 @@ async def test_what_is_put_off_as_the_worker_stops_is_left_to_others() -> None:
     check.may_answer.set()
     await bench.consumer.finished()
     assert (delivery.answers, bench.claims.put_off) == (["put back"], [])
+
+
+# --- what takes long --------------------------------------------------------------------------------------------------
+
+
+class Patient:
+    """Waits without its slot for whatever it is told to."""
+
+    def __init__(self) -> None:
+        self.gate: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.answers: list[str | None] = []
+        self.is_first = True
+        self.gave_back = 0
+
+    async def admit(self, candidate: Candidate) -> PutOff | None:
+        if candidate.message.task_id != "t1":
+            return None
+        candidate.unless_claimed.callback(self._give_back)
+        answer = await candidate.without_slot(self._wait())
+        self.answers.append(answer)
+        return PutOff(HOUR) if answer is None else None
+
+    async def _wait(self) -> str:
+        return await self.gate
+
+    def _give_back(self) -> None:
+        self.gave_back += 1
+
+
+async def test_who_waits_without_a_slot_lets_others_run_and_goes_on_with_one() -> None:
+    patient = Patient()
+    bench = Bench(patient)
+    waits = bench.take("t1")
+    bench.take("t2")
+    await bench.after(1)
+    assert (list(bench.work.running), bench.consumer.lanes.running) == (["t2"], 1)
+    patient.gate.set_result("now")
+    await bench.after(0)
+    assert patient.answers == [], "its slot is taken"
+    bench.work.running["t2"].set()
+    await bench.after(0)
+    assert (patient.answers, list(bench.work.running), patient.gave_back) == (["now"], ["t1"], 0)
+    bench.work.running["t1"].set()
+    await bench.after(0)
+    assert (waits.answers, bench.consumer.lanes.running) == (["ack"], 0)
+
+
+async def test_who_waits_for_as_long_as_the_broker_lets_it_is_put_off() -> None:
+    patient = Patient()
+    bench = Bench(patient)
+    waits = bench.take("t1")
+    await bench.after(TIMEOUT.total_seconds())
+    assert (patient.answers, waits.answers, bench.claims.put_off) == ([None], ["ack"], [PutOff(HOUR)])
+    assert (bench.consumer.lanes.running, patient.gave_back) == (0, 1)
+
+
+async def test_a_worker_that_stops_puts_back_what_waits_without_a_slot() -> None:
+    patient = Patient()
+    bench = Bench(patient)
+    waits = bench.take("t1")
+    await bench.after(0)
+    await bench.consumer.close()
+    await bench.after(0)
+    assert (patient.answers, waits.answers, bench.claims.put_off) == ([None], ["put back"], [])
+    assert bench.consumer.lanes.running == 0
+
+
+async def test_what_was_got_for_an_attempt_that_is_not_made_is_given_back() -> None:
+    patient = Patient()
+    bench = Bench(patient)
+    patient.gate.set_result("now")
+    bench.claims.known = False
+    bench.take("t1")
+    await bench.after(0)
+    assert (patient.answers, patient.gave_back) == (["now"], 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Mapping
 from datetime import timedelta
@@ -122,3 +123,31 @@ def test_closing_starts_nothing_more_and_gives_back_what_waits() -> None:
         started.lanes.put(name, lane)
     assert started.lanes.close() == ["c", "b"]
     assert started.next() == []
+
+
+async def test_a_slot_that_is_lent_goes_to_others_and_comes_back_before_all_that_wait() -> None:
+    started = Started()
+    started.flood(1, NORMAL, LOW)
+    assert started.next() == ["normal"]
+    back = asyncio.create_task(started.lanes.slot_again(LOW))
+    await asyncio.sleep(0)
+    assert not back.done()
+    assert started.next() == []
+    await back
+    assert started.lanes.running == 1
+    started.lanes.release(LOW)
+    assert started.items == ["normal", "low"]
+
+
+async def test_in_closed_lanes_there_is_a_slot_for_who_lent_one() -> None:
+    started = Started()
+    started.flood(1, NORMAL)
+    started.next()
+    back = asyncio.create_task(started.lanes.slot_again(NORMAL))
+    await asyncio.sleep(0)
+    started.lanes.close()
+    await back
+    await started.lanes.slot_again(NORMAL)
+    for _ in range(3):
+        started.lanes.release(NORMAL)
+    assert started.lanes.running == 0
