@@ -27,6 +27,7 @@ from datetime import timedelta
 from typing import Any
 
 _LONGEST_DELAY = timedelta(days=3650).total_seconds()
+_Time = timedelta | float
 
 
 class TaskframeworkError(Exception):
@@ -56,19 +57,20 @@ def _restored(kind: type[TaskframeworkError], args: tuple[Any, ...]) -> Taskfram
 class RetryableError(TaskframeworkError):
     """The attempt failed and another one may succeed."""
 
-    def __init__(self, message: str | None = None, *, delay: timedelta | float | None = None) -> None:
+    def __init__(self, message: str | None = None, *, delay: _Time | None = None, pause_limit: bool = False) -> None:
         """Ask for another attempt.
 
         Args:
             message: what went wrong; it is stored with the task.
-            delay: exact time to wait before the next attempt, in seconds or as a timedelta. Without it the
-                retry policy decides.
+            delay: exact time to wait before the next attempt, in seconds or as a timedelta; else the policy decides.
+            pause_limit: whether everything waits as long that shares its rate limit, as after a 429.
         """
         super().__init__(message)
         self.delay = None if delay is None else _delay(delay)
+        self.pause_limit = pause_limit
 
 
-def _delay(value: timedelta | float) -> timedelta:
+def _delay(value: _Time) -> timedelta:
     """A delay that can be stored: not negative, and ten years at most. A value that is no delay counts as none given.
 
     This runs while task code fails; another error from here would hide the one that matters.

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import importlib
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
+from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Unpack
 
 from taskframework.clock import Clock, SystemClock
 from taskframework.errors import ConfigurationError, NotRunningError, StoreOnlyError
+from taskframework.limits.names import check_rate_limit
 from taskframework.model.scope import EVERYONE
 from taskframework.model.task import Task
 from taskframework.operations.batch_handle import BatchHandle
@@ -58,7 +60,7 @@ class TaskFramework:
                 f"A TaskFramework was given a {type(settings).__name__} for its settings.",
                 hint="Give Settings(...), Settings.model_validate({...}), what load_settings() gives, or nothing.",
             )
-        self.registry = TaskRegistry()
+        self.registry = TaskRegistry(partial(check_rate_limit, buckets=self.settings.rate_limiter.buckets))
         self._clock = clock or SystemClock()
         self._services: StoreServices | None = None
         self._process: ProcessServices | None = None
@@ -235,6 +237,7 @@ class TaskFramework:
         await store.open()
         stack.push_async_callback(store.close)
         self._services = build_store_services(self.settings, self.registry, self._clock, store, dispatches=dispatches)
+        stack.push_async_callback(self._services.buckets.close)
         stack.callback(self._forget)
         return self._services
 

@@ -12,6 +12,7 @@ import pytest
 from blockbuster import BlockBuster
 
 from tests.support.external import ExternalMongo, ExternalRabbit
+from tests.support.redis import RedisServer
 from tests.support.servers import MongoServer, RabbitServer, ServerUnavailable
 
 pytest_plugins = ["tests.chaos.summary"]
@@ -60,6 +61,8 @@ def _blocking_calls() -> BlockBuster:
     watch = BlockBuster("taskframework")
     # A client is made once; looking whether it runs in a container is part of that.
     watch.functions["os.stat"].can_block_in("pymongo/pool_options.py", "get_container_env_info")
+    for call in ("os.stat", "io.TextIOWrapper.read", "io.BufferedReader.read"):
+        watch.functions[call].can_block_in("redis/utils.py", "get_lib_version")
     # A warning that is logged goes to where this test run wants it, at times to a file.
     for write in ("io.TextIOWrapper.write", "io.BufferedWriter.write"):
         watch.functions[write].can_block_in("logging/__init__.py", "emit")
@@ -125,6 +128,20 @@ def amqp_url(request: pytest.FixtureRequest) -> Iterator[str]:
     yield rabbit.url_of(vhost)
     rabbit.ensure_running()
     rabbit.delete_vhost(vhost)
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    """A private Redis that forgets everything when it is killed."""
+    try:
+        server = RedisServer(is_durable=False)
+    except ServerUnavailable as error:
+        _unavailable(str(error))
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
 
 
 @pytest.fixture

@@ -34,6 +34,7 @@ from taskframework.errors import (
     UnknownTaskTypeError,
     ValueNotStorableError,
 )
+from taskframework.limits.buckets import LimiterUnavailableError
 from taskframework.model.query import CursorInvalidError
 from taskframework.model.values import MOST_PROBLEMS, problem, problems_of
 from taskframework.operations.schedules import ScheduleNotFoundError
@@ -82,6 +83,7 @@ CODES: dict[str, tuple[int, str]] = {
     "headers_too_large": (431, "The headers are too large"),
     "internal_error": (500, "Something went wrong here"),
     "store_unavailable": (503, "The store cannot be reached"),
+    "limiter_unavailable": (503, "The server of the rate limits cannot be reached"),
     "too_many_connections": (503, "Too many connections are open"),
     "too_many_streams": (503, "Too many event streams are open"),
     "not_running": (503, "The framework is not running"),
@@ -176,6 +178,9 @@ def describe(error: Exception) -> Problem:
     if isinstance(error, StoreUnavailableError):
         logger.info("the store did not answer a request: %s", error.message)  # that it is away is told elsewhere, once
         return _STORE_AWAY
+    if isinstance(error, LimiterUnavailableError):
+        logger.info("the rate limits could not be read: %s", error.message)
+        return _LIMITER_AWAY
     logger.error("a request failed", exc_info=error)
     return _INTERNAL
 
@@ -195,6 +200,12 @@ _STORE_AWAY = Problem(
     "store_unavailable",
     "The store did not answer in time, so it is not known whether the request took effect.",
     f"Repeat it in {RETRY_AFTER_SECONDS} seconds; give a submission an idempotency key, then it happens once.",
+    headers=_LATER,
+)
+_LIMITER_AWAY = Problem(
+    "limiter_unavailable",
+    "The server of the rate limits did not answer.",
+    f"Repeat it in {RETRY_AFTER_SECONDS} seconds.",
     headers=_LATER,
 )
 _INTERNAL = Problem(

@@ -1,1 +1,1 @@
-"""What keeps a task from beginning: pauses."""
+"""What keeps a task from beginning: pauses, and limits over all workers."""

@@ -41,6 +41,8 @@ class Failed:
     retryable: bool
     #: The exact delay the code asked for, if it did.
     delay: timedelta | None = None
+    #: Whether the code asked that whatever shares its rate limit waits as long.
+    pauses_limit: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,8 @@ def classify(error: BaseException, retry_on: tuple[type[BaseException], ...] = (
         The outcome, with the error bounded in size.
     """
     retryable = _is_retryable(error, retry_on)
-    return Failed(describe(error, retryable), retryable, _own_delay(error))
+    pauses_limit = isinstance(error, RetryableError) and _attribute(error, "pause_limit") is True
+    return Failed(describe(error, retryable), retryable, _own_delay(error), pauses_limit)
 
 
 def _is_retryable(error: BaseException, retry_on: tuple[type[BaseException], ...]) -> bool:

@@ -47,6 +47,9 @@ class EventCounter(Collector):
     def add(self, *labels: str) -> None:
         self._counts[labels] += 1
 
+    def add_many(self, label: str, count: int) -> None:
+        self._counts[(label,)] += count
+
     def collect(self) -> Iterable[Metric]:
         name, documentation, names = self._description
         family = CounterMetricFamily(name, documentation, labels=names)
@@ -119,6 +122,8 @@ class Metrics:
             "Times something kept the event loop from running; task_type is empty if it was not a task's code",
             ["task_type"],
         )
+        self.permits = counter("tasks_rate_limit_permits", "Permits taken from the buckets of a rate limit", ["limit"])
+        self.turns = counter("tasks_rate_limit_turns", "Tasks put off until their turn in a rate limit", ["limit"])
         self.undriven = gauge("tasks_undriven", "Live tasks that nothing would move on; must be 0")
         self.by_status = gauge("tasks_by_status", "Tasks in the store", ["status"])
         self.paused = gauge("tasks_paused", "1 for a task type that is paused", ["task_type"])

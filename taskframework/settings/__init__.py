@@ -1,5 +1,6 @@
 """What can be configured, and how the configuration is read."""
 
+from taskframework.settings.limits import BucketSettings, RateLimiterSettings
 from taskframework.settings.load import ExplainedSetting, LoadedSettings, explain, load_settings
 from taskframework.settings.schema import (
     ApiSettings,
@@ -21,10 +22,12 @@ __all__ = [
     "ApiSettings",
     "AppSettings",
     "BrokerSettings",
+    "BucketSettings",
     "ExplainedSetting",
     "LoadedSettings",
     "ObservabilitySettings",
     "PrioritySettings",
+    "RateLimiterSettings",
     "RecoverySettings",
     "RetentionSettings",
     "RetrySettings",

@@ -73,8 +73,6 @@ def advice(path: KeyPath) -> str:
     name = ".".join(path)
     if name == "worker.heartbeat":
         return "It is always a third of worker.lease; set that."
-    if path[0] == "rate_limiter":
-        return "This release has no rate limits; leave it out."
     names = [key.name for key in known_keys().values()]
     if any("." in part for part in path) and name in names:
         return f"Write it as a group: {path[0].split('.')[0]}: and below it, indented, {name.split('.', 1)[1]}:"

@@ -63,10 +63,15 @@ def explain(
     fields = dict(fields_of(model, section))
     seen: set[KeyPath] = set()
     for detail in error.errors(include_url=False):
-        path = _key_of((*section, *(str(part) for part in detail["loc"])), fields)
+        location = (*section, *(str(part) for part in detail["loc"]))
+        path = setting = _key_of(location, fields)
+        group = _group_in(fields[setting].annotation) if setting in fields else None
+        if group is not None and (location[-1] in group.model_fields or detail["type"] == "extra_forbidden"):
+            fields |= fields_of(group, location[:-1])  # the value is a group itself, and one of its keys is wrong
+            path = location
         if path not in seen:  # a choice of types gives one error for each
             seen.add(path)
-            place = f" ({places[path]})" if places and path in places else ""
+            place = f" ({places[setting]})" if places and setting in places else ""
             key = ".".join(path)
             yield Problem(key, f"{key or 'Settings'}{place} {_reason(path, detail, fields)}")
 
@@ -92,7 +97,16 @@ def _key_of(location: KeyPath, fields: Mapping[KeyPath, FieldInfo]) -> KeyPath:
     return next((path for path in above if path in fields), location)
 
 
+def _group_in(annotation: object) -> type[BaseModel] | None:
+    """The group that a value is, or of which it holds several by name."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(_group_in, get_args(annotation))), None)
+
+
 def _reason(path: KeyPath, detail: ErrorDetails, fields: Mapping[KeyPath, FieldInfo]) -> str:
+    if detail["type"] == "missing" and path in fields:
+        return f"is missing; accepted: {accepted(fields[path])}."
     if detail["type"] == "value_error":
         reason = f"{detail['ctx']['error']}."
         return reason if path[-1] == "url" else f"is {_shown(detail['input'])}; it {reason}"
@@ -100,7 +114,8 @@ def _reason(path: KeyPath, detail: ErrorDetails, fields: Mapping[KeyPath, FieldI
         return f"is {_shown(detail['input'])}; accepted: {accepted(fields[path])}."
     if any(known[: len(path)] == path for known in fields):
         return "is a group of settings; give them by their names."
-    close = difflib.get_close_matches(".".join(path), map(".".join, fields), n=1, cutoff=0.75)
+    beside = [".".join(known) for known in fields if known[:-1] == path[:-1] and path[-1] in known[-1]]
+    close = beside or difflib.get_close_matches(".".join(path), map(".".join, fields), n=1, cutoff=0.75)
     return f"is not a setting.{f' Did you mean {close[0]}?' if close else ''}"
 
 
@@ -125,6 +140,10 @@ def _in_words(annotation: object, metadata: Iterable[object]) -> str:
         return f"{words}, or empty" if type(None) in arguments else words
     if annotation is timedelta:
         return f"duration{_limits(metadata)}"
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return f"group of {' and '.join(annotation.model_fields)}"
+    if origin is dict:
+        return f"groups by name, each a {_in_words(arguments[1], ())}"
     if annotation is ByteSize:
         return "size such as 1MiB" + _limits(metadata)
     plain = origin or annotation

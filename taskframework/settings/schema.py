@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ByteSize, ConfigDict, Field, ValidationInfo, field_validator
 
 from taskframework.settings.durations import Duration
+from taskframework.settings.limits import RateLimiterSettings
 from taskframework.settings.section import ZERO, Section, not_below
 from taskframework.settings.servers import BrokerSettings, StoreSettings
 from taskframework.settings.sizes import Size
@@ -250,6 +251,7 @@ class Settings(Section):
     recovery: RecoverySettings = RecoverySettings()
     batches: BatchesSettings = BatchesSettings()
     schedules: SchedulesSettings = SchedulesSettings()
+    rate_limiter: RateLimiterSettings = RateLimiterSettings()
     shutdown: ShutdownSettings = ShutdownSettings()
     retention: RetentionSettings = RetentionSettings()
     observability: ObservabilitySettings = ObservabilitySettings()

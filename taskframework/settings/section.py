@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -57,11 +58,11 @@ class Section(BaseModel, metaclass=_InWords):
 
 @contextmanager
 def _in_words(section: type) -> Iterator[None]:
-    """Turn pydantic's error into the framework's; the name of a class is that of its section: `ApiSettings`, `api`."""
+    """Turn pydantic's error into the framework's; `RateLimiterSettings` is named as its section is: `rate_limiter`."""
     try:
         yield
     except ValidationError as error:
-        name = section.__name__.removesuffix("Settings").lower()
+        name = re.sub(r"(?<!^)(?=[A-Z])", "_", section.__name__.removesuffix("Settings")).lower()
         problems = refusals.explain(error, section, section=(name,) if name else ())
         raise refusals.refusal(list(problems)) from None
 

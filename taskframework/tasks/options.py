@@ -9,6 +9,7 @@ from typing import Literal
 from taskframework.errors import RegistrationError
 from taskframework.model.status import Priority
 from taskframework.model.subtasks import Policy
+from taskframework.tasks.limits import RateLimit
 
 DEFAULT_TIMEOUT = timedelta(hours=1)
 MAX_ATTEMPTS = 1000
@@ -35,6 +36,8 @@ class TaskOptions:
             `"first_success"` or `at_least(number)`.
         max_chunk_size: most items of a batch that one task may do, one after the other in one attempt; 1 for a type
             that does not want several.
+        rate_limit: the bucket of the settings from which each attempt takes a permit: its name, or
+            `RateLimit(name, key="field of the parameters")` for a bucket for each value of a field.
     """
 
     max_attempts: int | None = None
@@ -46,6 +49,7 @@ class TaskOptions:
     run_in: Literal["thread", "process"] = "thread"
     subtasks: str = "all_must_succeed"
     max_chunk_size: int = DEFAULT_CHUNK_SIZE
+    rate_limit: RateLimit | str | None = None
 
     def __post_init__(self) -> None:
         """Check each option where it is written, not where it is first used.
@@ -63,10 +67,20 @@ class TaskOptions:
         _require(self.run_in in ("thread", "process"), self, "run_in", "thread or process")
         _require(Policy.is_one(self.subtasks), self, "subtasks", Policy.ACCEPTED)
         _require(_is_count(self.max_chunk_size), self, "max_chunk_size", _COUNT)
+        _require(_is_limit(self.rate_limit), self, "rate_limit", "the name of a bucket, or RateLimit(name, key=field)")
+
+    @property
+    def limit(self) -> RateLimit | None:
+        """The rate limit; a name alone is one for the whole type."""
+        return RateLimit(self.rate_limit) if isinstance(self.rate_limit, str) else self.rate_limit
 
 
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_ATTEMPTS
+
+
+def _is_limit(value: object) -> bool:
+    return isinstance(value, RateLimit | None) or (isinstance(value, str) and bool(value))
 
 
 def _are_errors(value: object) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, TypeVar, get_args, get_origin
@@ -17,6 +17,7 @@ from taskframework.errors import InvalidParametersError, RegistrationError, Unkn
 from taskframework.model.status import LANES
 from taskframework.model.values import Json, problem, problems_of
 from taskframework.tasks.executable import AnyExecutable, BackgroundTaskExecutable
+from taskframework.tasks.limits import RateLimit
 from taskframework.tasks.options import TaskOptions
 from taskframework.tasks.stages import Part, described, stages_of
 from taskframework.tasks.values import storable_parameters
@@ -51,6 +52,20 @@ class Registration:
     @property
     def max_chunk_size(self) -> int:
         return self.executable.options.max_chunk_size
+
+    @property
+    def rate_limit(self) -> RateLimit | None:
+        return self.executable.options.limit
+
+    @property
+    def parameter_fields(self) -> frozenset[str] | None:
+        """The names of the parameters as they are submitted; None if their type does not say which there are."""
+        try:
+            schema = self.parameters.json_schema()
+        except Exception:  # authors add code of their own to a schema
+            return None
+        is_open = schema.get("additionalProperties", "properties" not in schema and schema.get("type") != "null")
+        return None if is_open else frozenset(schema.get("properties", ()))
 
     @property
     def finishes_batches(self) -> bool:
@@ -90,8 +105,10 @@ class Registration:
 class TaskRegistry:
     """The task types this program knows."""
 
-    def __init__(self) -> None:
+    def __init__(self, check: Callable[[Registration], None] = lambda registration: None) -> None:
+        """Know none yet; `check` sees each before it is registered, and raises `RegistrationError` if it cannot be."""
         self._registrations: dict[str, Registration] = {}
+        self._check = check
 
     def register(self, executable: AnyExecutable) -> Registration:
         """Add an executable, or a class that needs no arguments to make one.
@@ -116,6 +133,7 @@ class TaskRegistry:
             _adapter(result, instance, "result"),
             stages_of(instance),
         )
+        self._check(registration)
         self._registrations[task_type] = registration
         return registration
 

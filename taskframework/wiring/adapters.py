@@ -1,4 +1,4 @@
-"""The store and the broker that the settings name. Each adapter is imported when it is built."""
+"""The store, the broker and the buckets that the settings name. Each adapter is imported when it is built."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from contextlib import AbstractContextManager, nullcontext
 
 from taskframework.brokers.base import Broker
 from taskframework.clock import Clock
+from taskframework.limits.buckets import Buckets, MemoryBuckets, StoreBuckets
 from taskframework.settings import Settings, sqlite_file
-from taskframework.stores.base import TaskStore
+from taskframework.stores.base import Records, TaskStore
 
 
 def build_store(settings: Settings, clock: Clock) -> TaskStore:
@@ -36,6 +37,19 @@ def build_broker(settings: Settings, clock: Clock) -> Broker:
     from taskframework.brokers.rabbitmq.broker import RabbitBroker
 
     return RabbitBroker(settings.broker)
+
+
+def build_buckets(settings: Settings, store: Records, clock: Clock) -> Buckets:
+    """The buckets that `rate_limiter.type` names."""
+    limiter = settings.rate_limiter
+    if limiter.type == "store":
+        return StoreBuckets(store)
+    if limiter.type == "memory":
+        return MemoryBuckets(clock)
+    from taskframework.limits.redis import RedisBuckets
+
+    waits = limiter.on_unavailable == "wait"
+    return RedisBuckets(limiter.redis_url, settings.broker.prefix, clock, waits=waits)
 
 
 def topology_lines(settings: Settings, task_types: Sequence[str]) -> list[str]:

@@ -7,9 +7,12 @@ from datetime import timedelta
 
 from taskframework.bus import EventBus
 from taskframework.clock import Clock
+from taskframework.limits.buckets import Buckets
+from taskframework.limits.names import limits_of
 from taskframework.moves import TaskMoves
 from taskframework.operations.batches import BatchOperations
 from taskframework.operations.dead_letters import DeadLetterOperations
+from taskframework.operations.limits import LimitOperations
 from taskframework.operations.queues import QueueOperations
 from taskframework.operations.schedules import ScheduleOperations
 from taskframework.operations.tasks import TaskOperations
@@ -21,6 +24,7 @@ from taskframework.submission.service import TaskSubmissionService
 from taskframework.submission.types import TaskTypes
 from taskframework.submission.versions import VersionedInserts
 from taskframework.tasks.registry import TaskRegistry
+from taskframework.wiring.adapters import build_buckets
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,8 @@ class StoreServices:
     batches: BatchOperations
     queues: QueueOperations
     schedules: ScheduleOperations
+    buckets: Buckets
+    limits: LimitOperations
     #: How long the process that stored a task has to dispatch it.
     dispatch_after: timedelta
 
@@ -57,7 +63,7 @@ def build_store_services(
         store: open, or opened before a service is used.
         dispatches: whether this process sends messages. If not, a new task is due at once for another one's sweeper.
     """
-    bus = EventBus()
+    bus, buckets = EventBus(), build_buckets(settings, store, clock)
     moves = TaskMoves(store, bus)
     dispatch_after = settings.recovery.dispatch_grace if dispatches else timedelta(0)
     types = TaskTypes(registry, store)
@@ -86,5 +92,7 @@ def build_store_services(
         batches=BatchOperations(store, moves, tasks),
         queues=QueueOperations(store, types),
         schedules=ScheduleOperations(store, types, submission),
+        buckets=buckets,
+        limits=LimitOperations(buckets, limits_of(settings.rate_limiter), store.now),
         dispatch_after=dispatch_after,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from taskframework.limits.names import BucketHolds, limits_of
 from taskframework.model.status import Priority
 from taskframework.settings import PrioritySettings
 from taskframework.submission.subtasks import SubtaskKinds
@@ -13,8 +14,10 @@ from taskframework.worker.executor import TaskExecutorService
 from taskframework.worker.family import FamilyServices
 from taskframework.worker.heartbeat import Heartbeat
 from taskframework.worker.intake import Intake
+from taskframework.worker.keyed_limits import KeyedRateLimits
 from taskframework.worker.lanes import LanePolicy
 from taskframework.worker.pausing import PausedTypes
+from taskframework.worker.rate_limits import RateLimits
 from taskframework.worker.settle import SettleStation
 from taskframework.worker.suspects import Suspects
 from taskframework.worker.versions import NewestVersions
@@ -39,31 +42,37 @@ def build_worker(process: ProcessServices) -> Worker:
         ClaimPolicy(settings.worker.lease, settings.recovery.no_handler_delay, settings.recovery.no_handler_limit),
         lambda task_type: services.registry.get(task_type) is not None,
     )
+    limits, taken = limits_of(settings.rate_limiter), metrics.permits.add_many
+    rate_limits = RateLimits(services.buckets, limits, services.registry, clock, taken)
+    keyed_limits = KeyedRateLimits(services.buckets, limits, store, clock, taken, metrics.turns.add)
+    paused, suspects = PausedTypes(process.pauses), Suspects(settings.worker.max_crashes, settings.worker.lease)
+    newest = NewestVersions(store, services.moves, settings.retention.idempotency_keys)
+    hold = BucketHolds(services.buckets, limits).hold
     consumer = TaskConsumer(
         services.registry,
         claims,
         executor,
-        SettleStation(store, bus, clock, worker_id, process.retry_policy, metrics.stale_writes.add, breaker.open),
+        SettleStation(store, bus, clock, worker_id, process.retry_policy, metrics.stale_writes.add, breaker.open, hold),
         heartbeat,
         breaker,
         process.deliveries,
-        Admission(
-            [
-                PausedTypes(process.pauses),
-                NewestVersions(store, services.moves, settings.retention.idempotency_keys),
-                Suspects(settings.worker.max_crashes, settings.worker.lease),
-            ]
-        ),
+        # A permit may be long in coming: by then the type may be paused, or the version not the newest any more.
+        Admission([paused, newest, suspects, rate_limits, keyed_limits, newest, paused]),
         _lane_policy(settings.priority),
         store.now,
         slots=settings.worker.concurrency,
     )
     intake = Intake(
-        process.broker, consumer, breaker, clock, settings.worker.prefetch, ceilings=[process.pauses.ceiling]
+        process.broker,
+        consumer,
+        breaker,
+        clock,
+        settings.worker.prefetch,
+        [process.pauses.ceiling, rate_limits.ceiling],
     )
     process.pauses.on_change.append(intake.wake)
     grace = settings.shutdown.await_termination_timeout
-    return Worker(worker_id, intake, consumer, executor, heartbeat, grace=grace)
+    return Worker(worker_id, intake, consumer, executor, heartbeat, rate_limits, grace=grace)
 
 
 def _lane_policy(settings: PrioritySettings) -> LanePolicy:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from datetime import timedelta
 
 from taskframework import failpoint
 from taskframework.bus import EventBus
 from taskframework.clock import Clock
-from taskframework.errors import StoreError, StoreUnavailableError
+from taskframework.errors import StoreError, StoreUnavailableError, TaskframeworkError
 from taskframework.model.events import AttemptFinished, Settlement, Stale
 from taskframework.model.outcome import Failed, Outcome
 from taskframework.model.retry import RetryPolicy
@@ -28,6 +29,14 @@ logger = logging.getLogger(__name__)
 
 #: How long the store has to tell who took a task; the answer is for the log alone, and a slot waits for it.
 _TOLD_WITHIN = 2.0
+#: The same for a rate limit that is held; what else begins meanwhile learns the same.
+_HELD_WITHIN = 2.0
+
+Hold = Callable[[Registration, Task, timedelta], Awaitable[None]]
+
+
+async def _hold_nothing(registration: Registration, task: Task, delay: timedelta) -> None:
+    """For a worker without rate limits."""
 
 
 class SettleStation:
@@ -42,6 +51,7 @@ class SettleStation:
         policy: RetryPolicy,
         on_stale: Callable[[str], None],
         on_store_away: Callable[[StoreUnavailableError], None] = lambda error: None,
+        hold: Hold = _hold_nothing,
     ) -> None:
         """Prepare to settle.
 
@@ -53,6 +63,7 @@ class SettleStation:
             policy: the retry policy of task types that have none of their own.
             on_stale: told the task type of each attempt that was lost.
             on_store_away: told of each write that did not reach the store.
+            hold: holds the rate limit of a task, for an attempt that asked for it.
         """
         self._store = store
         self._bus = bus
@@ -61,6 +72,7 @@ class SettleStation:
         self._policy = policy
         self._on_stale = on_stale
         self._on_store_away = on_store_away
+        self._hold = hold
 
     async def settle(
         self, registration: Registration, attempt: RunningAttempt, outcome: Outcome, delivery: PendingDelivery
@@ -70,9 +82,10 @@ class SettleStation:
         The store being away is no reason to lose a result: the write is tried until the lease has surely ended, and
         then the message is acknowledged, because by now the reaper owns the task.
         """
-        request = AttemptFinished(
-            attempt.task, attempt.fence, self._worker_id, self._with_delay(registration, attempt, outcome)
-        )
+        outcome = self._with_delay(registration, attempt, outcome)
+        if isinstance(outcome, Failed) and outcome.pauses_limit and outcome.delay is not None:
+            await self._hold_limit(registration, attempt.task, outcome.delay)
+        request = AttemptFinished(attempt.task, attempt.fence, self._worker_id, outcome)
         reply = await self._store_outcome(request, attempt)
         await failpoint.reached("settle.before_ack")
         if isinstance(reply, Stale):
@@ -96,6 +109,13 @@ class SettleStation:
                 return await self._store.get(task_id, EVERYONE)
         except (StoreError, TimeoutError):
             return None
+
+    async def _hold_limit(self, registration: Registration, task: Task, delay: timedelta) -> None:
+        try:
+            async with asyncio.timeout(_HELD_WITHIN):
+                await self._hold(registration, task, delay)
+        except (TaskframeworkError, TimeoutError) as error:
+            logger.warning("task %s: its rate limit could not be held: %s", task.task_id, error)
 
     async def _store_outcome(self, request: AttemptFinished, attempt: RunningAttempt) -> Settlement | Stale:
         try:

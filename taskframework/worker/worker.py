@@ -16,6 +16,7 @@ from taskframework.worker.consumer import TaskConsumer
 from taskframework.worker.executor import TaskExecutorService
 from taskframework.worker.heartbeat import Heartbeat
 from taskframework.worker.intake import Intake
+from taskframework.worker.rate_limits import RateLimits
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +39,7 @@ class Worker:
         consumer: TaskConsumer,
         executor: TaskExecutorService,
         heartbeat: Heartbeat,
+        rate_limits: RateLimits,
         *,
         grace: timedelta,
     ) -> None:
@@ -47,6 +49,7 @@ class Worker:
         self._consumer = consumer
         self._executor = executor
         self.heartbeat = heartbeat
+        self._rate_limits = rate_limits
         self._grace = grace
         self._background: list[asyncio.Task[None]] = []
 
@@ -80,6 +83,7 @@ class Worker:
                 self._consumer.abandon()
         await end(*self._background)
         await self._executor.close()
+        await self._rate_limits.close()
 
     async def _finished_within(self, seconds: float) -> bool:
         try:

@@ -25,6 +25,7 @@ COMMANDS = (
     "queues",
     "schedules",
     "dlq",
+    "limits",
     "events",
     "topology",
     "doctor",

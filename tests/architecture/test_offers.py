@@ -81,10 +81,10 @@ def test_every_setting_is_read_somewhere(path: tuple[str, ...]) -> None:
 def test_a_setting_that_nothing_reads_shows() -> None:
     """Although another section has a setting of this name, or other attributes are so called."""
 
-    class RateLimiterSettings(Section):
+    class ThrottleSettings(Section):
         type: str = "memory"
 
-    assert not is_read("rate_limiter", RateLimiterSettings, "type")
+    assert not is_read("throttle", ThrottleSettings, "type")
     assert not is_read("worker", type(Settings().worker), "pool_size")
     assert not is_read("api", type(Settings().api), "status_code")
 

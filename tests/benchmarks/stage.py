@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.contenders import PROGRAMS
-from tests.benchmarks.redis_server import RedisServer
 from tests.support.mongo import MongoServer
 from tests.support.process import Process, ServerFailed
 from tests.support.rabbit import RabbitServer
+from tests.support.redis import RedisServer
 
 ROOT = Path(__file__).resolve().parents[2]
 #: All results are there when workers are stopped, so that one that takes its time can be killed.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from arq import create_pool
 from arq.connections import RedisSettings
@@ -41,7 +41,7 @@ class RedisResults:
         self._redis: Redis = Redis.from_url(PLACES.redis_url)
 
     def count(self, limit: int) -> int:
-        return self._contender.submitted - int(self._redis.zcard(default_queue_name))
+        return self._contender.submitted - cast(int, self._redis.zcard(default_queue_name))
 
     def has_all(self, tasks: int) -> bool:
         return bool(self._redis.zcard(default_queue_name) == 0)
@@ -54,7 +54,7 @@ class RedisResults:
 
     def all(self) -> Sequence[Outcome]:
         keys = list(self._redis.scan_iter(f"{result_key_prefix}*", count=1_000))
-        return [_outcome(stored) for stored in self._redis.mget(keys)]
+        return [_outcome(stored) for stored in cast("list[Any]", self._redis.mget(keys))]
 
 
 class ArqContender(Contender):

@@ -30,10 +30,6 @@ from tests.unit.settings.conftest import Load, Refusal
             "worker.heartbeat (application.yml:2) is not a setting. It is always a third of ",
         ),
         ("broker.url: amqp://host\n", "is not a setting. Write it as a group: broker: and below it, indented, url:"),
-        (
-            "rate_limiter:\n  type: memory\n",
-            "rate_limiter (application.yml:1) is not a setting. This release has no rate limits; leave it out.",
-        ),
     ],
 )
 def test_an_unknown_key_is_named_with_its_place_and_the_nearest(refusal: Refusal, text: str, message: str) -> None:
@@ -103,6 +99,28 @@ def test_an_unknown_override_is_named(refusal: Refusal) -> None:
         ("app: {modules: one.tasks}", "is 'one.tasks'; accepted: list such as [one, two]"),
         ("app: {modules: [1]}", "app.modules (application.yml:1) is 1; accepted: list such as [one, two]"),
         ("observability: {log_level: debug}", "is 'debug'; accepted: DEBUG | INFO | WARNING | ERROR | CRITICAL"),
+        (
+            "rate_limiter: {providers: {openai: {rate: 0}}}",
+            "rate_limiter.providers.openai.rate (application.yml:1) is 0; accepted: number above 0.",
+        ),
+        (
+            "rate_limiter: {default: {burst_capacity: 2}}",
+            "rate_limiter.default.rate (application.yml:1) is missing; accepted: number above 0.",
+        ),
+        (
+            "rate_limiter: {providers: {openai: {rate: 1, burst: 2}}}",
+            "rate_limiter.providers.openai.burst (application.yml:1) is not a setting. Did you mean "
+            "rate_limiter.providers.openai.burst_capacity?",
+        ),
+        (
+            "rate_limiter: {providers: {openai: 5}}",
+            "rate_limiter.providers (application.yml:1) is 5; accepted: groups by name, each a group of rate and",
+        ),
+        (
+            "rate_limiter: {providers: {default: {rate: 1}}}",
+            "it must not name a bucket 'default': use lower-case letters, digits, '.', '_' and '-', and for default",
+        ),
+        ("rate_limiter: {redis_url: localhost}", "is 'localhost'; accepted: text matching `^(rediss?|unix)://"),
         ("store: sqlite:///a.db", "store (application.yml:1) is a group; write its keys below it, indented"),
         ("api:\n  port: 1\n  port: 2\n", "api.port (application.yml:3) is given twice, first in line 2. Keep one"),
         (

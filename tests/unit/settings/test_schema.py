@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from taskframework.errors import ConfigurationError
 from taskframework.settings import ApiSettings, BrokerSettings, RetrySettings, Settings, StoreSettings, WorkerSettings
 from taskframework.settings.keys import groups, known_keys, section_titles
+from taskframework.settings.limits import RateLimiterSettings
 from taskframework.settings.section import Section
 
 
@@ -80,7 +81,8 @@ WRONG = [
     (lambda: Settings.model_validate({"worker": {"processes": "x"}}), "worker.processes", "is 'x'; accepted: auto or"),
     (lambda: Settings.model_validate({"api": {"prot": 1}}), "api.prot", "is not a setting. Did you mean api.port?"),
     (lambda: Settings.model_validate({"api": 8000}), "api", "is a group of settings; give them by their names."),
-    (lambda: Settings.model_validate({"rate_limiter": {}}), "rate_limiter", "is not a setting."),
+    (lambda: Settings.model_validate({"rate_limit": {}}), "rate_limit", "is not a setting."),
+    (lambda: RateLimiterSettings(type="cloud"), "rate_limiter.type", "accepted: memory | store | redis."),  # type: ignore[arg-type]
     (lambda: RetrySettings(initial_delay=timedelta(hours=2)), "retry.max_delay", "must not be less than initial_delay"),
     (lambda: BrokerSettings(url="amqps//user:secret@host"), "broker.url", "must be embedded://, amqp://"),
 ]
@@ -103,5 +105,5 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
 
 def test_a_section_is_named_as_its_class() -> None:
     assert {name: type(section).__name__ for name, section in Settings()} == {
-        name: f"{name.capitalize()}Settings" for name in Settings.model_fields
+        name: f"{name.title().replace('_', '')}Settings" for name in Settings.model_fields
     }

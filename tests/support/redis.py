@@ -1,4 +1,4 @@
-"""A private Redis that writes every command to disk, for the contender that needs one."""
+"""A private Redis for tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ from tests.support.process import Process, ServerUnavailable, free_ports, wait_u
 class RedisServer:
     """One server in a temporary folder."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_durable: bool = True) -> None:
         """Prepare a server without starting it.
+
+        Args:
+            is_durable: whether it writes every command to disk; if not, it forgets everything with its end.
 
         Raises:
             ServerUnavailable: No redis-server on this machine.
@@ -25,6 +28,7 @@ class RedisServer:
         if program is None:
             raise ServerUnavailable("Redis is not on this machine: install the package redis-server")
         self._program = program
+        self._appends = "yes" if is_durable else "no"
         self._folder = Path(tempfile.mkdtemp(prefix="taskframework-redis-"))
         (self.port,) = free_ports(1)
         self._process: Process | None = None
@@ -35,9 +39,13 @@ class RedisServer:
         assert self._process is not None, "call start() first"
         return self._process.pid
 
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
     def start(self) -> None:
         """Start the server and return when it answers."""
-        options = {"port": self.port, "bind": "127.0.0.1", "dir": self._folder, "save": "", "appendonly": "yes"}
+        options = {"port": self.port, "bind": "127.0.0.1", "dir": self._folder, "save": "", "appendonly": self._appends}
         arguments = [part for name, value in options.items() for part in (f"--{name}", str(value))]
         process = self._process = Process([self._program, *arguments], log=self._folder / "redis.log")
         wait_until(self._answers, "Redis answers", timeout=10, alive=lambda: process.is_alive)
@@ -46,11 +54,15 @@ class RedisServer:
         """Forget everything."""
         self._ask(b"FLUSHALL\r\n")
 
-    def close(self) -> None:
-        """End the server and remove its folder; safe to call twice."""
+    def kill(self) -> None:
+        """End the server as `kill -9` does; `start` starts it again, on the same port."""
         if self._process is not None:
             self._process.end(signal.SIGKILL, timeout=10)
             self._process = None
+
+    def close(self) -> None:
+        """End the server and remove its folder; safe to call twice."""
+        self.kill()
         shutil.rmtree(self._folder, ignore_errors=True)
         atexit.unregister(self.close)
 

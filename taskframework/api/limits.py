@@ -1,0 +1,40 @@
+"""The limits over HTTP."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from taskframework.api.context import framework_of, json_response, refuse_repeated
+from taskframework.api.openapi import refuses
+from taskframework.api.views import LimitPage
+from taskframework.model.query import MAX_LIMIT
+
+router = APIRouter(prefix="/api/v1/admin/limits", tags=["limits"])
+
+
+class LimitQuery(BaseModel):
+    """How many to list."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    limit: int = Field(default=MAX_LIMIT, ge=1, le=MAX_LIMIT, description="Most buckets")
+
+
+@router.get(
+    "",
+    summary="List rate limits",
+    dependencies=[Depends(refuse_repeated)],
+    responses={
+        200: {"model": LimitPage, "description": "The buckets, by name and key"},
+        **refuses("invalid_request", "limiter_unavailable", "store_unavailable"),
+    },
+)
+async def list_limits(request: Request, query: Annotated[LimitQuery, Query()]) -> Response:
+    """List the buckets of the settings, and of each key from which permits were taken lately, as they are now."""
+    states = await framework_of(request).services.limits.list_limits(query.limit)
+    return json_response({"items": [state.view() for state in states], "next_cursor": None})

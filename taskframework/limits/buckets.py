@@ -1,0 +1,103 @@
+"""The bucket port, and the buckets that need no server of their own: in the store, or in this process's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from taskframework.clock import Clock
+from taskframework.errors import TaskframeworkError
+from taskframework.model.rate_limits import RATE, Bucket, HoldBucket, TakePermits, seconds_of
+from taskframework.stores.base import Records
+
+
+class LimiterUnavailableError(TaskframeworkError):
+    """The server of the rate limits cannot be reached."""
+
+    hint = "Check that it runs and that rate_limiter.redis_url is right."
+
+
+class Buckets(Protocol):
+    """Where the buckets of rate limits are. The rules of `taskframework.model.rate_limits` say what each call means."""
+
+    async def take(self, take: TakePermits) -> Bucket:
+        """Take permits; may wait for as long as the buckets are away.
+
+        Returns:
+            What there was to get.
+
+        Raises:
+            StoreUnavailableError: if the buckets are in the store, and that is away.
+        """
+        ...
+
+    async def hold(self, hold: HoldBucket) -> None:
+        """Let nothing through for a time.
+
+        Raises:
+            TaskframeworkError: if the buckets are away.
+        """
+        ...
+
+    async def known(self, limit: int) -> Sequence[tuple[str, Bucket]]:
+        """Buckets that are not known to be full, by their ids.
+
+        Raises:
+            TaskframeworkError: if the buckets are away.
+        """
+        ...
+
+    async def close(self) -> None: ...
+
+
+class StoreBuckets:
+    """Buckets as records in the store, by its clock: one limit for all processes that share the store."""
+
+    def __init__(self, store: Records) -> None:
+        self._store = store
+
+    async def take(self, take: TakePermits) -> Bucket:
+        return RATE.content(await self._store.change_record(take))
+
+    async def hold(self, hold: HoldBucket) -> None:
+        await self._store.change_record(hold)
+
+    async def known(self, limit: int) -> Sequence[tuple[str, Bucket]]:
+        records = await self._store.list_records(RATE.name, limit=limit)
+        return [(record.id, RATE.content(record)) for record in records]
+
+    async def close(self) -> None:
+        """Nothing: the store is closed by whoever opened it."""
+
+
+class MemoryBuckets:
+    """Buckets of this process alone. Another process, and the next start of this one, has full ones."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._buckets: dict[str, Bucket] = {}
+        self._forget_at = 0.0
+
+    async def take(self, take: TakePermits) -> Bucket:
+        return self._change(take)
+
+    async def hold(self, hold: HoldBucket) -> None:
+        self._change(hold)
+
+    async def known(self, limit: int) -> Sequence[tuple[str, Bucket]]:
+        return sorted(self._buckets.items())[:limit]
+
+    async def close(self) -> None:
+        """Nothing."""
+
+    def _change(self, change: TakePermits | HoldBucket) -> Bucket:
+        now = seconds_of(self._clock.now())
+        self._forget_full_ones(now)
+        bucket = self._buckets[change.record_id] = change.apply(self._buckets.get(change.record_id), now)
+        return bucket
+
+    def _forget_full_ones(self, now: float) -> None:
+        """Once a minute: with a key for each user there may be many."""
+        if now >= self._forget_at:
+            self._forget_at = now + 60
+            self._buckets = {name: it for name, it in self._buckets.items() if seconds_of(it.expires_at) > now}

@@ -1,0 +1,75 @@
+"""From what a task type says of its rate limit to its bucket: is it in the settings, which one is it, hold it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+
+from taskframework.errors import RegistrationError
+from taskframework.limits.buckets import Buckets
+from taskframework.model.rate_limits import RATE, BucketLimit, HoldBucket
+from taskframework.model.task import Task
+from taskframework.model.values import Json
+from taskframework.settings import RateLimiterSettings
+from taskframework.tasks.limits import RateLimit, key_of
+from taskframework.tasks.registry import Registration
+
+
+def limits_of(settings: RateLimiterSettings) -> Mapping[str, BucketLimit]:
+    """How much each bucket of the settings lets through, by its name."""
+    return {name: BucketLimit(it.rate, it.burst_capacity) for name, it in settings.buckets.items()}
+
+
+def bucket_id(limit: RateLimit, parameters: Json) -> str:
+    """The id of the bucket from which a task with these parameters takes its permits."""
+    return RATE.id_of(limit.name, *([] if limit.key is None else [key_of(parameters, limit.key)]))
+
+
+class BucketHolds:
+    """Holds the bucket of a task whose attempt learned that it began too early."""
+
+    def __init__(self, buckets: Buckets, limits: Mapping[str, BucketLimit]) -> None:
+        self._buckets = buckets
+        self._limits = limits
+
+    async def hold(self, registration: Registration, task: Task, delay: timedelta) -> None:
+        """Let nothing begin for so long that shares the bucket; nothing happens if the type has no rate limit.
+
+        Raises:
+            TaskframeworkError: if the buckets are away.
+        """
+        if (limit := registration.rate_limit) is not None:
+            record_id = bucket_id(limit, task.parameters)
+            await self._buckets.hold(HoldBucket(record_id, self._limits[limit.name], delay.total_seconds()))
+
+
+def check_rate_limit(registration: Registration, buckets: Iterable[str]) -> None:
+    """See that the bucket of a task type is there, and the field that its key names.
+
+    Args:
+        registration: of the task type.
+        buckets: the names in the settings.
+
+    Raises:
+        RegistrationError: naming the nearest one.
+    """
+    if (limit := registration.rate_limit) is None:
+        return
+    if limit.name not in (names := list(buckets)):
+        raise RegistrationError(
+            f"Task type {registration.task_type!r} has the rate limit {limit.name!r}, which is not in the settings.",
+            hint=f"{_nearest(limit.name, names)} Set rate_limiter.providers.{limit.name}, or rate_limiter.default.",
+        )
+    fields = registration.parameter_fields
+    if limit.key is not None and fields is not None and limit.key not in fields:
+        raise RegistrationError(
+            f"The rate limit of task type {registration.task_type!r} has the key {limit.key!r}, which is no field of "
+            "its parameters.",
+            hint=f"{_nearest(limit.key, sorted(fields))} Name a field as it is submitted.",
+        )
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    nearest = difflib.get_close_matches(name, known, 1)
+    return f"Did you mean {nearest[0]!r}?" if nearest else f"There is: {', '.join(known) or 'none'}."

@@ -1,0 +1,155 @@
+"""Buckets in Redis: the rules of `taskframework.model.rate_limits` as scripts, each atomic, by the server's clock."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Awaitable, Sequence
+from typing import Any, TypeVar, cast
+
+from taskframework.clock import Clock
+from taskframework.errors import ExtraMissingError
+from taskframework.limits.buckets import LimiterUnavailableError
+from taskframework.model.rate_limits import KEPT, ROUNDING, Bucket, HoldBucket, TakePermits
+from taskframework.settings.urls import redacted
+
+try:
+    from redis.asyncio import Redis
+    from redis.exceptions import RedisError
+except ImportError as error:
+    raise ExtraMissingError("rate_limiter.type: redis", "redis", "redis") from error
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: Seconds for one answer, and of the pauses between two attempts while Redis is away.
+_TIMEOUT = 1.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.0
+
+#: What both scripts begin with. A server that was started anew may have forgotten buckets, or know them as they were
+#: some time before its end. So no bucket has more in it than what came in since the start.
+_BEGINNING = """
+local rate, burst = tonumber(ARGV[1]), tonumber(ARGV[2])
+local time = redis.call('TIME')
+local now = time[1] + time[2] / 1000000
+local started_at = now - tonumber(string.match(redis.call('INFO', 'server'), 'uptime_in_seconds:(%d+)'))
+local known = redis.call('HMGET', KEYS[1], 'full_at', 'line_at')
+local full_at = math.max(tonumber(known[1] or 0), started_at + burst / rate)
+local line_at = tonumber(known[2] or 0)
+"""
+_END = f"""
+local function text(number) return string.format('%.17g', number) end
+local bucket = {{text(full_at), text(line_at), text(now), text(granted), text(first_at)}}
+redis.call('HSET', KEYS[1], 'full_at', bucket[1], 'line_at', bucket[2])
+redis.call('EXPIREAT', KEYS[1], math.ceil(math.max(full_at, line_at)) + {KEPT.seconds})
+return bucket
+"""
+_TAKE = f"""{_BEGINNING}
+local most, ahead, in_line, has_turn = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5] == '1', ARGV[6] == '1'
+local start = math.max(full_at, now)
+local ready = math.floor((now + ahead - start) * rate + burst + {ROUNDING})
+local granted = math.max(0, math.min(most, ready))
+if in_line and not has_turn and line_at > now then granted = 0 end
+local first_at = start + (1 - burst) / rate
+if in_line and granted == 0 then
+    first_at = math.max(first_at, line_at, now)
+    line_at = first_at + 1 / rate
+end
+full_at = start + granted / rate
+{_END}"""
+_HOLD = f"""{_BEGINNING}
+local seconds, granted = tonumber(ARGV[3]), 0
+local first_at = now + seconds
+full_at = math.max(full_at, now + seconds + (burst - 1) / rate)
+{_END}"""
+
+
+class RedisBuckets:
+    """Buckets in Redis: one limit for all processes that use the same server and prefix."""
+
+    def __init__(self, url: str, prefix: str, clock: Clock, *, waits: bool = True) -> None:
+        """Prepare without connecting.
+
+        Args:
+            url: `redis://host:port/number`.
+            prefix: what every key begins with.
+            clock: for the pauses while Redis is away.
+            waits: whether `take` waits while Redis is away; if not, it lets everything through.
+
+        Raises:
+            LimiterUnavailableError: if the URL cannot be used.
+        """
+        try:
+            self._redis: Redis = Redis.from_url(
+                url, socket_timeout=_TIMEOUT, socket_connect_timeout=_TIMEOUT, decode_responses=True
+            )
+        except ValueError as error:
+            raise LimiterUnavailableError(f"The address of Redis cannot be used: {redacted(str(error))}.") from error
+        self._prefix = f"{prefix}:"
+        self._clock = clock
+        self._waits = waits
+        self._is_away = False
+        self._take = self._redis.register_script(_TAKE)
+        self._hold = self._redis.register_script(_HOLD)
+
+    async def take(self, take: TakePermits) -> Bucket:
+        arguments = (take.limit.rate, take.limit.burst, take.most, take.ahead, int(take.in_line), int(take.has_turn))
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                return _bucket_of(await self._asked(self._take(keys=[self._key(take)], args=arguments)))
+            except LimiterUnavailableError:
+                if not self._waits:
+                    return Bucket(granted=take.most)
+            await self._clock.sleep(random.uniform(pause / 2, pause))
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    async def hold(self, hold: HoldBucket) -> None:
+        arguments = (hold.limit.rate, hold.limit.burst, hold.seconds)
+        await self._asked(self._hold(keys=[self._key(hold)], args=arguments))
+
+    async def known(self, limit: int) -> Sequence[tuple[str, Bucket]]:
+        return await self._asked(self._known(limit))
+
+    async def close(self) -> None:
+        await self._redis.aclose()
+
+    async def _known(self, limit: int) -> list[tuple[str, Bucket]]:
+        keys: list[str] = []
+        async for key in self._redis.scan_iter(f"{self._prefix}rate/*", count=1_000):
+            keys.append(key)
+            if len(keys) == limit:
+                break
+        found = []
+        for key in sorted(keys):
+            full_at, line_at = await cast("Awaitable[list[str | None]]", self._redis.hmget(key, ["full_at", "line_at"]))
+            found.append((key.removeprefix(self._prefix), Bucket(float(full_at or 0), float(line_at or 0))))
+        return found
+
+    def _key(self, change: TakePermits | HoldBucket) -> str:
+        return self._prefix + change.record_id
+
+    async def _asked(self, call: Awaitable[T]) -> T:
+        """What Redis answers; the log tells once that it is away, and once that it is back.
+
+        Raises:
+            LimiterUnavailableError: if it does not answer.
+        """
+        try:
+            answer = await call
+        except (RedisError, OSError) as error:
+            if not self._is_away:
+                consequence = "tasks with a rate limit wait" if self._waits else "rate limits are not kept"
+                logger.warning("Redis is away, %s: %s", consequence, redacted(str(error)))
+            self._is_away = True
+            raise LimiterUnavailableError(f"Redis: {redacted(str(error))}.") from error
+        if self._is_away:
+            logger.info("Redis is back")
+        self._is_away = False
+        return answer
+
+
+def _bucket_of(answer: Any) -> Bucket:
+    full_at, line_at, asked_at, granted, first_at = map(float, answer)
+    return Bucket(full_at, line_at, asked_at, int(granted), first_at)

@@ -1,0 +1,64 @@
+"""Settings of the limits on how fast and how many at once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from taskframework.settings.section import Section
+
+#: The name of the bucket that `rate_limiter.default` describes.
+DEFAULT_BUCKET = "default"
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
+
+
+class BucketSettings(Section):
+    """How much a bucket lets through."""
+
+    rate: float = Field(gt=0, le=1_000_000, description="Attempts a second; 0.5 is one every two seconds")
+    burst_capacity: int = Field(
+        default=1, ge=1, le=1_000_000, description="Attempts at once after a pause; they are not added to the rate"
+    )
+
+
+class RateLimiterSettings(Section):
+    """How many attempts a second begin over all workers. Task types choose a bucket by its name."""
+
+    type: Literal["memory", "store", "redis"] = Field(
+        default="store",
+        description="Where buckets are: the store or Redis, for all processes together; memory, for each by itself",
+    )
+    redis_url: str = Field(
+        default="redis://localhost:6379/0",
+        pattern=r"^(rediss?|unix)://\S+$",
+        max_length=500,
+        description="Where Redis is, if type is redis",
+    )
+    on_unavailable: Literal["wait", "allow"] = Field(
+        default="wait", description="What tasks with a limit do while Redis is away: wait, or begin without it"
+    )
+    default: BucketSettings | None = Field(
+        default=None, description="The bucket of the name default, such as {rate: 10, burst_capacity: 20}"
+    )
+    providers: dict[str, BucketSettings] = Field(
+        default={}, description="Further buckets by their names, such as {openai: {rate: 5, burst_capacity: 10}}"
+    )
+
+    @field_validator("providers")
+    @classmethod
+    def _with_names(cls, value: dict[str, BucketSettings]) -> dict[str, BucketSettings]:
+        for name in value:
+            if name == DEFAULT_BUCKET or _NAME.fullmatch(name) is None:
+                raise ValueError(
+                    f"must not name a bucket {name!r:.50}: use lower-case letters, digits, '.', '_' and '-', "
+                    f"and for {DEFAULT_BUCKET} the setting rate_limiter.default"
+                )
+        return value
+
+    @property
+    def buckets(self) -> Mapping[str, BucketSettings]:
+        """Every bucket by its name."""
+        return self.providers if self.default is None else {DEFAULT_BUCKET: self.default, **self.providers}

@@ -1,0 +1,102 @@
+"""Rate limits with a key: each value of a field of the parameters has a bucket of its own.
+
+The queue has the tasks of all keys in one line, so that one whose bucket is empty must not wait in it. It goes back
+into the store with a turn, and comes again when that has come: a message each, however many wait. No attempt is
+counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+
+from taskframework.clock import Clock
+from taskframework.errors import TaskUnreadableError
+from taskframework.limits.buckets import Buckets
+from taskframework.limits.names import bucket_id
+from taskframework.limits.permits import AHEAD, permits_of
+from taskframework.model.rate_limits import BucketLimit, TakePermits
+from taskframework.model.scope import EVERYONE
+from taskframework.model.status import CLAIMABLE
+from taskframework.model.task import Task
+from taskframework.stores.base import TaskStore
+from taskframework.tasks.limits import RateLimit
+from taskframework.worker.admission import Candidate, PutOff
+from taskframework.worker.rate_limits import LATER
+
+#: Seconds that a task waits here whose turn has come: the turns of a second are sent by one look of the sweeper.
+_AHEAD_OF_TURN = 2.0
+
+
+class KeyedRateLimits:
+    """`AdmissionCheck` for the task types that have a rate limit with a key."""
+
+    def __init__(
+        self,
+        buckets: Buckets,
+        limits: Mapping[str, BucketLimit],
+        store: TaskStore,
+        clock: Clock,
+        on_taken: Callable[[str, int], None] = lambda name, count: None,
+        on_put_off: Callable[[str], None] = lambda name: None,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            buckets: where the buckets are.
+            limits: how much those of a name let through.
+            store: tells the parameters of a task, which its message does not carry.
+            clock: of this process, for the waiting.
+            on_taken: told how many permits were taken from the buckets of a name.
+            on_put_off: told the name of the bucket for each task that got a turn instead of a permit.
+        """
+        self._buckets = buckets
+        self._limits = limits
+        self._store = store
+        self._clock = clock
+        self._on_taken = on_taken
+        self._on_put_off = on_put_off
+
+    async def admit(self, candidate: Candidate) -> PutOff | None:
+        """Take a permit for it if there is one, else give it a turn."""
+        limit = None if candidate.registration is None else candidate.registration.rate_limit
+        if limit is None or limit.key is None:
+            return None
+        task = await self._claimable(candidate)
+        if task is None:
+            return None  # the claim refuses it, and needs no permit for that
+        return await self._admit(candidate, limit, task)
+
+    async def _claimable(self, candidate: Candidate) -> Task | None:
+        try:
+            task = await self._store.get(candidate.message.task_id, EVERYONE)
+        except TaskUnreadableError:
+            return None
+        is_due = task is not None and task.dispatch_epoch == candidate.message.dispatch_epoch
+        return task if is_due and task is not None and task.status in CLAIMABLE else None
+
+    async def _admit(self, candidate: Candidate, limit: RateLimit, task: Task) -> PutOff | None:
+        record_id, turn = bucket_id(limit, task.parameters), task.waits_for_limit
+        has_turn = turn is not None and (turn.limit, turn.dispatch_epoch) == (record_id, task.dispatch_epoch)
+        if has_turn and turn is not None and turn.until - self._store.now() > timedelta(seconds=_AHEAD_OF_TURN):
+            return PutOff(turn.until, record_id)  # a second message, and early
+        while True:
+            ahead = _AHEAD_OF_TURN if has_turn else AHEAD
+            take = TakePermits(record_id, self._limits[limit.name], 1, ahead, in_line=True, has_turn=has_turn)
+            bucket = await candidate.without_slot(self._buckets.take(take))
+            if bucket is None:
+                return LATER
+            self._on_taken(limit.name, bucket.granted)
+            if not bucket.granted:
+                self._on_put_off(limit.name)
+                return PutOff(timedelta(seconds=bucket.first_at - bucket.asked_at), record_id)
+            [permit] = permits_of(bucket, take.limit, self._clock.monotonic())
+            if not await candidate.without_slot(self._until(permit.not_before)):
+                return LATER
+            if not permit.is_late(self._clock.monotonic()):
+                return None
+            has_turn = True  # it waited long for its slot
+
+    async def _until(self, time: float) -> bool:
+        await self._clock.sleep(max(0.0, time - self._clock.monotonic()))
+        return True

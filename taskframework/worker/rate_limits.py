@@ -1,0 +1,100 @@
+"""Rate limits without a key: an attempt begins with a permit of the bucket of its task type.
+
+A delivery waits here for its permit, its slot lent to others. The worker takes in a few at a time, and the rest stays
+in the queue. No attempt is counted meanwhile.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+
+from taskframework.clock import Clock
+from taskframework.limits.buckets import Buckets
+from taskframework.limits.permits import Permits
+from taskframework.model.rate_limits import RATE, BucketLimit
+from taskframework.tasks.registry import Registration, TaskRegistry
+from taskframework.worker.admission import Candidate, PutOff
+
+#: When a delivery comes again that waited here for as long as the broker lets it.
+LATER = PutOff(timedelta(minutes=1))
+#: Deliveries taken in beyond those that run: what gets permits within so many seconds, and a few at least.
+_SECONDS_IN_HAND = 0.5
+_FEWEST_IN_HAND = 2
+
+
+class RateLimits:
+    """`AdmissionCheck` for the task types of one worker that have a rate limit, and `Ceiling` of its intake."""
+
+    def __init__(
+        self,
+        buckets: Buckets,
+        limits: Mapping[str, BucketLimit],
+        registry: TaskRegistry,
+        clock: Clock,
+        on_taken: Callable[[str, int], None] = lambda name, count: None,
+    ) -> None:
+        """Begin with no permits.
+
+        Args:
+            buckets: where the buckets are.
+            limits: how much each lets through, by its name.
+            registry: says which task type has which limit; all of them are among `limits`.
+            clock: of this process, for the waiting.
+            on_taken: told how many permits were taken from the bucket of a name.
+        """
+        self._buckets = buckets
+        self._limits = limits
+        self._registry = registry
+        self._clock = clock
+        self._on_taken = on_taken
+        self._permits: dict[str, Permits] = {}
+        self._running: Counter[str] = Counter()
+        self._ceilings: dict[str, int] = {}
+
+    async def admit(self, candidate: Candidate) -> PutOff | None:
+        """Wait until there is a permit for it, if its type needs one."""
+        if (name := _bucket_of(candidate.registration)) is None:
+            return None
+        permits, task_type = self._permits_of(name), candidate.message.task_type
+        permit = await candidate.without_slot(permits.next())
+        if permit is not None and permit.is_late(self._clock.monotonic()):
+            permit = await permits.next()  # it waited long for its slot, which this time it keeps
+        if permit is None:
+            return LATER
+        candidate.unless_claimed.callback(permits.give_back, permit)
+        self._running[task_type] += 1
+        candidate.holding.callback(self._running.subtract, [task_type])
+        return None
+
+    def ceiling(self, task_type: str) -> int | None:
+        """`Ceiling`: as many as run of a type whose deliveries wait here, and a few more.
+
+        A power of two that grows at once and shrinks late: each change costs new consumers.
+        """
+        if (name := _bucket_of(self._registry.get(task_type))) is None:
+            return None
+        in_hand = math.ceil(self._limits[name].rate * _SECONDS_IN_HAND)
+        needed = self._running[task_type] + max(_FEWEST_IN_HAND, in_hand)
+        present = self._ceilings.get(task_type, 0)
+        if not needed <= present <= 4 * needed:
+            present = self._ceilings[task_type] = 1 << (needed - 1).bit_length()
+        return present
+
+    async def close(self) -> None:
+        """Take no more permits."""
+        for permits in self._permits.values():
+            await permits.close()
+
+    def _permits_of(self, name: str) -> Permits:
+        if (permits := self._permits.get(name)) is None:
+            permits = self._permits[name] = Permits(self._buckets, RATE.id_of(name), self._limits[name], self._clock)
+            permits.on_taken = lambda count: self._on_taken(name, count)
+        return permits
+
+
+def _bucket_of(registration: Registration | None) -> str | None:
+    limit = None if registration is None else registration.rate_limit
+    return None if limit is None or limit.key is not None else limit.name

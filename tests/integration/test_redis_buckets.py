@@ -1,0 +1,124 @@
+"""Buckets in Redis do what the rules of the model say, and a restart of the server gives nobody more."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from taskframework.clock import SystemClock
+from taskframework.limits.buckets import LimiterUnavailableError
+from taskframework.limits.redis import RedisBuckets
+from taskframework.model.rate_limits import RATE, Bucket, BucketLimit, HoldBucket, TakePermits
+from tests.support.eventually import eventually
+from tests.support.redis import RedisServer
+
+OPENAI = RATE.id_of("openai")
+#: Full from the first second on, whatever the server forgot; and one that gets nothing while a test runs.
+FAST, SLOW = BucketLimit(1_000, 3), BucketLimit(0.001, 2)
+
+Make = Callable[..., RedisBuckets]
+
+
+@pytest.fixture
+async def make(redis_server: RedisServer) -> AsyncIterator[Make]:
+    """Makes buckets under a prefix of this test's own."""
+    prefix, made = secrets.token_hex(6), list[RedisBuckets]()
+
+    def make(*, waits: bool = True) -> RedisBuckets:
+        made.append(RedisBuckets(redis_server.url, prefix, SystemClock(), waits=waits))
+        return made[-1]
+
+    async def is_full() -> bool:
+        """Not in the first second of the server: it counts its age in whole ones."""
+        return (await made[0].take(TakePermits(RATE.id_of(secrets.token_hex(6)), FAST, 3))).granted == 3
+
+    make()
+    await eventually(is_full)
+    yield make
+    for buckets in made:
+        await buckets.close()
+
+
+def same(bucket: Bucket, expected: Bucket) -> bool:
+    times = (bucket.full_at, bucket.line_at, bucket.first_at)
+    return bucket.granted == expected.granted and times == pytest.approx(
+        (expected.full_at, expected.line_at, expected.first_at), rel=0, abs=1e-5
+    )
+
+
+async def test_each_request_does_what_the_rule_says(make: Make) -> None:
+    buckets, chance = make(), random.Random(7)
+    before = await buckets.take(TakePermits(OPENAI, FAST, 3))
+    for _ in range(300):
+        limit = BucketLimit(chance.choice([500, 1_000]), chance.randint(1, 5))
+        take = TakePermits(
+            OPENAI, limit, chance.randint(1, 6), chance.choice([0, 0.01]), chance.random() < 0.5, chance.random() < 0.5
+        )
+        bucket = await buckets.take(take)
+        assert same(bucket, take.apply(before, bucket.asked_at)), take
+        before = bucket
+
+
+async def test_of_many_that_ask_at_once_no_more_get_one_than_there_are(make: Make) -> None:
+    buckets = [make(), make()]
+    started = await buckets[0].take(TakePermits(OPENAI, SLOW, 0))
+    replies = await asyncio.gather(*(buckets[at % 2].take(TakePermits(OPENAI, SLOW, ahead=2_000)) for at in range(50)))
+    possible = TakePermits(OPENAI, SLOW, 50, ahead=2_000).apply(started, started.asked_at).granted
+    assert possible == 2
+    assert sum(reply.granted for reply in replies) == possible
+
+
+async def test_a_hold_lets_nothing_through(make: Make) -> None:
+    buckets = make()
+    await buckets.hold(HoldBucket(OPENAI, FAST, 60))
+    held = await buckets.take(TakePermits(OPENAI, FAST, 3))
+    assert held.granted == 0
+    assert held.first_at - held.asked_at == pytest.approx(60, abs=5)
+    assert (await buckets.take(TakePermits(RATE.id_of("other"), FAST))).granted == 1
+
+
+async def test_the_buckets_that_are_known_are_listed(make: Make) -> None:
+    buckets = make()
+    for key in ("bob", "alice", "a/b"):
+        await buckets.take(TakePermits(RATE.id_of("openai", key), SLOW))
+    known = [name for name, _ in await buckets.known(10) if "openai" in name]
+    assert known == [
+        "rate/openai/a%2Fb",
+        "rate/openai/alice",
+        "rate/openai/bob",
+    ]
+    assert len(await buckets.known(2)) == 2
+
+
+async def test_a_server_that_was_started_anew_gives_no_more_than_came_in_since(
+    make: Make, redis_server: RedisServer
+) -> None:
+    limit = BucketLimit(0.1, 5)
+    buckets = make()
+    await asyncio.to_thread(redis_server.kill)
+    await asyncio.to_thread(redis_server.start)
+    assert (await buckets.take(TakePermits(OPENAI, limit, 5))).granted == 0
+
+
+async def test_while_redis_is_away_takers_wait_and_then_go_on(
+    make: Make, redis_server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "taskframework.limits.redis")
+    buckets, open_ones = make(), make(waits=False)
+    await asyncio.to_thread(redis_server.kill)
+    try:
+        waiting = [asyncio.create_task(buckets.take(TakePermits(OPENAI, FAST))) for _ in range(5)]
+        await eventually(lambda: "Redis is away, tasks with a rate limit wait" in caplog.text)
+        assert (await open_ones.take(TakePermits(OPENAI, SLOW, 7))).granted == 7
+        with pytest.raises(LimiterUnavailableError, match=r"rate_limiter\.redis_url"):
+            await buckets.hold(HoldBucket(OPENAI, FAST, 1))
+        assert not any(task.done() for task in waiting)
+    finally:
+        await asyncio.to_thread(redis_server.start)
+    await asyncio.gather(*waiting)
+    levels = [record.levelname for record in caplog.records if "wait" in record.message or "back" in record.message]
+    assert levels == ["WARNING", "INFO"]

@@ -1,0 +1,96 @@
+"""Rate limits over HTTP and inside: which buckets are listed, and what each would let through."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from taskframework import BackgroundTaskExecutable, RateLimit, RegistrationError, TaskContext, TaskOptions
+from taskframework.api.views import LimitPage
+from taskframework.limits.buckets import LimiterUnavailableError
+from taskframework.model.rate_limits import RATE, Bucket, BucketLimit, HoldBucket, TakePermits
+from taskframework.operations.limits import LimitOperations
+from tests.unit.api.conftest import OpenApi, problem_of
+
+LIMITS = "/api/v1/admin/limits"
+OPENAI = BucketLimit(0.01, 3)
+SECTION: dict[str, Any] = {
+    "default": {"rate": 5, "burst_capacity": 2},
+    "providers": {"openai": {"rate": 0.01, "burst_capacity": 3}},
+}
+
+
+async def test_each_bucket_is_listed_as_it_is_now(open_api: OpenApi) -> None:
+    async with open_api(rate_limiter=SECTION) as api:
+        buckets = api.framework.services.buckets
+        await buckets.take(TakePermits(RATE.id_of("openai"), OPENAI))
+        await buckets.take(TakePermits(RATE.id_of("openai", "a/b"), OPENAI, 3))
+        await buckets.take(TakePermits(RATE.id_of("openai", "a/b"), OPENAI, in_line=True))
+        await buckets.take(TakePermits(RATE.id_of("removed"), OPENAI))
+        answer = await api.get(LIMITS)
+        page = LimitPage.model_validate(answer.json(), strict=False)
+        now = api.framework.services.store.now()
+    assert [(item.name, item.key, item.available) for item in page.items] == [
+        ("default", None, 2),
+        ("openai", None, 2),
+        ("openai", "a/b", 0),
+    ]
+    assert [(item.rate, item.burst_capacity, item.next_at, item.last_turn_at) for item in page.items[:2]] == [
+        (5, 2, None, None),
+        (0.01, 3, None, None),
+    ]
+    waits = page.items[2]
+    assert waits.next_at is not None
+    assert 60 < (waits.next_at - now).total_seconds() <= 100
+    assert waits.last_turn_at is not None
+    assert abs((waits.last_turn_at - waits.next_at).total_seconds()) < 1
+
+
+async def test_a_held_bucket_lets_nothing_through_until_the_hold_is_over(open_api: OpenApi) -> None:
+    async with open_api(rate_limiter=SECTION) as api:
+        await api.framework.services.buckets.hold(HoldBucket(RATE.id_of("default"), BucketLimit(5, 2), 500))
+        held = (await api.get(LIMITS)).json()["items"][0]
+    assert (held["name"], held["available"]) == ("default", 0)
+
+
+async def test_without_limits_there_is_nothing(open_api: OpenApi) -> None:
+    async with open_api() as api:
+        assert (await api.get(LIMITS)).json() == {"items": [], "next_cursor": None}
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=501", "limit=x", "cursor=x", "limit=1&limit=2"])
+async def test_a_wrong_question_is_refused(open_api: OpenApi, query: str) -> None:
+    async with open_api(rate_limiter=SECTION) as api:
+        problem_of(await api.get(f"{LIMITS}?{query}"), 422, "invalid_request")
+        assert len((await api.get(f"{LIMITS}?limit=1")).json()["items"]) == 1
+
+
+async def test_buckets_that_are_away_are_503(open_api: OpenApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def away(self: LimitOperations, limit: int) -> Sequence[Bucket]:
+        raise LimiterUnavailableError("Redis at secret:6379 is away.")
+
+    async with open_api(rate_limiter=SECTION) as api:
+        monkeypatch.setattr(LimitOperations, "list_limits", away)
+        answer = await api.get(LIMITS)
+    problem_of(answer, 503, "limiter_unavailable")
+    assert "secret" not in answer.text
+    assert "Retry-After" in answer.headers
+
+
+class Limited(BackgroundTaskExecutable[dict[str, str], None]):
+    task_type = "limited"
+
+    async def execute(self, context: TaskContext[dict[str, str]]) -> None: ...
+
+
+@pytest.mark.parametrize("limit", ["opneai", RateLimit("opneai", key="user")], ids=["name", "with a key"])
+async def test_a_bucket_that_is_not_in_the_settings_is_found_at_registration(open_api: OpenApi, limit: Any) -> None:
+    class Wrong(Limited):
+        options = TaskOptions(rate_limit=limit)
+
+    async with open_api(rate_limiter=SECTION) as api:
+        with pytest.raises(RegistrationError, match=r"'opneai', which is not in the settings.*Did you mean 'openai'\?"):
+            api.framework.register(Wrong)
+        assert "limited" not in api.framework.registry.task_types

@@ -1,0 +1,93 @@
+"""What a task type says of its rate limit is checked where it is written, and where it is registered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, Field
+
+from taskframework import BackgroundTaskExecutable, RateLimit, RegistrationError, TaskContext, TaskOptions
+from taskframework.limits.names import check_rate_limit
+from taskframework.tasks.limits import key_of
+from taskframework.tasks.registry import TaskRegistry
+
+
+class Parameters(BaseModel):
+    user_id: str
+    sent_as: str = Field(default="", alias="as")
+
+
+@pytest.mark.parametrize("wrong", ["", 5, True, ("openai", "user")])
+def test_an_option_that_is_no_limit_is_refused(wrong: Any) -> None:
+    with pytest.raises(
+        RegistrationError, match=r"rate_limit.*Use the name of a bucket, or RateLimit\(name, key=field\)"
+    ):
+        TaskOptions(rate_limit=wrong)
+
+
+@pytest.mark.parametrize(("name", "key"), [("", None), (5, None), ("openai", ""), ("openai", 7)])
+def test_a_limit_of_something_else_than_texts_is_refused(name: Any, key: Any) -> None:
+    with pytest.raises(RegistrationError, match="Use a text"):
+        RateLimit(name, key)
+
+
+def test_a_name_alone_is_a_limit_of_the_whole_type() -> None:
+    assert TaskOptions(rate_limit="openai").limit == RateLimit("openai")
+    assert TaskOptions(rate_limit=RateLimit("openai", "user")).limit == RateLimit("openai", "user")
+    assert TaskOptions().limit is None
+
+
+def registered(parameters: Any, key: str) -> None:
+    class Limited(BackgroundTaskExecutable[parameters, None]):
+        task_type = "limited"
+        options = TaskOptions(rate_limit=RateLimit("openai", key=key))
+
+        async def execute(self, context: TaskContext[Any]) -> None: ...
+
+    check_rate_limit(TaskRegistry().register(Limited), ["openai"])
+
+
+@pytest.mark.parametrize(
+    ("parameters", "key"), [(Parameters, "user_id"), (Parameters, "as"), (dict[str, str], "anything"), (Any, "x")]
+)
+def test_a_key_may_be_any_field_that_there_may_be(parameters: Any, key: str) -> None:
+    registered(parameters, key)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "key", "hint"),
+    [
+        (Parameters, "userid", r"Did you mean 'user_id'\?"),
+        (Parameters, "sent_as", "There is: as, user_id"),
+        (None, "user_id", "There is: none"),
+    ],
+)
+def test_a_key_that_is_no_field_is_refused(parameters: Any, key: str, hint: str) -> None:
+    with pytest.raises(RegistrationError, match=rf"key '{key}', which is no field of its parameters\. {hint}"):
+        registered(parameters, key)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("alice", "alice"),
+        (7, "7"),
+        (1.5, "1.5"),
+        (True, "true"),
+        (None, ""),
+        ({"b": 1, "a": [2]}, '{"a": [2], "b": 1}'),
+    ],
+)
+def test_a_key_is_a_text(value: Any, text: str) -> None:
+    assert key_of({"user": value}, "user") == text
+
+
+@pytest.mark.parametrize("parameters", [None, [], "user", {}, {"other": 1}])
+def test_without_a_value_the_key_is_empty(parameters: Any) -> None:
+    assert key_of(parameters, "user") == ""
+
+
+def test_a_long_key_is_shortened_and_stays_another_one() -> None:
+    keys = {key_of({"user": "x" * length}, "user") for length in (200, 201, 202, 10_000)}
+    assert (len(keys), max(map(len, keys))) == (4, 200)

@@ -1,0 +1,208 @@
+"""The two checks of rate limits: who waits, who is put off until when, and how many deliveries a worker takes in."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from typing import Any, cast
+
+import pytest
+
+from taskframework import BackgroundTaskExecutable, RateLimit, TaskContext, TaskOptions
+from taskframework.limits.buckets import MemoryBuckets
+from taskframework.limits.names import BucketHolds
+from taskframework.model.message import TaskMessage
+from taskframework.model.rate_limits import RATE, BucketLimit, TakePermits
+from taskframework.model.scope import Scope
+from taskframework.model.status import TaskStatus
+from taskframework.model.task import LimitWait, Task
+from taskframework.stores.base import TaskStore
+from taskframework.tasks.registry import TaskRegistry
+from taskframework.testing.clock import FakeClock
+from taskframework.testing.factories import new_task
+from taskframework.worker.admission import Candidate, PutOff
+from taskframework.worker.keyed_limits import KeyedRateLimits
+from taskframework.worker.rate_limits import RateLimits
+
+
+class Untyped(BackgroundTaskExecutable[dict[str, Any], None]):
+    task_type = "free"
+
+    async def execute(self, context: TaskContext[dict[str, Any]]) -> None: ...
+
+
+class Typed(Untyped):
+    task_type = "typed"
+    options = TaskOptions(rate_limit="openai")
+
+
+class Keyed(Untyped):
+    task_type = "keyed"
+    options = TaskOptions(rate_limit=RateLimit("openai", key="user"))
+
+
+ALICE = RATE.id_of("openai", "alice")
+
+
+class Stage:
+    """The two checks among a few stored tasks, on a clock that stands still."""
+
+    def __init__(self, limit: BucketLimit) -> None:
+        self.clock = FakeClock()
+        self.limit = limit
+        self.buckets = MemoryBuckets(self.clock)
+        self.registry = TaskRegistry()
+        for executable in (Untyped, Typed, Keyed):
+            self.registry.register(executable)
+        self.taken: list[tuple[str, int]] = []
+        self.put_off: list[str] = []
+        limits = {"openai": limit}
+        taken = lambda name, count: self.taken.append((name, count))  # noqa: E731
+        self.by_type = RateLimits(self.buckets, limits, self.registry, self.clock, taken)
+        store = cast(TaskStore, self)
+        self.by_key = KeyedRateLimits(self.buckets, limits, store, self.clock, taken, self.put_off.append)
+        self.tasks: dict[str, Task] = {}
+        self.holding = AsyncExitStack()
+
+    def now(self) -> Any:
+        return self.clock.now()
+
+    async def get(self, task_id: str, scope: Scope) -> Task | None:
+        return self.tasks.get(task_id)
+
+    def task(self, user: object = "alice", **fields: Any) -> Candidate:
+        """A stored task of the keyed type, and the delivery that tells of it."""
+        task = new_task(now=self.now(), task_type="keyed", parameters={"user": user}).evolve(**fields)
+        self.tasks[task.task_id] = task
+        return self.candidate("keyed", task.task_id)
+
+    def candidate(self, task_type: str, task_id: str = "t1") -> Candidate:
+        message = TaskMessage(task_id, task_type, 1)
+        return Candidate(message, {}, self.registry.get(task_type), "claim", self.holding)
+
+
+async def passes(stage: Stage, seconds: float) -> None:
+    for _ in range(round(seconds / 0.05)):
+        stage.clock.advance(0.05)
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+
+async def test_a_type_without_a_limit_goes_on_at_once_and_asks_nobody() -> None:
+    stage = Stage(BucketLimit(1, 1))
+    for check in (stage.by_type, stage.by_key):
+        assert await check.admit(stage.candidate("free")) is None
+    assert (stage.taken, stage.by_type.ceiling("free")) == ([], None)
+
+
+async def test_a_type_with_a_limit_waits_for_its_permit() -> None:
+    stage = Stage(BucketLimit(2, 1))
+    assert await stage.by_type.admit(stage.candidate("typed")) is None
+    second = asyncio.create_task(stage.by_type.admit(stage.candidate("typed")))
+    await passes(stage, 0.4)
+    assert not second.done()
+    await passes(stage, 0.2)
+    assert second.done()
+    assert sum(count for _, count in stage.taken) == 2
+    await stage.by_type.close()
+
+
+async def test_with_a_key_who_finds_no_permit_is_put_off_until_its_turn() -> None:
+    stage = Stage(BucketLimit(0.1, 2))
+    answers = [await stage.by_key.admit(stage.task()) for _ in range(4)]
+    assert answers == [None, None, PutOff(timedelta(seconds=10), ALICE), PutOff(timedelta(seconds=20), ALICE)]
+    assert await stage.by_key.admit(stage.task("bob")) is None
+    assert (stage.taken.count(("openai", 1)), stage.put_off) == (3, ["openai"] * 2)
+
+
+async def test_whose_turn_has_come_goes_before_who_comes_now() -> None:
+    stage = Stage(BucketLimit(0.1, 1))
+    await stage.by_key.admit(stage.task())
+    put_off = await stage.by_key.admit(stage.task())
+    assert put_off is not None
+    stage.clock.advance(10)
+    turn = LimitWait(ALICE, 1, stage.now())
+    assert await stage.by_key.admit(stage.task(waits_for_limit=turn)) is None
+    assert await stage.by_key.admit(stage.task()) == PutOff(timedelta(seconds=10), ALICE)
+
+
+@pytest.mark.parametrize(
+    ("limit", "epoch"), [(ALICE, 2), (RATE.id_of("openai", "bob"), 1)], ids=["of another attempt", "of another key"]
+)
+async def test_another_turn_does_not_count(limit: str, epoch: int) -> None:
+    stage = Stage(BucketLimit(0.1, 1))
+    await stage.by_key.admit(stage.task())
+    await stage.by_key.admit(stage.task())
+    stage.clock.advance(10)
+    turn = LimitWait(limit, epoch, stage.now())
+    assert await stage.by_key.admit(stage.task(waits_for_limit=turn)) == PutOff(timedelta(seconds=10), ALICE)
+
+
+async def test_a_message_before_its_turn_gets_no_second_one() -> None:
+    stage = Stage(BucketLimit(0.1, 1))
+    later = stage.now() + timedelta(seconds=30)
+    early = stage.task(waits_for_limit=LimitWait(ALICE, 1, later))
+    assert await stage.by_key.admit(early) == PutOff(later, ALICE)
+    assert stage.taken == []
+
+
+async def test_turns_of_one_second_that_come_together_all_run() -> None:
+    stage = Stage(BucketLimit(3, 1))
+    await stage.by_key.admit(stage.task())
+    for _ in range(4):
+        assert await stage.by_key.admit(stage.task()) is not None
+    stage.clock.advance(1)
+    turn = LimitWait(ALICE, 1, stage.now())
+    coming = [asyncio.create_task(stage.by_key.admit(stage.task(waits_for_limit=turn))) for _ in range(4)]
+    await passes(stage, 1.2)
+    assert [task.result() for task in coming] == [None] * 4
+
+
+@pytest.mark.parametrize("fields", [{"status": TaskStatus.RUNNING}, {"dispatch_epoch": 2}], ids=["runs", "newer"])
+async def test_what_the_claim_refuses_takes_no_permit(fields: dict[str, Any]) -> None:
+    stage = Stage(BucketLimit(0.1, 1))
+    assert await stage.by_key.admit(stage.task(**fields)) is None
+    assert await stage.by_key.admit(stage.candidate("keyed", "gone")) is None
+    assert stage.taken == []
+
+
+async def test_every_value_of_the_field_has_a_bucket() -> None:
+    stage = Stage(BucketLimit(0.1, 1))
+    users = ["alice", "", "a/b", 7, "7 ", True, None, ["x"], {"b": 1, "a": 2}, "x" * 300, "x" * 301]
+    # None is in the bucket of those without a value.
+    assert [await stage.by_key.admit(stage.task(user)) for user in users if user is not None] == [None] * 10
+    assert await stage.by_key.admit(stage.task({"a": 2, "b": 1})) is not None
+
+
+async def test_a_worker_takes_in_what_runs_and_a_few_more() -> None:
+    stage = Stage(BucketLimit(20, 40))
+    assert stage.by_type.ceiling("typed") == 16
+    assert stage.by_type.ceiling("keyed") is None
+    for _ in range(30):
+        await stage.by_type.admit(stage.candidate("typed"))
+    assert stage.by_type.ceiling("typed") == 64
+    await stage.holding.aclose()
+    assert stage.by_type.ceiling("typed") == 16
+
+
+async def test_a_ceiling_is_not_changed_for_a_little() -> None:
+    stage = Stage(BucketLimit(2, 40))
+    seen = []
+    for _ in range(16):
+        seen.append(stage.by_type.ceiling("typed"))
+        await stage.by_type.admit(stage.candidate("typed"))
+    assert seen == sorted(seen, key=lambda ceiling: ceiling or 0)
+    assert len(set(seen)) <= 5
+
+
+@pytest.mark.parametrize("executable", [Typed, Keyed])
+async def test_a_hold_is_of_the_bucket_of_the_task(executable: type[Untyped]) -> None:
+    stage = Stage(BucketLimit(10, 5))
+    registration = stage.registry.get(executable.task_type)
+    assert registration is not None
+    task = new_task(now=stage.now(), parameters={"user": "alice"})
+    await BucketHolds(stage.buckets, {"openai": stage.limit}).hold(registration, task, timedelta(seconds=30))
+    held = ALICE if executable is Keyed else RATE.id_of("openai")
+    assert [name for name, _ in await stage.buckets.known(10)] == [held]
+    assert (await stage.buckets.take(TakePermits(held, stage.limit))).granted == 0
