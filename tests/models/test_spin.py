@@ -53,6 +53,8 @@ RUNS = [
     *_mutants("batch_seal", ["-DNOABANDON", "-DFAULTS=0 -DKEEPSERIAL"], liveness="ended"),
     *_mutants("batch_seal", ["-DONELOOK", "-DNOALARM"], liveness="cleared"),
     *_mutants("versions", ["-DRECORDFIRST", "-DBLIND", "-DNOADMISSION", "-DNOADOPT", "-DTHREE -DCRASHES=0 -DONERUN"]),
+    *_mutants("slots", ["-DNOUNTIL", "-DNOGRACE", "-DNOLOOK", "-DRELEASEFIRST", "-DPULLBYTASK"]),
+    *_mutants("slots", ["-DLIVENESS -DNORECONCILE", "-DLIVENESS -DNODUE"], liveness="ended"),
     *_mutants("outbox", ["-DNEWESTONLY", "-DPIPELINE", "-DMARKFIRST", "-DMARKBACK", "-DMARKDONE"]),
     *_mutants("outbox", ["-DMARKFIRST", "-DEVENTAFTER"], liveness="delivered"),
     *_mutants("task", ["-DNOFENCE", "-DNOEPOCH", "-DNODUE", "-DREAPERFORGETS"]),
@@ -71,6 +73,9 @@ RUNS = [
     Run("versions"),
     Run("versions", "-DREPLAY"),
     Run("versions", liveness="settled"),
+    Run("slots"),
+    Run("slots", "-DLIVENESS -DCRASHES=0", "ended"),
+    Run("slots", "-DLIVENESS -DLOSSES=0", "ended"),
     Run("outbox"),
     Run("outbox", liveness="delivered"),
     Run("task", liveness="stable"),
@@ -115,7 +120,7 @@ def test_the_protocol_holds_and_no_mutant_does(run: Run, tmp_path: Path) -> None
 
 
 def test_every_variant_of_a_model_is_run() -> None:
-    for model in ("task", "outbox", "fanin", "parent_reports", "batch_seal", "versions"):
+    for model in ("task", "outbox", "fanin", "parent_reports", "batch_seal", "versions", "slots"):
         variants = set(re.findall(r"#ifn?def (\w+)", (_MODELS / f"{model}.pml").read_text()))
         assert variants == {flag for run in RUNS if run.model == model for flag in re.findall(r"-D(\w+)", run.flags)}
 
