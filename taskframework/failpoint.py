@@ -42,6 +42,8 @@ POINTS: Mapping[str, str] = {
     "dispatch.before_mark": "the message of a new task is confirmed, its mark not written",
     "sweep.after_reserve": "the sweeper reserved a due task, its message is not sent",
     "retry.after_reserve": "a local timer reserved a task that is due again, its message is not sent",
+    "limits.after_take": "permits of a rate limit are taken, nothing has begun with them",
+    "limits.after_hold": "a bucket is held, the outcome that asked for it is not stored",
     "deliver.before_claim": "a worker read a message, nothing is written",
     "hand_over.after_write": "a message that waited for too long is left to the sweeper and not acknowledged",
     "claim.after_write": "the task is RUNNING, its code has not begun",

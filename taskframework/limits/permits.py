@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from taskframework import failpoint
 from taskframework.background import end
 from taskframework.clock import Clock
 from taskframework.limits.buckets import Buckets
@@ -114,6 +115,7 @@ class Permits:
         missing, early = self._wanted() - len(self._in_hand), self._ask_again_at - self._clock.monotonic()
         if missing > 0 and early <= 0:
             bucket = await self._buckets.take(self._take(most=missing))
+            await failpoint.reached("limits.after_take")
             self.on_taken(bucket.granted)
             now = self._clock.monotonic()
             self._in_hand.extend(permits_of(bucket, self._limit, now))

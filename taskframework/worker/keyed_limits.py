@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 
+from taskframework import failpoint
 from taskframework.clock import Clock
 from taskframework.errors import TaskUnreadableError
 from taskframework.limits.buckets import Buckets
@@ -86,6 +87,7 @@ class KeyedRateLimits:
             bucket = await candidate.without_slot(self._buckets.take(take))
             if bucket is None:
                 return LATER
+            await failpoint.reached("limits.after_take")
             self._on_taken(limit.name, bucket.granted)
             if not bucket.granted:
                 self._on_put_off(limit.name)

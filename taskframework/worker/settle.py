@@ -114,6 +114,7 @@ class SettleStation:
         try:
             async with asyncio.timeout(_HELD_WITHIN):
                 await self._hold(registration, task, delay)
+                await failpoint.reached("limits.after_hold")
         except (TaskframeworkError, TimeoutError) as error:
             logger.warning("task %s: its rate limit could not be held: %s", task.task_id, error)
 

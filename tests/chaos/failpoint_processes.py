@@ -35,6 +35,7 @@ _SETTINGS = {
     "RETRY__INITIAL_DELAY": "100ms",
     "RETRY__MAX_ATTEMPTS": "9",
     "SHUTDOWN__AWAIT_TERMINATION_TIMEOUT": "300ms",
+    "RATE_LIMITER__DEFAULT": '{"rate": 2}',
 }
 
 

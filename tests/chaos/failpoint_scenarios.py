@@ -34,6 +34,23 @@ async def tries_again(stage: Stage) -> AsyncIterator[None]:
     yield
 
 
+async def waits_for_permits(stage: Stage) -> AsyncIterator[None]:
+    await stage.submit(4, "limited")
+    yield
+
+
+async def waits_for_turns(stage: Stage) -> AsyncIterator[None]:
+    """All have the same key, so that all but the first few are put off."""
+    await stage.submit(4, "keyed")
+    yield
+
+
+async def holds_its_bucket(stage: Stage) -> AsyncIterator[None]:
+    stage.repeats = 2
+    await stage.submit(2, "limited", fails=1)
+    yield
+
+
 async def fails(stage: Stage) -> AsyncIterator[None]:
     """The message goes through the dead-letter exchange to the collector."""
     stage.expected = "FAILED"
@@ -317,6 +334,10 @@ SCENARIOS = (
     Scenario("sweep.after_reserve", leaves_due, "front", is_alone=True),
     Scenario("reserve.reply", leaves_due, "front", is_alone=True),
     Scenario("retry.after_reserve", tries_again, "back", settings=_SLOW_RETRIES, where="servers"),
+    Scenario("limits.after_take", waits_for_permits, "back"),
+    Scenario("limits.after_take", waits_for_turns, "back"),
+    Scenario("limits.after_hold", holds_its_bucket, "back"),
+    Scenario("hand_over.after_write", waits_for_turns, "back"),
     Scenario("deliver.before_claim", submits, "back"),
     Scenario("claim.after_write", submits, "back"),
     Scenario("claim.reply", submits, "back"),

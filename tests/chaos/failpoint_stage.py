@@ -31,7 +31,7 @@ from tests.chaos.listener import Listener
 from tests.chaos.story import FINAL_STATUSES
 from tests.chaos.truth import MongoTruth, SqliteTruth, Truth
 
-_TYPES = ("probe", "family", "patient")
+_TYPES = ("probe", "limited", "keyed", "family", "patient")
 _QUEUES = (*(f"tasks.{name}.{lane}" for name in _TYPES for lane in ("high", "normal", "low")), "tasks.dlq")
 #: While one of these has a time, something about a task is left to do.
 _LEFT = ("spawn_at", "cascade_at", "retry_at")

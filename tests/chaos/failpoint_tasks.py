@@ -11,7 +11,15 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from taskframework import BackgroundTaskExecutable, RetryableError, Signal, SubtaskSummary, TaskContext
+from taskframework import (
+    BackgroundTaskExecutable,
+    RateLimit,
+    RetryableError,
+    Signal,
+    SubtaskSummary,
+    TaskContext,
+    TaskOptions,
+)
 from taskframework.aggregation import cascade, parent_work
 from taskframework.recovery import batches, parents
 from tests.chaos.history import Recorder
@@ -66,12 +74,26 @@ class Probe(BackgroundTaskExecutable[Wanted, dict[str, int]]):
         await context.update_progress({"attempt": context.attempt})
         await context.once("step", lambda: _recorder().record(STEP, task=context.task_id, token=context.fencing_token))
         if context.attempt <= wanted.fails:
-            raise RetryableError("not yet", delay=0.5)
+            raise RetryableError("not yet", delay=0.5, pause_limit=True)
         if wanted.is_broken and not MENDED.exists():
             raise ValueError("broken until it is mended")
         while 0 < wanted.waits_from <= context.attempt and not GO.exists():  # noqa: ASYNC110 - another process makes the file
             await asyncio.sleep(_LOOK_SECONDS)
         _note("effect", context)
+
+
+class Limited(Probe):
+    """Begins as its bucket allows."""
+
+    task_type = "limited"
+    options = TaskOptions(rate_limit="default")
+
+
+class Keyed(Probe):
+    """Begins as the bucket of those allows that wait as it does."""
+
+    task_type = "keyed"
+    options = TaskOptions(rate_limit=RateLimit("default", key="waits_from"))
 
 
 class Family(BackgroundTaskExecutable[Wanted, dict[str, int]]):
