@@ -104,6 +104,11 @@ def test_a_given_delay_is_kept() -> None:
     assert classify(CarelessError()).delay is None
 
 
+def test_only_who_asks_for_it_pauses_a_limit() -> None:
+    assert classify(RetryableError(pause_limit=True)).pauses_limit
+    assert not any(classify(error).pauses_limit for error in (RetryableError(), CarelessError(), OSError()))
+
+
 def test_a_delay_that_no_calendar_holds_is_bounded() -> None:
     assert classify(RetryableError(delay=timedelta.max)).delay == MAX_OWN_DELAY
 

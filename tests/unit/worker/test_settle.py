@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from taskframework import BackgroundTaskExecutable, TaskContext, TaskOptions
+from taskframework import BackgroundTaskExecutable, RetryableError, TaskContext, TaskOptions
 from taskframework.aggregation.state_aggregator import StateAggregatorService
 from taskframework.bus import EventBus
 from taskframework.clock import SystemClock
 from taskframework.errors import StoreUnavailableError, TaskUnreadableError
 from taskframework.model.events import AttemptFinished, TaskEvent
 from taskframework.model.interventions import Reap
-from taskframework.model.outcome import Failed, Outcome, Released, Succeeded, describe
+from taskframework.model.outcome import Failed, Outcome, Released, Succeeded, classify, describe
 from taskframework.model.retry import RetryPolicy
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import TaskStatus
@@ -26,7 +26,7 @@ from taskframework.model.task import Task
 from taskframework.model.transitions import Claim, Fence, Transition
 from taskframework.moves import TaskMoves
 from taskframework.stores.sqlite import SqliteStore
-from taskframework.tasks.registry import TaskRegistry
+from taskframework.tasks.registry import Registration, TaskRegistry
 from taskframework.testing.conformance.store_suite import insert_one
 from taskframework.testing.factories import new_task
 from taskframework.worker.attempt import RunningAttempt
@@ -92,11 +92,27 @@ class Bench:
         self.bus.listen(TaskEvent, lambda event: self.events.append(type(event).__name__), name="events")
         self.policy = RetryPolicy(5, HOUR, HOUR, 2, 0)
 
+        #: For how long the rate limit of a task was held, each time.
+        self.held: list[timedelta] = []
+        self.no_hold: Exception | None = None
+
     @property
     def station(self) -> SettleStation:
         return SettleStation(
-            self.store, self.bus, SystemClock(), "worker", self.policy, self.stale.append, lambda error: None
+            self.store,
+            self.bus,
+            SystemClock(),
+            "worker",
+            self.policy,
+            self.stale.append,
+            lambda error: None,
+            self._hold,
         )
+
+    async def _hold(self, registration: Registration, task: Task, delay: timedelta) -> None:
+        if self.no_hold is not None:
+            raise self.no_hold
+        self.held.append(delay)
 
     async def claimed(self, worker_id: str = "worker", task: Task | None = None) -> RunningAttempt:
         """An attempt at a task, a new one by default."""
@@ -292,3 +308,38 @@ def told(caplog: pytest.LogCaptureFixture, attempt: RunningAttempt, token: int |
     assert attempt.task.task_id in text
     assert f"token is now {'unknown' if token is None else token}" in text
     assert (holder or ("unknown" if token is None else "nobody")) in text
+
+
+def told_to_come_later(delay: timedelta | None) -> Failed:
+    return classify(RetryableError("429", delay=delay, pause_limit=True))
+
+
+@pytest.mark.parametrize(
+    ("asked", "held"),
+    [(timedelta(minutes=1), timedelta(minutes=1)), (None, HOUR)],
+    ids=["its own delay", "by the policy"],
+)
+async def test_who_asks_for_it_holds_its_rate_limit_as_long_as_itself_waits(
+    bench: Bench, asked: timedelta | None, held: timedelta
+) -> None:
+    attempt = await bench.claimed()
+    await bench.settle(attempt, told_to_come_later(asked))
+    task = await bench.present(attempt)
+    assert (bench.held, task.status, task.not_before - task.updated_at) == ([held], TaskStatus.RETRYING, held)
+
+
+async def test_who_does_not_ask_for_it_holds_nothing(bench: Bench) -> None:
+    await bench.settle(await bench.claimed(), classify(RetryableError("busy", delay=timedelta(minutes=1))))
+    await bench.settle(await bench.claimed(), Succeeded(None))
+    assert bench.held == []
+
+
+@pytest.mark.parametrize("error", [StoreUnavailableError(), TimeoutError()], ids=["away", "slow"])
+async def test_a_rate_limit_that_cannot_be_held_costs_no_outcome(
+    bench: Bench, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    bench.no_hold = error
+    attempt = await bench.claimed()
+    await bench.settle(attempt, told_to_come_later(timedelta(minutes=1)))
+    assert (await bench.present(attempt)).status is TaskStatus.RETRYING
+    assert "its rate limit could not be held" in caplog.text
