@@ -47,6 +47,13 @@ class DispatchMarkCases(StoreSuite):
         assert (await stored(store, untouched.task_id)).dispatches == 1
         assert (await marked(store, late[0])).dispatches == 0
 
+    async def test_a_task_keeps_its_turn_when_it_is_put_off_for_another_reason(self, store: TaskStore) -> None:
+        put_off = await marked(store, MakeDue((await put(store)).task_id, 1, HOUR, "rate/openai"))
+        assert put_off.waits_for_limit is not None
+        assert put_off.waits_for_limit.until == put_off.next_dispatch_at
+        later = await marked(store, MakeDue(put_off.task_id, 1, MINUTE))
+        assert later.waits_for_limit == put_off.waits_for_limit
+
     async def test_a_lost_dispatch_is_forgotten(self, store: TaskStore) -> None:
         sent = await marked(store, _dispatched(await put(store, progress=HOSTILE)))
         later = store.now() + HOUR

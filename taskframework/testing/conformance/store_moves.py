@@ -126,6 +126,7 @@ REQUESTS: dict[str, Callable[[Fence], Request]] = {
     "dispatched": lambda fence: MarkDispatched(fence.task_id, 1, MINUTE, HOUR),
     "make due": lambda fence: MakeDue(fence.task_id, 1),
     "make due later": lambda fence: MakeDue(fence.task_id, 1, HOUR),
+    "make due at its turn": lambda fence: MakeDue(fence.task_id, 1, HOUR, "rate/openai/$alice"),
     "forget dispatch": lambda fence: ForgetDispatch(fence.task_id),
     "renew": lambda fence: RenewLease(fence, HOUR),
     "published": lambda fence: MarkPublished(fence.task_id, 1),
