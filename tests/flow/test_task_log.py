@@ -91,7 +91,7 @@ async def test_a_cancelled_task_is_no_error(run: Run, told: Told) -> None:
 
 async def test_the_repairs_tell_of_the_ends_they_write(run: Run, told: Told) -> None:
     async with run(worker=False, recovery={"sweep_interval": "100ms"}) as framework:
-        late = await framework.submit("counts", deadline=datetime.now(UTC) + timedelta(milliseconds=300))
+        late = await framework.submit("counts", deadline=datetime.now(UTC) + timedelta(seconds=1))
         await late.finished(timeout=20)
         orphan = await framework.submit("counts")
         claim = Claim(orphan.task_id, 1, "claim-of-the-dead", "dead-worker", timedelta(seconds=0.4))

@@ -25,7 +25,7 @@ from taskframework.api.app import create_app
 from tests.acceptance.http_support import COUNT_WORDS, Api, serve
 
 #: About two seconds on a quiet machine.
-EXAMPLES = 300
+EXAMPLES = 400
 DOCUMENT = create_app(TaskFramework(Settings())).openapi()
 OPERATIONS = [(template, method) for template, ways in DOCUMENT["paths"].items() for method in ways]
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "QUERY"]
@@ -102,7 +102,8 @@ def calls(draw: st.DrawFn) -> Call:
     body = None
     if "requestBody" in operation:
         wanted = fitting(operation["requestBody"]["content"]["application/json"]["schema"])
-        body = draw(wanted.map(lambda value: json.dumps(value).encode()) | st.binary(max_size=20) | st.none())
+        no_json = st.binary(max_size=20).map(lambda content: b"{" + content)
+        body = draw(wanted.map(lambda value: json.dumps(value).encode()) | no_json | st.none())
         kind = "application/json"
         headers.append(("Content-Type", draw(st.sampled_from([kind, kind, kind, kind, "text/plain"]) | HEADER_VALUES)))
     method = draw(st.sampled_from([method.upper()] * 9 + METHODS))
@@ -196,7 +197,7 @@ async def test_no_request_gets_an_answer_that_is_not_documented(stage: Stage, ca
     assert not found, (found, call.method, call.path, event or answer.text)
     stage.met[answer.status_code] += 1
     if stage.met.total() == EXAMPLES:
-        assert {200, 202, 400, 404, 405, 409, 415, 422} <= stage.met.keys(), "the requests reach all kinds of answers"
+        assert {200, 202, 400, 404, 405, 409, 415, 422} <= stage.met.keys(), stage.met
 
 
 async def test_every_event_is_as_documented(stage: Stage) -> None:

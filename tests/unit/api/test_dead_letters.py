@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from taskframework.brokers.embedded import EmbeddedBroker
-from taskframework.model.message import rfc3339
+from taskframework.model.status import TaskStatus
+from taskframework.testing.conformance.store_suite import insert_one
+from taskframework.testing.factories import new_task
 from tests.support.eventually import eventually
 from tests.unit.api.conftest import DEAD_LETTERS, TASKS, Api, OpenApi, problem_of
 
@@ -95,9 +96,11 @@ async def test_each_id_of_a_replay_has_its_own_outcome(working: Api) -> None:
 
 
 async def test_a_second_replay_answers_that_it_is_queued_already(api: Api) -> None:
-    task = await api.finished(await api.submit(deadline=rfc3339(datetime.now(UTC) + timedelta(milliseconds=200))))
+    store = api.framework.services.store
+    at_rest: dict[str, Any] = {"status": TaskStatus.FAILED, "finished_at": store.now(), "next_dispatch_at": None}
+    task = (await insert_one(store, new_task(now=store.now(), **at_rest))).task
     for _ in range(2):
-        answer = await api.post(f"{DEAD_LETTERS}/replay", json={"ids": [task["task_id"]]})
+        answer = await api.post(f"{DEAD_LETTERS}/replay", json={"ids": [task.task_id]})
     [outcome] = answer.json()["items"]
     assert (outcome["status"], outcome["error"]["code"]) == (409, "transition_refused")
     assert "already" in outcome["error"]["detail"]
