@@ -287,7 +287,7 @@ _ONE_SLOT = {"WORKER__CONCURRENCY": "1"}
 _EARLY = {"BROKER__CONSUMER_TIMEOUT": "1s"}
 #: Holds the heartbeat up for longer than a lease.
 _NO_BEAT = "heartbeat.before_write@1=pause:3"
-#: Sweepers that do not come before the timers and the relay.
+#: Repairs that do not come before the timers, the relay, and the process that does a thing at once.
 _NO_SWEEP = {"RECOVERY__SWEEP_INTERVAL": "3s"}
 #: Uploads that are given up soon.
 _HASTY = {"BATCHES__UPLOAD_TIMEOUT": "1s"}
@@ -298,8 +298,8 @@ _SLOW_RETRIES = _NO_SWEEP | {"RETRY__INITIAL_DELAY": "2s"}
 SCENARIOS = (
     Scenario("relay.after_reserve", leaves_due, "front", is_alone=True, settings=_NO_SWEEP),
     Scenario("reopen.after_write", reopens_a_family, "front"),
-    Scenario("cascade.after_cancel", cancels_a_family, "front"),
-    Scenario("retry.after_replay", retries_a_batch, "front"),
+    Scenario("cascade.after_cancel", cancels_a_family, "front", settings=_NO_SWEEP),
+    Scenario("retry.after_replay", retries_a_batch, "front", settings=_NO_SWEEP),
     Scenario("reopen_batch.after_write", retries_a_batch, "front"),
     Scenario("batch.after_announce", uploads, "front"),
     Scenario("batch.after_insert", uploads, "front"),
