@@ -10,6 +10,7 @@ from taskframework.model.plans import PLAN, part_id
 from taskframework.model.records import Record
 from taskframework.model.task import Task
 from taskframework.stores.base import Records
+from taskframework.stores.reading import read_record
 
 #: The slot of the first sub-task, and the groups.
 Part = tuple[int, list[dict[str, Any]]]
@@ -46,5 +47,4 @@ async def delete_plan(store: Records, parent: Task) -> None:
 
 async def _part(store: Records, parent: Task, number: int) -> Record | None:
     """One part; read alone, since each may be large."""
-    wanted = part_id(parent.task_id, parent.fencing_token, number)
-    return (await store.read_records([wanted])).get(wanted)
+    return await read_record(store, part_id(parent.task_id, parent.fencing_token, number))

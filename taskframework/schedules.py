@@ -10,27 +10,20 @@ from taskframework.model.records import Record
 from taskframework.model.recurrence import nearest_zone, zone
 from taskframework.model.schedules import SCHEDULE, Schedule
 from taskframework.stores.base import Records
+from taskframework.stores.reading import all_records, read_record
 
-#: Schedules that are read together.
-_TOGETHER = 500
 #: So often a change begins again because somebody else was faster.
 _ROUNDS = 20
 
 
 async def all_schedules(store: Records) -> list[Record]:
     """The records of all schedules, by name."""
-    found: list[Record] = []
-    while True:
-        page = await store.list_records(SCHEDULE.name, limit=_TOGETHER, after=found[-1].id if found else "")
-        found += page
-        if len(page) < _TOGETHER:
-            return found
+    return await all_records(store, SCHEDULE)
 
 
 async def read_schedule(store: Records, name: str) -> Record | None:
     """The record of a schedule, if there is one."""
-    place = SCHEDULE.id_of(name)
-    return (await store.read_records([place])).get(place)
+    return await read_record(store, SCHEDULE.id_of(name))
 
 
 async def change_schedule(

@@ -12,6 +12,7 @@ from taskframework.model.task import Task, Unique
 from taskframework.model.versions import VERSIONS, Newest, is_above, is_below, record_id, record_of
 from taskframework.moves import TaskMoves
 from taskframework.stores.base import Records, TaskStore
+from taskframework.stores.reading import read_record
 
 #: Rounds of reading and writing the record: each lost one means that somebody else of the key got ahead.
 _ROUNDS = 50
@@ -69,5 +70,4 @@ async def _name(records: Records, task: Task, unique: Unique, kept: timedelta) -
 
 
 async def _read(records: Records, user_id: str, key: str) -> Record | None:
-    place = record_id(user_id, key)
-    return (await records.read_records([place])).get(place)
+    return await read_record(records, record_id(user_id, key))

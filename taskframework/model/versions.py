@@ -56,20 +56,9 @@ def is_below(unique: Unique, newest: Newest | None) -> bool:
     return newest is not None and (unique.version, unique.run) < (newest.version, newest.run)
 
 
-def next_run(version: int, newest: Newest | None, task: Task | None) -> int | None:
-    """Under which run a version is stored now.
-
-    Args:
-        version: what is submitted.
-        newest: what the record of the key names; no higher version.
-        task: the task that it names, if that is still there.
-
-    Returns:
-        The run; None if the task that is there is the answer, since it is live or has succeeded.
-    """
-    if newest is None or newest.version < version:
-        return 0
-    return None if task is not None and task.status in LIVE | SUCCEEDED else newest.run + 1
+def is_answer(task: Task) -> bool:
+    """Whether the task that is there answers another submission of its version: it is live, or has succeeded."""
+    return task.status in LIVE | SUCCEEDED
 
 
 def record_of(task: Task, unique: Unique, there: Record | None, kept: timedelta) -> Record:

@@ -11,10 +11,11 @@ from taskframework.errors import BrokerError
 from taskframework.model.message import rfc3339
 from taskframework.model.pauses import PAUSE, Pause
 from taskframework.model.query import TaskFilter
+from taskframework.model.records import Record
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import LANES, TaskStatus
 from taskframework.stores.base import TaskStore
-from taskframework.stores.reading import all_records
+from taskframework.stores.reading import all_contents, read_record
 from taskframework.submission.types import TaskTypes
 
 
@@ -51,7 +52,7 @@ class QueueOperations:
 
     async def list_queues(self, broker: Broker | None = None) -> Sequence[Queue]:
         """Every task type that somebody has declared or paused, by name."""
-        pauses = {pause.task_type: pause for pause in await all_records(self._store, PAUSE)}
+        pauses = {pause.task_type: pause for pause in await all_contents(self._store, PAUSE)}
         names = pauses.keys() | {known.task_type for known in await self._types.known()}
         return [await self._queue(name, pauses.get(name), broker) for name in sorted(names)]
 
@@ -61,7 +62,7 @@ class QueueOperations:
         Raises:
             UnknownTaskTypeError: if nobody has declared it, and it is not paused.
         """
-        record = (await self._store.read_records([PAUSE.id_of(task_type)])).get(PAUSE.id_of(task_type))
+        record = await self._paused(task_type)
         if record is None:
             await self._require(task_type)
         return await self._queue(task_type, None if record is None else PAUSE.content(record), broker)
@@ -83,8 +84,8 @@ class QueueOperations:
         await self._require(task_type)
         new = Pause(task_type, by, self._store.now(), reason)
         await self._store.write_records([PAUSE.new(task_type, content=new)])
-        there = await self._store.read_records([PAUSE.id_of(task_type)])
-        return next(map(PAUSE.content, there.values()), new)
+        there = await self._paused(task_type)
+        return new if there is None else PAUSE.content(there)
 
     async def resume(self, task_type: str) -> Pause | None:
         """Let tasks of this type begin again, in all workers within two seconds.
@@ -93,12 +94,14 @@ class QueueOperations:
             The pause that is over; None if it was not paused.
         """
         pause = None
-        while found := await self._store.read_records([PAUSE.id_of(task_type)]):
-            [record] = found.values()
+        while (record := await self._paused(task_type)) is not None:
             pause = PAUSE.content(record)
             if await self._store.delete_records([record]):
                 break
         return pause
+
+    async def _paused(self, task_type: str) -> Record | None:
+        return await read_record(self._store, PAUSE.id_of(task_type))
 
     async def _require(self, task_type: str) -> None:
         [found] = (await self._types.find([task_type])).values()

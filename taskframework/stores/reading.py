@@ -1,10 +1,10 @@
-"""Reading many records."""
+"""Reading one record, or all of a kind."""
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from taskframework.model.records import RecordKind
+from taskframework.model.records import Record, RecordKind
 from taskframework.stores.base import Records
 
 Content = TypeVar("Content")
@@ -12,17 +12,29 @@ Content = TypeVar("Content")
 _TOGETHER = 500
 
 
-async def all_records(records: Records, kind: RecordKind[Content]) -> list[Content]:
-    """What all records of a kind say, in the order of their ids; for kinds of which there are not many.
+async def read_record(records: Records, record_id: str) -> Record | None:
+    """The record of this id, if there is one.
 
     Raises:
         StoreUnavailableError: if the store cannot be asked.
     """
-    contents: list[Content] = []
-    after = ""
+    return (await records.read_records([record_id])).get(record_id)
+
+
+async def all_records(records: Records, kind: RecordKind[Any]) -> list[Record]:
+    """All records of a kind, in the order of their ids; for kinds of which there are not many.
+
+    Raises:
+        StoreUnavailableError: if the store cannot be asked.
+    """
+    found: list[Record] = []
     while True:
-        found = await records.list_records(kind.name, limit=_TOGETHER, after=after)
-        contents += map(kind.content, found)
-        if len(found) < _TOGETHER:
-            return contents
-        after = found[-1].id
+        page = await records.list_records(kind.name, limit=_TOGETHER, after=found[-1].id if found else "")
+        found += page
+        if len(page) < _TOGETHER:
+            return found
+
+
+async def all_contents(records: Records, kind: RecordKind[Content]) -> list[Content]:
+    """What all records of a kind say; as `all_records`."""
+    return [kind.content(record) for record in await all_records(records, kind)]

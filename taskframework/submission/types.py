@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from taskframework.errors import UnknownTaskTypeError
 from taskframework.model.values import Json
 from taskframework.stores.base import Records, TaskStore
-from taskframework.stores.reading import all_records
+from taskframework.stores.reading import all_contents
 from taskframework.tasks.declared import DECLARATION, TaskDeclaration
 from taskframework.tasks.registry import TASK_TYPE, Registration, TaskRegistry
 
@@ -106,4 +106,4 @@ class TaskTypes:
 
 async def declared_types(records: Records) -> list[TaskDeclaration]:
     """What workers have declared of all task types."""
-    return await all_records(records, DECLARATION)
+    return await all_contents(records, DECLARATION)

@@ -6,6 +6,7 @@ task that is there, or stored anew under the next run if that failed or is gone;
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 from taskframework import failpoint
@@ -14,7 +15,7 @@ from taskframework.limits.versions import become_newest, read_newest
 from taskframework.model.interventions import Supersede
 from taskframework.model.scope import EVERYONE
 from taskframework.model.task import Task, Unique
-from taskframework.model.versions import Newest, next_run, versioned_id
+from taskframework.model.versions import Newest, is_answer, versioned_id
 from taskframework.moves import TaskMoves
 from taskframework.stores.base import Inserted, TaskStore
 
@@ -35,18 +36,16 @@ class VersionedInserts:
             NewerVersionError: if a higher version was accepted before.
             StoreUnavailableError: if it could not be stored; it may be all the same. Submit it again.
         """
-        newest = await read_newest(self._store, task.user_id, unique.key)
-        present = None
+        newest, mine = await read_newest(self._store, task.user_id, unique.key), unique
         if newest is not None and newest.version > unique.version:
             # An earlier attempt of this submission may have stored it and died; a worker would end it at its time.
             await self._moves.make(Supersede(versioned_id(task.user_id, unique), newest.version))
             raise _refusal(unique, newest)
         if newest is not None and newest.version == unique.version:
             present = await self._store.get(newest.task_id, EVERYONE)
-        run = next_run(unique.version, newest, present)
-        if run is None and present is not None:
-            return Inserted(present, is_new=False)
-        mine = Unique(unique.key, unique.version, run or 0, unique.stops_older)
+            if present is not None and is_answer(present):
+                return Inserted(present, is_new=False)
+            mine = replace(unique, run=newest.run + 1)
         [stored] = await self._store.insert([_under(task, mine)])
         if isinstance(stored, Exception):
             raise stored

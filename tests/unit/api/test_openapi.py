@@ -4,26 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any
 
 import pytest
 from fastapi.routing import APIRoute
 
+import taskframework.api as api_package
 from taskframework import Settings, TaskFramework
-from taskframework.api import (
-    batch_stream,
-    batches,
-    dead_letters,
-    docs,
-    health,
-    limits,
-    queues,
-    schedules,
-    stream,
-    subtasks,
-    task_types,
-    tasks,
-)
 from taskframework.api.app import create_app
 from taskframework.api.problems import CODES
 from taskframework.api.views import DeadLetterView, HistoryEntryView, TaskErrorView, TaskView
@@ -58,21 +47,8 @@ def references(part: Any) -> Iterator[str]:
 
 def test_every_route_is_documented(document: dict[str, Any]) -> None:
     documented = {(path, method.upper()) for path, method, _ in operations(document)}
-    modules = (
-        tasks,
-        subtasks,
-        batches,
-        batch_stream,
-        task_types,
-        stream,
-        dead_letters,
-        queues,
-        limits,
-        schedules,
-        health,
-        docs,
-    )
-    routers = [module.router for module in modules]
+    modules = [import_module(f"{api_package.__name__}.{found.name}") for found in iter_modules(api_package.__path__)]
+    routers = [module.router for module in modules if hasattr(module, "router")]
     routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
     assert documented == {
         (route.path, method) for route in routes if route.include_in_schema for method in route.methods or ()

@@ -151,22 +151,21 @@ async def test_what_runs_goes_on_unless_the_newer_version_says_otherwise(
     assert (running.status, running.cancel is not None) == (TaskStatus.RUNNING, on_running == "cancel")
 
 
-@pytest.mark.parametrize("point", ["version.after_insert", "version.after_record"])
-async def test_what_a_dead_submitter_left_is_finished_by_the_worker_that_gets_the_task(
-    here: Installation, point: str
+@pytest.mark.parametrize("which", ["older", "newer"])
+async def test_an_older_version_that_a_dead_submitter_left_is_ended_by_the_worker_that_gets_either(
+    here: Installation, which: str
 ) -> None:
     first = await here.submit(1)
-    failpoint.arm(point, die)
+    failpoint.arm("version.after_record", die)
     with pytest.raises(RuntimeError):
         await here.submit(2)
     failpoint.disarm()
-    second = await here.submit(2) if point == "version.after_record" else None
-    newest = await read_newest(here.store, "anonymous", "page")
-    assert newest is not None
-    assert newest.version == (2 if point == "version.after_record" else 1)
-    if second is not None:
-        assert await here.begin(second) is not None
-        assert await here.status(first) is CANCELLED
+    assert await here.status(first) is LIVE
+    if which == "older":
+        assert await here.begin(first) is None
+    else:
+        assert await here.begin(await here.submit(2)) is not None
+    assert await here.status(first) is CANCELLED
 
 
 async def test_a_task_that_no_record_names_becomes_the_newest_when_it_begins(here: Installation) -> None:
@@ -182,6 +181,18 @@ async def test_a_task_that_no_record_names_becomes_the_newest_when_it_begins(her
     assert await here.begin(first) is None
     with pytest.raises(NewerVersionError):
         await here.submit(1)
+
+
+async def test_a_task_that_no_record_ever_named_is_ended_when_there_is_a_newer_one(here: Installation) -> None:
+    failpoint.arm("version.after_insert", die)
+    with pytest.raises(RuntimeError):
+        await here.submit(1)
+    failpoint.disarm()
+    [left] = (await here.store.list_tasks(EVERYONE, ALL, limit=10)).items
+    await here.submit(2)
+    assert await here.status(left) is LIVE
+    assert await here.begin(left) is None
+    assert await here.status(left) is CANCELLED
 
 
 async def test_of_many_in_any_order_the_newest_begins_and_nothing_older_after_it_was_accepted(
