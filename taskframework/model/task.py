@@ -24,6 +24,22 @@ FAMILY_VERSION = 2
 Stage = Literal["execute", "resume", "signal"]
 HISTORY_LENGTH = 100
 ERRORS_KEPT = 5
+#: Fields that few tasks have. Where such a field has its default, MongoDB's document is without it: every field costs
+#: each write of the task space and time, and who uses no sub-tasks, batches or limits shall not pay for them.
+RARE = (
+    "unique",
+    "cascade_at",
+    "check_at",
+    "batch",
+    "seal_by",
+    "retry_at",
+    "stage",
+    "waits_for",
+    "signals",
+    "woken_by",
+    "waits_for_limit",
+    "steps",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,16 +289,20 @@ class Task:
         return self._of({**self.__dict__, **changes})
 
     def to_document(self) -> dict[str, Any]:
-        """The stored form: the fields of this record, the id as `_id`, times as `datetime`."""
+        """The stored form: the fields of this record, the id as `_id`, times as `datetime`; of `RARE`, what it has."""
         document = {"_id": self.task_id, **self.__dict__}
         del document["task_id"]
+        for name in RARE:
+            if document[name] == _DEFAULTS[name]:
+                del document[name]
         document["status"] = str(self.status)
         document["priority"] = str(self.priority)
         for name in SHAPE.records:
-            if document[name] is not None:
+            if document.get(name) is not None:
                 document[name] = plain(document[name])
         for name in SHAPE.lists:
-            document[name] = list(map(plain, document[name]))
+            if name in document:
+                document[name] = list(map(plain, document[name]))
         return document
 
     @classmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import sqlite3
 from collections.abc import AsyncIterator, Callable
@@ -15,8 +16,10 @@ from pymongo import MongoClient
 
 from taskframework.model.interventions import Cancel, Replay
 from taskframework.model.scope import EVERYONE
-from taskframework.model.task import StepOutcome
-from taskframework.model.transitions import Fail, RecordStep, ReportProgress
+from taskframework.model.status import TaskStatus
+from taskframework.model.task import RARE, SignalWait, StepOutcome, Task
+from taskframework.model.transitions import Claim, Fail, Fence, RecordStep, Release, ReportProgress
+from taskframework.model.waiting import Wait
 from taskframework.stores.base import TaskStore
 from taskframework.stores.mongo.store import MongoStore
 from taskframework.stores.sqlite import SqliteStore
@@ -63,7 +66,7 @@ def _edit_document(url: str, task_id: str, change: Callable[[Document], object])
 async def test_a_task_of_a_release_without_steps_gets_its_first_one(stored: tuple[TaskStore, Edit]) -> None:
     store, edit = stored
     task, fence = await put_running(store)
-    await asyncio.to_thread(edit, task.task_id, lambda document: document.pop("steps"))
+    await asyncio.to_thread(edit, task.task_id, lambda document: document.pop("steps", None))
 
     read = await store.get(task.task_id, EVERYONE)
     assert read is not None
@@ -96,3 +99,23 @@ async def test_no_other_write_touches_the_steps_nor_what_is_unknown_in_them(stor
         {"step": "charge", "outcome": {"receipt": 7}, "novel": 1},
         {"step": "mail", "outcome": None},
     ]
+
+
+async def test_a_task_of_a_release_that_stored_rare_fields_for_every_task_goes_on(
+    stored: tuple[TaskStore, Edit],
+) -> None:
+    store, edit = stored
+    task, fence = await put_running(store)
+    everything = {field.name: field.default for field in dataclasses.fields(Task) if field.name in RARE}
+    plain = {name: list(value) if value == () else value for name, value in everything.items()}
+    await asyncio.to_thread(edit, task.task_id, lambda document: document.update(plain))
+
+    assert await store.get(task.task_id, EVERYONE) == task
+    assert await store.apply(Release(fence, "worker-1")) is not None
+    assert await store.apply(Claim(task.task_id, 2, "claim-2", "worker-1", MINUTE)) is not None
+    waiting = await store.apply(Wait(Fence(task.task_id, 2, "claim-2"), "worker-1", None, "approved", None, None))
+    assert waiting is not None
+    assert waiting.waits_for == SignalWait("approved", None)
+    cancelled = await store.apply(Cancel(task.task_id, EVERYONE, "alice", None))
+    assert cancelled is not None
+    assert (cancelled.status, cancelled.waits_for, cancelled.check_at) == (TaskStatus.CANCELLED, None, None)

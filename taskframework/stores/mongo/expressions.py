@@ -11,7 +11,7 @@ from typing import Any
 
 from taskframework.model.scope import Scope
 from taskframework.model.status import TaskStatus
-from taskframework.model.task import ERRORS_KEPT, HISTORY_LENGTH, TaskError, plain
+from taskframework.model.task import ERRORS_KEPT, HISTORY_LENGTH, RARE, TaskError, plain
 from taskframework.model.transitions import (
     BY_DEADLINE,
     DEADLINE_PASSED,
@@ -45,7 +45,7 @@ _HAS_OPEN_SUBTASKS: Expression = {
     ]
 }
 #: When the sub-tasks are cancelled that a task leaves behind which ends or goes on.
-LEFT_BEHIND: Expression = {"$cond": [_HAS_OPEN_SUBTASKS, NOW, {"$ifNull": ["$cascade_at", None]}]}
+LEFT_BEHIND: Expression = {"$cond": [_HAS_OPEN_SUBTASKS, NOW, "$cascade_at"]}
 
 
 def lit(value: Json) -> Expression:
@@ -86,10 +86,12 @@ def within(scope: Scope) -> dict[str, Any]:
 
 def change(changes: Changes) -> Stage:
     """A stage that replaces these fields as a whole."""
-    return {"$set": {name: _whole(value) for name, value in changes.items()}}
+    return {"$set": {name: _stored(name, value) for name, value in changes.items()}}
 
 
-def _whole(value: Expression) -> Expression:
+def _stored(name: str, value: Expression) -> Expression:
+    if value is None and name in RARE:
+        return "$$REMOVE"
     # `$set` takes the names in an object for paths, and leaves what else is in the object that is there.
     is_object = isinstance(value, dict) and not any(name.startswith("$") for name in value)
     return {"$mergeObjects": [value]} if is_object else value

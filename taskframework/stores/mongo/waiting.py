@@ -55,7 +55,7 @@ _WITH_FIRST_RESULT: Expression = {
     "$cond": [
         is_set("$batch"),
         {"$mergeObjects": ["$batch", {"first_result_at": {"$ifNull": ["$batch.first_result_at", NOW]}}]},
-        None,
+        "$batch",
     ]
 }
 
@@ -202,7 +202,7 @@ def _move_driver(mark: MoveDriver) -> Write:
 @write_alone.register
 def _mark_spawned(mark: MarkSpawned) -> Write:
     guard = {"_id": mark.task_id, "generation": mark.generation, "subtasks.round": mark.round}
-    cascade_at = {"$cond": [_IS_AWAITED, {"$ifNull": ["$cascade_at", None]}, LEFT_BEHIND]}
+    cascade_at = {"$cond": [_IS_AWAITED, "$cascade_at", LEFT_BEHIND]}
     spawned = {"spawn_at": None, "subtasks.plan": None, "subtasks.plan_records": 0, "cascade_at": cascade_at}
     return Write(guard, [change(spawned)])
 

@@ -9,6 +9,7 @@ import pytest
 from taskframework.model.events import EVENT_OF, TaskCompletedEvent, TaskSubmittedEvent, event_for
 from taskframework.model.status import Priority, TaskStatus
 from taskframework.model.task import (
+    RARE,
     CancelRequest,
     HistoryEntry,
     ParentLink,
@@ -32,17 +33,32 @@ FULL = running(
     steps=(StepOutcome("a.b", {"n": 1}), StepOutcome("$set", None)),
 )
 
+#: Programs beside ours read the documents: these are in each of them.
+ALWAYS_THERE = set(
+    """
+    _id schema_version task_type priority user_id correlation_id traceparent parameters parameters_hash idempotency_key
+    status revision generation fencing_token attempts max_attempts crashes releases dispatch_epoch not_before
+    next_dispatch_at dispatches lease last_claim_id cancel deadline parent subtasks spawn_at no_handler progress
+    progress_revision result error errors sequence history published_sequence publish_at created_at started_at
+    finished_at updated_at purge_at
+    """.split()
+)
+
 
 @pytest.mark.parametrize("task", [FULL, *[in_status(status) for status in TaskStatus]])
 def test_a_task_is_read_as_it_was_stored(task: Task) -> None:
     assert Task.from_document(task.to_document()) == task
 
 
-def test_every_field_is_in_the_document() -> None:
+def test_every_field_is_in_the_document_but_a_rare_one_that_the_task_does_not_have() -> None:
     document = FULL.to_document()
     fields = {field.name for field in dataclasses.fields(Task)}
-    assert document.keys() == (fields - {"task_id"}) | {"_id"}
+    assert document.keys() == (fields - {"task_id", *RARE} | {"_id", "steps"})
     assert type(document["status"]) is type(document["priority"]) is str
+
+
+def test_a_document_has_what_people_look_for_and_a_new_field_is_rare() -> None:
+    assert set(queued().to_document()) == ALWAYS_THERE, "a field that few tasks have belongs to RARE"
 
 
 def test_the_document_holds_plain_values_only() -> None:
