@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from itertools import zip_longest
 from typing import Any
 
 from taskframework.model.task import Task
@@ -11,35 +12,42 @@ from taskframework.model.task import Task
 #: How far a store's clock, as far as a test knows it, may be from the time a write really happened.
 TOLERANCE = timedelta(seconds=20)
 
+#: Where two values differ, and both of them.
+_Unequal = tuple[tuple[object, ...], Any, Any]
+
 
 def differences(actual: Task, expected: Task, tolerance: timedelta = TOLERANCE) -> list[str]:
     """What differs between two records, one line each; empty if nothing does.
 
     `1`, `1.0` and `True` are three different values, as they are in JSON.
     """
-    left, right = (dict(_leaves(task.to_document())) for task in (actual, expected))
-    return [
-        f"{path}: {left.get(path, 'missing')!r}, expected {right.get(path, 'missing')!r}"
-        for path in sorted(left.keys() | right.keys())
-        if path not in left or path not in right or not _equal(left[path], right[path], tolerance)
-    ]
+    unequal = _unequal(actual.to_document(), expected.to_document(), tolerance)
+    return sorted(f"{path!r}: {left!r}, expected {right!r}" for path, left, right in unequal)
 
 
 def same_json(actual: Any, expected: Any) -> bool:
     """Whether two JSON values are the same, types included."""
-    left, right = dict(_leaves(actual)), dict(_leaves(expected))
-    return left.keys() == right.keys() and all(_equal(left[path], right[path], timedelta(0)) for path in left)
+    return not any(_unequal(actual, expected, timedelta(0)))
 
 
-def _leaves(value: Any, path: tuple[object, ...] = ()) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict) and value:
-        for key, item in value.items():
-            yield from _leaves(item, (*path, key))
-    elif isinstance(value, list) and value:
-        for index, item in enumerate(value):
-            yield from _leaves(item, (*path, index))
-    else:
-        yield repr(path), value
+class _Missing:
+    def __repr__(self) -> str:
+        return "missing"
+
+
+_MISSING = _Missing()
+
+
+def _unequal(left: Any, right: Any, tolerance: timedelta, path: tuple[object, ...] = ()) -> Iterator[_Unequal]:
+    """The places where two JSON values differ, and what each of them has there."""
+    if isinstance(left, dict) and isinstance(right, dict):
+        for key in left.keys() | right.keys():
+            yield from _unequal(left.get(key, _MISSING), right.get(key, _MISSING), tolerance, (*path, key))
+    elif isinstance(left, list) and isinstance(right, list):
+        for index, (item, other) in enumerate(zip_longest(left, right, fillvalue=_MISSING)):
+            yield from _unequal(item, other, tolerance, (*path, index))
+    elif not _equal(left, right, tolerance):
+        yield path, left, right
 
 
 def _equal(actual: Any, expected: Any, tolerance: timedelta) -> bool:

@@ -79,7 +79,8 @@ from taskframework.testing.conformance.store_suite import (
     Request,
     StoreSuite,
     an_error,
-    asked,
+    ask,
+    everything,
     put,
     stored,
 )
@@ -286,16 +287,19 @@ class MoveCases(StoreSuite):
     async def test_a_request_does_what_its_rule_says(self, store: TaskStore, make: Callable[[Fence], Request]) -> None:
         situations = list(_situations(store.now()))
         await asyncio.gather(*(put(store, **fields) for _, fields in situations))
-        await asyncio.gather(*(asked(store, make(fence)) for fence, _ in situations))
+        before = await everything(store)
+        answers = await asyncio.gather(*(ask(store, make(fence), before[fence.task_id]) for fence, _ in situations))
 
-        tasks = [await stored(store, fence.task_id) for fence, _ in situations]
+        tasks = await everything(store)
+        for answer in answers:
+            answer.check(tasks[answer.before.task_id])
         for driver in set(DRIVERS) - {OUTBOX}:
             asked_at = store.now()
             due = {task.task_id for task in await store.due(driver, 1_000)}
-            surely = {task.task_id for task in tasks if driver.is_due(task, asked_at - SKEW)}
-            perhaps = {task.task_id for task in tasks if driver.is_due(task, store.now() + SKEW)}
+            surely = {task.task_id for task in tasks.values() if driver.is_due(task, asked_at - SKEW)}
+            perhaps = {task.task_id for task in tasks.values() if driver.is_due(task, store.now() + SKEW)}
             assert surely <= due <= perhaps, driver.name
-        assert set(await store.undriven(1_000)) == {task.task_id for task in tasks if missing_drivers(task)}
+        assert set(await store.undriven(1_000)) == {task.task_id for task in tasks.values() if missing_drivers(task)}
 
     @each_request
     async def test_a_request_for_nothing_does_nothing(self, store: TaskStore, make: Callable[[Fence], Request]) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -45,8 +46,12 @@ class Api(httpx.AsyncClient):
 
 
 @pytest.fixture
-def open_api(tmp_path: Path) -> OpenApi:
-    """Run a framework on a file of its own and open its API: `async with open_api(worker=True) as api`."""
+def open_api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OpenApi:
+    """Run a framework on a file of its own and open its API: `async with open_api(worker=True) as api`.
+
+    Nothing listens on a port: the client is in this process, and a server takes longer to stop than most tests.
+    """
+    monkeypatch.setattr("taskframework.api.server.serving", lambda _framework: contextlib.nullcontext())
 
     @asynccontextmanager
     async def opened(
