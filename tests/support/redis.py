@@ -6,10 +6,8 @@ import atexit
 import shutil
 import signal
 import socket
-import tempfile
-from pathlib import Path
 
-from tests.support.process import Process, ServerUnavailable, free_ports, wait_until
+from tests.support.process import Process, ServerUnavailable, data_folder, free_ports, wait_until
 
 
 class RedisServer:
@@ -29,7 +27,7 @@ class RedisServer:
             raise ServerUnavailable("Redis is not on this machine: install the package redis-server")
         self._program = program
         self._appends = "yes" if is_durable else "no"
-        self._folder = Path(tempfile.mkdtemp(prefix="taskframework-redis-"))
+        self._folder = data_folder("redis")
         (self.port,) = free_ports(1)
         self._process: Process | None = None
         atexit.register(self.close)

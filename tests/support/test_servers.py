@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import aio_pika
 import pytest
 from pymongo import AsyncMongoClient
 
+from tests.support import process
 from tests.support.eventually import eventually
 from tests.support.servers import MongoServer, RabbitServer
 
@@ -81,3 +85,22 @@ async def _get(url: str) -> bytes:
         assert message is not None
         await message.ack()
         return message.body
+
+
+def test_data_are_kept_in_memory_where_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "_MEMORY", tmp_path)
+    monkeypatch.setattr(process, "_places", [])
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    left, others = tmp_path / f"taskframework-redis-{gone.pid}-x", tmp_path / f"taskframework-redis-{os.getppid()}-x"
+    left.mkdir()
+    others.mkdir()
+    process.keep_data_in_memory()
+    assert not left.exists(), "of a test run that was killed"
+    assert others.exists(), "of a test run beside this one"
+
+    monkeypatch.setattr(process, "_ENOUGH", 0)
+    assert process.data_folder("redis").parent == tmp_path
+    monkeypatch.setattr(process, "_ENOUGH", 2**60)
+    (elsewhere := process.data_folder("redis")).rmdir()
+    assert elsewhere.parent != tmp_path

@@ -19,6 +19,8 @@ logger = logging.getLogger(__name__)
 
 #: A quorum queue is made on several nodes, which takes longer than most answers.
 _DECLARE_SECONDS = 10.0
+#: Each has a channel of its own for as long.
+_PARTS_AT_ONCE = 8
 _REPAIR_INTERVAL = 1.0
 
 
@@ -106,12 +108,13 @@ class TopologyKeeper:
 
     async def _declare(self, task_types: Iterable[str]) -> list[BrokerError]:
         with_plugin = self._plugin.is_used
-        parts = [base_topology(self._names)] + [
+        parts = [
             task_topology(self._names, name, delivery_limit=self._delivery_limit, with_plugin=with_plugin)
             for name in task_types
         ]
         async with self._connector.opened("topology") as connection:
-            return [error for part in parts if (error := await _declared(connection, part)) is not None]
+            first = await _declared(connection, base_topology(self._names))  # the others are bound to it
+            return [error for error in [first, *await _all_declared(connection, parts)] if error is not None]
 
 
 def _log_repair(what: str, problems: Iterable[BrokerError]) -> None:
@@ -119,6 +122,21 @@ def _log_repair(what: str, problems: Iterable[BrokerError]) -> None:
         logger.warning("queues or exchanges were missing; declared again: %s", what)
     for problem in problems:
         logger.error("%s", problem)
+
+
+async def _all_declared(connection: BrokerConnection, parts: Iterable[Topology]) -> list[BrokerError | None]:
+    """Declare parts, some at once: the broker waits for its disk with each queue.
+
+    Raises:
+        BrokerUnavailableError: if the broker is away.
+    """
+    turns = asyncio.Semaphore(_PARTS_AT_ONCE)
+
+    async def declared(part: Topology) -> BrokerError | None:
+        async with turns:
+            return await _declared(connection, part)
+
+    return await asyncio.gather(*map(declared, parts))
 
 
 async def _declared(connection: BrokerConnection, part: Topology) -> BrokerError | None:
