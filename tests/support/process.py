@@ -69,6 +69,16 @@ def free_ports(count: int) -> list[int]:
     raise ServerFailed("no free ports between 15000 and 32000")
 
 
+def accepts(port: int, greeting: bytes = b"") -> bool:
+    """Whether somebody listens there; after a greeting, whether AMQP is spoken."""
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
+        if not greeting:
+            return True
+        connection.sendall(greeting)
+        return connection.recv(1) == b"\x01"
+    return False
+
+
 def keep_data_in_memory() -> None:
     """Let servers that are made from now on keep their data in memory, where there is plenty of it.
 

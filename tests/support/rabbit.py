@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.support.process import Process, ServerFailed, ServerUnavailable, data_folder, free_ports, wait_until
+from tests.support.process import Process, ServerFailed, ServerUnavailable, accepts, data_folder, free_ports, wait_until
 
 _START_TIMEOUT = 60.0
 _HOW_TO_GET_IT = (
@@ -76,7 +74,7 @@ class RabbitServer:
                 log=self._folder / "epmd.log",
                 environment=self._environment,
             )
-            wait_until(lambda: _accepts(self._epmd_port, b""), "epmd listens", timeout=10)
+            wait_until(lambda: accepts(self._epmd_port), "epmd listens", timeout=10)
         process = Process(
             [self._programs["rabbitmq-server"]], log=self._folder / "console.log", environment=self._environment
         )
@@ -91,7 +89,7 @@ class RabbitServer:
         """Block until the node answers the AMQP handshake (the listener is the last thing a boot opens)."""
         process = self._running()
         wait_until(
-            lambda: _accepts(self.port, b"AMQP\x00\x00\x09\x01"),
+            lambda: accepts(self.port, b"AMQP\x00\x00\x09\x01"),
             "RabbitMQ answers",
             timeout=_START_TIMEOUT,
             alive=lambda: process.is_alive,
@@ -253,12 +251,3 @@ def _find_programs() -> dict[str, str]:
     if "epmd" not in found:
         raise ServerUnavailable("RabbitMQ is here but epmd (Erlang's port mapper) is not in PATH")
     return found
-
-
-def _accepts(port: int, greeting: bytes) -> bool:
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
-        if not greeting:
-            return True
-        connection.sendall(greeting)
-        return connection.recv(1) == b"\x01"
-    return False
