@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
 from operator import attrgetter
 
 from fastapi import APIRouter
@@ -20,21 +19,19 @@ from taskframework.api import (
     subtasks,
     task_types,
     tasks,
+    workers,
 )
 from taskframework.api.context import Framework
 from taskframework.api.feed import Feed, server_is_stopping
 from taskframework.api.middleware import AnswerAlways
 from taskframework.api.openapi import DocumentedApi
 from taskframework.api.problems import handle_problems
+from taskframework.settings.release import RELEASE
 
 _DESCRIPTION = (
     "Submit background tasks, follow them, and operate on what failed. Accepted means stored: a task that was answered "
     "with 202 is executed at least once. Callers are not identified: all of them see and change every task."
 )
-try:
-    _VERSION = version("taskframework")
-except PackageNotFoundError:  # run from a folder, not installed
-    _VERSION = "unknown"
 
 
 def create_app(framework: Framework) -> DocumentedApi:
@@ -55,6 +52,7 @@ def create_app(framework: Framework) -> DocumentedApi:
         dead_letters,
         queues,
         limits,
+        workers,
         schedules,
         health,
         docs,
@@ -73,7 +71,7 @@ def create_health_app(framework: Framework) -> DocumentedApi:
 def _application(framework: Framework, *routers: APIRouter) -> DocumentedApi:
     app = DocumentedApi(
         title="taskframework",
-        version=_VERSION,
+        version=RELEASE,
         description=_DESCRIPTION,
         # FastAPI's own page loads its scripts from the network.
         docs_url=None,

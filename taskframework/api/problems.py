@@ -38,6 +38,7 @@ from taskframework.limits.buckets import LimiterUnavailableError
 from taskframework.model.query import CursorInvalidError
 from taskframework.model.values import MOST_PROBLEMS, problem, problems_of
 from taskframework.operations.schedules import ScheduleNotFoundError
+from taskframework.operations.workers import WorkerNotFoundError
 from taskframework.submission.refusals import BatchClosedError, BatchConflictError, BatchItemError
 
 logger = logging.getLogger(__name__)
@@ -55,6 +56,7 @@ CODES: dict[str, tuple[int, str]] = {
     "bad_request": (400, "The request cannot be read"),
     "invalid_json": (400, "The body is not JSON"),
     "not_found": (404, "There is nothing at this address"),
+    "worker_not_found": (404, "There is no such worker"),
     "schedule_not_found": (404, "There is no such schedule"),
     "task_not_found": (404, "There is no such task or dead letter"),
     "method_not_allowed": (405, "This address does not know the method"),
@@ -159,6 +161,8 @@ def describe(error: Exception) -> Problem:
         return Problem(code, error.message, error.hint, _fields(error), task=_in_the_way(error))
     if isinstance(error, TaskNotFoundError):
         return Problem("task_not_found", error.message, error.hint)
+    if isinstance(error, WorkerNotFoundError):
+        return Problem("worker_not_found", error.message, error.hint)
     if isinstance(error, ScheduleNotFoundError):
         return Problem("schedule_not_found", error.message, error.hint)
     if isinstance(error, TaskUnreadableError):

@@ -264,6 +264,28 @@ class LimitPage(BaseModel):
     next_cursor: None = Field(description="Always null: they are all on one page")
 
 
+class WorkerView(BaseModel):
+    """A worker process as it was when it told of itself last. Times are of the store's clock."""
+
+    worker_id: str = Field(description="As in the history of tasks", examples=["build-7:4711:9f2c1a"])
+    host: str = Field(examples=["build-7"])
+    pid: int = Field(examples=[4711])
+    release: str = Field(description="Version of taskframework")
+    task_types: list[str] = Field(description="What it executes", examples=[["count-words"]])
+    concurrency: int = Field(description="How many attempts it can run at once")
+    in_flight: int = Field(description="How many it ran")
+    started_at: datetime
+    seen_at: datetime = Field(description="When it told this: every ten seconds")
+    is_lost: bool = Field(description="Not seen for 30 seconds: killed, frozen, or without the store")
+
+
+class WorkerPage(BaseModel):
+    """Workers by their id."""
+
+    items: list[WorkerView]
+    next_cursor: str | None = Field(description="Give it as `cursor` to get the next page; null on the last one")
+
+
 class BulkOutcome(BaseModel):
     """What became of one task of a bulk submission: `task` if it was accepted, else `error`."""
 

@@ -28,6 +28,7 @@ _COMMANDS = {
     "queues": ("Use", "queues:app", "Task types: pause one over all workers, let it go on."),
     "schedules": ("Use", "schedules:app", "Tasks that are submitted again and again: by cron, or at an interval."),
     "dlq": ("Use", "dlq:app", "Dead letters: list, show, replay."),
+    "workers": ("Use", "workers:workers", "List the worker processes, or what one of them runs now."),
     "limits": ("Use", "limits:limits", "Show what each bucket of a rate limit would let through now."),
     "events": ("Use", "events:app", "What happens, as other programs hear it."),
     "doctor": ("Check", "doctor:doctor", "Check versions, settings, program, store and broker."),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import timedelta
 
+from taskframework.model.workers import TOLD_EVERY
 from taskframework.operations.health import Health
 from taskframework.recovery.batches import BatchRepair
 from taskframework.recovery.loop import RepairLoop
@@ -66,6 +67,8 @@ def _looks(process: ProcessServices) -> Iterator[tuple[str, _Look, timedelta]]:
     yield "batches", batches.look, recovery.sweep_interval
     schedules = ScheduleRepair(store, services.moves, services.submission, batch)
     yield "schedules", schedules.look, recovery.sweep_interval
+    if process.worker is not None:
+        yield "presence", process.worker.sign_of_life.give, TOLD_EVERY
     yield "retention", retention.purge, _RETENTION_INTERVAL
 
 

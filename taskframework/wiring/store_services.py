@@ -16,6 +16,7 @@ from taskframework.operations.limits import LimitOperations
 from taskframework.operations.queues import QueueOperations
 from taskframework.operations.schedules import ScheduleOperations
 from taskframework.operations.tasks import TaskOperations
+from taskframework.operations.workers import WorkerOperations
 from taskframework.settings import Settings
 from taskframework.stores.base import TaskStore
 from taskframework.submission.batches import BatchSubmissionService
@@ -47,6 +48,7 @@ class StoreServices:
     schedules: ScheduleOperations
     buckets: Buckets
     limits: LimitOperations
+    workers: WorkerOperations
     #: How long the process that stored a task has to dispatch it.
     dispatch_after: timedelta
 
@@ -94,5 +96,6 @@ def build_store_services(
         schedules=ScheduleOperations(store, types, submission),
         buckets=buckets,
         limits=LimitOperations(buckets, limits_of(settings.rate_limiter), store.now),
+        workers=WorkerOperations(store),
         dispatch_after=dispatch_after,
     )

@@ -17,6 +17,7 @@ from taskframework.worker.intake import Intake
 from taskframework.worker.keyed_limits import KeyedRateLimits
 from taskframework.worker.lanes import LanePolicy
 from taskframework.worker.pausing import PausedTypes
+from taskframework.worker.presence import SignOfLife
 from taskframework.worker.rate_limits import RateLimits
 from taskframework.worker.settle import SettleStation
 from taskframework.worker.suspects import Suspects
@@ -72,7 +73,14 @@ def build_worker(process: ProcessServices) -> Worker:
     )
     process.pauses.on_change.append(intake.wake)
     grace = settings.shutdown.await_termination_timeout
-    return Worker(worker_id, intake, consumer, executor, heartbeat, rate_limits, grace=grace)
+    sign_of_life = SignOfLife(
+        store,
+        worker_id,
+        lambda: services.registry.task_types,
+        settings.worker.concurrency,
+        lambda: consumer.lanes.running,
+    )
+    return Worker(worker_id, intake, consumer, executor, heartbeat, rate_limits, sign_of_life, grace=grace)
 
 
 def _lane_policy(settings: PrioritySettings) -> LanePolicy:

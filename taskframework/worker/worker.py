@@ -16,6 +16,7 @@ from taskframework.worker.consumer import TaskConsumer
 from taskframework.worker.executor import TaskExecutorService
 from taskframework.worker.heartbeat import Heartbeat
 from taskframework.worker.intake import Intake
+from taskframework.worker.presence import SignOfLife
 from taskframework.worker.rate_limits import RateLimits
 
 logger = logging.getLogger(__name__)
@@ -40,6 +41,7 @@ class Worker:
         executor: TaskExecutorService,
         heartbeat: Heartbeat,
         rate_limits: RateLimits,
+        sign_of_life: SignOfLife,
         *,
         grace: timedelta,
     ) -> None:
@@ -50,6 +52,7 @@ class Worker:
         self._executor = executor
         self.heartbeat = heartbeat
         self._rate_limits = rate_limits
+        self.sign_of_life = sign_of_life
         self._grace = grace
         self._background: list[asyncio.Task[None]] = []
 
@@ -84,6 +87,7 @@ class Worker:
         await end(*self._background)
         await self._executor.close()
         await self._rate_limits.close()
+        await self.sign_of_life.withdraw()
 
     async def _finished_within(self, seconds: float) -> bool:
         try:

@@ -25,6 +25,7 @@ COMMANDS = (
     "queues",
     "schedules",
     "dlq",
+    "workers",
     "limits",
     "events",
     "topology",

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from taskframework.model.status import TaskStatus
+from taskframework.model.workers import LOST_AFTER, PRESENCE
 from taskframework.stores.mongo.store import MongoStore
 from taskframework.testing.conformance.store_suite import insert_one
 from taskframework.testing.factories import new_task
@@ -51,6 +53,17 @@ class Tasks:
         """Whether so many tasks have this status and none another."""
         counts = self._runner.run(self._store.count_by_status())
         return {found: number for found, number in counts.items() if number} == {status: count}
+
+    def wait_half_a_minute(self, pid: int) -> None:
+        """Let so much time have passed since a worker told of itself."""
+        [record] = (
+            record
+            for record in self._runner.run(self._store.list_records(PRESENCE.name, limit=10))
+            if PRESENCE.content(record).pid == pid
+        )
+        presence = PRESENCE.content(record)
+        earlier = replace(presence, seen_at=presence.seen_at - LOST_AFTER)
+        self._runner.run(self._store.write_records([PRESENCE.changed(record, earlier, expires_at=record.expires_at)]))
 
     def close(self) -> None:
         self._runner.run(self._store.close())
@@ -99,12 +112,20 @@ def test_a_process_that_dies_is_started_anew_and_its_tasks_end(
     pids = parent.event("ready")["pids"]
     tasks.submit("waits", 1.5, times=6)
     wait_until(lambda: tasks.are(TaskStatus.RUNNING, 6), "they run", timeout=20)
+    assert {worker["pid"]: worker["is_lost"] for worker in workers(folder, servers)} == dict.fromkeys(pids, False)
     os.kill(pids[0], signal.SIGKILL)
     ended = parent.event("a process ended; it is started anew")
     assert (ended["number"], ended["signal"]) == (1, "SIGKILL")
     wait_until(lambda: len(serving(parent)) == 3, "it is back", timeout=20)
     wait_until(lambda: tasks.are(TaskStatus.COMPLETED, 6), "all are done", timeout=30)
+    wait_until(lambda: len(workers(folder, servers)) == 3, "the new one is listed beside the dead one", timeout=20)
+    tasks.wait_half_a_minute(pids[0])
+    lost = [worker for worker in workers(folder, servers) if worker["is_lost"]]
+    assert [worker["pid"] for worker in lost] == [pids[0]]
+    assert folder.json("workers", lost[0]["worker_id"], env=servers)["items"] == [], "others have taken its tasks"
+    assert "lost" in folder.run("workers", env=servers).stdout
     assert parent.end() == 0
+    assert [worker["pid"] for worker in workers(folder, servers)] == [pids[0]], "who stops in order is gone at once"
     assert [line["event"] for line in parent.log].count("ready") == 1
 
 
@@ -154,6 +175,12 @@ def test_what_cannot_start_is_said_once(folder: Folder, module: str, said: str) 
     assert len(errors) == 1, done.stderr
     assert errors[0].startswith(said)
     assert '"ready"' not in done.stderr
+
+
+def workers(folder: Folder, servers: dict[str, str]) -> list[dict[str, Any]]:
+    """The worker processes as an operator sees them."""
+    listed: list[dict[str, Any]] = folder.json("workers", env=servers)["items"]
+    return listed
 
 
 def serving(parent: Started) -> list[int]:

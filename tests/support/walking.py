@@ -22,8 +22,12 @@ from tests.support.process import ServerFailed, wait_until
 #: For one command on a crowded machine; pip takes longest.
 _SECONDS = 180
 _ID = r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})"
-#: What stands in commands, as the pages say, for the id that was printed last, of anything or of a batch.
-_PLACEHOLDERS = {"TASK_ID": re.compile(_ID), "BATCH_ID": re.compile(rf'batch(?:_id":"| ){_ID}')}
+#: What stands in commands, as the pages say, for the id that was printed last: of anything, of a batch, of a worker.
+_PLACEHOLDERS = {
+    "TASK_ID": re.compile(_ID),
+    "BATCH_ID": re.compile(rf'batch(?:_id":"| ){_ID}'),
+    "WORKER_ID": re.compile(r"^(\S+:\d+:[0-9a-f]{6})\b", re.MULTILINE),
+}
 #: What a command prints that goes on, as soon as the reader may go on too.
 _READY = re.compile(r'"event": ?"ready"|\b[Ll]istening\b|startup complete|^(?:event|data|:)', re.MULTILINE)
 #: Not the traceback of a task's code, which is a part of a log line.

@@ -102,7 +102,9 @@ async def test_a_repair_that_fails_goes_on_and_is_counted(api: Api, monkeypatch:
     assert (await api.get("/readyz")).status_code == 200
 
 
-@pytest.mark.parametrize("name", ["sweep", "expire", "reap", "relay", "parents", "retention", "topology", "pauses"])
+@pytest.mark.parametrize(
+    "name", ["sweep", "expire", "reap", "relay", "parents", "retention", "topology", "pauses", "presence"]
+)
 async def test_a_repair_that_ended_makes_a_process_unready_if_promises_need_it(open_api: OpenApi, name: str) -> None:
     async with open_api(worker=True) as api:
         (loop,) = [loop for loop in api.framework.process.repairs if loop.name == name]

@@ -1,0 +1,77 @@
+"""The workers over HTTP: which there are, and what each runs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path, Query
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from taskframework.api.context import framework_of, page_response, refuse_repeated
+from taskframework.api.openapi import refuses
+from taskframework.api.tasks import DEFAULT_LIMIT
+from taskframework.api.views import CursorText, TaskPage, WorkerPage
+from taskframework.model.query import MAX_LIMIT
+from taskframework.model.view import public_view
+from taskframework.operations.workers import WorkerState
+
+router = APIRouter(prefix="/api/v1/admin/workers", tags=["workers"])
+
+WorkerInPath = Annotated[str, Path(description="A worker's id", max_length=300)]
+
+
+class WorkerQuery(BaseModel):
+    """Which page of workers to list."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    limit: int = Field(default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT, description="Most workers on the page")
+    cursor: str | None = Field(
+        default=None, max_length=300, description="`next_cursor` of the page before, unchanged", pattern=r"^[!-~]+$"
+    )
+
+
+class RunningQuery(BaseModel):
+    """Which page of a worker's tasks to list."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    limit: int = Field(default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT, description="Most tasks on the page")
+    cursor: CursorText | None = Field(default=None, description="`next_cursor` of the page before, unchanged")
+
+
+@router.get(
+    "",
+    summary="List workers",
+    dependencies=[Depends(refuse_repeated)],
+    responses={
+        200: {"model": WorkerPage, "description": "A page, by id"},
+        **refuses("invalid_request", "store_unavailable"),
+    },
+)
+async def list_workers(request: Request, query: Annotated[WorkerQuery, Query()]) -> Response:
+    """List the worker processes, as each told of itself in the last ten seconds. One that was killed is lost for ten
+    minutes and then gone.
+    """
+    workers = framework_of(request).services.workers
+    return page_response(await workers.list_workers(limit=query.limit, after=query.cursor), WorkerState.view)
+
+
+@router.get(
+    "/{worker_id}/tasks",
+    summary="List what a worker runs",
+    dependencies=[Depends(refuse_repeated)],
+    responses={
+        200: {"model": TaskPage, "description": "A page, newest first; it may be short and have others behind it"},
+        **refuses("invalid_request", "invalid_cursor", "worker_not_found", "store_unavailable"),
+    },
+)
+async def list_worker_tasks(
+    request: Request, worker_id: WorkerInPath, query: Annotated[RunningQuery, Query()]
+) -> Response:
+    """List the tasks that a worker runs now. `started_at` is when the present attempt began."""
+    workers = framework_of(request).services.workers
+    page = await workers.list_running(worker_id, limit=query.limit, cursor=query.cursor)
+    return page_response(page, public_view)

@@ -1,0 +1,97 @@
+"""The workers as an operator sees them: which there are, and what each runs now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from taskframework.errors import TaskframeworkError
+from taskframework.model.query import Page, TaskFilter
+from taskframework.model.scope import EVERYONE
+from taskframework.model.status import TaskStatus
+from taskframework.model.task import Task
+from taskframework.model.view import moment
+from taskframework.model.workers import PRESENCE, Presence
+from taskframework.stores.base import TaskStore
+from taskframework.stores.reading import read_record
+
+#: How many pages of running tasks one call looks through.
+_PAGES = 10
+
+
+class WorkerNotFoundError(TaskframeworkError):
+    """There is no such worker."""
+
+    hint = "List them to see their ids; one that stopped is gone at once, one that was killed after ten minutes."
+
+    def __init__(self, worker_id: str) -> None:
+        super().__init__(f"There is no worker {worker_id[:100]!r}.")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerState:
+    """One worker at one moment."""
+
+    presence: Presence
+    #: Whether it should have told of itself again long ago: it was killed, is frozen, or cannot reach the store.
+    is_lost: bool
+
+    def view(self) -> dict[str, Any]:
+        """The worker as plain JSON."""
+        presence = self.presence
+        return {
+            "worker_id": presence.worker_id,
+            "host": presence.host,
+            "pid": presence.pid,
+            "release": presence.release,
+            "task_types": list(presence.task_types),
+            "concurrency": presence.concurrency,
+            "in_flight": presence.in_flight,
+            "started_at": moment(presence.started_at),
+            "seen_at": moment(presence.seen_at),
+            "is_lost": self.is_lost,
+        }
+
+
+class WorkerOperations:
+    """Shows the workers."""
+
+    def __init__(self, store: TaskStore) -> None:
+        self._store = store
+
+    async def list_workers(self, *, limit: int, after: str | None = None) -> Page[WorkerState]:
+        """Workers by their ids, from the first one after `after`.
+
+        One that stopped in order is not among them; one that was killed is for ten minutes, and is lost.
+
+        Raises:
+            StoreUnavailableError: if the store cannot be asked.
+        """
+        place = "" if after is None else PRESENCE.id_of(after)
+        found = await self._store.list_records(PRESENCE.name, limit=limit + 1, after=place)
+        now = self._store.now()
+        presences = [PRESENCE.content(record) for record in found[:limit]]
+        states = tuple(WorkerState(presence, presence.is_lost(now)) for presence in presences)
+        return Page(states, presences[-1].worker_id if len(found) > limit else None)
+
+    async def list_running(self, worker_id: str, *, limit: int, cursor: str | None = None) -> Page[Task]:
+        """The tasks whose leases a worker holds, from the newest to the oldest.
+
+        There is no index by worker: what runs anywhere is looked through, some pages for each call. So a page may have
+        fewer tasks than `limit`, or none, and others behind it.
+
+        Raises:
+            WorkerNotFoundError: if there is no such worker.
+            CursorInvalidError: if the cursor is not one of this list.
+            StoreUnavailableError: if the store cannot be asked.
+        """
+        if await read_record(self._store, PRESENCE.id_of(worker_id)) is None:
+            raise WorkerNotFoundError(worker_id)
+        running, found = TaskFilter(status=TaskStatus.RUNNING), list[Task]()
+        for _ in range(_PAGES):
+            page = await self._store.list_tasks(EVERYONE, running, limit=limit - len(found), cursor=cursor)
+            found += [task for task in page.items if task.lease is not None and task.lease.worker_id == worker_id]
+            cursor = page.next_cursor
+            if cursor is None or len(found) == limit:
+                break
+        return Page(tuple(found), cursor)

@@ -1,0 +1,10 @@
+"""Which release this is."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+try:
+    RELEASE = version("taskframework")
+except PackageNotFoundError:  # run from a folder, not installed
+    RELEASE = "unknown"

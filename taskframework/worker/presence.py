@@ -1,0 +1,91 @@
+"""A worker's sign of life: a record in the store, so that operators see which workers there are."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+from taskframework.errors import StoreError
+from taskframework.model.workers import FORGOTTEN_AFTER, PRESENCE, Presence
+from taskframework.settings.release import RELEASE
+from taskframework.stores.base import TaskStore
+from taskframework.stores.reading import read_record
+
+#: Seconds that a stop waits for the store; a record that stays shows a lost worker, and goes after ten minutes.
+_FAREWELL_SECONDS = 1.0
+
+
+class SignOfLife:
+    """Keeps the record of one worker. Nothing depends on it: leases alone say who may run a task."""
+
+    def __init__(
+        self,
+        store: TaskStore,
+        worker_id: str,
+        task_types: Callable[[], Sequence[str]],
+        concurrency: int,
+        in_flight: Callable[[], int],
+    ) -> None:
+        """Tell nothing yet.
+
+        Args:
+            store: where the record is, and whose clock it follows.
+            worker_id: as in the leases of this worker.
+            task_types: which ones it executes.
+            concurrency: how many attempts it can run at once.
+            in_flight: how many it runs now.
+        """
+        self._store = store
+        self._worker_id = worker_id
+        self._record_id = PRESENCE.id_of(worker_id)
+        self._task_types = task_types
+        self._concurrency = concurrency
+        self._in_flight = in_flight
+        self._started_at: datetime | None = None
+        self._has_left = False
+        self._writing = asyncio.Lock()
+
+    async def give(self) -> bool:
+        """Write the record anew, after `withdraw` no more.
+
+        Returns:
+            False: there is no more to do, as a repair says it.
+
+        Raises:
+            StoreUnavailableError: if it could not be written.
+        """
+        async with self._writing:
+            if not self._has_left:
+                # Read each time: the retention may have deleted it while the store was out of reach.
+                there, presence = await read_record(self._store, self._record_id), self._presence()
+                until = presence.seen_at + FORGOTTEN_AFTER
+                record = PRESENCE.with_id(self._record_id, there, presence, expires_at=until)
+                await self._store.write_records([record])
+        return False
+
+    async def withdraw(self) -> None:
+        """Delete the record, because the worker stops. Waits for a store that is away a moment only."""
+        self._has_left = True
+        with contextlib.suppress(StoreError, TimeoutError):
+            async with asyncio.timeout(_FAREWELL_SECONDS), self._writing:
+                if (there := await read_record(self._store, self._record_id)) is not None:
+                    await self._store.delete_records([there])
+
+    def _presence(self) -> Presence:
+        now = self._store.now()
+        self._started_at = self._started_at or now
+        return Presence(
+            self._worker_id,
+            socket.gethostname(),
+            os.getpid(),
+            RELEASE,
+            tuple(sorted(self._task_types())),
+            self._concurrency,
+            self._in_flight(),
+            self._started_at,
+            now,
+        )

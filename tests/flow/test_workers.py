@@ -1,0 +1,48 @@
+"""The workers as operators see them, on both stores: who is there, and what each of them runs."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from taskframework.api.app import create_app
+from taskframework.api.views import TaskPage, WorkerPage
+from tests.flow.conftest import BOTH, Run
+from tests.support.eventually import eventually
+from tests.support.kitchen_sink import Waits
+
+pytestmark = pytest.mark.parametrize("urls", BOTH, indirect=True)
+
+WORKERS = "/api/v1/admin/workers"
+
+
+async def test_a_worker_is_listed_with_what_it_runs_until_it_stops(run: Run) -> None:
+    async with (
+        run(concurrency=7) as framework,
+        httpx.AsyncClient(transport=httpx.ASGITransport(create_app(framework)), base_url="http://api") as client,
+    ):
+        first = await framework.submit("waits")
+        second = await framework.submit("waits")
+        await eventually(lambda: Waits.started == 2, what="both run")
+        assert framework.process.worker is not None
+        await framework.process.worker.sign_of_life.give()  # now, instead of within ten seconds
+
+        [worker] = WorkerPage.model_validate((await client.get(WORKERS)).json(), strict=False).items
+        assert (worker.worker_id, worker.is_lost) == (framework.process.worker.worker_id, False)
+        assert (worker.in_flight, worker.concurrency) == (2, 7)
+        assert worker.task_types == sorted(framework.registry.task_types)
+
+        tasks = f"{WORKERS}/{worker.worker_id}/tasks"
+        newest = TaskPage.model_validate((await client.get(tasks, params={"limit": 1})).json(), strict=False)
+        assert [task.task_id for task in newest.items] == [second.task_id]
+        rest = TaskPage.model_validate(
+            (await client.get(tasks, params={"cursor": newest.next_cursor})).json(), strict=False
+        )
+        assert [(task.task_id, task.attempt, task.started_at is not None) for task in rest.items] == [
+            (first.task_id, 1, True)
+        ]
+        unknown = await client.get(f"{WORKERS}/somebody-else/tasks")
+        assert (unknown.status_code, unknown.json()["code"]) == (404, "worker_not_found")
+        Waits.gate.set()
+    async with framework.store_only():
+        assert (await framework.services.workers.list_workers(limit=10)).items == ()
