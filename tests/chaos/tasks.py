@@ -15,6 +15,8 @@ from taskframework import BackgroundTaskExecutable, RetryableError, Signal, Subt
 from tests.chaos.history import Recorder
 
 _SLICE = 0.02
+#: A worker that is in a hurry does its work in this part of the time.
+_PACE = float(os.environ.get("CHAOS_PACE", "1"))
 
 recorder = Recorder.from_environment()
 
@@ -25,6 +27,11 @@ class Work(BaseModel):
     seconds: float = 0.05
     fails: int = 0
     delay: float = 0.2
+
+    @property
+    def half(self) -> float:
+        """Seconds until the middle of the work."""
+        return self.seconds * _PACE / 2
 
 
 class _StoppedError(Exception):
@@ -38,9 +45,9 @@ class AsyncWork(BackgroundTaskExecutable[Work, dict[str, int]]):
 
     async def execute(self, context: TaskContext[Work]) -> dict[str, int]:
         with _written_down(context):
-            await asyncio.sleep(context.parameters.seconds / 2)
+            await asyncio.sleep(context.parameters.half)
             _act(context)
-            await asyncio.sleep(context.parameters.seconds / 2)
+            await asyncio.sleep(context.parameters.half)
             _fail_in_time(context)
         return _result(context)
 
@@ -52,9 +59,9 @@ class PlainWork(BackgroundTaskExecutable[Work, dict[str, int]]):
 
     def execute(self, context: TaskContext[Work]) -> dict[str, int]:
         with _written_down(context):
-            _sleep(context, context.parameters.seconds / 2)
+            _sleep(context, context.parameters.half)
             _act(context)
-            _sleep(context, context.parameters.seconds / 2)
+            _sleep(context, context.parameters.half)
             _fail_in_time(context)
         return _result(context)
 

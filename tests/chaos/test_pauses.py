@@ -59,7 +59,7 @@ async def hand_back(scenario: Scenario, *, seconds: float, within: float) -> Non
     [stopped] = await scenario.cluster.up(workers=1)
     await scenario.submit([Job(0, "async-work", {"seconds": seconds})] * 20)
     await scenario.running(20, worker_pid=stopped.pid)
-    other = scenario.cluster.add_worker()
+    other = scenario.cluster.add_worker(environment={"CHAOS_PACE": "0.1"})  # nothing is interrupted there
     await other.ready()
     assert await stopped.stop() < within
     report = await scenario.finish()
