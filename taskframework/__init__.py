@@ -54,8 +54,10 @@ if TYPE_CHECKING:  # for type checkers and editors; `_PUBLIC` is the same for Py
     from taskframework.submission.service import SubmitRequest as SubmitRequest
     from taskframework.tasks.context import TaskContext as TaskContext
     from taskframework.tasks.executable import BackgroundTaskExecutable as BackgroundTaskExecutable
+    from taskframework.tasks.limits import QueueTimeout as QueueTimeout
     from taskframework.tasks.limits import RateLimit as RateLimit
     from taskframework.tasks.options import TaskOptions as TaskOptions
+    from taskframework.tasks.retention import Retention as Retention
     from taskframework.tasks.subtasks import SubtaskOutcome as SubtaskOutcome
     from taskframework.tasks.subtasks import SubtaskSummary as SubtaskSummary
     from taskframework.tasks.subtasks import WaitForSignal as WaitForSignal
@@ -87,8 +89,9 @@ _PUBLIC = {
     "submission.service": "SubmitRequest",
     "tasks.context": "TaskContext",
     "tasks.executable": "BackgroundTaskExecutable",
-    "tasks.limits": "RateLimit",
+    "tasks.limits": "QueueTimeout RateLimit",
     "tasks.options": "TaskOptions",
+    "tasks.retention": "Retention",
     "tasks.subtasks": "SubtaskOutcome SubtaskSummary WaitForSignal",
     "wiring.subscriber": "event_subscriber",
 }

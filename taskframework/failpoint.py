@@ -80,6 +80,7 @@ POINTS: Mapping[str, str] = {
     "cancel.after_write": "a cancel is stored, nobody was told and the caller has no answer",
     "replay.after_write": "a finished task is queued anew, nobody was told and the caller has no answer",
     "expire.after_write": "a deadline is enforced, nobody was told",
+    "queue_timeout.after_write": "a task that no worker began in time is ended, nobody was told",
     "relay.after_reserve": "the relay reserved tasks with unpublished events, nothing is published",
     "relay.before_publish": "events are about to be published",
     "relay.after_confirm": "the broker confirmed events, the published mark is not written",

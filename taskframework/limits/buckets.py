@@ -9,6 +9,7 @@ from taskframework.clock import Clock
 from taskframework.errors import TaskframeworkError
 from taskframework.model.rate_limits import RATE, Bucket, HoldBucket, TakePermits, seconds_of
 from taskframework.stores.base import Records
+from taskframework.stores.reading import read_record
 
 
 class LimiterUnavailableError(TaskframeworkError):
@@ -39,6 +40,14 @@ class Buckets(Protocol):
         """
         ...
 
+    async def read(self, record_id: str) -> Bucket | None:
+        """A bucket as the last request left it; None: it is full.
+
+        Raises:
+            TaskframeworkError: if the buckets are away.
+        """
+        ...
+
     async def known(self, limit: int) -> Sequence[tuple[str, Bucket]]:
         """Buckets that are not known to be full, by their ids.
 
@@ -62,6 +71,10 @@ class StoreBuckets:
     async def hold(self, hold: HoldBucket) -> None:
         await self._store.change_record(hold)
 
+    async def read(self, record_id: str) -> Bucket | None:
+        record = await read_record(self._store, record_id)
+        return None if record is None else RATE.content(record)
+
     async def known(self, limit: int) -> Sequence[tuple[str, Bucket]]:
         records = await self._store.list_records(RATE.name, limit=limit)
         return [(record.id, RATE.content(record)) for record in records]
@@ -83,6 +96,9 @@ class MemoryBuckets:
 
     async def hold(self, hold: HoldBucket) -> None:
         self._change(hold)
+
+    async def read(self, record_id: str) -> Bucket | None:
+        return self._buckets.get(record_id)
 
     async def known(self, limit: int) -> Sequence[tuple[str, Bucket]]:
         return sorted(self._buckets.items())[:limit]

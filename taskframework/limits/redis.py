@@ -109,6 +109,9 @@ class RedisBuckets:
         arguments = (hold.limit.rate, hold.limit.burst, hold.seconds)
         await self._asked(self._hold(keys=[self._key(hold)], args=arguments))
 
+    async def read(self, record_id: str) -> Bucket | None:
+        return await self._asked(self._read(self._prefix + record_id))
+
     async def known(self, limit: int) -> Sequence[tuple[str, Bucket]]:
         return await self._asked(self._known(limit))
 
@@ -121,11 +124,11 @@ class RedisBuckets:
             keys.append(key)
             if len(keys) == limit:
                 break
-        found = []
-        for key in sorted(keys):
-            full_at, line_at = await cast("Awaitable[list[str | None]]", self._redis.hmget(key, ["full_at", "line_at"]))
-            found.append((key.removeprefix(self._prefix), Bucket(float(full_at or 0), float(line_at or 0))))
-        return found
+        return [(key.removeprefix(self._prefix), await self._read(key)) for key in sorted(keys)]
+
+    async def _read(self, key: str) -> Bucket:
+        full_at, line_at = await cast("Awaitable[list[str | None]]", self._redis.hmget(key, ["full_at", "line_at"]))
+        return Bucket(float(full_at or 0), float(line_at or 0))
 
     def _key(self, change: TakePermits | HoldBucket) -> str:
         return self._prefix + change.record_id

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from taskframework.model.drivers import RETRY, SEAL
 from taskframework.model.scope import Scope
 from taskframework.model.status import TaskStatus
-from taskframework.model.task import Batch, CancelRequest, Subtasks, Task
+from taskframework.model.task import Batch, CancelRequest, Subtasks, Task, plain
 from taskframework.model.transitions import Alone, Group, at_rest, framework_error, with_error, with_event
 
 #: `cancel.by` of a batch whose upload nobody finished.
@@ -38,11 +38,13 @@ def subtasks_for(items: int, chunk_size: int) -> int:
 
 def subtask_group(batch: Task) -> dict[str, Any]:
     """What a plan says of all sub-tasks of a batch."""
+    own = {"start_limit": batch.start_limit, "retention": batch.retention}
     return {
         "task_type": batch.task_type,
         "priority": str(batch.priority),
         "max_attempts": batch.max_attempts,
         "not_before": batch.not_before.isoformat(),
+        **{name: plain(value) for name, value in own.items() if value is not None},
     }
 
 

@@ -115,6 +115,15 @@ OUTBOX = Driver(
     is_usual=True,
 )
 
+#: A task that no worker began in time is ended.
+START = Driver(
+    name="start",
+    field="start_by",
+    index="start",
+    statuses=frozenset({TaskStatus.QUEUED}),
+    needed_in=frozenset(),
+    unless="started_at",
+)
 #: The sub-tasks that a task planned have yet to be stored.
 SPAWN = Driver(
     name="spawn",
@@ -142,7 +151,7 @@ RETRY = Driver(
     name="retry", field="retry_at", index="retry", statuses=frozenset({TaskStatus.WAITING}), needed_in=frozenset()
 )
 
-DRIVERS: tuple[Driver, ...] = (DISPATCH, LEASE, DEADLINE, OUTBOX, SPAWN, CHECK, CASCADE, SEAL, RETRY)
+DRIVERS: tuple[Driver, ...] = (DISPATCH, LEASE, DEADLINE, START, OUTBOX, SPAWN, CHECK, CASCADE, SEAL, RETRY)
 
 
 def missing_drivers(task: Task) -> list[Driver]:

@@ -138,6 +138,23 @@ class Expire(Alone):
 
 
 @dataclass(frozen=True, slots=True)
+class EndUnstarted(Alone):
+    """A task that no worker began in time → DEAD_LETTER: nothing is wrong with it, so it can be replayed."""
+
+    failpoint: ClassVar[str] = "queue_timeout.after_write"
+    task_id: str
+
+    def apply(self, task: Task, now: datetime) -> Task | None:
+        if not drivers.START.is_due(task, now):
+            return None
+        error = framework_error("queue_timeout", NOT_STARTED, retryable=False, attempt=task.attempts, at=now)
+        return with_event(at_rest(with_error(task, error), TaskStatus.DEAD_LETTER, now), "dead_letter", now)
+
+
+NOT_STARTED = "No worker began it within its queue_timeout. Start more workers or allow more time, then replay it."
+
+
+@dataclass(frozen=True, slots=True)
 class Postpone(Alone):
     """Nobody here can run it (unknown type, newer version): tried again later, DEAD_LETTER after `limit` times."""
 
@@ -193,6 +210,7 @@ class Replay(Alone):
             no_handler=0,
             cancel=None,
             deadline=None,
+            start_by=None if task.start_limit is None else now + task.start_limit.time,
             error=None,
             progress=None,
             started_at=None,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import ClassVar, Protocol
 
-from taskframework.model.drivers import DISPATCH, Driver
+from taskframework.model.drivers import DISPATCH, START, Driver
 from taskframework.model.status import CLAIMABLE, TaskStatus
 from taskframework.model.task import LimitWait, Task
 from taskframework.model.transitions import Fence, Group
@@ -82,7 +82,10 @@ class ReserveDispatch:
 
 @dataclass(frozen=True, slots=True)
 class MakeDue:
-    """A message of this epoch is gone and nobody claimed: the sweeper sends another one after `delay`."""
+    """A message of this epoch is gone and nobody claimed: the sweeper sends another one after `delay`.
+
+    With a delay the task is put off: it waits for no worker until then.
+    """
 
     task_id: str
     dispatch_epoch: int
@@ -95,7 +98,27 @@ class MakeDue:
             return None
         due = now + self.delay
         turn = task.waits_for_limit if self.limit is None else LimitWait(self.limit, self.dispatch_epoch, due)
-        return task.evolve(next_dispatch_at=due, dispatches=0, waits_for_limit=turn)
+        start_by = _waits_from(due, task) if self.delay else task.start_by
+        return task.evolve(next_dispatch_at=due, dispatches=0, waits_for_limit=turn, start_by=start_by)
+
+
+def _waits_from(time: datetime, task: Task) -> datetime | None:
+    """By when a task must have begun that waits for a worker from a time on, since a limit holds it back until then."""
+    if task.start_by is None or task.start_limit is None or task.start_limit.counts_limits:
+        return task.start_by
+    return max(task.start_by, time + task.start_limit.time)
+
+
+@dataclass(frozen=True, slots=True)
+class WaitAnew:
+    """A limit or a pause of its type held the task back until now: its time to wait for a worker begins anew."""
+
+    task_id: str
+
+    def apply(self, task: Task, now: datetime) -> Task | None:
+        if START.time_of(task) is None:
+            return None
+        return task.evolve(start_by=_waits_from(now, task))
 
 
 @dataclass(frozen=True, slots=True)

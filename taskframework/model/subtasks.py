@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Self
 
+from taskframework.model.options import KeptFor, StartLimit
 from taskframework.model.status import DEAD, FINAL, TaskStatus
-from taskframework.model.task import FAMILY_VERSION, ParentLink, Task, first_state
+from taskframework.model.task import FAMILY_VERSION, ParentLink, Task, first_state, record_from
 from taskframework.model.values import Json
 
 #: Sub-tasks of one round: as many as one upload of a batch may have.
@@ -157,6 +158,7 @@ def subtask_of(
     subtasks = parent.subtasks
     assert subtasks is not None, "only a task with sub-tasks has a round of them"
     not_before = max(now, _moment(group.get("not_before")) or now)
+    start_limit = _record(StartLimit, group.get("start_limit"))
     return Task.new(
         task_id=subtask_id(parent.task_id, parent.generation, subtasks.round, slot),
         schema_version=FAMILY_VERSION,
@@ -175,7 +177,9 @@ def subtask_of(
         deadline=_moment(group.get("deadline")),
         created_at=now,
         updated_at=now,
-        **first_state(not_before, now, dispatch_after),
+        start_limit=start_limit,
+        retention=_record(KeptFor, group.get("retention")),
+        **first_state(not_before, now, dispatch_after, start_limit),
     )
 
 
@@ -191,6 +195,10 @@ def depth_below(parent: Task) -> int:
 def next_round(parent: Task) -> int:
     """The number of the round that a running task may plan."""
     return parent.subtasks.round + 1 if parent.subtasks else 1
+
+
+def _record(kind: type[Any], document: Mapping[str, Any] | None) -> Any:
+    return None if document is None else record_from(kind, document)
 
 
 def _moment(text: str | None) -> datetime | None:

@@ -9,6 +9,7 @@ from typing import Any, Literal, Self
 
 import uuid_utils
 
+from taskframework.model.options import KeptFor, StartLimit
 from taskframework.model.shape import places_in, shape_of
 from taskframework.model.status import Priority, TaskStatus, lane_of
 from taskframework.model.values import Json
@@ -38,6 +39,9 @@ RARE = (
     "signals",
     "woken_by",
     "waits_for_limit",
+    "start_limit",
+    "start_by",
+    "retention",
     "steps",
 )
 
@@ -234,6 +238,8 @@ class Task:
     last_claim_id: str | None = None
     cancel: CancelRequest | None = None
     deadline: datetime | None = None
+    start_limit: StartLimit | None = None
+    start_by: datetime | None = None
     parent: ParentLink | None = None
     subtasks: Subtasks | None = None
     spawn_at: datetime | None = None
@@ -262,6 +268,7 @@ class Task:
     started_at: datetime | None = None
     finished_at: datetime | None = None
     updated_at: datetime
+    retention: KeptFor | None = None
     purge_at: datetime | None = None
 
     @property
@@ -371,10 +378,15 @@ def new_claim_id() -> str:
     return uuid_utils.uuid4().hex
 
 
-def first_state(not_before: datetime, now: datetime, dispatch_after: timedelta) -> dict[str, Any]:
-    """The fields that a submission sets: the first event, and when the sweeper sends the message if nobody else has."""
+def first_state(
+    not_before: datetime, now: datetime, dispatch_after: timedelta, start_limit: StartLimit | None = None
+) -> dict[str, Any]:
+    """The fields that a submission sets: the first event, when the sweeper sends the message if nobody else has, and by
+    when an attempt must have begun.
+    """
     due = now + dispatch_after
     return {
+        "start_by": None if start_limit is None else not_before + start_limit.time,
         "sequence": 1,
         "history": (HistoryEntry(1, "submitted", now, 0, None, None),),
         "publish_at": due,
@@ -384,4 +396,4 @@ def first_state(not_before: datetime, now: datetime, dispatch_after: timedelta) 
 
 def submitted(task: Task, now: datetime, dispatch_after: timedelta) -> Task:
     """A new task as it is stored first."""
-    return task.evolve(**first_state(task.not_before, now, dispatch_after))
+    return task.evolve(**first_state(task.not_before, now, dispatch_after, task.start_limit))

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import ClassVar, Literal, Protocol
 
-from taskframework.model.status import CLAIMABLE, TaskStatus
+from taskframework.model.options import KeptFor
+from taskframework.model.status import CLAIMABLE, DEAD, TaskStatus
 from taskframework.model.task import (
     ERRORS_KEPT,
     HISTORY_LENGTH,
@@ -121,7 +122,14 @@ def at_rest(task: Task, status: TaskStatus, now: datetime) -> Task:
         result=None,
         cascade_at=now if task.subtasks is not None and task.subtasks.is_open else task.cascade_at,
         finished_at=now,
+        purge_at=None if task.retention is None else _purged_at(task.retention, status, now),
     )
+
+
+def _purged_at(kept: KeptFor, status: TaskStatus, now: datetime) -> datetime | None:
+    """When a task may go that ends now; None: the settings say it."""
+    milliseconds = kept.failed if status in DEAD else kept.finished
+    return None if milliseconds is None else now + timedelta(milliseconds=milliseconds)
 
 
 def claimable_at(task: Task, status: TaskStatus, due: datetime, dispatch_after: timedelta = timedelta(0)) -> Task:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from taskframework.limits.pauses import Pauses
-from taskframework.model.marks import ForgetDispatch
+from taskframework.model.marks import ForgetDispatch, WaitAnew
 from taskframework.model.query import MAX_LIMIT, TaskFilter
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import CLAIMABLE
@@ -39,4 +39,5 @@ class PauseRepair:
             while has_more:
                 page = await self._store.list_tasks(EVERYONE, wanted, limit=MAX_LIMIT, cursor=cursor)
                 await self._store.mark(*(ForgetDispatch(task.task_id) for task in page.items if not task.dispatches))
+                await self._store.mark(*(WaitAnew(task.task_id) for task in page.items if task.start_by is not None))
                 cursor, has_more = page.next_cursor, page.next_cursor is not None

@@ -181,8 +181,11 @@ class Repairs(Protocol):
 
     async def purge(self, *, finished: timedelta | None, dead_letters: timedelta | None, limit: int) -> int:
         """Delete what ended longer ago than it is kept: completed and cancelled tasks after `finished`, failed ones
-        and kept messages after `dead_letters`; None keeps for ever. A task with unpublished events stays. The
-        idempotency key of a task goes before it, so that no key ever stands for a task that was deleted.
+        and kept messages after `dead_letters`; None keeps for ever. A task that has a `purge_at` goes by that.
+
+        A task with unpublished events stays, and so does a sub-task as long as its parent, and a parent as long as one
+        of its sub-tasks. The idempotency key of a task goes before it, so that no key ever stands for a task that was
+        deleted.
 
         Returns:
             How many were deleted, at most `limit`.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from taskframework.model.interventions import Cancel, Expire, Postpone, Reap, Replay
+from taskframework.model.interventions import Cancel, EndUnstarted, Expire, Postpone, Reap, Replay
 from taskframework.model.marks import Mark, RenewLease, ReserveDispatch
 from taskframework.model.transitions import Claim, Complete, Fail, RecordStep, Release, ReportProgress, Transition
 from taskframework.model.waiting import Wait
@@ -21,6 +21,7 @@ _POINTS: dict[type[object], str] = {
     Cancel: "cancel.reply",
     Replay: "replay.reply",
     Expire: "expire.reply",
+    EndUnstarted: "expire.reply",
     Postpone: "postpone.reply",
 }
 

@@ -19,9 +19,9 @@ Tie = TypeVar("Tie", int, str)
 
 @dataclass(frozen=True, slots=True)
 class Place(Generic[Tie]):
-    """A task among those that have ended, by the time; the other value decides between two of one time."""
+    """A task among those that have ended, by a time; the other value decides between two of one time."""
 
-    finished_at: datetime
+    at: datetime
     tie: Tie
 
 

@@ -190,6 +190,7 @@ class BatchSubmissionService:
             # What makes another batch of the same items: not when they are done, nor how urgently.
             "parameters_hash": fingerprint("batch", kind.task_type, policy, str(chunk_size)),
             "next_dispatch_at": None,
+            "start_by": None,  # its tasks have one
             "status": TaskStatus.WAITING,
             "batch": Batch(chunk_size),
             "subtasks": Subtasks(None, None, policy=policy, resumes=kind.finishes_batches),

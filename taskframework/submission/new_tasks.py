@@ -14,14 +14,20 @@ from taskframework.submission.idempotency import IdempotentInserts
 from taskframework.submission.options import accepted_name, accepted_times
 from taskframework.submission.types import Submittable, TaskTypes
 from taskframework.tasks.executable import AnyExecutable, type_name
+from taskframework.tasks.retention import at_least
 from taskframework.telemetry import current_traceparent
+
+#: Options by which a later submission finds the task; it stays as long as they are known, whatever its type says.
+_NAMING = frozenset({"idempotency_key", "unique"})
 
 
 def defaults_of(kind: Submittable, max_attempts: int) -> dict[str, Any]:
     """What holds for a task where its submission does not say; `max_attempts` where its type does not say either."""
+    own = {"start_limit": kind.start_limit, "retention": kind.retention}
     return {
         "priority": lane_of(kind.priority),
         "max_attempts": max_attempts if kind.max_attempts is None else kind.max_attempts,
+        **{name: value for name, value in own.items() if value is not None},
     }
 
 
@@ -52,6 +58,7 @@ class NewTasks:
         self.dispatch_after = dispatch_after
         self.inserts = IdempotentInserts(store, keys_kept)
         self._max_attempts = max_attempts
+        self._keys_kept = keys_kept
 
     async def find(self, task_type: str | AnyExecutable) -> Submittable:
         """The type of that name.
@@ -79,8 +86,11 @@ class NewTasks:
         """
         now, task_id = self.store.now(), new_task_id()
         not_before = accepted_times(options, now)
+        defaults = defaults_of(kind, self._max_attempts)
+        if "retention" in defaults and not _NAMING.isdisjoint(options):
+            defaults["retention"] = at_least(defaults["retention"], self._keys_kept)
         return {
-            **defaults_of(kind, self._max_attempts),
+            **defaults,
             "correlation_id": task_id,
             **options,
             "task_id": task_id,
@@ -90,5 +100,5 @@ class NewTasks:
             "not_before": not_before,
             "created_at": now,
             "updated_at": now,
-            **first_state(not_before, now, self.dispatch_after),
+            **first_state(not_before, now, self.dispatch_after, kind.start_limit),
         }

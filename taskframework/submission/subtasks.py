@@ -8,7 +8,9 @@ from datetime import datetime
 from typing import Any, cast
 
 from taskframework.errors import SubmissionError
+from taskframework.model.options import KeptFor, StartLimit
 from taskframework.model.subtasks import SUBTASK_OPTIONS
+from taskframework.model.task import plain
 from taskframework.model.values import Json
 from taskframework.submission.new_tasks import defaults_of
 from taskframework.submission.options import SubmissionOptions, accepted, accepted_times
@@ -64,4 +66,6 @@ def _json(value: Any) -> Json:
             return value.isoformat()
         case str():
             return str(value)  # a lane is more than its text
+        case StartLimit() | KeptFor():
+            return plain(value)
     return value

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from taskframework.errors import UnknownTaskTypeError
+from taskframework.model.options import KeptFor, StartLimit
 from taskframework.model.values import Json
 from taskframework.stores.base import Records, TaskStore
 from taskframework.stores.reading import all_contents
@@ -31,6 +32,15 @@ class Submittable(Protocol):
 
     @property
     def finishes_batches(self) -> bool: ...
+
+    @property
+    def bucket(self) -> str | None: ...
+
+    @property
+    def start_limit(self) -> StartLimit | None: ...
+
+    @property
+    def retention(self) -> KeptFor | None: ...
 
     def accept(self, value: Any) -> tuple[Json, bytes]: ...
 
@@ -71,6 +81,11 @@ class TaskTypes:
             known = [declaration.task_type for declaration in await self.known()]
             found |= {name: UnknownTaskTypeError(name, known) for name in unknown}
         return found
+
+    async def buckets(self, names: Iterable[str]) -> Mapping[str, str | None]:
+        """For each of these types that is known the bucket that the whole type shares."""
+        found = await self.find(names)
+        return {name: kind.bucket for name, kind in found.items() if not isinstance(kind, UnknownTaskTypeError)}
 
     async def known(self) -> list[TaskDeclaration]:
         """Every type that can be submitted, by name."""

@@ -14,6 +14,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
 from pydantic_core import from_json, to_json
 
 from taskframework.errors import InvalidParametersError
+from taskframework.model.options import KeptFor, StartLimit
 from taskframework.model.records import RecordKind
 from taskframework.model.values import MOST_PROBLEMS, Json, problem
 from taskframework.tasks.registry import Registration
@@ -38,6 +39,10 @@ class TaskDeclaration:
     max_attempts: int | None = None
     max_chunk_size: int = 1
     finishes_batches: bool = False
+    #: The bucket that the whole type shares, how long its tasks may wait for a worker, and how long they stay.
+    bucket: str | None = None
+    start_limit: StartLimit | None = None
+    retention: KeptFor | None = None
     #: When a process that executes the type last started; None: none has.
     declared_at: datetime | None = None
 
@@ -52,6 +57,9 @@ class TaskDeclaration:
             max_attempts=registration.max_attempts,
             max_chunk_size=registration.max_chunk_size,
             finishes_batches=registration.finishes_batches,
+            bucket=registration.bucket,
+            start_limit=registration.start_limit,
+            retention=registration.retention,
         )
 
     def accept(self, value: Any) -> tuple[Json, bytes]:

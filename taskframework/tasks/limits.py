@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from datetime import timedelta
+from typing import ClassVar, TypeGuard
 
 from taskframework.errors import RegistrationError
+from taskframework.model.options import StartLimit
 from taskframework.model.values import Json, fingerprint
 
 #: Characters of a key; of a longer one its hash stands for it.
 _LONGEST_KEY = 200
+_SHORTEST, _LONGEST = timedelta(milliseconds=1), timedelta(days=3660)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,57 @@ class RateLimit:
                 raise RegistrationError(
                     f"The {what} of a rate limit is {value!r}.", hint=f"Use a text: {_EXAMPLES[what]}."
                 )
+
+
+@dataclass(frozen=True, slots=True)
+class QueueTimeout:
+    """How long a task may wait for a worker.
+
+    Args:
+        after: the time, as a timedelta or in seconds; from when the task could begin.
+        counts_limits: whether the time in which a limit or a pause holds the task back counts.
+    """
+
+    #: What is one, for people.
+    ACCEPTED: ClassVar[str] = "a timedelta or seconds, from a millisecond to ten years"
+    after: timedelta | float
+    counts_limits: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the time where it is written.
+
+        Raises:
+            RegistrationError: if it is none, or zero.
+        """
+        if not self.is_one(self.after):
+            raise RegistrationError(f"The time of a queue_timeout is {self.after!r}.", hint=f"Use {self.ACCEPTED}.")
+
+    @staticmethod
+    def is_one(value: object) -> bool:
+        """Whether a value is such a time."""
+        return is_time(value) and _SHORTEST <= as_timedelta(value) <= _LONGEST
+
+
+def start_limit_of(given: QueueTimeout | timedelta | float | None) -> StartLimit | None:
+    """An option `queue_timeout` as tasks carry it."""
+    if given is None:
+        return None
+    limit = given if isinstance(given, QueueTimeout) else QueueTimeout(given)
+    return StartLimit(as_timedelta(limit.after) // _SHORTEST, limit.counts_limits)
+
+
+def as_timedelta(value: timedelta | float) -> timedelta:
+    """A length of time that an option gives as one or in seconds."""
+    return value if isinstance(value, timedelta) else timedelta(seconds=value)
+
+
+def is_time(value: object) -> TypeGuard[timedelta | float]:
+    """Whether a value is a length of time, as a timedelta or in seconds."""
+    if isinstance(value, timedelta):
+        return value >= timedelta(0)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return 0 <= value <= timedelta.max.total_seconds()
 
 
 _EXAMPLES = {

@@ -9,7 +9,8 @@ from typing import Literal
 from taskframework.errors import RegistrationError
 from taskframework.model.status import Priority
 from taskframework.model.subtasks import Policy
-from taskframework.tasks.limits import RateLimit
+from taskframework.tasks.limits import QueueTimeout, RateLimit, is_time
+from taskframework.tasks.retention import Retention
 
 DEFAULT_TIMEOUT = timedelta(hours=1)
 MAX_ATTEMPTS = 1000
@@ -38,6 +39,11 @@ class TaskOptions:
             that does not want several.
         rate_limit: the bucket of the settings from which each attempt takes a permit: its name, or
             `RateLimit(name, key="field of the parameters")` for a bucket for each value of a field.
+        queue_timeout: longest time that a task may wait for a worker before it is a dead letter, as a timedelta or in
+            seconds. A time in which a limit or a pause holds it back does not count, but with
+            `QueueTimeout(time, counts_limits=True)`.
+        retention: how long its tasks stay in the store after their end: a timedelta or seconds for those that
+            completed or were cancelled, or `Retention(finished=…, failed=…)`; 0 keeps nothing.
     """
 
     max_attempts: int | None = None
@@ -50,6 +56,8 @@ class TaskOptions:
     subtasks: str = "all_must_succeed"
     max_chunk_size: int = DEFAULT_CHUNK_SIZE
     rate_limit: RateLimit | str | None = None
+    queue_timeout: QueueTimeout | timedelta | float | None = None
+    retention: Retention | timedelta | float | None = None
 
     def __post_init__(self) -> None:
         """Check each option where it is written, not where it is first used.
@@ -68,6 +76,8 @@ class TaskOptions:
         _require(Policy.is_one(self.subtasks), self, "subtasks", Policy.ACCEPTED)
         _require(_is_count(self.max_chunk_size), self, "max_chunk_size", _COUNT)
         _require(_is_limit(self.rate_limit), self, "rate_limit", "the name of a bucket, or RateLimit(name, key=field)")
+        _require(_is_wait(self.queue_timeout), self, "queue_timeout", f"{QueueTimeout.ACCEPTED}, or QueueTimeout(time)")
+        _require(_is_retention(self.retention), self, "retention", f"{Retention.ACCEPTED}, or Retention(failed=time)")
 
     @property
     def limit(self) -> RateLimit | None:
@@ -83,24 +93,18 @@ def _is_limit(value: object) -> bool:
     return isinstance(value, RateLimit | None) or (isinstance(value, str) and bool(value))
 
 
+def _is_wait(value: object) -> bool:
+    return isinstance(value, QueueTimeout | None) or QueueTimeout.is_one(value)
+
+
+def _is_retention(value: object) -> bool:
+    return isinstance(value, Retention | None) or Retention.is_one(value)
+
+
 def _are_errors(value: object) -> bool:
     return isinstance(value, tuple) and all(
         isinstance(kind, type) and issubclass(kind, BaseException) for kind in value
     )
-
-
-def as_timedelta(value: timedelta | float) -> timedelta:
-    """A length of time that an option gives as one or in seconds."""
-    return value if isinstance(value, timedelta) else timedelta(seconds=value)
-
-
-def is_time(value: object) -> bool:
-    """Whether a value is a length of time, as a timedelta or in seconds."""
-    if isinstance(value, timedelta):
-        return value >= timedelta(0)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return False
-    return 0 <= value <= timedelta.max.total_seconds()
 
 
 def _require(is_right: bool, options: TaskOptions, name: str, accepted: str) -> None:

@@ -14,11 +14,13 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUndefinedAnnotation
 
 from taskframework.errors import InvalidParametersError, RegistrationError, UnknownTaskTypeError
+from taskframework.model.options import KeptFor, StartLimit
 from taskframework.model.status import LANES
 from taskframework.model.values import Json, problem, problems_of
 from taskframework.tasks.executable import AnyExecutable, BackgroundTaskExecutable
-from taskframework.tasks.limits import RateLimit
+from taskframework.tasks.limits import RateLimit, start_limit_of
 from taskframework.tasks.options import TaskOptions
+from taskframework.tasks.retention import kept_for
 from taskframework.tasks.stages import Part, described, stages_of
 from taskframework.tasks.values import storable_parameters
 
@@ -56,6 +58,20 @@ class Registration:
     @property
     def rate_limit(self) -> RateLimit | None:
         return self.executable.options.limit
+
+    @property
+    def bucket(self) -> str | None:
+        """The name of the bucket that the whole type shares; None if there is none, or one for each key."""
+        limit = self.rate_limit
+        return None if limit is None or limit.key is not None else limit.name
+
+    @property
+    def start_limit(self) -> StartLimit | None:
+        return start_limit_of(self.executable.options.queue_timeout)
+
+    @property
+    def retention(self) -> KeptFor | None:
+        return kept_for(self.executable.options.retention)
 
     @property
     def parameter_fields(self) -> frozenset[str] | None:

@@ -19,7 +19,7 @@ from taskframework.model.status import TaskStatus
 from taskframework.model.task import Subtasks, Task
 from taskframework.model.values import MAX_NAME, Json, is_name
 from taskframework.model.view import error_view
-from taskframework.tasks.options import as_timedelta, is_time
+from taskframework.tasks.limits import as_timedelta, is_time
 from taskframework.tasks.steps import refuse_on_a_loop
 
 T = TypeVar("T")

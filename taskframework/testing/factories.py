@@ -40,4 +40,4 @@ def new_task(
 
 
 #: Set by `submitted`, so that an override must come after it.
-_SET_BY_SUBMIT = {"sequence", "history", "publish_at", "next_dispatch_at"}
+_SET_BY_SUBMIT = {"sequence", "history", "publish_at", "next_dispatch_at", "start_by"}

@@ -11,6 +11,7 @@ from taskframework.recovery.batches import BatchRepair
 from taskframework.recovery.loop import RepairLoop
 from taskframework.recovery.parents import ParentRepair
 from taskframework.recovery.pauses import PauseRepair
+from taskframework.recovery.queue_timeouts import QueueTimeouts
 from taskframework.recovery.reaper import Reaper
 from taskframework.recovery.relay import Relay
 from taskframework.recovery.retention import Retention
@@ -23,7 +24,7 @@ _RETENTION_INTERVAL = timedelta(minutes=1)
 _TOPOLOGY_INTERVAL = timedelta(seconds=2)
 _PAUSES_INTERVAL = timedelta(seconds=1)
 #: Without these a process does not keep what it promises.
-_ESSENTIAL = frozenset({"sweep", "expire", "reap", "relay", "parents", "batches", "schedules"})
+_ESSENTIAL = frozenset({"sweep", "expire", "reap", "relay", "parents", "batches", "schedules", "unstarted"})
 
 _Look = Callable[[], Awaitable[bool]]
 
@@ -58,6 +59,8 @@ def _looks(process: ProcessServices) -> Iterator[tuple[str, _Look, timedelta]]:
     if process.dispatches:
         yield "sweep", Sweeper(store, broker, producer, batch, process.pauses.is_paused).sweep, recovery.sweep_interval
     yield "expire", reaper.expire, recovery.sweep_interval
+    waits = QueueTimeouts(store, services.moves, services.types, services.buckets, batch)
+    yield "unstarted", waits.look, recovery.sweep_interval
     # Twice as often as the grace is long: lease, grace and a look together must not take longer than lease + 10 s.
     yield "reap", reaper.reap, settings.worker.lease_grace / 2
     yield "relay", Relay(store, broker, process.bridge, batch).relay, recovery.relay_interval

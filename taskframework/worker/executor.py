@@ -16,7 +16,7 @@ from taskframework.model.task import Subtasks, Task
 from taskframework.model.transitions import BY_DEADLINE, DEADLINE_PASSED
 from taskframework.moves import TaskMoves
 from taskframework.tasks.context import AttemptControl, TaskContext
-from taskframework.tasks.options import as_timedelta
+from taskframework.tasks.limits import as_timedelta
 from taskframework.tasks.registry import Registration
 from taskframework.tasks.stages import Call
 from taskframework.telemetry import AttemptCode, running_as

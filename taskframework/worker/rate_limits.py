@@ -96,5 +96,4 @@ class RateLimits:
 
 
 def _bucket_of(registration: Registration | None) -> str | None:
-    limit = None if registration is None else registration.rate_limit
-    return None if limit is None or limit.key is not None else limit.name
+    return None if registration is None else registration.bucket

@@ -19,7 +19,7 @@ from taskframework.model.scope import EVERYONE
 from taskframework.model.status import DEAD
 from taskframework.model.task import Task
 from taskframework.stores.base import TaskStore
-from taskframework.tasks.options import as_timedelta
+from taskframework.tasks.limits import as_timedelta
 from taskframework.tasks.registry import Registration
 from taskframework.worker.attempt import RunningAttempt
 from taskframework.worker.deliveries import PendingDelivery

@@ -20,7 +20,7 @@ from taskframework.testing.conformance.store_suite import insert_one
 #: A task that is blocked is to be looked at again. The field is one of those that a task has.
 WAKE = Driver(
     name="wake",
-    field="purge_at",
+    field="started_at",
     index="wake",
     statuses=frozenset({TaskStatus.BLOCKED}),
     needed_in=frozenset({TaskStatus.BLOCKED}),
@@ -29,8 +29,8 @@ WAKE = Driver(
 drivers.DRIVERS += (WAKE,)
 
 MIGRATION = """
-ALTER TABLE tasks ADD COLUMN purge_at INTEGER;
-CREATE INDEX tasks_to_wake ON tasks (purge_at) WHERE purge_at IS NOT NULL;
+ALTER TABLE tasks ADD COLUMN started_at INTEGER;
+CREATE INDEX tasks_to_wake ON tasks (started_at) WHERE started_at IS NOT NULL;
 """
 
 
@@ -57,9 +57,10 @@ async def main(url: str) -> dict[str, Any]:
         }
         for name, time in times.items():
             await insert_one(
-                store, new_task(task_id=name, now=now, status=TaskStatus.BLOCKED, next_dispatch_at=None, purge_at=time)
+                store,
+                new_task(task_id=name, now=now, status=TaskStatus.BLOCKED, next_dispatch_at=None, started_at=time),
             )
-        await insert_one(store, new_task(task_id="queued", now=now, purge_at=times["late"]))
+        await insert_one(store, new_task(task_id="queued", now=now, started_at=times["late"]))
         undriven = await store.undriven(10)
         tasks = [await store.get(task_id, EVERYONE) for task_id in undriven]
         return {

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Literal
 
+from taskframework.model.options import StartLimit
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import SCHEMA_VERSION, SignalWait
 from taskframework.model.transitions import Claim
@@ -142,6 +143,14 @@ async def misses_a_deadline(stage: Stage) -> AsyncIterator[None]:
     stage.expected = "FAILED"
     now = stage.store.now()
     await stage.plant(not_before=now + _HOUR, next_dispatch_at=now + _HOUR, deadline=now + _MOMENT)
+    yield
+
+
+async def waits_for_too_long(stage: Stage) -> AsyncIterator[None]:
+    stage.expected = "DEAD_LETTER"
+    now = stage.store.now()
+    limit = {"start_limit": StartLimit(300), "start_by": now + _MOMENT}
+    await stage.plant(not_before=now + _HOUR, next_dispatch_at=now + _HOUR, **limit)
     yield
 
 
@@ -375,6 +384,7 @@ SCENARIOS = (
     Scenario("cancel.reply", cancels_what_runs, "front"),
     Scenario("replay.after_write", queues_anew, "front"),
     Scenario("replay.reply", queues_anew, "front"),
+    Scenario("queue_timeout.after_write", waits_for_too_long, "front", is_alone=True),
     Scenario("expire.after_write", misses_a_deadline, "front", is_alone=True),
     Scenario("expire.reply", misses_a_deadline, "front", is_alone=True),
     Scenario("collect.after_keep", gets_rubbish, "back", is_alone=True, where="servers"),

@@ -140,6 +140,7 @@ QUESTIONS: dict[str, Call] = {
     "one dead message": lambda store: store.get_dead_message("m-7"),
     "purge done": lambda store: store.purge(finished=HOUR, dead_letters=None, limit=LIMIT),
     "purge dead": lambda store: store.purge(finished=None, dead_letters=HOUR, limit=LIMIT),
+    "purge by their own time": lambda store: store.purge(finished=None, dead_letters=None, limit=LIMIT),
     "purge messages": lambda store: store.purge(finished=None, dead_letters=2 * MINUTE, limit=LIMIT),
 }
 

@@ -14,6 +14,7 @@ RELEASED = (
         {"deadline": 1},
         {"status": {"$in": ["BLOCKED", "QUEUED", "RETRYING", "RUNNING", "WAITING"]}, "deadline": _IS_DATE},
     ),
+    Index("start", {"start_by": 1}, {"status": {"$in": ["QUEUED"]}, "start_by": _IS_DATE}),
     Index("publish", {"publish_at": 1}, {"publish_at": _IS_DATE}),
     Index("spawn", {"spawn_at": 1}, {"status": {"$in": ["WAITING"]}, "spawn_at": _IS_DATE}),
     Index("check", {"check_at": 1}, {"status": {"$in": ["WAITING"]}}),

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from taskframework.model.scope import Scope
-from taskframework.model.status import TaskStatus
+from taskframework.model.status import DEAD, TaskStatus
 from taskframework.model.task import ERRORS_KEPT, HISTORY_LENGTH, RARE, TaskError, plain
 from taskframework.model.transitions import (
     BY_DEADLINE,
@@ -53,7 +53,7 @@ def lit(value: Json) -> Expression:
     return {"$literal": value}
 
 
-def plus(operand: Expression, number: int) -> Expression:
+def plus(operand: Expression, number: Expression) -> Expression:
     return {"$add": [operand, number]}
 
 
@@ -144,7 +144,14 @@ def at_rest(status: Expression) -> Changes:
         "result": None,
         "cascade_at": LEFT_BEHIND,
         "finished_at": NOW,
+        "purge_at": plus(NOW, _kept_for(status)),  # null where the settings say it
     }
+
+
+def _kept_for(status: Expression) -> Expression:
+    if isinstance(status, TaskStatus):
+        return "$retention.failed" if status in DEAD else "$retention.finished"
+    return {"$cond": [{"$in": [status, sorted(DEAD)]}, "$retention.failed", "$retention.finished"]}
 
 
 def ended_by_cancel(worker_id: Expression) -> Expression:
@@ -171,6 +178,13 @@ def with_error(error: Expression) -> Changes:
     """`model.transitions.with_error`, the error being of the present attempt and time."""
     record = {"$mergeObjects": [error, {"attempt": "$attempts", "at": NOW}]}
     return {"error": record, "errors": {"$slice": [{"$concatArrays": ["$errors", [record]]}, -ERRORS_KEPT]}}
+
+
+def waits_from(time: Expression) -> Expression:
+    """`start_by` of a task that a limit holds back until a time: `model.marks` has the rule."""
+    is_moved = {"$and": [is_set("$start_by"), {"$eq": ["$start_limit.counts_limits", False]}]}
+    moved = {"$max": ["$start_by", plus(time, "$start_limit.milliseconds")]}
+    return {"$cond": [is_moved, moved, "$start_by"]}
 
 
 def error_of(error: TaskError) -> Expression:

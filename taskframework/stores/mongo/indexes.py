@@ -80,6 +80,8 @@ TASK_INDEXES = (
     Index("list_batches", _NEWEST_FIRST, {"batch": {"$type": "object"}}),
     # By the time, not by the statuses: of a partial index by statuses MongoDB 6 merges no scans of some of them.
     Index("ended", {"status": 1, "finished_at": -1, "_id": -1}, {"finished_at": {"$type": "date"}}),
+    # Tasks of types that say themselves how long these stay.
+    Index("purge", {"purge_at": 1, "_id": 1}, {"purge_at": {"$type": "date"}}),
 )
 DEAD_MESSAGE_INDEXES = (Index("list", {"at": -1, "_id": -1}),)
 RECORD_INDEXES = (Index("expiring", {"expires_at": 1}, {"expires_at": {"$type": "date"}}),)

@@ -14,9 +14,12 @@ from taskframework.stores.mongo.indexes import SUBTASKS
 from taskframework.stores.mongo.records import forget_keys
 from taskframework.stores.retention import Piece, Place, Walk
 
-_FIELDS = ("user_id", "idempotency_key", "finished_at", "parent.task_id", "subtasks.round")
-_OLDEST_FIRST = {"finished_at": 1, "_id": 1}
+_FIELDS = ("user_id", "idempotency_key", "finished_at", "purge_at", "parent.task_id", "subtasks.round")
 _COMPLETED = FINAL - DEAD
+#: What is over by its own time, since its type says how long it stays.
+_OVER: Document = {"status": in_status(*FINAL), **passed("purge_at")}
+#: By the time of which field.
+_INDEX = {"finished_at": "ended", "purge_at": "purge"}
 
 
 class Purge:
@@ -26,27 +29,31 @@ class Purge:
         """Prepare; nothing is read yet."""
         self._tasks = tasks
         self._records = records
-        self._walks = {statuses: Walk[str]() for statuses in (_COMPLETED, DEAD)}
+        self._walks = {statuses: Walk[str]() for statuses in (FINAL, _COMPLETED, DEAD)}
 
     async def __call__(self, finished: timedelta | None, dead_letters: timedelta | None, limit: int) -> int:
         """Delete at most `limit` tasks that are over for longer than they are kept; None keeps for ever."""
         kept = {statuses: time for statuses, time in ((_COMPLETED, finished), (DEAD, dead_letters)) if time is not None}
-        due = {"$or": [_ended(statuses, time) for statuses, time in kept.items()]}
-        removed = 0
+        due = {"$or": [_OVER, *({**_ended(statuses, time), "purge_at": None} for statuses, time in kept.items())]}
+        removed = await self._walks[FINAL].go_on(partial(self._look, _OVER, "purge_at", due), limit)
         for statuses, time in kept.items():
-            look = partial(self._look, _told(statuses, time), due)
+            look = partial(self._look, _ended(statuses, time), "finished_at", due)
             removed += await self._walks[statuses].go_on(look, limit - removed)
         return removed
 
-    async def _look(self, over: Document, due: Document, place: Place[str] | None, most: int) -> Piece[str]:
+    async def _look(self, over: Document, order: str, due: Document, place: Place[str] | None, most: int) -> Piece[str]:
+        """Look at what is over and was told to everybody, by the time in the field `order`."""
+        over = {**over, "publish_at": None}
+        oldest_first, index = {order: 1, "_id": 1}, _INDEX[order]
         found = await self._tasks.find(
-            {**over, **_behind(place)}, sort=_OLDEST_FIRST, limit=most, fields=_FIELDS, index="ended"
+            {**over, **_behind(place, order)}, sort=oldest_first, limit=most, fields=_FIELDS, index=index
         )
         kept = await self._kept_by_family(found, due)
+        kept |= {task["_id"] for task in found if order != "purge_at" and task.get("purge_at")}
         gone = [task for task in found if task["_id"] not in kept]
         await forget_keys(self._records, gone)
         removed = await self._tasks.delete_these([task["_id"] for task in gone], over) if gone else 0
-        end = None if len(found) < most else Place(moment(found[-1]["finished_at"]), str(found[-1]["_id"]))
+        end = None if len(found) < most else Place(moment(found[-1][order]), str(found[-1]["_id"]))
         return Piece(removed, end)
 
     async def _kept_by_family(self, tasks: Sequence[Document], due: Document) -> set[str]:
@@ -73,14 +80,9 @@ def _ended(statuses: Iterable[TaskStatus], kept: timedelta) -> Document:
     return {"status": in_status(*statuses), **passed("finished_at", by=kept)}
 
 
-def _told(statuses: Iterable[TaskStatus], kept: timedelta) -> Document:
-    """The same, if it was told to everybody."""
-    return {**_ended(statuses, kept), "publish_at": None}
-
-
-def _behind(place: Place[str] | None) -> Mapping[str, object]:
-    """What ended after a place."""
+def _behind(place: Place[str] | None, order: str) -> Mapping[str, object]:
+    """What comes after a place."""
     if place is None:
         return {}
-    later = [{"finished_at": {"$gt": place.finished_at}}, {"_id": {"$gt": place.tie}}]
-    return {"finished_at": {"$type": "date", "$gte": place.finished_at}, "$or": later}
+    later = [{order: {"$gt": place.at}}, {"_id": {"$gt": place.tie}}]
+    return {order: {"$type": "date", "$gte": place.at}, "$or": later}

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from taskframework.model.drivers import START
 from taskframework.model.interventions import (
     BY_NEWER_VERSION,
     LEASE_EXPIRED,
     NO_HANDLER,
+    NOT_STARTED,
     Cancel,
+    EndUnstarted,
     Expire,
     Postpone,
     Reap,
@@ -29,6 +32,7 @@ from taskframework.model.marks import (
     PostponeRelay,
     RenewLease,
     ReserveDispatch,
+    WaitAnew,
 )
 from taskframework.model.status import CLAIMABLE, LIVE, REPLAYABLE, TaskStatus
 from taskframework.model.task import SCHEMA_VERSION, plain
@@ -61,16 +65,19 @@ from taskframework.stores.mongo.expressions import (
     error_of,
     first_of,
     in_status,
+    is_set,
     later,
     lit,
     milliseconds,
     passed,
     plus,
+    waits_from,
     with_error,
     with_event,
     within,
 )
 from taskframework.stores.mongo.joint import JointRequests, both
+from taskframework.stores.mongo.queries import driven
 from taskframework.stores.mongo.writes import Write, under_claim, write_alone
 
 _RETRYING = {"$eq": ["$status", TaskStatus.RETRYING]}
@@ -227,6 +234,14 @@ def _expire(expire: Expire) -> Write:
 
 
 @write_alone.register
+def _end_unstarted(end: EndUnstarted) -> Write:
+    guard = {"_id": end.task_id, **driven(START), **passed("start_by")}
+    error = framework_error("queue_timeout", NOT_STARTED, retryable=False)
+    dead = {**with_error(error_of(error)), **at_rest(TaskStatus.DEAD_LETTER), **with_event("dead_letter")}
+    return Write(guard, [change(dead)])
+
+
+@write_alone.register
 def _postpone(postpone: Postpone) -> Write:
     guard = {**_claimable(JointRequests([postpone])), "cancel": None}
     counted = {"no_handler": plus("$no_handler", 1)}
@@ -256,6 +271,7 @@ def _replay(replay: Replay) -> Write:
         "generation": plus("$generation", 1),
         **afresh,
         **zeroed,
+        "start_by": {"$cond": [is_set("$start_limit"), plus(NOW, "$start_limit.milliseconds"), "$start_by"]},
         "stage": "execute",
         "signals": [],
     }
@@ -287,7 +303,15 @@ def _make_due(mark: MakeDue) -> Write:
     if mark.limit is not None:
         turn = {"limit": lit(mark.limit), "dispatch_epoch": mark.dispatch_epoch, "until": later(mark.delay)}
         due["waits_for_limit"] = turn
+    if mark.delay:
+        due["start_by"] = waits_from(later(mark.delay))
     return Write(_claimable(JointRequests([mark])), [change(due)])
+
+
+@write_alone.register
+def _wait_anew(mark: WaitAnew) -> Write:
+    guard = {"_id": mark.task_id, **driven(START), "start_by": {"$type": "date"}}
+    return Write(guard, [change({"start_by": waits_from(NOW)})])
 
 
 @write_alone.register

@@ -114,22 +114,26 @@ LIST_SUBTASKS = (
 # A sub-task stays while its parent is there and not due itself; a parent stays while it has sub-tasks.
 _PARENT_STAYS = (
     "EXISTS (SELECT 1 FROM tasks p WHERE p.task_id = t.parent_task_id AND NOT coalesce("
-    f"p.finished_at <= CASE WHEN p.{_DEAD} THEN :dead ELSE :done END, 0))"
+    "CASE WHEN p.finished_at IS NULL THEN 0 WHEN p.purge_at IS NOT NULL THEN p.purge_at <= :now "
+    f"ELSE p.finished_at <= CASE WHEN p.{_DEAD} THEN :dead ELSE :done END END, 0))"
 )
 _HAS_SUBTASKS = "EXISTS (SELECT 1 FROM tasks s WHERE s.parent_task_id = t.task_id)"
 
 
-def _ended(statuses: str, index: str, tie: str) -> str:
-    """What ended before a time and has nothing left to publish, from a place on, and whether it has to stay."""
+def _over(time: str, tie: str, index: str, *, only: str, stays: str) -> str:
+    """What is over by a time and has nothing left to publish, from a place on, and whether it has to stay."""
     return (
-        f"SELECT number, task_id, user_id, idempotency_key, finished_at, {tie}, {_PARENT_STAYS} OR {_HAS_SUBTASKS} "
-        f"FROM tasks t INDEXED BY {index} WHERE {statuses} AND finished_at <= :until AND publish_at IS NULL "
-        f"AND (finished_at, {tie}) > (:finished_at, :tie) ORDER BY finished_at, {tie} LIMIT :limit"
+        f"SELECT number, task_id, user_id, idempotency_key, {time}, {tie}, "
+        f"{stays} OR {_PARENT_STAYS} OR {_HAS_SUBTASKS} "
+        f"FROM tasks t INDEXED BY {index} WHERE {only} AND {time} <= :until AND publish_at IS NULL "
+        f"AND ({time}, {tie}) > (:at, :tie) ORDER BY {time}, {tie} LIMIT :limit"
     )
 
 
-DONE_BEFORE = _ended(_DONE, "tasks_done", "number")
-DEAD_BEFORE = _ended(_DEAD, "tasks_dead", "task_id")
+_HAS_OWN_TIME = "purge_at IS NOT NULL"
+DONE_BEFORE = _over("finished_at", "number", "tasks_done", only=_DONE, stays=_HAS_OWN_TIME)
+DEAD_BEFORE = _over("finished_at", "task_id", "tasks_dead", only=_DEAD, stays=_HAS_OWN_TIME)
+OVER_BEFORE = _over("purge_at", "number", "tasks_to_purge", only="finished_at IS NOT NULL", stays="0")
 DELETE_TASKS = "DELETE FROM tasks WHERE number IN (SELECT value FROM json_each(?))"
 PURGE_MESSAGES = (
     "DELETE FROM dead_messages WHERE id IN "

@@ -14,7 +14,7 @@ from taskframework.stores.sqlite.records import forget_keys
 from taskframework.stores.sqlite.rows import milliseconds, moment, to_json
 
 #: Before every task, whatever decides between two of one time.
-_BEFORE_ALL = {"finished_at": -1, "tie": 0}
+_BEFORE_ALL = {"at": -1, "tie": 0}
 
 
 class Purge:
@@ -25,17 +25,20 @@ class Purge:
         self._database = database
         self._done = Walk[int]()
         self._dead = Walk[str]()
+        self._own = Walk[int]()
 
     async def __call__(
         self, now: datetime, finished: timedelta | None, dead_letters: timedelta | None, limit: int
     ) -> int:
         """Delete at most `limit` of what is over for longer than it is kept; None keeps for ever."""
         done, dead = (None if kept is None else milliseconds(now - kept) for kept in (finished, dead_letters))
-        values = {"done": done, "dead": dead}
-        removed = 0
+        values = {"done": done, "dead": dead, "now": milliseconds(now)}
+        removed = await self._own.go_on(
+            partial(self._look, queries.OVER_BEFORE, {**values, "until": values["now"]}), limit
+        )
         if done is not None:
             look = partial(self._look, queries.DONE_BEFORE, {**values, "until": done})
-            removed += await self._done.go_on(look, limit)
+            removed += await self._done.go_on(look, limit - removed)
         if dead is not None:
             look = partial(self._look, queries.DEAD_BEFORE, {**values, "until": dead})
             removed += await self._dead.go_on(look, limit - removed)
@@ -43,7 +46,7 @@ class Purge:
         return removed
 
     async def _look(self, query: str, values: dict[str, int | None], place: Place[Any] | None, most: int) -> Piece[Any]:
-        begin = _BEFORE_ALL if place is None else {"finished_at": milliseconds(place.finished_at), "tie": place.tie}
+        begin = _BEFORE_ALL if place is None else {"at": milliseconds(place.at), "tie": place.tie}
         return await self._database.write(partial(_purge, query, {**values, **begin, "limit": most}))
 
 
@@ -54,5 +57,5 @@ def _purge(query: str, values: dict[str, Any], raw: sqlite3.Connection) -> Piece
     removed = raw.execute(queries.DELETE_TASKS, [to_json([number for number, *_ in gone])]).rowcount
     if len(found) < values["limit"]:
         return Piece(removed, None)
-    *_, finished_at, tie, _ = found[-1]
-    return Piece(removed, Place(moment(finished_at), tie))
+    *_, at, tie, _ = found[-1]
+    return Piece(removed, Place(moment(at), tie))

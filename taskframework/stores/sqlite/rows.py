@@ -28,7 +28,7 @@ DRIVER_COLUMNS = {driver.name: _column(driver) for driver in DRIVERS}
 _USUAL_DRIVERS = tuple(driver for driver in DRIVERS if driver.is_usual)
 _UNUSUAL_DRIVERS = tuple(driver for driver in DRIVERS if not driver.is_usual)
 #: Their fields, or the records that those are in.
-_unusual_times = attrgetter(*(driver.field.partition(".")[0] for driver in _UNUSUAL_DRIVERS))
+_unusual_times = attrgetter("purge_at", *(driver.field.partition(".")[0] for driver in _UNUSUAL_DRIVERS))
 
 # A column that is not named spares its indexes the write. So what never changes is written by the insert only, and what
 # is null in most tasks is named only where it is, or was, something else.
@@ -52,7 +52,7 @@ MOVING = (
     "undriven",
     "document",
 )
-UNUSUAL_MOVING = tuple(DRIVER_COLUMNS[driver.name] for driver in _UNUSUAL_DRIVERS)
+UNUSUAL_MOVING = ("purge_at", *(DRIVER_COLUMNS[driver.name] for driver in _UNUSUAL_DRIVERS))
 
 _TIMES = frozenset(SHAPE.times)
 #: Fields that hold records or what users gave; the parameters are in a table of their own.
@@ -160,7 +160,7 @@ class Stored(NamedTuple):
 
     def unusual_moving(self) -> tuple[Value, ...]:
         """The columns of `UNUSUAL_MOVING`."""
-        return tuple([_maybe(driver.time_of(self.task)) for driver in _UNUSUAL_DRIVERS])
+        return (_maybe(self.task.purge_at), *[_maybe(driver.time_of(self.task)) for driver in _UNUSUAL_DRIVERS])
 
     @property
     def moves_usually(self) -> bool:

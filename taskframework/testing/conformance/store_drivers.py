@@ -221,6 +221,25 @@ class PurgeCases(StoreSuite):
         assert set(await self._left(store, old)) == LIVE
         assert len(await self._left(store, kept)) == len(TaskStatus)
 
+    async def test_a_task_that_has_a_time_of_its_own_goes_by_that(self, store: TaskStore) -> None:
+        now, ids = store.now(), {}
+        for name, status, ended, purge_at in (
+            ("early", TaskStatus.COMPLETED, SECOND, now - SECOND),
+            ("early and dead", TaskStatus.DEAD_LETTER, SECOND, now - SECOND),
+            ("late", TaskStatus.COMPLETED, HOUR, now + HOUR),
+            ("late and dead", TaskStatus.FAILED, HOUR, now + HOUR),
+        ):
+            ends = {**PUBLISHED, "finished_at": now - ended, "purge_at": purge_at}
+            ids[name] = (await put_final(store, status, **ends)).task_id
+        untold = await put_final(store, TaskStatus.COMPLETED, finished_at=now - HOUR, purge_at=now - HOUR)
+        live = await put(store, purge_at=now - HOUR)
+        assert await store.purge(finished=MINUTE, dead_letters=MINUTE, limit=100) == 2
+        assert await store.purge(finished=MINUTE, dead_letters=MINUTE, limit=100) == 0
+        left = {name for name, task_id in ids.items() if await store.get(task_id, EVERYONE) is not None}
+        assert left == {"late", "late and dead"}
+        for task in (untold, live):
+            assert await store.get(task.task_id, EVERYONE) is not None
+
     async def test_a_task_with_unpublished_events_stays(self, store: TaskStore) -> None:
         task = await put_final(store, TaskStatus.COMPLETED, finished_at=store.now() - HOUR)
         assert await store.purge(finished=MINUTE, dead_letters=MINUTE, limit=100) == 0

@@ -26,7 +26,7 @@ from taskframework.model.drivers import (
     Driver,
     missing_drivers,
 )
-from taskframework.model.interventions import Cancel, Expire, Postpone, Reap, Replay, Supersede
+from taskframework.model.interventions import Cancel, EndUnstarted, Expire, Postpone, Reap, Replay, Supersede
 from taskframework.model.marks import (
     CascadeAgain,
     ForgetDispatch,
@@ -38,7 +38,9 @@ from taskframework.model.marks import (
     PostponeRelay,
     RenewLease,
     ReserveDispatch,
+    WaitAnew,
 )
+from taskframework.model.options import KeptFor, StartLimit
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import CLAIMABLE, FINAL, TaskStatus
 from taskframework.model.subtasks import Counts, Verdict
@@ -120,6 +122,7 @@ REQUESTS: dict[str, Callable[[Fence], Request]] = {
     "supersede": lambda fence: Supersede(fence.task_id, 3),
     "supersede what runs": lambda fence: Supersede(fence.task_id, 3, stops_running=True),
     "expire": lambda fence: Expire(fence.task_id),
+    "end unstarted": lambda fence: EndUnstarted(fence.task_id),
     "postpone": lambda fence: Postpone(fence.task_id, 1, HOUR, 2),
     "replay": lambda fence: Replay(fence.task_id, EVERYONE, "operator", HOUR),
     "replay one's own": lambda fence: Replay(fence.task_id, Scope.of("alice"), "alice", HOUR, revision=1),
@@ -128,6 +131,7 @@ REQUESTS: dict[str, Callable[[Fence], Request]] = {
     "make due": lambda fence: MakeDue(fence.task_id, 1),
     "make due later": lambda fence: MakeDue(fence.task_id, 1, HOUR),
     "make due at its turn": lambda fence: MakeDue(fence.task_id, 1, HOUR, "rate/openai/$alice"),
+    "wait anew": lambda fence: WaitAnew(fence.task_id),
     "forget dispatch": lambda fence: ForgetDispatch(fence.task_id),
     "renew": lambda fence: RenewLease(fence, HOUR),
     "published": lambda fence: MarkPublished(fence.task_id, 1),
@@ -215,6 +219,16 @@ def _changes(now: datetime) -> Iterator[dict[str, Any]]:
     yield from ({"dispatch_epoch": 2}, {"dispatch_epoch": 0}, {"fencing_token": 2}, {"fencing_token": 0})
     yield from ({"schema_version": SCHEMA_VERSION + 1}, {"task_type": "other"}, {"user_id": "bob"}, {"revision": 7})
     yield {"no_handler": 1}
+    for limit in (StartLimit(60_000), StartLimit(60_000, counts_limits=True)):
+        yield {"start_limit": limit, "start_by": now - MINUTE}
+        yield {"start_limit": limit, "start_by": now + 2 * HOUR}
+        yield {"start_limit": limit, "start_by": now - MINUTE, "started_at": now - HOUR}
+    yield {"start_limit": StartLimit(60_000)}
+    yield from ({"retention": kept} for kept in (KeptFor(60_000), KeptFor(None, 0), KeptFor(0, 3_600_000)))
+    yield {"retention": KeptFor(1_000, 2_000), "max_attempts": 1}
+    for by in ("alice", BY_DEADLINE):
+        yield {"retention": KeptFor(1_000, 2_000), "cancel": CancelRequest(by, now, "why"), "deadline": now - MINUTE}
+    yield {"retention": KeptFor(1_000, 2_000), "deadline": now - MINUTE, "no_handler": 7}
     yield {"releases": 1, "no_handler": 2, "progress": 1, "result": 2, "started_at": now, "purge_at": now + HOUR}
     yield from ({"parent": ParentLink("parent", 0, 1)}, {"steps": (StepOutcome("charge", {"receipt": 7}),)})
     yield {"error": an_error(), "errors": (an_error("older"),) * ERRORS_KEPT}
@@ -248,6 +262,7 @@ def _of_families(now: datetime) -> Iterator[dict[str, Any]]:
     yield {"subtasks": replace(counted, plan=None, plan_records=3), "spawn_at": now - MINUTE, "cascade_at": now + HOUR}
     yield {**dict.fromkeys((driver.field for driver in OF_PARENTS), _READ), "parent": ParentLink("parent", 0, 1)}
     yield {"parent": ParentLink("parent", 2, 1, 3, 4), "generation": 1}
+    yield {"subtasks": counted, "retention": KeptFor(1_000, 2_000)}
     heard, kept, other = (
         Signal(f"key-{n}", name, now - HOUR, payload, is_heard)
         for n, name, payload, is_heard in (

@@ -107,6 +107,37 @@ class FamilyPurgeCases(StoreSuite):
         await _put_old(store, "gone", 0, TaskStatus.COMPLETED)
         assert await store.purge(finished=MINUTE, dead_letters=None, limit=100) == 1
 
+    async def test_a_subtask_with_a_time_of_its_own_stays_as_long_as_its_parent(self, store: TaskStore) -> None:
+        over, later = {"purge_at": store.now() - MINUTE}, {"purge_at": store.now() + HOUR}
+        parents = [
+            await put(store, status=status, **_ended(store, ended), **_PLANNED, **times)
+            for status, ended, times in (
+                (TaskStatus.WAITING, None, {}),
+                (TaskStatus.COMPLETED, SECOND, {}),
+                (TaskStatus.COMPLETED, HOUR, later),
+                (TaskStatus.COMPLETED, SECOND, over),
+                (TaskStatus.FAILED, HOUR, {}),
+            )
+        ]
+        for parent in parents:
+            family = RoundOfSubtasks(parent.task_id, 0, 1)
+            await _put_subtask(store, 0, TaskStatus.COMPLETED, family, **_ended(store, SECOND), **over)
+        assert await _purged(store, finished=MINUTE, dead_letters=MINUTE) == 4
+        left = [await store.get(parent.task_id, EVERYONE) is not None for parent in parents]
+        assert left == [True, True, True, False, False]
+
+    async def test_many_with_a_time_of_their_own_that_stay_hide_nothing(self, store: TaskStore) -> None:
+        over = {"purge_at": store.now() - MINUTE}
+        parent = await put(store, status=TaskStatus.WAITING, **_PLANNED)
+        family = RoundOfSubtasks(parent.task_id, 0, 1)
+        await asyncio.gather(
+            *(_put_subtask(store, n, TaskStatus.COMPLETED, family, **_ended(store, SECOND), **over) for n in range(60))
+        )
+        for _ in range(5):
+            await put(store, status=TaskStatus.COMPLETED, **_ended(store, SECOND), **over)
+        steps = [await store.purge(finished=None, dead_letters=None, limit=2) for _ in range(24)]
+        assert (max(steps), sum(steps)) == (2, 5)
+
     async def test_a_tree_goes_from_its_leaves_in_steps(self, store: TaskStore) -> None:
         above: Task | None = None
         for level in range(3):

@@ -20,6 +20,7 @@ from taskframework.model.marks import (
     MarkPublished,
     MarkSpawned,
     RenewLease,
+    WaitAnew,
 )
 from taskframework.model.outcome import describe
 from taskframework.model.query import TaskFilter
@@ -41,7 +42,7 @@ EXPIRED = -MINUTE
 SKEW = timedelta(milliseconds=50)
 
 #: Marks that nobody waits to read the outcome of, so that `mark` makes them; the others are made by `apply`.
-MARKS = (CascadeAgain, ForgetDispatch, MakeDue, MarkDispatched, MarkPublished, MarkSpawned, RenewLease)
+MARKS = (CascadeAgain, ForgetDispatch, MakeDue, MarkDispatched, MarkPublished, MarkSpawned, RenewLease, WaitAnew)
 Request = Transition | Mark
 
 

@@ -64,7 +64,7 @@ async def test_readiness_tells_when_each_repair_looked(api: Api) -> None:
 
     repairs = await eventually(all_looked)
     # Nothing is swept by a process that dies with its broker and executes nothing.
-    background = {"parents", "pauses", "reap", "relay", "retention", "schedules", "topology"}
+    background = {"parents", "pauses", "reap", "relay", "retention", "schedules", "topology", "unstarted"}
     assert repairs.keys() == {"batches", "expire", *background}
     for repair in repairs.values():
         at = datetime.fromisoformat(repair["last_run"])
@@ -103,14 +103,14 @@ async def test_a_repair_that_fails_goes_on_and_is_counted(api: Api, monkeypatch:
 
 
 @pytest.mark.parametrize(
-    "name", ["sweep", "expire", "reap", "relay", "parents", "retention", "topology", "pauses", "presence"]
+    "name", ["sweep", "expire", "reap", "relay", "unstarted", "parents", "retention", "topology", "pauses", "presence"]
 )
 async def test_a_repair_that_ended_makes_a_process_unready_if_promises_need_it(open_api: OpenApi, name: str) -> None:
     async with open_api(worker=True) as api:
         (loop,) = [loop for loop in api.framework.process.repairs if loop.name == name]
         await loop.stop()
         answer = await api.get("/readyz")
-    if name in ("sweep", "expire", "reap", "relay", "parents"):
+    if name in ("sweep", "expire", "reap", "relay", "unstarted"):
         assert answer.status_code == 503
         assert answer.json()["checks"][name].startswith("ended")
     else:

@@ -18,6 +18,7 @@ from taskframework.model.drivers import (
     RETRY,
     SEAL,
     SPAWN,
+    START,
     Driver,
     missing_drivers,
 )
@@ -54,6 +55,8 @@ def test_a_driver_is_due_when_its_time_has_passed(driver: Driver) -> None:
         (LEASE, queued(lease=Lease("worker-1", "the-claim", NOW))),
         (DEADLINE, in_status(TaskStatus.COMPLETED, deadline=NOW)),
         (DEADLINE, running(deadline=NOW, cancel=wish_to_stop())),
+        (START, queued(start_by=NOW, started_at=NOW)),
+        (START, in_status(TaskStatus.RETRYING, start_by=NOW)),
         (SPAWN, queued(spawn_at=NOW)),
         (CHECK, in_status(TaskStatus.COMPLETED, check_at=NOW)),
         (SEAL, in_status(TaskStatus.CANCELLED, seal_by=NOW)),

@@ -13,7 +13,7 @@ from taskframework.failpoint import POINTS
 from taskframework.model import interventions, marks, transitions, waiting
 from taskframework.model.drivers import CASCADE
 from taskframework.model.events import ENDS_OF_ATTEMPTS, EVENT_OF, event_of
-from taskframework.model.interventions import Cancel, Expire, Postpone, Reap, Replay, Supersede
+from taskframework.model.interventions import Cancel, EndUnstarted, Expire, Postpone, Reap, Replay, Supersede
 from taskframework.model.marks import (
     CascadeAgain,
     ForgetDispatch,
@@ -25,7 +25,9 @@ from taskframework.model.marks import (
     PostponeRelay,
     RenewLease,
     ReserveDispatch,
+    WaitAnew,
 )
+from taskframework.model.options import StartLimit
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import (
     AT_REST,
@@ -72,11 +74,14 @@ TRANSITIONS: dict[str, Any] = {
     "supersede": Supersede(TASK_ID, 3),
     "supersede what runs": Supersede(TASK_ID, 3, stops_running=True),
     "expire": Expire(TASK_ID),
+    "end unstarted": EndUnstarted(TASK_ID),
     "postpone": Postpone(TASK_ID, 1, MINUTE, 5),
     "postpone too often": Postpone(TASK_ID, 1, MINUTE, 0),
     "replay": Replay(TASK_ID, EVERYONE, "operator", ZERO),
     "reserve": ReserveDispatch(TASK_ID, 1, SECOND, MINUTE),
     "make due": MakeDue(TASK_ID, 1),
+    "make due later": MakeDue(TASK_ID, 1, MINUTE),
+    "wait anew": WaitAnew(TASK_ID),
     "forget dispatch": ForgetDispatch(TASK_ID),
     "renew": RenewLease(FENCE, MINUTE),
     "dispatched": MarkDispatched(TASK_ID, 1, SECOND, MINUTE),
@@ -114,6 +119,7 @@ def situations(status: TaskStatus) -> Iterator[Task]:
     for cancel, is_spent, is_late, is_due in itertools.product(wishes, *[(False, True)] * 3):
         changes: dict[str, Any] = {"max_attempts": 3 if is_spent else 9, "deadline": NOW if is_late else None}
         changes["cancel"] = cancel
+        changes |= {"start_limit": StartLimit(60_000), "start_by": NOW if is_late else NOW + MINUTE}
         if is_due and status in CLAIMABLE:
             changes["next_dispatch_at"] = NOW
         yield in_status(status, **changes)

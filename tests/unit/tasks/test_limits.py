@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from pydantic import BaseModel, Field
 
-from taskframework import BackgroundTaskExecutable, RateLimit, RegistrationError, TaskContext, TaskOptions
+from taskframework import BackgroundTaskExecutable, QueueTimeout, RateLimit, RegistrationError, TaskContext, TaskOptions
 from taskframework.limits.names import check_rate_limit
-from taskframework.tasks.limits import key_of
+from taskframework.model.options import StartLimit
+from taskframework.tasks.limits import key_of, start_limit_of
 from taskframework.tasks.registry import TaskRegistry
 
 
@@ -91,3 +93,24 @@ def test_without_a_value_the_key_is_empty(parameters: Any) -> None:
 def test_a_long_key_is_shortened_and_stays_another_one() -> None:
     keys = {key_of({"user": "x" * length}, "user") for length in (200, 201, 202, 10_000)}
     assert (len(keys), max(map(len, keys))) == (4, 200)
+
+
+@pytest.mark.parametrize("wrong", [0, -1, "5m", True, timedelta(0), timedelta(days=4000), float("nan"), 1e300])
+def test_a_queue_timeout_that_is_no_time_is_refused(wrong: Any) -> None:
+    with pytest.raises(RegistrationError, match=r"queue_timeout.*Use a timedelta or seconds, from a millisecond"):
+        TaskOptions(queue_timeout=wrong)
+    with pytest.raises(RegistrationError, match=r"queue_timeout.*Use a timedelta or seconds, from a millisecond"):
+        QueueTimeout(wrong)
+
+
+@pytest.mark.parametrize(
+    ("given", "carried"),
+    [
+        (None, None),
+        (1.5, StartLimit(1_500)),
+        (timedelta(minutes=1), StartLimit(60_000)),
+        (QueueTimeout(2, counts_limits=True), StartLimit(2_000, counts_limits=True)),
+    ],
+)
+def test_a_queue_timeout_is_carried_by_tasks(given: Any, carried: StartLimit | None) -> None:
+    assert start_limit_of(TaskOptions(queue_timeout=given).queue_timeout) == carried

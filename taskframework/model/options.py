@@ -1,0 +1,28 @@
+"""What a task type may say of its tasks, as each of them carries it from its submission on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class StartLimit:
+    """How long the task may wait for a worker in each generation, from the time on at which it could begin."""
+
+    milliseconds: int
+    #: Whether a limit or a pause that holds it back counts; else the time begins anew after it.
+    counts_limits: bool = False
+
+    @property
+    def time(self) -> timedelta:
+        return timedelta(milliseconds=self.milliseconds)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptFor:
+    """How many milliseconds the task stays after its end; None: as the settings say."""
+
+    finished: int | None = None
+    #: FAILED or DEAD_LETTER.
+    failed: int | None = None

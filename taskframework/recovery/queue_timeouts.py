@@ -1,0 +1,73 @@
+"""Queue timeouts: ends tasks that no worker began in time.
+
+A task that a limit or a pause holds back waits for no worker. What is put off one by one has its time moved with it; a
+whole type that is held back has its tasks in the queue, so it is looked at here. Its tasks wait anew from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from taskframework.limits.buckets import Buckets, LimiterUnavailableError
+from taskframework.model.drivers import START
+from taskframework.model.interventions import EndUnstarted
+from taskframework.model.marks import WaitAnew
+from taskframework.model.pauses import PAUSE
+from taskframework.model.rate_limits import RATE, seconds_of
+from taskframework.moves import TaskMoves
+from taskframework.stores.base import TaskStore
+from taskframework.submission.types import TaskTypes
+
+
+class QueueTimeouts:
+    """Looks for tasks that wait for too long."""
+
+    def __init__(self, store: TaskStore, moves: TaskMoves, types: TaskTypes, buckets: Buckets, batch: int) -> None:
+        """Prepare.
+
+        Args:
+            store: where the tasks are, and the pauses of their types.
+            moves: ends them.
+            types: which bucket a whole type takes its permits from.
+            buckets: how full those are.
+            batch: tasks of one look.
+        """
+        self._store = store
+        self._moves = moves
+        self._types = types
+        self._buckets = buckets
+        self._batch = batch
+
+    async def look(self) -> bool:
+        """End one batch, but for those that are held back.
+
+        Returns:
+            Whether there may be more.
+        """
+        due = await self._store.due(START, self._batch)
+        if not due:
+            return False
+        held_back = await self._held_back({task.task_type for task in due})
+        late = {task.task_id for task in due}
+        if held_back:
+            await self._store.mark(*(WaitAnew(task.task_id) for task in due if task.task_type in held_back))
+            # What is due still counts limits, or is of another type.
+            late &= {task.task_id for task in await self._store.due(START, self._batch)}
+        for task_id in sorted(late):
+            await self._moves.repair(EndUnstarted(task_id))
+        return len(due) == self._batch
+
+    async def _held_back(self, task_types: Collection[str]) -> set[str]:
+        """Those of these types of which nothing may begin now."""
+        paused = await self._store.read_records([PAUSE.id_of(name) for name in task_types])
+        buckets = await self._types.buckets(task_types)
+        used = {bucket for bucket in set(buckets.values()) if bucket is not None and await self._is_in_use(bucket)}
+        return {name for name in task_types if PAUSE.id_of(name) in paused or buckets.get(name) in used}
+
+    async def _is_in_use(self, bucket: str) -> bool:
+        """Whether a bucket is not full. Of one for which tasks wait, each permit is taken before it fills up."""
+        try:
+            there = await self._buckets.read(RATE.id_of(bucket))
+        except LimiterUnavailableError:
+            return True
+        return there is not None and there.full_at > seconds_of(self._store.now())

@@ -1,0 +1,61 @@
+"""What a task type says of how long its tasks stay after their end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from typing import ClassVar
+
+from taskframework.errors import RegistrationError
+from taskframework.model.options import KeptFor
+from taskframework.tasks.limits import as_timedelta, is_time
+
+_MILLISECOND, _LONGEST = timedelta(milliseconds=1), timedelta(days=36600)
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long the tasks of a type stay in the store after their end; what is None comes from the settings.
+
+    Args:
+        finished: completed and cancelled tasks, as a timedelta or in seconds; 0 keeps nothing.
+        failed: tasks that ended FAILED or DEAD_LETTER.
+    """
+
+    #: What is one, for people.
+    ACCEPTED: ClassVar[str] = "a timedelta or seconds, from zero to a hundred years"
+    finished: timedelta | float | None = None
+    failed: timedelta | float | None = None
+
+    def __post_init__(self) -> None:
+        """Check both where they are written.
+
+        Raises:
+            RegistrationError: if one of them is no such time.
+        """
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is not None and not self.is_one(value):
+                raise RegistrationError(
+                    f"The time {field.name} of a retention is {value!r}.", hint=f"Use {self.ACCEPTED}."
+                )
+
+    @staticmethod
+    def is_one(value: object) -> bool:
+        """Whether a value is such a time."""
+        return is_time(value) and as_timedelta(value) <= _LONGEST
+
+
+def kept_for(given: Retention | timedelta | float | None) -> KeptFor | None:
+    """An option `retention` as tasks carry it; a time alone is for those that finished."""
+    if given is None:
+        return None
+    retention = given if isinstance(given, Retention) else Retention(given)
+    kept = [None if it is None else as_timedelta(it) // _MILLISECOND for it in (retention.finished, retention.failed)]
+    return KeptFor(*kept)
+
+
+def at_least(kept: KeptFor, time: timedelta) -> KeptFor:
+    """The same, but nothing shorter than this."""
+    least = time // _MILLISECOND
+    return KeptFor(*(None if it is None else max(it, least) for it in (kept.finished, kept.failed)))
