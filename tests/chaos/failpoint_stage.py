@@ -303,7 +303,7 @@ class Stage:
     def _is_at_rest(self, document: Mapping[str, Any]) -> bool:
         if document["status"] not in FINAL_STATUSES or document["published_sequence"] < document["sequence"]:
             return False
-        if any(document[name] is not None for name in _LEFT):
+        if any(document.get(name) is not None for name in _LEFT):
             return False
         return self._listener is None or self._listener.heard(document["_id"]) >= document["sequence"]
 

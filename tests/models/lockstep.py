@@ -16,7 +16,7 @@ from taskframework.model.status import TaskStatus
 from taskframework.model.task import CancelRequest, Task
 from taskframework.model.transitions import Fence, Transition
 from taskframework.stores.base import DueTask, Inserted, TaskStore
-from taskframework.stores.mongo.expressions import change, milliseconds
+from taskframework.stores.mongo.expressions import change, is_set, milliseconds
 from taskframework.stores.mongo.writes import Write, write_alone
 from taskframework.testing.conformance.comparison import differences
 from taskframework.testing.conformance.store_suite import insert_one
@@ -160,5 +160,5 @@ def _time_passes(passing: TimePasses) -> Write:
     changes = {name: {"$subtract": [f"${name}", by]} for name in ("not_before", *SOONER)}  # null stays null
     for record, name in (("lease", "expires_at"), ("waits_for", "until")):
         sooner = {"$mergeObjects": [f"${record}", {name: {"$subtract": [f"${record}.{name}", by]}}]}
-        changes[record] = {"$cond": [{"$eq": [f"${record}", None]}, None, sooner]}
+        changes[record] = {"$cond": [is_set(f"${record}"), sooner, None]}
     return Write({"_id": passing.task_id}, [change({**changes, "revision": {"$add": ["$revision", 1]}})])
