@@ -35,6 +35,8 @@ POINTS: Mapping[str, str] = {
     "version.after_insert": "a version of a key is stored, its record names an older one or none",
     "version.after_record": "the record of a key names a newer version, the older one has yet to be ended",
     "supersede.after_write": "an older version of a key has ended, nobody was told",
+    "debounce.after_record": "the record of a debounced key names a task that is not stored yet",
+    "debounce.after_replace": "a task that waits has newer parameters, nobody was told and the caller has no answer",
     "submit.after_key": "an idempotency key names a task that is not stored yet",
     "submit.after_insert": "the task is stored, nobody was told and the caller has no answer",
     "dispatch.before_publish": "a task is about to be sent to the broker",

@@ -49,8 +49,8 @@ async def submitted(api: ApiConnection, tasks: Iterable[NewTask]) -> list[Remote
 
 
 def with_key(task: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A task whose submission can be repeated: with an idempotency key, unless a version of a key says as much."""
-    is_known = task.get("idempotency_key") is not None or task.get("unique") is not None
+    """A task whose submission can be repeated: with an idempotency key, unless another option says as much."""
+    is_known = any(task.get(name) is not None for name in ("idempotency_key", "unique", "debounce", "throttle"))
     return task if is_known else {**task, "idempotency_key": new_key()}
 
 

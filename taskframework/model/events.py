@@ -35,6 +35,10 @@ class BatchSubmittedEvent(TaskSubmittedEvent):
     """A batch is accepted and stored; if its items came all at once, they are its plan."""
 
 
+class TaskReplacedEvent(TaskEvent):
+    """A newer submission gave the task, which nobody has begun, its parameters."""
+
+
 class TaskStartedEvent(TaskEvent):
     """Claimed by a worker; the attempt begins."""
 
@@ -124,6 +128,7 @@ class Stale:
 #: The event for each entry type of a task's history.
 EVENT_OF: dict[str, type[TaskEvent]] = {
     "submitted": TaskSubmittedEvent,
+    "replaced": TaskReplacedEvent,
     "started": TaskStartedEvent,
     "retrying": TaskRetryingEvent,
     "waiting": TaskWaitingEvent,

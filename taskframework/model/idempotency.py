@@ -33,6 +33,12 @@ def key_id(user_id: str, key: str) -> str:
     return IDEMPOTENCY.id_of(user_id, key)
 
 
+def under_id(task: Task, task_id: str) -> Task:
+    """A task that is not stored yet under the id that its name stands for."""
+    correlation_id = task_id if task.correlation_id == task.task_id else task.correlation_id
+    return task.evolve(task_id=task_id, correlation_id=correlation_id)
+
+
 def key_of(task: Task, kept: timedelta) -> Record:
     """The record of a task's key, for a task that is about to be inserted.
 

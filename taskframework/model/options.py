@@ -1,4 +1,4 @@
-"""What a task type may say of its tasks, as each of them carries it from its submission on."""
+"""What a task type or a submission may say of a task, as it carries it from its submission on."""
 
 from __future__ import annotations
 
@@ -26,3 +26,21 @@ class KeptFor:
     finished: int | None = None
     #: FAILED or DEAD_LETTER.
     failed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Debounce:
+    """Until the task begins, later submissions of its key replace its parameters. Times in milliseconds."""
+
+    key: str
+    wait_ms: int
+    #: From the first submission on.
+    longest_ms: int
+
+    @property
+    def wait(self) -> timedelta:
+        return timedelta(milliseconds=self.wait_ms)
+
+    @property
+    def longest(self) -> timedelta:
+        return timedelta(milliseconds=self.longest_ms)

@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 
 import uuid_utils
 
-from taskframework.model.options import KeptFor, StartLimit
+from taskframework.model.options import Debounce, KeptFor, StartLimit
 from taskframework.model.shape import places_in, shape_of
 from taskframework.model.status import Priority, TaskStatus, lane_of
 from taskframework.model.values import Json
@@ -28,21 +28,8 @@ ERRORS_KEPT = 5
 #: Fields that few tasks have. Where such a field has its default, MongoDB's document is without it: every field costs
 #: each write of the task space and time, and who uses no sub-tasks, batches or limits shall not pay for them.
 RARE = (
-    "unique",
-    "cascade_at",
-    "check_at",
-    "batch",
-    "seal_by",
-    "retry_at",
-    "stage",
-    "waits_for",
-    "signals",
-    "woken_by",
-    "waits_for_limit",
-    "start_limit",
-    "start_by",
-    "retention",
-    "steps",
+    *("unique", "debounce", "cascade_at", "check_at", "batch", "seal_by", "retry_at", "stage", "waits_for", "signals"),
+    *("woken_by", "waits_for_limit", "start_limit", "start_by", "retention", "steps"),
 )
 
 
@@ -222,6 +209,7 @@ class Task:
     parameters_hash: str
     idempotency_key: str | None = None
     unique: Unique | None = None
+    debounce: Debounce | None = None
     status: TaskStatus = TaskStatus.QUEUED
     revision: int = 1
     generation: int = 0

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from taskframework.errors import TaskUnreadableError
+from taskframework.model.debounce import WINDOWS
 from taskframework.model.idempotency import IDEMPOTENCY, kept_until
 from taskframework.model.plans import PLAN, PLAN_KEPT, are_needed
 from taskframework.model.records import Record, RecordKind
@@ -44,7 +45,7 @@ class Retention:
         by_kind: dict[str, list[Record]] = {}
         for record in expired:
             by_kind.setdefault(record.kind, []).append(record)
-        for kind in (IDEMPOTENCY, VERSIONS):
+        for kind in (IDEMPOTENCY, VERSIONS, WINDOWS):
             if keys := by_kind.pop(kind.name, None):
                 await self._look_at_keys(kind, keys)
         if parts := by_kind.pop(PLAN.name, None):

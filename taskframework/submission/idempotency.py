@@ -14,7 +14,7 @@ from datetime import timedelta
 
 from taskframework import failpoint
 from taskframework.errors import IdempotencyConflictError, StoreError, StoreUnavailableError, ValueNotStorableError
-from taskframework.model.idempotency import IDEMPOTENCY, IdempotencyKey, key_id, key_of
+from taskframework.model.idempotency import IDEMPOTENCY, IdempotencyKey, key_id, key_of, under_id
 from taskframework.model.records import Record
 from taskframework.model.task import Task
 from taskframework.stores.base import Inserted, TaskStore
@@ -125,8 +125,7 @@ def _named(task: Task, keys: Mapping[str, _Key | StoreError]) -> Task | Exceptio
     task_id = key.content.task_id
     if key.content.request_hash != task.parameters_hash:
         return IdempotencyConflictError(task.idempotency_key, task_id)
-    correlation_id = task_id if task.correlation_id == task.task_id else task.correlation_id
-    return task.evolve(task_id=task_id, correlation_id=correlation_id)
+    return under_id(task, task_id)
 
 
 def _reply(task: Task, stored: Inserted | Exception, *, is_first: bool) -> Inserted | Exception:

@@ -7,6 +7,8 @@ from datetime import timedelta
 from typing import Any
 
 from taskframework.errors import SubmissionError
+from taskframework.model.idempotency import GRACE
+from taskframework.model.options import KeptFor
 from taskframework.model.status import lane_of
 from taskframework.model.task import first_state, new_task_id
 from taskframework.stores.base import TaskStore
@@ -14,7 +16,7 @@ from taskframework.submission.idempotency import IdempotentInserts
 from taskframework.submission.options import accepted_name, accepted_times
 from taskframework.submission.types import Submittable, TaskTypes
 from taskframework.tasks.executable import AnyExecutable, type_name
-from taskframework.tasks.retention import at_least
+from taskframework.tasks.retention import FOR_EVER, at_least
 from taskframework.telemetry import current_traceparent
 
 #: Options by which a later submission finds the task; it stays as long as they are known, whatever its type says.
@@ -23,12 +25,15 @@ _NAMING = frozenset({"idempotency_key", "unique"})
 
 def defaults_of(kind: Submittable, max_attempts: int) -> dict[str, Any]:
     """What holds for a task where its submission does not say; `max_attempts` where its type does not say either."""
-    own = {"start_limit": kind.start_limit, "retention": kind.retention}
-    return {
+    defaults = {
         "priority": lane_of(kind.priority),
         "max_attempts": max_attempts if kind.max_attempts is None else kind.max_attempts,
-        **{name: value for name, value in own.items() if value is not None},
     }
+    if (start_limit := kind.start_limit) is not None:
+        defaults["start_limit"] = start_limit
+    if (retention := kind.retention) is not None:
+        defaults["retention"] = retention
+    return defaults
 
 
 class NewTasks:
@@ -42,6 +47,7 @@ class NewTasks:
         max_attempts: int,
         dispatch_after: timedelta,
         keys_kept: timedelta,
+        kept: KeptFor = FOR_EVER,
     ) -> None:
         """Prepare.
 
@@ -52,6 +58,7 @@ class NewTasks:
             dispatch_after: when the sweeper takes a task up if nobody dispatched it; zero in a process that does not
                 dispatch.
             keys_kept: how long an idempotency key is kept after the end of its task.
+            kept: how long tasks stay after their end whose type does not say; without it for ever.
         """
         self.store = store
         self.types = types
@@ -59,6 +66,7 @@ class NewTasks:
         self.inserts = IdempotentInserts(store, keys_kept)
         self._max_attempts = max_attempts
         self._keys_kept = keys_kept
+        self._kept = kept
 
     async def find(self, task_type: str | AnyExecutable) -> Submittable:
         """The type of that name.
@@ -73,13 +81,16 @@ class NewTasks:
             raise kind
         return kind
 
-    def fields(self, kind: Submittable, user_id: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    def fields(
+        self, kind: Submittable, user_id: str, options: Mapping[str, Any], throttle: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
         """What a task begins with, but for its parameters.
 
         Args:
             kind: its type.
             user_id: whose it is.
             options: that were given and accepted.
+            throttle: the option of that name.
 
         Raises:
             InvalidRequestError: if the user's name is none, or the deadline lies before the beginning.
@@ -87,7 +98,11 @@ class NewTasks:
         now, task_id = self.store.now(), new_task_id()
         not_before = accepted_times(options, now)
         defaults = defaults_of(kind, self._max_attempts)
-        if "retention" in defaults and not _NAMING.isdisjoint(options):
+        if throttle is not None:
+            defaults["retention"] = self._kept_at_least(kind, throttle["every"])
+        elif "debounce" in options:
+            defaults["retention"] = self._kept_at_least(kind, GRACE)
+        elif "retention" in defaults and not _NAMING.isdisjoint(options):
             defaults["retention"] = at_least(defaults["retention"], self._keys_kept)
         return {
             **defaults,
@@ -102,3 +117,7 @@ class NewTasks:
             "updated_at": now,
             **first_state(not_before, now, self.dispatch_after, kind.start_limit),
         }
+
+    def _kept_at_least(self, kind: Submittable, time: timedelta) -> KeptFor:
+        """How long a task stays whose id stands for a key: no other task may get the id meanwhile."""
+        return at_least(kind.retention or KeptFor(), max(time, self._keys_kept), self._kept)

@@ -25,6 +25,7 @@ from taskframework.errors import InvalidRequestError
 from taskframework.model.status import LANES, Priority
 from taskframework.model.subtasks import POLICY_PATTERN, Policy
 from taskframework.model.values import MAX_NAME, is_name, problem
+from taskframework.settings.durations import parse_duration
 from taskframework.tasks.options import MAX_ATTEMPTS, MAX_CHUNK_SIZE
 
 #: Printable ASCII: names travel in headers, indexes and logs.
@@ -32,6 +33,7 @@ NAME_PATTERN = "^[ -~]*$"
 #: What every program that reads JSON knows as a whole number.
 MAX_VERSION = 2**53 - 1
 _FARTHEST = timedelta(days=3660)
+_SHORTEST_SPAN, _LONGEST_SPAN = timedelta(milliseconds=1), timedelta(days=366)
 _NO_NAME = f"must be 1 to {MAX_NAME} printable ASCII characters"
 _TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d[Tt ]")
 
@@ -86,6 +88,47 @@ class UniqueOption(TypedDict):
     on_running: NotRequired[Literal["leave", "cancel"]]
 
 
+def _span(value: object) -> timedelta:
+    span = parse_duration(value)
+    if not _SHORTEST_SPAN <= span <= _LONGEST_SPAN:
+        raise ValueError("must be from 1ms to 366d")
+    return span // _SHORTEST_SPAN * _SHORTEST_SPAN
+
+
+#: A length of time with a unit, such as 30s; in Python a timedelta as well.
+_Span = Annotated[timedelta | str, BeforeValidator(_span)]
+
+
+@with_config(extra="forbid")
+class DebounceOption(TypedDict):
+    """Which later submissions replace the parameters of the task, and how long it waits for them."""
+
+    key: Required[Name]
+    wait: Required[_Span]
+    max_wait: NotRequired[_Span]
+
+
+@with_config(extra="forbid")
+class ThrottleOption(TypedDict):
+    """Of which key the task is the only one in each period."""
+
+    key: Required[Name]
+    every: Required[_Span]
+
+
+_NAME_SCHEMA = {"type": "string", "minLength": 1, "maxLength": MAX_NAME, "pattern": NAME_PATTERN}
+_SPAN_SCHEMA = {"type": "string", "examples": ["30s", "1h30m"]}
+
+
+def _object_schema(required: Mapping[str, Any], **optional: Any) -> dict[str, Any]:
+    properties = {**required, **optional}
+    return {"type": "object", "properties": properties, "required": [*required], "additionalProperties": False}
+
+
+_DEBOUNCE_SCHEMA = _object_schema({"key": _NAME_SCHEMA, "wait": _SPAN_SCHEMA}, max_wait=_SPAN_SCHEMA)
+_THROTTLE_SCHEMA = _object_schema({"key": _NAME_SCHEMA, "every": _SPAN_SCHEMA})
+_Debounce = Annotated[DebounceOption, WithJsonSchema(_DEBOUNCE_SCHEMA)]
+_Throttle = Annotated[ThrottleOption, WithJsonSchema(_THROTTLE_SCHEMA)]
 _UNIQUE_SCHEMA = {
     "type": "object",
     "properties": {
@@ -119,6 +162,13 @@ class SubmissionOptions(SharedOptions, total=False):
     unique: Annotated[
         _Unique | None,
         Field(description="Of one key only the newest version begins; on_running cancel stops an older one"),
+    ]
+    debounce: Annotated[
+        _Debounce | None,
+        Field(description="Begins wait after the last submission of its key, with the parameters of that"),
+    ]
+    throttle: Annotated[
+        _Throttle | None, Field(description="Of the submissions of its key in each period the first is the task")
     ]
 
 

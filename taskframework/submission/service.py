@@ -14,6 +14,8 @@ from taskframework.model.events import TaskSubmittedEvent
 from taskframework.model.task import FAMILY_VERSION, Task, Unique
 from taskframework.model.values import fingerprint
 from taskframework.stores.base import Inserted
+from taskframework.submission.debounce import DebouncedInserts
+from taskframework.submission.keys import NAMES, check_names, debounced, throttled
 from taskframework.submission.new_tasks import NewTasks
 from taskframework.submission.options import OPTIONS, SubmissionOptions, accepted
 from taskframework.submission.types import Submittable
@@ -72,15 +74,19 @@ class Submission:
 class TaskSubmissionService:
     """The only way in."""
 
-    def __init__(self, bus: EventBus, new_tasks: NewTasks, versions: VersionedInserts) -> None:
+    def __init__(
+        self, bus: EventBus, new_tasks: NewTasks, versions: VersionedInserts, debounced: DebouncedInserts
+    ) -> None:
         """Prepare the way in.
 
         Args:
             bus: hears `TaskSubmittedEvent` after the task is stored.
             new_tasks: where the tasks begin.
             versions: stores tasks that are versions of a key.
+            debounced: stores tasks whose parameters later submissions replace.
         """
         self._versions = versions
+        self._debounced = debounced
         self._bus = bus
         self._new = new_tasks
 
@@ -120,17 +126,18 @@ class TaskSubmissionService:
         self._new_task(request, self._new.types.registered(type_name(request.task_type)))
 
     async def _insert(self, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
-        """Store tasks, those that are versions of a key one after the other: two may be of one key."""
-        if all(task.unique is None for task in tasks):
+        """Store tasks, versions and debounced ones one after the other: two may be of one key."""
+        if not any(map(_shares_a_key, tasks)):
             return await self._new.inserts.insert(tasks)
-        others = iter(await self._new.inserts.insert([task for task in tasks if task.unique is None]))
-        return [
-            next(others) if task.unique is None else await self._insert_version(task, task.unique) for task in tasks
-        ]
+        others = iter(await self._new.inserts.insert([task for task in tasks if not _shares_a_key(task)]))
+        return [await self._insert_alone(task) if _shares_a_key(task) else next(others) for task in tasks]
 
-    async def _insert_version(self, task: Task, unique: Unique) -> Inserted | Exception:
+    async def _insert_alone(self, task: Task) -> Inserted | Exception:
         try:
-            return await self._versions.insert(task, unique)
+            if task.debounce is not None:
+                return await self._debounced.insert(task, task.debounce)
+            assert task.unique is not None, "it shares a key"
+            return await self._versions.insert(task, task.unique)
         except Exception as error:
             return error
 
@@ -160,22 +167,24 @@ class TaskSubmissionService:
             raise kind
         parameters, canonical = kind.accept(request.parameters)
         options = accepted(request.options)
+        if not NAMES.isdisjoint(options):
+            check_names(options)
         if "unique" in options:
             options |= _version(options)
-        begun = self._new.fields(kind, request.user_id, options)
-        return Task.new(**begun, parameters=parameters, parameters_hash=fingerprint(kind.task_type, canonical))
+        if "debounce" in options:
+            options |= debounced(options, self._new.store.now())
+        throttle = options.pop("throttle", None)
+        begun = self._new.fields(kind, request.user_id, options, throttle)
+        task = Task.new(**begun, parameters=parameters, parameters_hash=fingerprint(kind.task_type, canonical))
+        return task if throttle is None else throttled(task, throttle)
+
+
+def _shares_a_key(task: Task) -> bool:
+    return task.unique is not None or task.debounce is not None
 
 
 def _version(options: Mapping[str, Any]) -> dict[str, Any]:
-    """What a version of a key is stored with.
-
-    Raises:
-        InvalidRequestError: for a task that also has an idempotency key: each of them names another task.
-    """
-    if "idempotency_key" in options:
-        raise InvalidRequestError(
-            "unique", "it cannot be given together with idempotency_key", "The same version is the same task already."
-        )
+    """What a version of a key is stored with."""
     unique = options["unique"]
     is_stopping = unique.get("on_running") == "cancel"
     version = Unique(unique["key"], unique["version"], stops_older=is_stopping)

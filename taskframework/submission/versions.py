@@ -12,6 +12,7 @@ from datetime import timedelta
 from taskframework import failpoint
 from taskframework.errors import NewerVersionError
 from taskframework.limits.versions import become_newest, read_newest
+from taskframework.model.idempotency import under_id
 from taskframework.model.interventions import Supersede
 from taskframework.model.scope import EVERYONE
 from taskframework.model.task import Task, Unique
@@ -62,6 +63,4 @@ def _refusal(unique: Unique, newest: Newest) -> NewerVersionError:
 
 def _under(task: Task, unique: Unique) -> Task:
     """The task under the id of its version and run."""
-    task_id = versioned_id(task.user_id, unique)
-    correlation_id = task_id if task.correlation_id == task.task_id else task.correlation_id
-    return task.evolve(task_id=task_id, correlation_id=correlation_id, unique=unique)
+    return under_id(task, versioned_id(task.user_id, unique)).evolve(unique=unique)

@@ -51,11 +51,24 @@ def kept_for(given: Retention | timedelta | float | None) -> KeptFor | None:
     if given is None:
         return None
     retention = given if isinstance(given, Retention) else Retention(given)
-    kept = [None if it is None else as_timedelta(it) // _MILLISECOND for it in (retention.finished, retention.failed)]
-    return KeptFor(*kept)
+    return kept_by(retention.finished, retention.failed)
 
 
-def at_least(kept: KeptFor, time: timedelta) -> KeptFor:
-    """The same, but nothing shorter than this."""
+def kept_by(finished: timedelta | float | None, failed: timedelta | float | None) -> KeptFor:
+    """These times as tasks carry them."""
+    return KeptFor(*(None if it is None else as_timedelta(it) // _MILLISECOND for it in (finished, failed)))
+
+
+FOR_EVER = KeptFor()
+
+
+def at_least(kept: KeptFor, time: timedelta, otherwise: KeptFor = FOR_EVER) -> KeptFor:
+    """The same, but nothing shorter than this; where it says nothing, `otherwise` is what holds."""
     least = time // _MILLISECOND
-    return KeptFor(*(None if it is None else max(it, least) for it in (kept.finished, kept.failed)))
+
+    def longer(own: int | None, default: int | None) -> int | None:
+        if own is None:
+            return least if default is not None and default < least else None
+        return max(own, least)
+
+    return KeptFor(longer(kept.finished, otherwise.finished), longer(kept.failed, otherwise.failed))

@@ -13,6 +13,7 @@ from taskframework.model.events import (
     TaskFailedEvent,
     TaskReleasedEvent,
     TaskReopenedEvent,
+    TaskReplacedEvent,
     TaskReplayedEvent,
     TaskResumedEvent,
     TaskRetryingEvent,
@@ -32,6 +33,7 @@ def register_listeners(process: ProcessServices) -> None:
     if process.dispatches:
         for claimable in (
             TaskSubmittedEvent,
+            TaskReplacedEvent,
             TaskRetryingEvent,
             TaskReleasedEvent,
             TaskReplayedEvent,

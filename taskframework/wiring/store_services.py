@@ -20,11 +20,13 @@ from taskframework.operations.workers import WorkerOperations
 from taskframework.settings import Settings
 from taskframework.stores.base import TaskStore
 from taskframework.submission.batches import BatchSubmissionService
+from taskframework.submission.debounce import DebouncedInserts
 from taskframework.submission.new_tasks import NewTasks
 from taskframework.submission.service import TaskSubmissionService
 from taskframework.submission.types import TaskTypes
 from taskframework.submission.versions import VersionedInserts
 from taskframework.tasks.registry import TaskRegistry
+from taskframework.tasks.retention import kept_by
 from taskframework.wiring.adapters import build_buckets
 
 
@@ -75,9 +77,11 @@ def build_store_services(
         max_attempts=settings.retry.max_attempts,
         dispatch_after=dispatch_after,
         keys_kept=settings.retention.idempotency_keys,
+        kept=kept_by(settings.retention.finished, settings.retention.dead_letters),
     )
     versions = VersionedInserts(store, moves, settings.retention.idempotency_keys)
-    submission = TaskSubmissionService(bus, new_tasks, versions)
+    debounced = DebouncedInserts(store, moves, settings.retention.idempotency_keys)
+    submission = TaskSubmissionService(bus, new_tasks, versions, debounced)
     tasks = TaskOperations(store, moves, dispatch_after)
     return StoreServices(
         settings=settings,

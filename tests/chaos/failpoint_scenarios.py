@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Literal
 
 from taskframework.model.options import StartLimit
+from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import SCHEMA_VERSION, SignalWait
 from taskframework.model.transitions import Claim
@@ -110,6 +111,19 @@ async def supersedes(stage: Stage) -> AsyncIterator[None]:
     [older, newer] = sorted(await stage.documents(), key=lambda document: document["unique"]["version"])
     assert (older["status"], newer["status"]) == ("CANCELLED", "QUEUED")
     await stage.post(f"/tasks/{newer['_id']}/cancel")
+
+
+async def debounces(stage: Stage) -> AsyncIterator[None]:
+    """Whoever submits asks again: there is one task, with what was asked for last."""
+    stage.expected = "CANCELLED"
+    for number in (1, 2):
+        await stage.submit_debounced(number)
+    yield
+    assert await stage.submit_debounced(2) in (200, 202)
+    task = await stage.store.get(await stage.only_task(), EVERYONE)
+    assert task is not None
+    assert task.parameters == {"subtasks": 2}
+    await stage.post(f"/tasks/{task.task_id}/cancel")
 
 
 async def cancels_what_runs(stage: Stage) -> AsyncIterator[None]:
@@ -323,6 +337,8 @@ SCENARIOS = (
     Scenario("version.after_insert", supersedes, "front"),
     Scenario("version.after_record", supersedes, "front"),
     Scenario("supersede.after_write", supersedes, "front"),
+    Scenario("debounce.after_record", debounces, "front"),
+    Scenario("debounce.after_replace", debounces, "front"),
     Scenario("signal.after_write", is_signalled, "front"),
     Scenario("wake.after_write", waits_in_vain, "front", is_alone=True),
     Scenario("schedule.after_submit", is_scheduled, "front", is_alone=True),

@@ -155,6 +155,22 @@ class Stage:
         self._answered(name, {"status": None} if status == 409 else told)
         return status
 
+    async def submit_debounced(self, number: int) -> int | None:
+        """Submit a probe with the only debounced key, for later; the status, or None when a process dies over it."""
+        if "debounced" not in self._uploads:
+            self._recorder.record("submit.invoke", submission="debounced")
+        self._uploads.add("debounced")
+        debounce = {"key": "page", "wait": "1h"}
+        body = {"task_type": "probe", "parameters": {"subtasks": number}, "debounce": debounce}
+        told: dict[str, Any] = {"status": None}
+        with contextlib.suppress(httpx.TransportError):
+            async with self._client() as client:
+                answer = await client.post("/tasks", json={**body, "correlation_id": "debounced"})
+            told = {"status": answer.status_code, "task": answer.json()}
+        self._answered("debounced", told)
+        status: int | None = told["status"]
+        return status
+
     async def schedule(self) -> None:
         """Store a schedule whose run is due; the next one comes when all is over."""
         submission = f"schedule/{_SCHEDULE}"  # nobody waits for an answer to it

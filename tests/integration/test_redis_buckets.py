@@ -122,3 +122,14 @@ async def test_while_redis_is_away_takers_wait_and_then_go_on(
     await asyncio.gather(*waiting)
     levels = [record.levelname for record in caplog.records if "wait" in record.message or "back" in record.message]
     assert levels == ["WARNING", "INFO"]
+
+
+async def test_a_bucket_can_be_looked_at_without_a_request(make: Make) -> None:
+    buckets = make()
+    unknown = await buckets.read(OPENAI)
+    assert unknown is None or unknown.full_at == 0
+    taken = await buckets.take(TakePermits(OPENAI, SLOW, 2))
+    for _ in range(2):
+        seen = await buckets.read(OPENAI)
+        assert seen is not None
+        assert seen.full_at == pytest.approx(taken.full_at, rel=0, abs=1e-5)

@@ -53,6 +53,7 @@ RUNS = [
     *_mutants("batch_seal", ["-DNOABANDON", "-DFAULTS=0 -DKEEPSERIAL"], liveness="ended"),
     *_mutants("batch_seal", ["-DONELOOK", "-DNOALARM"], liveness="cleared"),
     *_mutants("versions", ["-DRECORDFIRST", "-DBLIND", "-DNOADMISSION", "-DNOADOPT", "-DTHREE -DCRASHES=0 -DONERUN"]),
+    *_mutants("debounce", ["-DBLIND", "-DBLINDRECORD", "-DOVERWRITE", "-DREUSE", "-DGIVEUP", "-DOPENANY"]),
     *_mutants("slots", ["-DNOUNTIL", "-DNOGRACE", "-DNOLOOK", "-DRELEASEFIRST", "-DPULLBYTASK"]),
     *_mutants("slots", ["-DLIVENESS -DNORECONCILE", "-DLIVENESS -DNODUE"], liveness="ended"),
     *_mutants("outbox", ["-DNEWESTONLY", "-DPIPELINE", "-DMARKFIRST", "-DMARKBACK", "-DMARKDONE"]),
@@ -73,6 +74,8 @@ RUNS = [
     Run("versions"),
     Run("versions", "-DREPLAY"),
     Run("versions", liveness="settled"),
+    Run("debounce"),
+    Run("debounce", "-DCRASHES=0", "begun"),
     Run("slots"),
     Run("slots", "-DLIVENESS -DCRASHES=0", "ended"),
     Run("slots", "-DLIVENESS -DLOSSES=0", "ended"),
@@ -120,7 +123,7 @@ def test_the_protocol_holds_and_no_mutant_does(run: Run, tmp_path: Path) -> None
 
 
 def test_every_variant_of_a_model_is_run() -> None:
-    for model in ("task", "outbox", "fanin", "parent_reports", "batch_seal", "versions", "slots"):
+    for model in ("task", "outbox", "fanin", "parent_reports", "batch_seal", "versions", "debounce", "slots"):
         variants = set(re.findall(r"#ifn?def (\w+)", (_MODELS / f"{model}.pml").read_text()))
         assert variants == {flag for run in RUNS if run.model == model for flag in re.findall(r"-D(\w+)", run.flags)}
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 from datetime import timedelta
 
 from taskframework.bus import EventBus
+from taskframework.model.options import KeptFor
 from taskframework.moves import TaskMoves
 from taskframework.stores.base import TaskStore
+from taskframework.submission.debounce import DebouncedInserts
 from taskframework.submission.new_tasks import NewTasks
 from taskframework.submission.service import TaskSubmissionService
 from taskframework.submission.types import TaskTypes
 from taskframework.submission.versions import VersionedInserts
+from taskframework.tasks.retention import FOR_EVER
 
 
 def submission_into(
@@ -21,7 +24,13 @@ def submission_into(
     max_attempts: int = 3,
     dispatch_after: timedelta = timedelta(0),
     keys_kept: timedelta = timedelta(days=1),
+    kept: KeptFor = FOR_EVER,
 ) -> TaskSubmissionService:
     """A submission service that stores tasks of these types."""
-    new_tasks = NewTasks(store, types, max_attempts=max_attempts, dispatch_after=dispatch_after, keys_kept=keys_kept)
-    return TaskSubmissionService(bus, new_tasks, VersionedInserts(store, TaskMoves(store, bus), keys_kept))
+    new_tasks = NewTasks(
+        store, types, max_attempts=max_attempts, dispatch_after=dispatch_after, keys_kept=keys_kept, kept=kept
+    )
+    moves = TaskMoves(store, bus)
+    return TaskSubmissionService(
+        bus, new_tasks, VersionedInserts(store, moves, keys_kept), DebouncedInserts(store, moves, keys_kept)
+    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from taskframework.model.debounce import ReplaceParameters
 from taskframework.model.drivers import START
 from taskframework.model.interventions import (
     BY_NEWER_VERSION,
@@ -306,6 +307,18 @@ def _make_due(mark: MakeDue) -> Write:
     if mark.delay:
         due["start_by"] = waits_from(later(mark.delay))
     return Write(_claimable(JointRequests([mark])), [change(due)])
+
+
+@write_alone.register
+def _replace_parameters(replace: ReplaceParameters) -> Write:
+    guard: Document = {"_id": replace.task_id, "status": in_status(TaskStatus.QUEUED), "started_at": None}
+    guard |= {"debounce": {"$type": "object"}, "generation": 0}
+    replaced = {"parameters": lit(stored(replace.parameters)), "parameters_hash": lit(replace.parameters_hash)}
+    due = {"$min": [later(replace.wait), plus("$created_at", "$debounce.longest_ms")]}
+    start_by = {"$cond": [is_set("$start_limit"), plus(due, "$start_limit.milliseconds"), "$start_by"]}
+    put_off = {**claimable_at(TaskStatus.QUEUED, due), "start_by": start_by}
+    is_later = choose({"$gt": [due, "$not_before"]}, put_off, {})
+    return Write(guard, [is_later, change({**replaced, **with_event("replaced")})])
 
 
 @write_alone.register

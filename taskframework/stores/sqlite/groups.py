@@ -164,6 +164,8 @@ class _Group:
         self.moved: set[str] = set()
         #: Which of them have a time, here or in the file, that a usual task has not.
         self.unusual: set[str] = set()
+        #: The parameters of those that have other ones than in the file, by task id.
+        self.replaced: dict[str, str] = {}
         self._now = now
 
     def answer(self, request: Request) -> Reply | Exception:
@@ -220,6 +222,8 @@ class _Group:
             self.moved.add(task_id)
         if not (row.moves_usually and there.moves_usually):
             self.unusual.add(task_id)
+        if row.parameters is not there.parameters:
+            self.replaced[task_id] = row.parameters
         self.by_id[task_id] = row
         return row.task if request.wants_reply else None
 
@@ -233,6 +237,8 @@ def _save(connection: sqlite3.Connection, group: _Group) -> None:
         updates = [(task_id, *group.updated[task_id]) for task_id in ids]
         rows = [(task_id, *(row.unusual_moving() if whole else ()), *columns) for task_id, row, columns in updates]
         connection.execute(*queries.update_tasks(rows, in_status=in_status, whole=whole))
+    for task_id, newer in group.replaced.items():
+        connection.execute(queries.REPLACE_PARAMETERS, (newer, task_id))
 
 
 def _parts(rows: Iterable[T], kind: Callable[[T], K]) -> Iterator[tuple[K, Sequence[T]]]:

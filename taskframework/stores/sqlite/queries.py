@@ -50,6 +50,10 @@ INSERT_PARAMETERS = (
     f"INSERT INTO task_parameters SELECT t.number, v.column2 FROM {_ROWS} CROSS JOIN tasks t ON t.task_id = v.column1"
 )
 
+REPLACE_PARAMETERS = (
+    "UPDATE task_parameters SET parameters = ? WHERE number = (SELECT number FROM tasks WHERE task_id = ?)"
+)
+
 
 def _insert(columns: Sequence[str]) -> str:
     return f"INSERT INTO tasks ({', '.join(columns)}) SELECT * FROM {_ROWS} WHERE v.column1 IS NOT NULL"

@@ -101,10 +101,11 @@ class Stored(NamedTuple):
         if finer := _finer(changes):
             return self.changed_to(task.evolve(**finer))
         changed = _NESTED & changes.keys()
+        parameters = to_json(task.parameters) if "parameters" in changes else self.parameters
         if not changed:
-            return Stored(task, self.forms, self.parameters)
+            return Stored(task, self.forms, parameters)
         forms = {**self.forms, **{name: _merged(name, self, changes[name]) for name in changed}}
-        return Stored(task, forms, self.parameters)
+        return Stored(task, forms, parameters)
 
     def bare(self) -> Stored:
         """The same without the values of its user: somebody has them who could change them in place."""

@@ -15,6 +15,7 @@ from typing import Any, cast
 import pytest
 
 from taskframework.model.batches import AbandonUpload, Announce, EndRetry, ReopenBatch, Seal
+from taskframework.model.debounce import ReplaceParameters
 from taskframework.model.drivers import (
     CASCADE,
     CHECK,
@@ -40,7 +41,7 @@ from taskframework.model.marks import (
     ReserveDispatch,
     WaitAnew,
 )
-from taskframework.model.options import KeptFor, StartLimit
+from taskframework.model.options import Debounce, KeptFor, StartLimit
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import CLAIMABLE, FINAL, TaskStatus
 from taskframework.model.subtasks import Counts, Verdict
@@ -131,6 +132,8 @@ REQUESTS: dict[str, Callable[[Fence], Request]] = {
     "make due": lambda fence: MakeDue(fence.task_id, 1),
     "make due later": lambda fence: MakeDue(fence.task_id, 1, HOUR),
     "make due at its turn": lambda fence: MakeDue(fence.task_id, 1, HOUR, "rate/openai/$alice"),
+    "replace the parameters": lambda fence: ReplaceParameters(fence.task_id, {"$n": [1]}, "newer", MINUTE),
+    "replace the parameters at once": lambda fence: ReplaceParameters(fence.task_id, "$ROOT", "newer", NO_TIME),
     "wait anew": lambda fence: WaitAnew(fence.task_id),
     "forget dispatch": lambda fence: ForgetDispatch(fence.task_id),
     "renew": lambda fence: RenewLease(fence, HOUR),
@@ -226,6 +229,12 @@ def _changes(now: datetime) -> Iterator[dict[str, Any]]:
     yield {"start_limit": StartLimit(60_000)}
     yield from ({"retention": kept} for kept in (KeptFor(60_000), KeptFor(None, 0), KeptFor(0, 3_600_000)))
     yield {"retention": KeptFor(1_000, 2_000), "max_attempts": 1}
+    for debounce in (Debounce("$key", 1_000, 100), Debounce("$key", 1_000, 7_200_000)):
+        yield {"debounce": debounce}
+        yield {"debounce": debounce, "start_limit": StartLimit(60_000), "start_by": now - MINUTE}
+        yield {"debounce": debounce, "not_before": now + HOUR, "next_dispatch_at": now + HOUR}
+        yield {"debounce": debounce, "generation": 1}
+        yield {"debounce": debounce, "started_at": now - MINUTE}
     for by in ("alice", BY_DEADLINE):
         yield {"retention": KeptFor(1_000, 2_000), "cancel": CancelRequest(by, now, "why"), "deadline": now - MINUTE}
     yield {"retention": KeptFor(1_000, 2_000), "deadline": now - MINUTE, "no_handler": 7}

@@ -104,3 +104,13 @@ def test_what_is_accepted_makes_the_store(cli: Cli, folder: Path) -> None:
     assert cli("submit", "greets", '"you"', "--app", "greeting").code == 0
     assert (folder / "taskframework.db").exists()
     assert "greets" in cli("tasks", "list").out
+
+
+def test_submissions_of_a_key_share_a_task(cli: Cli) -> None:
+    submit = ("submit", "greets", "--app", "greeting", "--json", "--debounce", '{"key": "k", "wait": "1h"}')
+    first, second = (json.loads(cli(*submit, f'"{name}"').out) for name in ("ann", "bob"))
+    assert second["task_id"] == first["task_id"]
+    assert (first["parameters"], second["parameters"]) == ("ann", "bob")
+    done = cli("submit", "greets", '"ann"', "--app", "greeting", "--throttle", '{"key": "k"}')
+    assert done.code == 1
+    assert "throttle.every" in done.err

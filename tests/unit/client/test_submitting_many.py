@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import Any
 
 import httpx
@@ -11,6 +12,7 @@ from taskframework import ApiError, ApiUnavailableError, UnknownTaskTypeError, V
 from taskframework.api.bodies import MAX_BULK
 from taskframework.api.problems import describe
 from taskframework.client.answers import RemoteTask
+from taskframework.settings.durations import parse_duration
 from tests.unit.client.conftest import Connect, problem, task_view
 
 MAIL = "send-mail"
@@ -71,3 +73,17 @@ async def test_what_was_lost_on_the_way_does_not_hide_what_arrived(connect: Conn
 
 async def test_nothing_is_asked_for_nothing(connect: Connect) -> None:
     assert await connect().client.submit_many([]) == []
+
+
+async def test_a_submission_that_shares_a_task_by_another_option_gets_no_key(connect: Connect) -> None:
+    stage = connect(take)
+    shared: list[Any] = [
+        {"task_type": MAIL, "debounce": {"key": "k", "wait": timedelta(seconds=1.5)}},
+        {"task_type": MAIL, "throttle": {"key": "k", "every": "10m"}},
+        {"task_type": MAIL, "unique": {"key": "k", "version": 1}},
+    ]
+    await stage.client.submit_many(shared)
+    [request] = stage.asked
+    sent = json.loads(request.content)["tasks"]
+    assert not any("idempotency_key" in one for one in sent)
+    assert parse_duration(sent[0]["debounce"]["wait"]) == timedelta(seconds=1.5)

@@ -89,3 +89,14 @@ async def test_buckets_in_memory_that_have_long_been_full_are_forgotten() -> Non
     clock.advance(timedelta(minutes=3))
     await buckets.take(TakePermits(RATE.id_of("openai", "new"), LIMIT))
     assert [name for name, _ in await buckets.known(100)] == ["rate/openai/new"]
+
+
+@pytest.mark.parametrize("kind", ["memory", "store"])
+async def test_a_bucket_can_be_looked_at_without_a_request(store: SqliteStore, kind: str) -> None:
+    await store.open()
+    buckets, openai = MemoryBuckets(FakeClock()) if kind == "memory" else StoreBuckets(store), RATE.id_of("openai")
+    assert await buckets.read(openai) is None
+    taken = await buckets.take(TakePermits(openai, LIMIT, 2))
+    for _ in range(2):
+        assert await buckets.read(openai) == taken
+    await store.close()

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from taskframework.failpoint import POINTS
-from taskframework.model import interventions, marks, transitions, waiting
+from taskframework.model import debounce, interventions, marks, transitions, waiting
+from taskframework.model.debounce import ReplaceParameters
 from taskframework.model.drivers import CASCADE
 from taskframework.model.events import ENDS_OF_ATTEMPTS, EVENT_OF, event_of
 from taskframework.model.interventions import Cancel, EndUnstarted, Expire, Postpone, Reap, Replay, Supersede
@@ -27,7 +28,7 @@ from taskframework.model.marks import (
     ReserveDispatch,
     WaitAnew,
 )
-from taskframework.model.options import StartLimit
+from taskframework.model.options import Debounce, StartLimit
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import (
     AT_REST,
@@ -75,6 +76,7 @@ TRANSITIONS: dict[str, Any] = {
     "supersede what runs": Supersede(TASK_ID, 3, stops_running=True),
     "expire": Expire(TASK_ID),
     "end unstarted": EndUnstarted(TASK_ID),
+    "replace the parameters": ReplaceParameters(TASK_ID, 2, "newer", MINUTE),
     "postpone": Postpone(TASK_ID, 1, MINUTE, 5),
     "postpone too often": Postpone(TASK_ID, 1, MINUTE, 0),
     "replay": Replay(TASK_ID, EVERYONE, "operator", ZERO),
@@ -131,6 +133,7 @@ def families(status: TaskStatus) -> Iterator[dict[str, Any]]:
     """What a parent, a task with signals and a sub-task have."""
     yield {"subtasks": Subtasks(3, []), "cascade_at": NOW}
     yield {"parent": ParentLink("parent", 0, 1)}
+    yield {"debounce": Debounce("key", 1_000, 3_600_000)}
     kept = Signal("key-1", "approved", NOW - MINUTE, {"by": "alice"})
     yield {"signals": (kept,), "waits_for": SignalWait("approved", NOW) if status is TaskStatus.WAITING else None}
 
@@ -239,7 +242,9 @@ def test_revision_and_published_mark_show_every_change_that_the_end_of_an_attemp
 
 
 def test_every_class_with_a_rule_is_tried() -> None:
-    kinds = [kind for module in (transitions, interventions, marks, waiting) for kind in vars(module).values()]
+    kinds = [
+        kind for module in (transitions, interventions, marks, waiting, debounce) for kind in vars(module).values()
+    ]
     rules = {kind for kind in kinds if is_dataclass(kind) and hasattr(kind, "apply")}
     assert rules == {type(rule) for rule in TRANSITIONS.values()}
 
@@ -279,7 +284,8 @@ def test_tokens_and_epochs_only_grow() -> None:
     for name, before, after in outcomes():
         assert after.fencing_token - before.fencing_token == (name == "claim"), name
         became_claimable = after.status in CLAIMABLE and before.status not in CLAIMABLE
-        assert after.dispatch_epoch - before.dispatch_epoch == became_claimable, name
+        was_put_off = name == "replace the parameters" and after.not_before > before.not_before
+        assert after.dispatch_epoch - before.dispatch_epoch == (became_claimable or was_put_off), name
         assert after.generation - before.generation == (name == "replay"), name
 
 
@@ -301,6 +307,8 @@ def test_no_rule_changes_what_only_the_submitter_decides() -> None:
         "max_attempts",
     )
     for name, before, after in outcomes():
+        if name == "replace the parameters":  # by a submitter
+            before = before.evolve(parameters=after.parameters)
         assert [getattr(after, field) for field in fixed] == [getattr(before, field) for field in fixed], name
 
 

@@ -26,7 +26,7 @@ from taskframework.stores.sqlite import SqliteStore
 from taskframework.submission.service import SubmitRequest
 from taskframework.submission.types import TaskTypes
 from taskframework.tasks.registry import TaskRegistry
-from taskframework.tasks.retention import kept_for
+from taskframework.tasks.retention import kept_by, kept_for
 from taskframework.testing.clock import FakeClock
 from taskframework.testing.conformance.store_suite import an_error, insert_one
 from taskframework.testing.factories import new_task
@@ -83,7 +83,8 @@ class Stage:
             registry.register(executable)
         self.types = TaskTypes(registry, store)
         known = TaskTypes(TaskRegistry(), store) if declared else self.types
-        self.service = submission_into(store, known, EventBus(), max_attempts=1, keys_kept=KEYS)
+        kept = kept_by(FINISHED, FAILED)
+        self.service = submission_into(store, known, EventBus(), max_attempts=1, keys_kept=KEYS, kept=kept)
         self.retention = retention.Retention(
             store, finished=FINISHED, dead_letters=FAILED, idempotency_keys=KEYS, batch=3
         )
@@ -186,6 +187,32 @@ async def test_what_a_later_submission_must_find_stays_as_long_as_its_name(stage
     await stage.purge()
     assert not await stage.is_there(task)
     assert not await stage.store.read_records([key_id("anonymous", "key")])
+
+
+@pytest.mark.parametrize("task_type", ["usual", "forgotten", "remembered"])
+@pytest.mark.parametrize("fails", [False, True])
+async def test_of_a_throttled_key_the_task_stays_for_its_period(stage: Stage, task_type: str, fails: bool) -> None:
+    period = 18 * HOUR
+    throttle = {"key": "key", "every": period}
+    task = await stage.end(await stage.submit(task_type, throttle=throttle), fails=fails)
+    passed = stage.clock.now().timestamp() % period.total_seconds()
+    stage.clock.advance(period - timedelta(seconds=passed) - timedelta(milliseconds=1))
+    await stage.purge()
+    assert (await stage.submit(task_type, throttle=throttle)).task_id == task.task_id
+    stage.clock.advance(timedelta(milliseconds=1))
+    assert (await stage.submit(task_type, throttle=throttle)).task_id != task.task_id
+    stage.clock.advance(period + HOUR)
+    await stage.purge()
+    assert await stage.is_there(task) == (RULES[task_type, fails] > 2 * period)
+
+
+async def test_a_debounced_task_stays_long_enough_that_its_id_is_not_used_again(stage: Stage) -> None:
+    task = await stage.submit("forgotten", debounce={"key": "key", "wait": "1ms"})
+    stage.clock.advance(timedelta(seconds=1))
+    await stage.end(task)
+    await stage.purge()
+    assert await stage.is_there(task)
+    assert (await stage.submit("forgotten", debounce={"key": "key", "wait": "1ms"})).task_id != task.task_id
 
 
 async def test_sub_tasks_stay_as_long_as_their_parent(stage: Stage) -> None:

@@ -1,0 +1,81 @@
+"""Inserts of debounced tasks: the record of the key, then the task that it names, or newer parameters for that.
+
+`model/debounce.py` says what is promised.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from taskframework import failpoint
+from taskframework.errors import StoreUnavailableError
+from taskframework.model.debounce import (
+    WINDOWS,
+    ReplaceParameters,
+    may_be_stored_late,
+    window_id,
+    window_of,
+)
+from taskframework.model.idempotency import under_id
+from taskframework.model.options import Debounce
+from taskframework.model.records import Record
+from taskframework.model.task import Task
+from taskframework.moves import TaskMoves
+from taskframework.stores.base import Inserted, TaskStore
+from taskframework.stores.reading import read_record
+
+#: Rounds of reading and writing: each lost one means that somebody else of the key, or a worker, got ahead.
+_ROUNDS = 50
+
+
+class DebouncedInserts:
+    """Stores debounced tasks, or replaces the parameters of one that waits."""
+
+    def __init__(self, store: TaskStore, moves: TaskMoves, kept: timedelta) -> None:
+        """Prepare to store; the record of a key is kept so long after the end of its task."""
+        self._store = store
+        self._moves = moves
+        self._kept = kept
+
+    async def insert(self, task: Task, debounce: Debounce) -> Inserted:
+        """Store a task as the first one of its window, or give its parameters to the one that waits.
+
+        Raises:
+            StoreUnavailableError: if it could not be stored; it may be all the same. Submit it again.
+        """
+        for _ in range(_ROUNDS):
+            record = await read_record(self._store, window_id(task, debounce.key))
+            accepted = None if record is None else await self._into(record, task, debounce)
+            accepted = accepted or await self._opened(record, task, debounce)
+            if accepted is not None:
+                return accepted
+        raise StoreUnavailableError(f"The key {debounce.key!r} is written by too many at once.")
+
+    async def _into(self, record: Record, task: Task, debounce: Debounce) -> Inserted | None:
+        """Give the parameters to the task of a window; None if that has begun, or is over or gone."""
+        window = WINDOWS.content(record)
+        replace = ReplaceParameters(window.task_id, task.parameters, task.parameters_hash, debounce.wait)
+        if (replaced := await self._moves.make(replace)) is not None:
+            return Inserted(replaced, is_new=False)
+        if not may_be_stored_late(window, self._store.now()):
+            return None
+        return await self._stored(under_id(task, window.task_id), replace)
+
+    async def _opened(self, record: Record | None, task: Task, debounce: Debounce) -> Inserted | None:
+        """Open the next window; None if somebody else has."""
+        [written] = await self._store.write_records([window_of(task, debounce.key, record, self._kept)])
+        await failpoint.reached("debounce.after_record")
+        if written is None:
+            return None
+        replace = ReplaceParameters(task.task_id, task.parameters, task.parameters_hash, debounce.wait)
+        return await self._stored(task, replace)
+
+    async def _stored(self, task: Task, replace: ReplaceParameters) -> Inserted | None:
+        """Store the task of a window; None if somebody else had stored it and it has begun since."""
+        [stored] = await self._store.insert([task])
+        if isinstance(stored, Exception):
+            raise stored
+        if stored.is_new:
+            return stored
+        replaced = await self._moves.make(replace)
+        return None if replaced is None else Inserted(replaced, is_new=False)
