@@ -110,7 +110,7 @@ async def test_a_repair_that_ended_makes_a_process_unready_if_promises_need_it(o
         (loop,) = [loop for loop in api.framework.process.repairs if loop.name == name]
         await loop.stop()
         answer = await api.get("/readyz")
-    if name in ("sweep", "expire", "reap", "relay", "unstarted"):
+    if name in ("sweep", "expire", "reap", "relay", "unstarted", "parents"):
         assert answer.status_code == 503
         assert answer.json()["checks"][name].startswith("ended")
     else:
