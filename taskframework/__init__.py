@@ -54,6 +54,7 @@ if TYPE_CHECKING:  # for type checkers and editors; `_PUBLIC` is the same for Py
     from taskframework.submission.service import SubmitRequest as SubmitRequest
     from taskframework.tasks.context import TaskContext as TaskContext
     from taskframework.tasks.executable import BackgroundTaskExecutable as BackgroundTaskExecutable
+    from taskframework.tasks.limits import ConcurrencyLimit as ConcurrencyLimit
     from taskframework.tasks.limits import QueueTimeout as QueueTimeout
     from taskframework.tasks.limits import RateLimit as RateLimit
     from taskframework.tasks.options import TaskOptions as TaskOptions
@@ -89,7 +90,7 @@ _PUBLIC = {
     "submission.service": "SubmitRequest",
     "tasks.context": "TaskContext",
     "tasks.executable": "BackgroundTaskExecutable",
-    "tasks.limits": "QueueTimeout RateLimit",
+    "tasks.limits": "ConcurrencyLimit QueueTimeout RateLimit",
     "tasks.options": "TaskOptions",
     "tasks.retention": "Retention",
     "tasks.subtasks": "SubtaskOutcome SubtaskSummary WaitForSignal",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from taskframework.clock import Clock, SystemClock
 from taskframework.errors import ConfigurationError, NotRunningError, StoreOnlyError
-from taskframework.limits.names import check_rate_limit
+from taskframework.limits.names import check_limits
 from taskframework.model.scope import EVERYONE
 from taskframework.model.task import Task
 from taskframework.operations.batch_handle import BatchHandle
@@ -60,7 +60,7 @@ class TaskFramework:
                 f"A TaskFramework was given a {type(settings).__name__} for its settings.",
                 hint="Give Settings(...), Settings.model_validate({...}), what load_settings() gives, or nothing.",
             )
-        self.registry = TaskRegistry(partial(check_rate_limit, buckets=self.settings.rate_limiter.buckets))
+        self.registry = TaskRegistry(partial(check_limits, buckets=self.settings.rate_limiter.buckets))
         self._clock = clock or SystemClock()
         self._services: StoreServices | None = None
         self._process: ProcessServices | None = None

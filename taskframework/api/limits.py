@@ -10,9 +10,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from taskframework.api.context import framework_of, json_response, refuse_repeated
+from taskframework.api.limit_views import LimitPage
 from taskframework.api.openapi import refuses
-from taskframework.api.views import LimitPage
 from taskframework.model.query import MAX_LIMIT
+from taskframework.operations.limits import LimitState, SlotsState
 
 router = APIRouter(prefix="/api/v1/admin/limits", tags=["limits"])
 
@@ -22,19 +23,25 @@ class LimitQuery(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    limit: int = Field(default=MAX_LIMIT, ge=1, le=MAX_LIMIT, description="Most buckets")
+    limit: int = Field(default=MAX_LIMIT, ge=1, le=MAX_LIMIT, description="Most buckets, and most concurrency limits")
 
 
 @router.get(
     "",
-    summary="List rate limits",
+    summary="List rate limits and concurrency limits",
     dependencies=[Depends(refuse_repeated)],
     responses={
-        200: {"model": LimitPage, "description": "The buckets, by name and key"},
+        200: {"model": LimitPage, "description": "The buckets, then the slots, by name and key"},
         **refuses("invalid_request", "limiter_unavailable", "store_unavailable"),
     },
 )
 async def list_limits(request: Request, query: Annotated[LimitQuery, Query()]) -> Response:
-    """List the buckets of the settings, and of each key from which permits were taken lately, as they are now."""
-    states = await framework_of(request).services.limits.list_limits(query.limit)
+    """List the buckets of the settings, and of each key from which permits were taken lately, as they are now; then the
+    slots of the concurrency limits that were used lately, and which tasks hold them.
+    """
+    limits = framework_of(request).services.limits
+    states: list[LimitState | SlotsState] = [
+        *await limits.list_limits(query.limit),
+        *await limits.list_slots(query.limit),
+    ]
     return json_response({"items": [state.view() for state in states], "next_cursor": None})

@@ -245,25 +245,6 @@ class TaskTypePage(BaseModel):
     next_cursor: None = Field(description="Always null: they are all on one page")
 
 
-class LimitView(BaseModel):
-    """A bucket of a rate limit, as it is now."""
-
-    name: str = Field(examples=["openai"])
-    key: str | None = Field(description="The value of the limit's key; null: the bucket of all that have none")
-    rate: float = Field(description="Attempts a second")
-    burst_capacity: int = Field(description="Attempts at once after a pause")
-    available: int = Field(description="How many may begin at once")
-    next_at: datetime | None = Field(description="When the next one may begin; null: now")
-    last_turn_at: datetime | None = Field(description="The last turn that a task waits for; null: none waits for one")
-
-
-class LimitPage(BaseModel):
-    """Buckets by name and key."""
-
-    items: list[LimitView]
-    next_cursor: None = Field(description="Always null: they are all on one page")
-
-
 class WorkerView(BaseModel):
     """A worker process as it was when it told of itself last. Times are of the store's clock."""
 

@@ -1,32 +1,58 @@
-"""`limits`: the buckets of the rate limits."""
+"""`limits`: the buckets of the rate limits, and the slots of the concurrency limits."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from taskframework.cli.options import Json, Limit
 from taskframework.cli.output import note, out, print_json, table
 from taskframework.cli.store import on_store
-from taskframework.operations.limits import LimitState
+from taskframework.model.slots import moment_of
+from taskframework.operations.limits import LimitState, SlotsState
 from taskframework.runtime import TaskFramework
 
 
 @on_store
 async def limits(framework: TaskFramework, limit: Limit = 100, as_json: Json = False) -> None:
-    """Show what each bucket of a rate limit would let through now."""
+    """Show what each bucket of a rate limit would let through now, and who holds the slots of concurrency limits."""
     states = await framework.services.limits.list_limits(limit)
+    slots = await framework.services.limits.list_slots(limit)
     if as_json:
-        print_json({"items": [state.view() for state in states], "next_cursor": None})
+        items = [state.view() for state in states] + [state.view() for state in slots]
+        print_json({"items": items, "next_cursor": None})
         return
-    if not states:
-        note("No rate limits. Set rate_limiter.default or rate_limiter.providers.")
-        return
+    if states:
+        _show_buckets(framework, states)
+    if slots:
+        _show_slots(framework, slots)
+    if not states and not slots:
+        note("No rate limits, and no slots in use. Set rate_limiter.default, or concurrency_limit of a task type.")
+
+
+def _show_buckets(framework: TaskFramework, states: Sequence[LimitState]) -> None:
     shown = table("Limit", "Key", "Rate", "Burst", "Available", "Next", "Last turn")
     for state in states:
         shown.add_row(*_row(state, framework.services.store.now()))
     out().print(shown)
     if framework.settings.rate_limiter.type == "memory":
         note("These buckets are in the memory of each worker; here all of them are full.")
+
+
+def _show_slots(framework: TaskFramework, states: Sequence[SlotsState]) -> None:
+    shown = table("Task type", "Key", "Slots", "Held", "Waiting", "Held by", "On", "Since")
+    now = framework.services.store.now()
+    for state in states:
+        key = "" if state.key is None else repr(state.key)
+        first = (state.name, key, str(state.slots.number), str(len(state.slots.holders)), str(state.waiting))
+        holders = [(it.task_id, it.worker_id, _ago(moment_of(it.since), now)) for it in state.slots.holders]
+        for at, holder in enumerate(holders or [("", "", "")]):
+            shown.add_row(*(first if at == 0 else ("",) * len(first)), *holder)
+    out().print(shown)
+
+
+def _ago(moment: datetime, now: datetime) -> str:
+    return f"{max(0.0, (now - moment).total_seconds()):.1f} s ago"
 
 
 def _row(state: LimitState, now: datetime) -> tuple[str, ...]:

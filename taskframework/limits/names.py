@@ -1,4 +1,4 @@
-"""From what a task type says of its rate limit to its bucket: is it in the settings, which one is it, hold it."""
+"""From what a task type says of its limits to their records: are they right, which bucket or slots is it, hold it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from datetime import timedelta
 from taskframework.errors import RegistrationError
 from taskframework.limits.buckets import Buckets
 from taskframework.model.rate_limits import RATE, BucketLimit, HoldBucket
+from taskframework.model.slots import SLOTS
 from taskframework.model.task import Task
 from taskframework.model.values import Json
 from taskframework.settings import RateLimiterSettings
-from taskframework.tasks.limits import RateLimit, key_of
+from taskframework.tasks.limits import ConcurrencyLimit, RateLimit, key_of
 from taskframework.tasks.registry import Registration
 
 
@@ -44,8 +45,23 @@ class BucketHolds:
             await self._buckets.hold(HoldBucket(record_id, self._limits[limit.name], delay.total_seconds()))
 
 
-def check_rate_limit(registration: Registration, buckets: Iterable[str]) -> None:
-    """See that the bucket of a task type is there, and the field that its key names.
+def limit_at_once(registration: Registration | None, numbers: Mapping[str, int]) -> ConcurrencyLimit | None:
+    """How many of a task type run at once: the number in the settings counts instead of that in the options."""
+    if registration is None:
+        return None
+    limit, number = registration.concurrency_limit, numbers.get(registration.task_type)
+    if number is None:
+        return limit
+    return ConcurrencyLimit(number, None if limit is None else limit.key)
+
+
+def slots_id(limit: ConcurrencyLimit, task_type: str, parameters: Json = None) -> str:
+    """The id of the slots of which a task of this type, with these parameters, takes one."""
+    return SLOTS.id_of(task_type, *([] if limit.key is None else [key_of(parameters, limit.key)]))
+
+
+def check_limits(registration: Registration, buckets: Iterable[str]) -> None:
+    """See that the bucket of a task type is there, and the fields that the keys of its limits name.
 
     Args:
         registration: of the task type.
@@ -54,6 +70,8 @@ def check_rate_limit(registration: Registration, buckets: Iterable[str]) -> None
     Raises:
         RegistrationError: naming the nearest one.
     """
+    if (at_once := registration.concurrency_limit) is not None:
+        _check_key(registration, "concurrency limit", at_once.key)
     if (limit := registration.rate_limit) is None:
         return
     if limit.name not in (names := list(buckets)):
@@ -61,12 +79,16 @@ def check_rate_limit(registration: Registration, buckets: Iterable[str]) -> None
             f"Task type {registration.task_type!r} has the rate limit {limit.name!r}, which is not in the settings.",
             hint=f"{_nearest(limit.name, names)} Set rate_limiter.providers.{limit.name}, or rate_limiter.default.",
         )
+    _check_key(registration, "rate limit", limit.key)
+
+
+def _check_key(registration: Registration, limit: str, key: str | None) -> None:
     fields = registration.parameter_fields
-    if limit.key is not None and fields is not None and limit.key not in fields:
+    if key is not None and fields is not None and key not in fields:
         raise RegistrationError(
-            f"The rate limit of task type {registration.task_type!r} has the key {limit.key!r}, which is no field of "
-            "its parameters.",
-            hint=f"{_nearest(limit.key, sorted(fields))} Name a field as it is submitted.",
+            f"The {limit} of task type {registration.task_type!r} has the key {key!r}, which is no field of its "
+            "parameters.",
+            hint=f"{_nearest(key, sorted(fields))} Name a field as it is submitted.",
         )
 
 

@@ -7,7 +7,8 @@ are two ways to change one:
   the one that was read; where it is not, begin again. Most kinds do this.
 - One guarded write, a `RecordChange`, where so many compete for one record that most would have to begin again. It is
   made as the transitions of tasks are: the rule as data with a pure `change` beside its kind, which SQLite runs in a
-  transaction, and its translation in `stores/mongo/record_changes.py`. The buckets of rate limits do this.
+  transaction, and its translation in `stores/mongo/record_changes.py`. The buckets of rate limits and the slots
+  of concurrency limits do this.
 
 `docs/adding/record-kind.md` tells how to add a kind.
 """

@@ -29,7 +29,7 @@ ERRORS_KEPT = 5
 #: each write of the task space and time, and who uses no sub-tasks, batches or limits shall not pay for them.
 RARE = (
     *("unique", "debounce", "cascade_at", "check_at", "batch", "seal_by", "retry_at", "stage", "waits_for", "signals"),
-    *("woken_by", "waits_for_limit", "start_limit", "start_by", "retention", "steps"),
+    *("woken_by", "waits_for_limit", "slot", "start_limit", "start_by", "retention", "steps"),
 )
 
 
@@ -188,10 +188,19 @@ class Unique:
 class LimitWait:
     """The task was put off because a limit let no more begin: its turn comes, in this dispatch epoch."""
 
-    #: The id of the bucket's record.
+    #: The id of the record of the bucket or of the slots.
     limit: str
     dispatch_epoch: int
     until: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class HeldSlot:
+    """The slot of a concurrency limit with which an attempt began. It is held while the task runs under that claim."""
+
+    #: The id of the limit's record.
+    limit: str
+    claim_id: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,6 +250,7 @@ class Task:
     signals: tuple[Signal, ...] = ()
     woken_by: Signal | None = None
     waits_for_limit: LimitWait | None = None
+    slot: HeldSlot | None = None
     no_handler: int = 0
     progress: Json = field(default=None, repr=False)
     progress_revision: int = 0

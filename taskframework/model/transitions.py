@@ -17,6 +17,7 @@ from taskframework.model.task import (
     ERRORS_KEPT,
     HISTORY_LENGTH,
     SCHEMA_VERSION,
+    HeldSlot,
     HistoryEntry,
     Lease,
     StepOutcome,
@@ -162,6 +163,16 @@ def framework_error(
 
 
 @dataclass(frozen=True, slots=True)
+class TakenSlot:
+    """A slot of a concurrency limit that was taken for a claim."""
+
+    #: The id of the limit's record.
+    limit: str
+    #: The claim is refused after this time: by then the slot may be another's.
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Claim:
     """QUEUED or RETRYING → RUNNING, under a lease, for the message of the current dispatch epoch."""
 
@@ -174,6 +185,8 @@ class Claim:
     lease: timedelta
     #: The task type that the message names; a task of another type is not claimed. None: any type will do.
     task_type: str | None = None
+    #: The slot that the attempt has, if its type has a concurrency limit.
+    slot: TakenSlot | None = None
 
     def apply(self, task: Task, now: datetime) -> Task | None:
         if (
@@ -183,6 +196,7 @@ class Claim:
             or task.cancel is not None
             or task.not_before > now
             or task.schema_version > SCHEMA_VERSION
+            or (self.slot is not None and self.slot.until <= now)
         ):
             return None
         claimed = task.evolve(
@@ -194,6 +208,8 @@ class Claim:
             no_handler=0,
             started_at=now,
         )
+        if self.slot is not None:
+            claimed = claimed.evolve(slot=HeldSlot(self.slot.limit, self.claim_id))
         return with_event(claimed, "started", now, worker_id=self.worker_id)
 
     def won(self, task: Task) -> bool:

@@ -124,6 +124,12 @@ class Metrics:
         )
         self.permits = counter("tasks_rate_limit_permits", "Permits taken from the buckets of a rate limit", ["limit"])
         self.turns = counter("tasks_rate_limit_turns", "Tasks put off until their turn in a rate limit", ["limit"])
+        self.slot_waits = counter(
+            "tasks_concurrency_waits", "Tasks that found no slot of their concurrency limit", ["task_type"]
+        )
+        self.slots_held = gauge(
+            "tasks_concurrency_slots_held", "Slots of a concurrency limit that this process holds", ["task_type"]
+        )
         self.undriven = gauge("tasks_undriven", "Live tasks that nothing would move on; must be 0")
         self.by_status = gauge("tasks_by_status", "Tasks in the store", ["status"])
         self.paused = gauge("tasks_paused", "1 for a task type that is paused", ["task_type"])
@@ -146,6 +152,10 @@ class Metrics:
         for status, count in counts.by_status.items():
             self.by_status.labels(status).set(count)
         self.undriven.set(counts.undriven)
+
+    def change_slots(self, task_type: str, change: int) -> None:
+        """This process holds so many more slots of a task type."""
+        self.slots_held.labels(task_type).inc(change)
 
     def show_paused(self, task_types: Iterable[str]) -> None:
         """Show which task types are paused."""

@@ -1,16 +1,19 @@
-"""The limits as an operator sees them: what each bucket would let through now."""
+"""The limits as an operator sees them: what each bucket would let through now, and who holds and wants which slot."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from urllib.parse import unquote
 
 from taskframework.limits.buckets import Buckets
 from taskframework.model.message import rfc3339
+from taskframework.model.query import MAX_LIMIT
 from taskframework.model.rate_limits import ROUNDING, Bucket, BucketLimit, seconds_of
+from taskframework.model.slots import SLOTS, Slots, moment_of
+from taskframework.stores.base import TaskStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,7 @@ class LimitState:
     def view(self) -> dict[str, object]:
         """What callers get."""
         return {
+            "kind": "rate",
             "name": self.name,
             "key": self.key,
             "rate": self.limit.rate,
@@ -41,20 +45,63 @@ class LimitState:
         }
 
 
-class LimitOperations:
-    """Shows the buckets of rate limits."""
+@dataclass(frozen=True, slots=True)
+class SlotsState:
+    """The slots of one concurrency limit at one moment."""
 
-    def __init__(self, buckets: Buckets, limits: Mapping[str, BucketLimit], now: Callable[[], datetime]) -> None:
+    #: The task type.
+    name: str
+    #: The value of the field that the limit has for its key; None: the slots of the whole type.
+    key: str | None
+    slots: Slots
+    #: How many tasks wait in the store for one, up to `MAX_LIMIT`. Without a key the others wait in the queue.
+    waiting: int
+
+    def view(self) -> dict[str, object]:
+        """What callers get."""
+        return {
+            "kind": "concurrency",
+            "name": self.name,
+            "key": self.key,
+            "number": self.slots.number,
+            "holders": [
+                {"task_id": it.task_id, "worker_id": it.worker_id, "since": rfc3339(moment_of(it.since))}
+                for it in self.slots.holders
+            ],
+            "waiting": self.waiting,
+        }
+
+
+class LimitOperations:
+    """Shows the buckets of rate limits, and the slots of concurrency limits."""
+
+    def __init__(self, buckets: Buckets, limits: Mapping[str, BucketLimit], store: TaskStore) -> None:
         """Prepare to look.
 
         Args:
             buckets: where they are; those in memory are this process's own.
             limits: how much each lets through, by its name.
-            now: tells the store's time.
+            store: where the slots are, and what waits for one; tells the time.
         """
         self._buckets = buckets
         self._limits = limits
-        self._now = now
+        self._store = store
+
+    async def list_slots(self, limit: int) -> Sequence[SlotsState]:
+        """The slots of each task type, and of each key, that were taken lately; by name and key.
+
+        Args:
+            limit: most of them.
+
+        Raises:
+            StoreUnavailableError: if the store is away.
+        """
+        states = []
+        for record in await self._store.list_records(SLOTS.name, limit=limit):
+            _, name, *key = map(unquote, record.id.split("/"))
+            waiting = await self._store.waiting_for(record.id, MAX_LIMIT) if key else []
+            states.append(SlotsState(name, key[0] if key else None, SLOTS.content(record), len(waiting)))
+        return states
 
     async def list_limits(self, limit: int) -> Sequence[LimitState]:
         """The buckets of the settings, and one for each key from which permits were taken lately; by name and key.
@@ -71,7 +118,7 @@ class LimitOperations:
             _, name, *key = map(unquote, record_id.split("/"))
             if name in self._limits:  # not one that was taken out of the settings
                 found[name, key[0] if key else None] = bucket
-        now = self._now()
+        now = self._store.now()
         states = [_state(name, key, self._limits[name], bucket, now) for (name, key), bucket in found.items()]
         return sorted(states, key=lambda state: (state.name, state.key is not None, state.key or ""))[:limit]
 

@@ -1,6 +1,6 @@
 """What can be configured, and how the configuration is read."""
 
-from taskframework.settings.limits import BucketSettings, RateLimiterSettings
+from taskframework.settings.limits import BucketSettings, ConcurrencySettings, RateLimiterSettings
 from taskframework.settings.load import ExplainedSetting, LoadedSettings, explain, load_settings
 from taskframework.settings.schema import (
     ApiSettings,
@@ -23,6 +23,7 @@ __all__ = [
     "AppSettings",
     "BrokerSettings",
     "BucketSettings",
+    "ConcurrencySettings",
     "ExplainedSetting",
     "LoadedSettings",
     "ObservabilitySettings",

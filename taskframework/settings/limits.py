@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
@@ -21,6 +21,14 @@ class BucketSettings(Section):
     rate: float = Field(gt=0, le=1_000_000, description="Attempts a second; 0.5 is one every two seconds")
     burst_capacity: int = Field(
         default=1, ge=1, le=1_000_000, description="Attempts at once after a pause; they are not added to the rate"
+    )
+
+
+class ConcurrencySettings(Section):
+    """How many attempts of a task type run at once over all workers."""
+
+    limits: dict[str, Annotated[int, Field(ge=1, le=1000)]] = Field(
+        default={}, description="Numbers that count instead of those in the options of task types, such as {resize: 3}"
     )
 
 

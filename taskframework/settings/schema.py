@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ByteSize, ConfigDict, Field, ValidationInfo, field_validator
 
 from taskframework.settings.durations import Duration
-from taskframework.settings.limits import RateLimiterSettings
+from taskframework.settings.limits import ConcurrencySettings, RateLimiterSettings
 from taskframework.settings.section import ZERO, Section, not_below
 from taskframework.settings.servers import BrokerSettings, StoreSettings
 from taskframework.settings.sizes import Size
@@ -144,6 +144,11 @@ class WorkerSettings(Section):
         """How long the reaper waits after the end of a lease, and how often it looks."""
         return min(_LONGEST_GRACE, self.lease / 4)
 
+    @property
+    def claimed_within(self) -> timedelta:
+        """How long a slot of a concurrency limit is held for a claim that is not made yet."""
+        return self.lease / 2
+
 
 class PrioritySettings(Section):
     """Which tasks a worker starts first. While tasks of several priorities wait, they share the slots by weight."""
@@ -252,6 +257,7 @@ class Settings(Section):
     batches: BatchesSettings = BatchesSettings()
     schedules: SchedulesSettings = SchedulesSettings()
     rate_limiter: RateLimiterSettings = RateLimiterSettings()
+    concurrency: ConcurrencySettings = ConcurrencySettings()
     shutdown: ShutdownSettings = ShutdownSettings()
     retention: RetentionSettings = RetentionSettings()
     observability: ObservabilitySettings = ObservabilitySettings()

@@ -112,6 +112,10 @@ class Leases(Protocol):
         """
         ...
 
+    async def claims_of(self, task_ids: Collection[str]) -> dict[str, str]:
+        """The claim ids of those of these tasks that run, by task."""
+        ...
+
 
 class TaskReads(Protocol):
     """Looking at tasks, on somebody's behalf."""
@@ -162,6 +166,14 @@ class Repairs(Protocol):
 
     async def upcoming(self, driver: Driver, limit: int) -> Sequence[DueTask]:
         """Tasks that this driver has due later, and that nothing else holds back; the soonest first."""
+        ...
+
+    async def waiting_for(self, limit: str, most: int) -> Sequence[DueTask]:
+        """Tasks that wait in the store because this limit let them not begin (`waiting_limit`), at most so many.
+
+        Those of the high lane first; of a lane those first that have been claimable for longest. `due` is the time of
+        their dispatch.
+        """
         ...
 
     async def undriven(self, limit: int) -> Sequence[str]:

@@ -114,6 +114,13 @@ class TaskMessageProducer:
         """
         return await self._send(task, None)
 
+    async def dispatch_now(self, task: DueTask) -> None:
+        """Publish a task that was just made due, rather than leave it to the next sweep."""
+        if self._broker.is_connected and not self._is_paused(task.task_type):
+            reserved = await self._store.apply(self.reservation(task.task_id, task.dispatch_epoch))
+            if reserved is not None:
+                await self._send(reserved, None)
+
     def reservation(self, task_id: str, dispatch_epoch: int) -> ReserveDispatch:
         """The mark that makes one of several sweepers win a due task."""
         return ReserveDispatch(task_id, dispatch_epoch, self._policy.redispatch, self._policy.redispatch_max)

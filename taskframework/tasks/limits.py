@@ -1,4 +1,4 @@
-"""What a task type says of its limits."""
+"""What a task type says of its limits: how fast it begins, and how many of it run at once."""
 
 from __future__ import annotations
 
@@ -40,6 +40,37 @@ class RateLimit:
                 raise RegistrationError(
                     f"The {what} of a rate limit is {value!r}.", hint=f"Use a text: {_EXAMPLES[what]}."
                 )
+
+
+@dataclass(frozen=True, slots=True)
+class ConcurrencyLimit:
+    """How many attempts of a task type run at once, over all workers.
+
+    Args:
+        number: at most so many, from 1 to 1000.
+        key: a field of the parameters. With it each value of the field has its own number.
+    """
+
+    number: int
+    key: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check both where they are written.
+
+        Raises:
+            RegistrationError: if one of them is not what it should be.
+        """
+        number: object = self.number
+        if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= MOST_AT_ONCE:
+            raise RegistrationError(
+                f"The number of a concurrency limit is {number!r}.",
+                hint=f"Use a whole number from 1 to {MOST_AT_ONCE}.",
+            )
+        key: object = "none" if self.key is None else self.key
+        if not isinstance(key, str) or not key:
+            raise RegistrationError(
+                f"The key of a concurrency limit is {key!r}.", hint=f"Use a text: {_EXAMPLES['key']}."
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +124,8 @@ def is_time(value: object) -> TypeGuard[timedelta | float]:
     return 0 <= value <= timedelta.max.total_seconds()
 
 
+#: The record of a limit names all that run, and is read with each that begins.
+MOST_AT_ONCE = 1000
 _EXAMPLES = {
     "name": "the name of a bucket in the settings, such as 'default'",
     "key": "the name of a field of the parameters",

@@ -9,7 +9,7 @@ from typing import Literal
 from taskframework.errors import RegistrationError
 from taskframework.model.status import Priority
 from taskframework.model.subtasks import Policy
-from taskframework.tasks.limits import QueueTimeout, RateLimit, is_time
+from taskframework.tasks.limits import ConcurrencyLimit, QueueTimeout, RateLimit, is_time
 from taskframework.tasks.retention import Retention
 
 DEFAULT_TIMEOUT = timedelta(hours=1)
@@ -39,6 +39,8 @@ class TaskOptions:
             that does not want several.
         rate_limit: the bucket of the settings from which each attempt takes a permit: its name, or
             `RateLimit(name, key="field of the parameters")` for a bucket for each value of a field.
+        concurrency_limit: how many attempts run at once over all workers, as a number, or
+            `ConcurrencyLimit(number, key="field of the parameters")` for so many of each value of a field.
         queue_timeout: longest time that a task may wait for a worker before it is a dead letter, as a timedelta or in
             seconds. A time in which a limit or a pause holds it back does not count, but with
             `QueueTimeout(time, counts_limits=True)`.
@@ -56,6 +58,7 @@ class TaskOptions:
     subtasks: str = "all_must_succeed"
     max_chunk_size: int = DEFAULT_CHUNK_SIZE
     rate_limit: RateLimit | str | None = None
+    concurrency_limit: ConcurrencyLimit | int | None = None
     queue_timeout: QueueTimeout | timedelta | float | None = None
     retention: Retention | timedelta | float | None = None
 
@@ -75,6 +78,9 @@ class TaskOptions:
         _require(self.run_in in ("thread", "process"), self, "run_in", "thread or process")
         _require(Policy.is_one(self.subtasks), self, "subtasks", Policy.ACCEPTED)
         _require(_is_count(self.max_chunk_size), self, "max_chunk_size", _COUNT)
+        at_once = self.concurrency_limit
+        is_at_once = at_once is None or isinstance(at_once, ConcurrencyLimit) or _is_count(at_once)
+        _require(is_at_once, self, "concurrency_limit", f"{_COUNT}, or ConcurrencyLimit(number, key=field)")
         _require(_is_limit(self.rate_limit), self, "rate_limit", "the name of a bucket, or RateLimit(name, key=field)")
         _require(_is_wait(self.queue_timeout), self, "queue_timeout", f"{QueueTimeout.ACCEPTED}, or QueueTimeout(time)")
         _require(_is_retention(self.retention), self, "retention", f"{Retention.ACCEPTED}, or Retention(failed=time)")

@@ -18,7 +18,7 @@ from taskframework.model.options import KeptFor, StartLimit
 from taskframework.model.status import LANES
 from taskframework.model.values import Json, problem, problems_of
 from taskframework.tasks.executable import AnyExecutable, BackgroundTaskExecutable
-from taskframework.tasks.limits import RateLimit, start_limit_of
+from taskframework.tasks.limits import ConcurrencyLimit, RateLimit, start_limit_of
 from taskframework.tasks.options import TaskOptions
 from taskframework.tasks.retention import kept_for
 from taskframework.tasks.stages import Part, described, stages_of
@@ -72,6 +72,12 @@ class Registration:
     @property
     def retention(self) -> KeptFor | None:
         return kept_for(self.executable.options.retention)
+
+    @property
+    def concurrency_limit(self) -> ConcurrencyLimit | None:
+        """What the options say; a number alone is a limit of the whole type."""
+        limit = self.executable.options.concurrency_limit
+        return ConcurrencyLimit(limit) if isinstance(limit, int) else limit
 
     @property
     def parameter_fields(self) -> frozenset[str] | None:

@@ -42,6 +42,15 @@ def register_listeners(process: ProcessServices) -> None:
             bus.listen(claimable, process.producer.hear, name="producer")
     if process.worker is not None:
         bus.listen(TaskCancelRequestedEvent, process.worker.heartbeat.hear, name="heartbeat")
+    for end in (
+        TaskCompletedEvent,
+        TaskFailedEvent,
+        TaskCancelledEvent,
+        TaskRetryingEvent,
+        TaskReleasedEvent,
+        TaskWaitingEvent,
+    ):
+        bus.listen(end, process.slots.hear, name="slots")
     for planned in (TaskWaitingEvent, BatchSubmittedEvent, TaskReopenedEvent):
         bus.listen(planned, process.spawner.hear, name="spawner")
     bus.listen(TaskReopenedEvent, process.retrier.hear, name="retrier")

@@ -12,12 +12,14 @@ from taskframework.brokers.base import Broker
 from taskframework.events.bridge import ExternalEventBridge
 from taskframework.events.publisher import TaskEventPublisher
 from taskframework.limits.pauses import Pauses
+from taskframework.limits.slots import SlotKeeper
 from taskframework.observability.counting import TaskCounter
 from taskframework.observability.loop_watch import LoopWatch
 from taskframework.observability.metrics import Metrics
 from taskframework.operations.collector import DeadLetterCollector
 from taskframework.operations.health import Health
 from taskframework.recovery.topology import TopologyRepair
+from taskframework.stores.base import DueTask
 from taskframework.stores.delayed_marks import LONGEST_DELAY
 from taskframework.submission.producer import DispatchPolicy, TaskMessageProducer
 from taskframework.wiring.listeners import register_listeners
@@ -47,13 +49,14 @@ def _without_worker_and_repairs(services: StoreServices, broker: Broker, *, exec
     pauses = Pauses(store)
     pauses.on_change.append(lambda: metrics.show_paused(pauses.paused))
     reporter = SubtaskReporter(store, services.moves, clock)
+    producer = TaskMessageProducer(store, broker, clock, _dispatch_policy(services), topology.doubt, pauses.is_paused)
+    dispatches = executes or broker.outlives_process
     return ProcessServices(
         services=services,
         broker=broker,
         pauses=pauses,
-        producer=TaskMessageProducer(
-            store, broker, clock, _dispatch_policy(services), topology.doubt, pauses.is_paused
-        ),
+        slots=SlotKeeper(store, producer.dispatch_now if dispatches else _leave_to_sweeper),
+        producer=producer,
         spawner=Spawner(store, services.bus, services.dispatch_after),
         reporter=reporter,
         cascade=Cascade(store, services.moves),
@@ -69,8 +72,12 @@ def _without_worker_and_repairs(services: StoreServices, broker: Broker, *, exec
         health=Health(store),
         breaker=StoreBreaker(store.ping, clock, (lambda: deliveries.unanswered) if executes else None),
         deliveries=deliveries,
-        dispatches=executes or broker.outlives_process,
+        dispatches=dispatches,
     )
+
+
+async def _leave_to_sweeper(task: DueTask) -> None:
+    """For a process that sends no messages."""
 
 
 def _dispatch_policy(services: StoreServices) -> DispatchPolicy:

@@ -11,6 +11,7 @@ from taskframework.aggregation.spawner import Spawner
 from taskframework.brokers.base import Broker
 from taskframework.events.bridge import ExternalEventBridge
 from taskframework.limits.pauses import Pauses
+from taskframework.limits.slots import SlotKeeper
 from taskframework.model.retry import RetryPolicy
 from taskframework.observability.counting import TaskCounter
 from taskframework.observability.loop_watch import LoopWatch
@@ -33,6 +34,7 @@ class ProcessServices:
     services: StoreServices
     broker: Broker
     pauses: Pauses
+    slots: SlotKeeper
     producer: TaskMessageProducer
     spawner: Spawner
     reporter: SubtaskReporter

@@ -22,9 +22,11 @@ from taskframework.wiring.process_services import ProcessServices
 #: Pauses between two looks.
 _RETENTION_INTERVAL = timedelta(minutes=1)
 _TOPOLOGY_INTERVAL = timedelta(seconds=2)
+#: A slot that was taken and not used is found within lease + 10 s: `claimed_within`, `CLOCKS_DIFFER` and a look.
+_SLOTS_INTERVAL = timedelta(seconds=5)
 _PAUSES_INTERVAL = timedelta(seconds=1)
 #: Without these a process does not keep what it promises.
-_ESSENTIAL = frozenset({"sweep", "expire", "reap", "relay", "parents", "batches", "schedules", "unstarted"})
+_ESSENTIAL = frozenset({"sweep", "expire", "reap", "slots", "relay", "parents", "batches", "schedules", "unstarted"})
 
 _Look = Callable[[], Awaitable[bool]]
 
@@ -63,6 +65,7 @@ def _looks(process: ProcessServices) -> Iterator[tuple[str, _Look, timedelta]]:
     yield "unstarted", waits.look, recovery.sweep_interval
     # Twice as often as the grace is long: lease, grace and a look together must not take longer than lease + 10 s.
     yield "reap", reaper.reap, settings.worker.lease_grace / 2
+    yield "slots", process.slots.reconcile, min(_SLOTS_INTERVAL, settings.worker.lease / 4)
     yield "relay", Relay(store, broker, process.bridge, batch).relay, recovery.relay_interval
     parents = ParentRepair(store, services.moves, process.spawner, process.reporter, process.cascade, batch)
     yield "parents", parents.look, recovery.sweep_interval

@@ -99,7 +99,7 @@ def build_store_services(
         queues=QueueOperations(store, types),
         schedules=ScheduleOperations(store, types, submission),
         buckets=buckets,
-        limits=LimitOperations(buckets, limits_of(settings.rate_limiter), store.now),
+        limits=LimitOperations(buckets, limits_of(settings.rate_limiter), store),
         workers=WorkerOperations(store),
         dispatch_after=dispatch_after,
     )

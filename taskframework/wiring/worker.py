@@ -9,6 +9,7 @@ from taskframework.submission.subtasks import SubtaskKinds
 from taskframework.wiring.process_services import ProcessServices
 from taskframework.worker.admission import Admission
 from taskframework.worker.claim import ClaimPolicy, ClaimStation
+from taskframework.worker.concurrency_limits import ConcurrencyLimits
 from taskframework.worker.consumer import TaskConsumer
 from taskframework.worker.executor import TaskExecutorService
 from taskframework.worker.family import FamilyServices
@@ -46,6 +47,7 @@ def build_worker(process: ProcessServices) -> Worker:
     limits, taken = limits_of(settings.rate_limiter), metrics.permits.add_many
     rate_limits = RateLimits(services.buckets, limits, services.registry, clock, taken)
     keyed_limits = KeyedRateLimits(services.buckets, limits, store, clock, taken, metrics.turns.add)
+    at_once = _concurrency_limits(process, worker_id)
     paused, suspects = PausedTypes(process.pauses), Suspects(settings.worker.max_crashes, settings.worker.lease)
     newest = NewestVersions(store, services.moves, settings.retention.idempotency_keys)
     hold = BucketHolds(services.buckets, limits).hold
@@ -57,8 +59,10 @@ def build_worker(process: ProcessServices) -> Worker:
         heartbeat,
         breaker,
         process.deliveries,
-        # A permit may be long in coming: by then the type may be paused, or the version not the newest any more.
-        Admission([paused, newest, suspects, rate_limits, keyed_limits, newest, paused]),
+        # A slot before a permit: who waits for a slot would waste a permit, and who waits for a permit keeps only those
+        # from a slot who wait for one as well. Both may be long in coming: by then the type may be paused, the version
+        # not the newest any more, the time of the slot over.
+        Admission([paused, newest, suspects, at_once, rate_limits, keyed_limits, at_once, newest, paused]),
         _lane_policy(settings.priority),
         store.now,
         slots=settings.worker.concurrency,
@@ -69,7 +73,7 @@ def build_worker(process: ProcessServices) -> Worker:
         breaker,
         clock,
         settings.worker.prefetch,
-        [process.pauses.ceiling, rate_limits.ceiling],
+        [process.pauses.ceiling, rate_limits.ceiling, at_once.ceiling],
     )
     process.pauses.on_change.append(intake.wake)
     grace = settings.shutdown.await_termination_timeout
@@ -80,7 +84,22 @@ def build_worker(process: ProcessServices) -> Worker:
         settings.worker.concurrency,
         lambda: consumer.lanes.running,
     )
-    return Worker(worker_id, intake, consumer, executor, heartbeat, rate_limits, sign_of_life, grace=grace)
+    return Worker(worker_id, intake, consumer, executor, heartbeat, [rate_limits, at_once], sign_of_life, grace=grace)
+
+
+def _concurrency_limits(process: ProcessServices, worker_id: str) -> ConcurrencyLimits:
+    services, metrics = process.services, process.metrics
+    return ConcurrencyLimits(
+        process.slots,
+        services.store,
+        services.registry,
+        services.clock,
+        worker_id,
+        services.settings.concurrency.limits,
+        services.settings.worker.claimed_within,
+        metrics.change_slots,
+        metrics.slot_waits.add,
+    )
 
 
 def _lane_policy(settings: PrioritySettings) -> LanePolicy:

@@ -8,7 +8,13 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Protocol, TypeVar
 
+from taskframework.errors import TaskUnreadableError
 from taskframework.model.message import TaskMessage
+from taskframework.model.scope import EVERYONE
+from taskframework.model.status import CLAIMABLE, Priority
+from taskframework.model.task import Task
+from taskframework.model.transitions import TakenSlot
+from taskframework.stores.base import TaskStore
 from taskframework.tasks.registry import Registration
 
 T = TypeVar("T")
@@ -40,7 +46,7 @@ async def _with_slot(awaited: Awaitable[T]) -> T | None:
     return await awaited
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Candidate:
     """A delivery that has a slot and is about to be claimed."""
 
@@ -54,8 +60,25 @@ class Candidate:
     holding: AsyncExitStack
     #: For what takes longer than some milliseconds.
     without_slot: WaitsWithoutSlot = _with_slot
-    #: What a check enters here is left if the delivery is not claimed after all.
+    #: What a check enters here is left if the delivery is surely not claimed.
     unless_claimed: ExitStack = field(default_factory=ExitStack)
+    #: Where its message travelled.
+    lane: Priority = Priority.NORMAL
+    #: What a check says of the claim that follows: the slot of a concurrency limit that it took for it.
+    slot: TakenSlot | None = None
+
+    async def claimable(self, store: TaskStore) -> Task | None:
+        """The task, with the parameters that its message does not carry; None if the claim will refuse it.
+
+        Raises:
+            StoreUnavailableError: if the store cannot be asked.
+        """
+        try:
+            task = await store.get(self.message.task_id, EVERYONE)
+        except TaskUnreadableError:
+            return None
+        is_present = task is not None and task.dispatch_epoch == self.message.dispatch_epoch
+        return task if is_present and task is not None and task.status in CLAIMABLE else None
 
 
 class AdmissionCheck(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import enum
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from taskframework.clock import Clock
@@ -140,6 +140,10 @@ class ClaimStation:
             return Refusal.NOT_OURS
         if current is None:
             return Refusal.NO_DOCUMENT
+        if claim.slot is not None and replace(claim, slot=None).apply(current, self._store.now()) is not None:
+            # The time of its slot is over: it waited for long between the two, for a permit or for the store.
+            await self._store.mark(MakeDue(claim.task_id, claim.dispatch_epoch))
+            return Refusal.NOT_OURS
         is_waiting = current.status in CLAIMABLE and current.dispatch_epoch == claim.dispatch_epoch
         is_foreign = current.schema_version > SCHEMA_VERSION or not self._knows(current.task_type)
         return await self._postpone(claim) if is_waiting and is_foreign else Refusal.NOT_NEEDED

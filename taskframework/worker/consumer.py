@@ -7,6 +7,7 @@ import contextvars
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
@@ -183,7 +184,13 @@ class TaskConsumer:
         async with AsyncExitStack() as holding:
             without_slot = partial(self._without_slot, pending)
             candidate = Candidate(
-                pending.message, pending.delivery.headers, registration, claim.claim_id, holding, without_slot
+                pending.message,
+                pending.delivery.headers,
+                registration,
+                claim.claim_id,
+                holding,
+                without_slot,
+                lane=pending.delivery.lane,
             )
             answer = await self._admit_and_claim(pending, candidate, claim)
             if isinstance(answer, PutOff | Refusal):
@@ -211,10 +218,14 @@ class TaskConsumer:
                     if (put_off := await self._admission.admit(candidate)) is not None:
                         return put_off
                     is_admitted = True
+                    if candidate.slot is not None:
+                        claim = replace(claim, slot=candidate.slot)
                     await failpoint.reached("deliver.before_claim")
                 return await self._claims.claim(claim, is_asked_again=is_asked_again)
             except StoreUnavailableError as error:
-                is_asked_again = is_admitted
+                if is_admitted:
+                    is_asked_again = True
+                    candidate.unless_claimed.pop_all()  # it may be claimed: nothing may be given back
                 self._breaker.open(error)
         return _AT_ONCE
 

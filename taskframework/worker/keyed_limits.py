@@ -12,13 +12,10 @@ from datetime import timedelta
 
 from taskframework import failpoint
 from taskframework.clock import Clock
-from taskframework.errors import TaskUnreadableError
 from taskframework.limits.buckets import Buckets
 from taskframework.limits.names import bucket_id
 from taskframework.limits.permits import AHEAD, permits_of
 from taskframework.model.rate_limits import BucketLimit, TakePermits
-from taskframework.model.scope import EVERYONE
-from taskframework.model.status import CLAIMABLE
 from taskframework.model.task import Task
 from taskframework.stores.base import TaskStore
 from taskframework.tasks.limits import RateLimit
@@ -63,18 +60,10 @@ class KeyedRateLimits:
         limit = None if candidate.registration is None else candidate.registration.rate_limit
         if limit is None or limit.key is None:
             return None
-        task = await self._claimable(candidate)
+        task = await candidate.claimable(self._store)
         if task is None:
             return None  # the claim refuses it, and needs no permit for that
         return await self._admit(candidate, limit, task)
-
-    async def _claimable(self, candidate: Candidate) -> Task | None:
-        try:
-            task = await self._store.get(candidate.message.task_id, EVERYONE)
-        except TaskUnreadableError:
-            return None
-        is_due = task is not None and task.dispatch_epoch == candidate.message.dispatch_epoch
-        return task if is_due and task is not None and task.status in CLAIMABLE else None
 
     async def _admit(self, candidate: Candidate, limit: RateLimit, task: Task) -> PutOff | None:
         record_id, turn = bucket_id(limit, task.parameters), task.waits_for_limit

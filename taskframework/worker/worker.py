@@ -9,6 +9,7 @@ import secrets
 import socket
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Protocol
 
 from taskframework.background import end
 from taskframework.worker.attempt import STOP_PATIENCE
@@ -17,7 +18,6 @@ from taskframework.worker.executor import TaskExecutorService
 from taskframework.worker.heartbeat import Heartbeat
 from taskframework.worker.intake import Intake
 from taskframework.worker.presence import SignOfLife
-from taskframework.worker.rate_limits import RateLimits
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +30,12 @@ def new_worker_id() -> str:
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
 
 
+class Closable(Protocol):
+    """What has something under way when the worker stops."""
+
+    async def close(self) -> None: ...
+
+
 class Worker:
     """One process's share of executing tasks."""
 
@@ -40,7 +46,7 @@ class Worker:
         consumer: TaskConsumer,
         executor: TaskExecutorService,
         heartbeat: Heartbeat,
-        rate_limits: RateLimits,
+        limits: Sequence[Closable],
         sign_of_life: SignOfLife,
         *,
         grace: timedelta,
@@ -51,7 +57,7 @@ class Worker:
         self._consumer = consumer
         self._executor = executor
         self.heartbeat = heartbeat
-        self._rate_limits = rate_limits
+        self._limits = limits
         self.sign_of_life = sign_of_life
         self._grace = grace
         self._background: list[asyncio.Task[None]] = []
@@ -86,7 +92,8 @@ class Worker:
                 self._consumer.abandon()
         await end(*self._background)
         await self._executor.close()
-        await self._rate_limits.close()
+        for limit in self._limits:
+            await limit.close()
         await self.sign_of_life.withdraw()
 
     async def _finished_within(self, seconds: float) -> bool:

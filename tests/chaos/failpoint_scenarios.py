@@ -12,6 +12,7 @@ from typing import Literal
 
 from taskframework.model.options import StartLimit
 from taskframework.model.scope import EVERYONE
+from taskframework.model.slots import SLOTS
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import SCHEMA_VERSION, SignalWait
 from taskframework.model.transitions import Claim
@@ -45,6 +46,18 @@ async def waits_for_turns(stage: Stage) -> AsyncIterator[None]:
     """All have the same key, so that all but the first few are put off."""
     await stage.submit(4, "keyed")
     yield
+
+
+async def waits_for_a_slot(stage: Stage) -> AsyncIterator[None]:
+    await stage.submit(4, "single")
+    yield
+    await stage.slots_are_free(SLOTS.id_of("single"))
+
+
+async def waits_for_the_slot_of_its_key(stage: Stage) -> AsyncIterator[None]:
+    await stage.submit(5, "single-of-key")
+    yield
+    await stage.slots_are_free(SLOTS.id_of("single-of-key", ""))
 
 
 async def holds_its_bucket(stage: Stage) -> AsyncIterator[None]:
@@ -363,6 +376,10 @@ SCENARIOS = (
     Scenario("limits.after_take", waits_for_turns, "back"),
     Scenario("limits.after_hold", holds_its_bucket, "back"),
     Scenario("hand_over.after_write", waits_for_turns, "back"),
+    Scenario("slots.after_take", waits_for_a_slot, "back"),
+    Scenario("slots.before_release", waits_for_a_slot, "back"),
+    Scenario("slots.after_release", waits_for_the_slot_of_its_key, "back"),
+    Scenario("slots.after_promise", waits_for_the_slot_of_its_key, "back"),
     Scenario("deliver.before_claim", submits, "back"),
     Scenario("claim.after_write", submits, "back"),
     Scenario("claim.reply", submits, "back"),

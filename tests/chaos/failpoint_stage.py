@@ -15,10 +15,12 @@ import httpx
 import orjson
 
 from taskframework.model.schedules import SCHEDULE, Schedule
+from taskframework.model.slots import SLOTS
 from taskframework.model.task import Task
 from taskframework.schedules import read_schedule
 from taskframework.stores.base import TaskStore
 from taskframework.stores.mongo.store import MongoStore
+from taskframework.stores.reading import read_record
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.testing.conformance.store_suite import insert_one
 from taskframework.testing.factories import new_task
@@ -31,7 +33,7 @@ from tests.chaos.listener import Listener
 from tests.chaos.story import FINAL_STATUSES
 from tests.chaos.truth import MongoTruth, SqliteTruth, Truth
 
-_TYPES = ("probe", "limited", "keyed", "family", "patient")
+_TYPES = ("probe", "limited", "keyed", "single", "single-of-key", "family", "patient")
 _QUEUES = (*(f"tasks.{name}.{lane}" for name in _TYPES for lane in ("high", "normal", "low")), "tasks.dlq")
 #: While one of these has a time, something about a task is left to do.
 _LEFT = ("spawn_at", "cascade_at", "retry_at")
@@ -257,6 +259,16 @@ class Stage:
     def steps_done(self) -> int:
         """How often a step was really done."""
         return sum(seen.kind == STEP for seen in read(self._recorder.path))
+
+    async def slots_are_free(self, limit: str) -> None:
+        """Wait until every task is over and no slot of a concurrency limit is held, whoever was to give it back."""
+
+        async def are_free() -> bool:
+            record = await read_record(self.store, limit)
+            return record is not None and not SLOTS.content(record).holders
+
+        await self.all_are("COMPLETED")
+        await until(are_free, f"every slot of {limit} is given back")
 
     async def repair(self) -> None:
         """Let everything run again, and ask again for every submission: it has one answer, whoever gives it."""

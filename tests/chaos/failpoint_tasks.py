@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from taskframework import (
     BackgroundTaskExecutable,
+    ConcurrencyLimit,
     RateLimit,
     RetryableError,
     Signal,
@@ -21,6 +22,7 @@ from taskframework import (
     TaskOptions,
 )
 from taskframework.aggregation import cascade, parent_work
+from taskframework.limits import slots
 from taskframework.recovery import batches, parents
 from tests.chaos.history import Recorder
 
@@ -29,6 +31,8 @@ for module in (parent_work, parents, batches):
     vars(module)["_IN_HAND"] = timedelta(seconds=2)
 # And what a sleeping process may still store is looked for this long, instead of a minute.
 vars(cascade)["_LATE_SPAWN"] = timedelta(seconds=2)
+# All servers have one clock here.
+vars(slots)["CLOCKS_DIFFER"] = 1.0
 
 #: Files in the scenario's folder, by which its story tells running tasks what to do.
 GO = Path("go")
@@ -94,6 +98,20 @@ class Keyed(Probe):
 
     task_type = "keyed"
     options = TaskOptions(rate_limit=RateLimit("default", key="waits_from"))
+
+
+class Single(Probe):
+    """One runs at once."""
+
+    task_type = "single"
+    options = TaskOptions(concurrency_limit=1)
+
+
+class SingleOfKey(Probe):
+    """One runs at once of those that wait as it does."""
+
+    task_type = "single-of-key"
+    options = TaskOptions(concurrency_limit=ConcurrencyLimit(1, key="waits_from"))
 
 
 class Family(BackgroundTaskExecutable[Wanted, dict[str, int]]):

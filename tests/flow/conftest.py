@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -69,10 +69,12 @@ def run(settings: Callable[..., Settings]) -> Run:
         worker: bool = True,
         lease: str = "30s",
         concurrency: int = 100,
+        at_once: Mapping[str, int] | None = None,
         extra: Sequence[type[BackgroundTaskExecutable[Any, Any]]] = (),
         **sections: dict[str, Any],
     ) -> AsyncIterator[TaskFramework]:
         Waits.gate, Waits.started = asyncio.Event(), 0
+        sections["concurrency"] = {"limits": dict(at_once or {})}
         framework = TaskFramework(settings(worker={"lease": lease, "concurrency": concurrency}, **sections))
         for executable in [*ALL, *extra]:
             framework.register(executable)

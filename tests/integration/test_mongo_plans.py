@@ -18,7 +18,7 @@ from taskframework.model.marks import MarkDispatched, MarkPublished, PostponeRel
 from taskframework.model.query import DeadMessage, RoundOfSubtasks, TaskFilter
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import DEAD, LIVE, Priority, TaskStatus
-from taskframework.model.task import Lease, ParentLink, Subtasks, Task, new_claim_id
+from taskframework.model.task import Lease, LimitWait, ParentLink, Subtasks, Task, new_claim_id
 from taskframework.model.transitions import Claim, Complete, Fence
 from taskframework.stores.mongo.documents import document_of
 from taskframework.stores.mongo.queries import FEW
@@ -53,6 +53,7 @@ def filled() -> list[Task]:
             published_sequence=int(status.is_final),
             next_dispatch_at=now - MINUTE,
             lease=Lease("gone", "claim", now - MINUTE) if status is TaskStatus.RUNNING else None,
+            waits_for_limit=LimitWait("slots/rare", 1, now + HOUR),
         )
         for status in TaskStatus
         for n in range(20)
@@ -69,6 +70,7 @@ def filled() -> list[Task]:
             published_sequence=1,
             next_dispatch_at=now + HOUR,
             lease=Lease("worker-1", "claim", now + HOUR) if status is TaskStatus.RUNNING else None,
+            waits_for_limit=LimitWait("slots/usual", 1, now + HOUR),
         )
         for status in (TaskStatus.QUEUED, TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.RUNNING)
         for n in range(1_000)
@@ -135,6 +137,8 @@ QUESTIONS: dict[str, Call] = {
     "get": lambda store: store.get("unknown", RARE),
     **{f"due by {driver.name}": partial(MongoStore.due, driver=driver, limit=LIMIT) for driver in DRIVERS},
     **{f"upcoming by {driver.name}": partial(MongoStore.upcoming, driver=driver, limit=LIMIT) for driver in DRIVERS},
+    "waiting for a limit": lambda store: store.waiting_for("slots/rare", LIMIT),
+    "claims": lambda store: store.claims_of(["unknown"]),
     "newest running": lambda store: store.newest_running("test-task", Priority.NORMAL),
     "dead messages": lambda store: store.list_dead_messages(limit=LIMIT, cursor=None),
     "one dead message": lambda store: store.get_dead_message("m-7"),

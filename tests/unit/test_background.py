@@ -183,7 +183,8 @@ def beating(deaf: DeafOnce) -> Stop:
 
     worker = Worker.__new__(Worker)
     nothing: Any = Nothing()
-    worker._intake = worker._consumer = worker._executor = worker._rate_limits = worker.sign_of_life = nothing
+    worker._intake = worker._consumer = worker._executor = worker.sign_of_life = nothing
+    worker._limits = []
     worker._grace = timedelta(seconds=1)
     worker._background = [asyncio.create_task(deaf())]
     return worker.stop

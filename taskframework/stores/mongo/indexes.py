@@ -15,7 +15,7 @@ from typing import Any
 
 from taskframework.errors import StoreMisconfiguredError
 from taskframework.model.drivers import DRIVERS, Driver
-from taskframework.model.status import TaskStatus
+from taskframework.model.status import CLAIMABLE, TaskStatus
 from taskframework.stores.mongo.client import Collection
 from taskframework.stores.mongo.documents import Document
 
@@ -23,6 +23,7 @@ from taskframework.stores.mongo.documents import Document
 INDEX_BUILD = timedelta(hours=1)
 
 SUBTASKS = "subtasks_by_status"
+WAITING_FOR_LIMIT = "waiting_for_limit"
 
 _NEWEST_FIRST = {"created_at": -1, "_id": -1}
 _SUBTASKS: Document = {"parent.task_id": {"$exists": True}}
@@ -76,6 +77,12 @@ TASK_INDEXES = (
         SUBTASKS,
         {"parent.task_id": 1, "status": 1, "parent.generation": 1, "parent.round": 1, "parent.slot": 1},
         _SUBTASKS,
+    ),
+    # What a limit let not begin; of an older attempt what is in here is passed over.
+    Index(
+        WAITING_FOR_LIMIT,
+        {"waits_for_limit.limit": 1, "priority": 1, "not_before": 1},
+        {**_status(CLAIMABLE), "waits_for_limit.limit": {"$type": "string"}},
     ),
     Index("list_batches", _NEWEST_FIRST, {"batch": {"$type": "object"}}),
     # By the time, not by the statuses: of a partial index by statuses MongoDB 6 merges no scans of some of them.

@@ -8,7 +8,7 @@ from datetime import timedelta
 from taskframework.model.drivers import DRIVERS, Driver
 from taskframework.model.query import Cursor, RoundOfSubtasks, SlotCursor, TaskFilter
 from taskframework.model.scope import Scope
-from taskframework.model.status import DEAD, LANES, Priority, TaskStatus
+from taskframework.model.status import CLAIMABLE, DEAD, LANES, Priority, TaskStatus
 from taskframework.model.transitions import Fence
 from taskframework.stores.mongo.client import TASKS
 from taskframework.stores.mongo.documents import Document, moment
@@ -90,6 +90,16 @@ def running_of(task_type: str, lane: Priority) -> Document:
     others = [other.value for other in LANES if other is not Priority.NORMAL]
     priority = {"$nin": others} if lane is Priority.NORMAL else lane.value
     return {"status": TaskStatus.RUNNING, "task_type": task_type, "priority": priority}
+
+
+def waiting_for(limit: str, lane: Priority) -> Document:
+    """Tasks of a lane that a limit let not begin at their present epoch."""
+    return {
+        "status": in_status(*CLAIMABLE),
+        "waits_for_limit.limit": {"$type": "string", "$eq": limit},
+        "priority": lane.value,
+        "$expr": {"$eq": ["$waits_for_limit.dispatch_epoch", "$dispatch_epoch"]},
+    }
 
 
 def subtasks_of(round: RoundOfSubtasks) -> Document:

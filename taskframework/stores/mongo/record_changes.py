@@ -8,8 +8,9 @@ from __future__ import annotations
 from functools import singledispatch
 from typing import Any
 
+from taskframework.model import slots
 from taskframework.model.rate_limits import KEPT, RATE, ROUNDING, BucketLimit, HoldBucket, TakePermits
-from taskframework.stores.mongo.expressions import NOW, Changes, Expression, milliseconds
+from taskframework.stores.mongo.expressions import NOW, Changes, Expression, lit, milliseconds
 
 #: The server's time in seconds, as `seconds_of` has it.
 _NOW: Expression = {"$divide": [{"$toLong": NOW}, 1000.0]}
@@ -64,6 +65,73 @@ def _hold_bucket(hold: HoldBucket) -> Changes:
     return _bucket(_let({"now": _NOW}, bucket))
 
 
+@changes_of.register
+def _take_slot(take: slots.TakeSlot) -> Changes:
+    until = {"$add": ["$$now", float(take.claimed_within)]}
+    is_it: Expression = {"$eq": ["$$it.claim_id", lit(take.claim_id)]}
+    renewed = {"$map": {"input": "$$holders", "as": "it", "in": {"$cond": [is_it, _with("$$it", until=until), "$$it"]}}}
+    rank, since = {"$lt": ["$$it.rank", take.rank]}, {"$lt": ["$$it.since", float(take.since)]}
+    is_ahead = {"$or": [rank, {"$and": [{"$eq": ["$$it.rank", take.rank]}, since]}]}
+    others = {"$and": [_COUNTS, {"$ne": ["$$it.task_id", lit(take.task_id)]}]}
+    in_use = {"$add": [{"$size": "$$holders"}, {"$size": _filtered("$$line", {"$and": [others, is_ahead]})}]}
+    names = {"task_id": lit(take.task_id), "claim_id": lit(take.claim_id), "worker_id": lit(take.worker_id)}
+    holder = {**names, "since": "$$now", "until": until}
+    taken = {"holders": {"$concatArrays": ["$$holders", [holder]]}, "line": _filtered("$$line", others)}
+    back = {"waiting_until": {"$max": [_field("waiting_until"), {"$add": ["$$now", float(take.back_within)]}]}}
+    holds = {"$in": [lit(take.claim_id), "$$holders.claim_id"]}
+    refused = {"$gte": [in_use, take.number]}
+    changed = {"$cond": [holds, {"holders": renewed}, {"$cond": [refused, back, taken]}]}
+    return _slots({"$mergeObjects": [{"number": take.number}, changed]})
+
+
+@changes_of.register
+def _give_slot_back(back: slots.GiveSlotBack) -> Changes:
+    stays: Expression = {"$ne": ["$$it.claim_id", lit(back.claim_id)]}
+    if back.until is not None:
+        stays = {"$or": [stays, {"$ne": ["$$it.until", back.until]}]}
+    return _slots({"holders": _filtered("$$holders", stays)})
+
+
+@changes_of.register
+def _keep_place(keep: slots.KeepPlace) -> Changes:
+    is_it = {"$eq": ["$$it.task_id", lit(keep.task_id)]}
+    is_given = {"$and": [is_it, _COUNTS, {"$ne": ["$$it.by", lit(keep.by)]}]}
+    until = {"$add": ["$$now", float(keep.seconds)]}
+    place = {"task_id": lit(keep.task_id), "rank": keep.rank, "since": float(keep.since), "by": lit(keep.by)}
+    others = _filtered("$$line", {"$and": [_COUNTS, {"$not": is_it}]})
+    line = {"$concatArrays": [others, [{**place, "until": until}]]}
+    return _slots({"line": {"$cond": [{"$ne": [_filtered("$$line", is_given), []]}, "$$line", line]}})
+
+
+#: Whether a place in the line still counts.
+_COUNTS: Expression = {"$gt": ["$$it.until", "$$now"]}
+
+
+def _slots(changed: Expression) -> Changes:
+    """The record of the slots with some fields changed, which see `now`, `holders` and `line` as they were before."""
+    before = {
+        "number": _field("number", 0),
+        "holders": "$$holders",
+        "line": "$$line",
+        "waiting_until": _field("waiting_until"),
+        "asked_at": "$$now",
+    }
+    names = {"now": _NOW, "holders": _field("holders", []), "line": _field("line", [])}
+    after = _let(names, {"$mergeObjects": ["$data", before, changed]})
+    over_at = {"$max": ["$$after.asked_at", "$$after.waiting_until"]}
+    is_held = {"$ne": ["$$after.holders", []]}
+    expires_at = {"$cond": [is_held, None, _moment(over_at, milliseconds(slots.KEPT))]}
+    return {"kind": slots.SLOTS.name, "data": after, "expires_at": _let({"after": after}, expires_at)}
+
+
+def _filtered(entries: Expression, condition: Expression) -> Expression:
+    return {"$filter": {"input": entries, "as": "it", "cond": condition}}
+
+
+def _with(entry: Expression, **fields: Expression) -> Expression:
+    return {"$mergeObjects": [entry, fields]}
+
+
 def _refill_after(limit: BucketLimit) -> float:
     return (limit.burst - 1) / limit.rate
 
@@ -71,7 +139,7 @@ def _refill_after(limit: BucketLimit) -> float:
 def _bucket(bucket: Expression) -> Changes:
     """The record of a bucket: its content is put over what is there, so that fields of a newer release stay."""
     over_at = {"$max": ["$$bucket.full_at", "$$bucket.line_at"]}
-    expires_at = {"$toDate": {"$toLong": {"$add": [{"$multiply": [over_at, 1000]}, milliseconds(KEPT)]}}}
+    expires_at = _moment(over_at, milliseconds(KEPT))
     data = {"$mergeObjects": ["$data", "$$bucket"]}
     return {
         "kind": RATE.name,
@@ -80,8 +148,13 @@ def _bucket(bucket: Expression) -> Changes:
     }
 
 
-def _field(name: str) -> Expression:
-    return {"$ifNull": [f"$data.{name}", 0.0]}
+def _moment(seconds: Expression, delay: int) -> Expression:
+    """The time so many milliseconds after one of the arithmetic."""
+    return {"$toDate": {"$toLong": {"$add": [{"$multiply": [seconds, 1000]}, delay]}}}
+
+
+def _field(name: str, default: Expression = 0.0) -> Expression:
+    return {"$ifNull": [f"$data.{name}", default]}
 
 
 def _let(names: dict[str, Any], expression: Expression) -> Expression:

@@ -12,11 +12,11 @@ from typing import Any, TypeVar, cast
 
 from taskframework.errors import StoreError, StoreUnavailableError
 from taskframework.grouping import Grouping
-from taskframework.model.drivers import Driver
+from taskframework.model.drivers import DISPATCH, Driver
 from taskframework.model.marks import Mark, RenewLease
 from taskframework.model.query import DeadMessage, Page, RoundOfSubtasks, TaskFilter
 from taskframework.model.scope import Scope
-from taskframework.model.status import Priority, TaskStatus, lane_of
+from taskframework.model.status import LANES, Priority, TaskStatus, lane_of
 from taskframework.model.task import CancelRequest, Task
 from taskframework.model.transitions import Fence, Transition
 from taskframework.stores.base import DueTask, Inserted, StoreReport
@@ -41,7 +41,7 @@ from taskframework.stores.mongo.documents import (
 from taskframework.stores.mongo.earlier import EarlierRelease
 from taskframework.stores.mongo.expressions import passed
 from taskframework.stores.mongo.faults import DuplicateDocumentError
-from taskframework.stores.mongo.indexes import SUBTASKS
+from taskframework.stores.mongo.indexes import SUBTASKS, WAITING_FOR_LIMIT
 from taskframework.stores.mongo.inserts import Inserter, insert_tasks
 from taskframework.stores.mongo.records import POINT, RecordCalls
 from taskframework.stores.mongo.retention import Purge
@@ -57,6 +57,7 @@ _PING = timedelta(seconds=2)
 _HEARTBEAT_CONNECTIONS = 4
 #: As many as a process runs at once, and what it lost the lease of. The end of one more is read back.
 _REMEMBERED = 1_000
+_DISPATCH_FIELDS = (*queries.DUE_FIELDS, DISPATCH.field)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +184,11 @@ class MongoStore(RecordCalls):
         asked = {_fence_of(document): cast(CancelRequest, _cancel_of(document)) for document in found}
         return {fence: asked[fence] for fence in fences if fence in asked}
 
+    async def claims_of(self, task_ids: Several[str]) -> dict[str, str]:
+        running = {**queries.these(list(task_ids)), "status": TaskStatus.RUNNING}
+        found = await self._tasks.find(running, fields=("lease.claim_id",), index=BY_ID)
+        return {document["_id"]: document["lease"]["claim_id"] for document in found}
+
     async def get(self, task_id: str, scope: Scope) -> Task | None:
         document = await self._tasks.find_one(queries.one(task_id, scope))
         return None if document is None else task_of(document)
@@ -218,6 +224,19 @@ class MongoStore(RecordCalls):
 
     async def upcoming(self, driver: Driver, limit: int) -> Sequence[DueTask]:
         return await self._found_by(driver, queries.upcoming(driver), limit)
+
+    async def waiting_for(self, limit: str, most: int) -> Sequence[DueTask]:
+        found: list[Document] = []
+        for lane in LANES:
+            if len(found) < most:
+                found += await self._tasks.find(
+                    queries.waiting_for(limit, lane),
+                    sort={"not_before": 1},
+                    limit=most - len(found),
+                    fields=_DISPATCH_FIELDS,
+                    index=WAITING_FOR_LIMIT,
+                )
+        return [_due_of(document, DISPATCH) for document in found]
 
     async def _found_by(self, driver: Driver, filter: Document, limit: int) -> Sequence[DueTask]:
         fields = (*queries.DUE_FIELDS, driver.field)

@@ -7,6 +7,7 @@ changes. The conformance suite holds both to the same documents.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Any
 
 from taskframework.model.debounce import ReplaceParameters
@@ -121,8 +122,17 @@ def _claims(claims: JointRequests[Claim]) -> Write:
         "no_handler": 0,
         "started_at": NOW,
     }
+    if any(claim.slot for claim in claims):
+        limit, until = claims.each(lambda claim: claim.slot and claim.slot.limit), claims.each(_until)
+        guard = both(guard, {"$expr": {"$or": [{"$eq": [until, None]}, {"$gt": [until, NOW]}]}})
+        held = {"limit": limit, "claim_id": lease["claim_id"]}
+        claimed["slot"] = {"$cond": [{"$eq": [limit, None]}, "$slot", held]}
     event = with_event("started", worker_id=worker_id, attempt=plus("$attempts", 1))
     return Write(guard, [change({**claimed, **event})])
+
+
+def _until(claim: Claim) -> datetime | None:
+    return None if claim.slot is None else claim.slot.until
 
 
 @write_alone.register

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import astuple
 from functools import cache
 
-from taskframework.model.drivers import DRIVERS, Driver
+from taskframework.model.drivers import DISPATCH, DRIVERS, Driver
 from taskframework.model.query import Cursor, SlotCursor, TaskFilter
 from taskframework.model.scope import Scope
 from taskframework.model.status import TaskStatus
@@ -82,6 +82,10 @@ _UPDATES, _UPDATES_IN_STATUS = (
 _DEAD = "status IN ('FAILED', 'DEAD_LETTER')"
 _DONE = "status IN ('COMPLETED', 'COMPLETED_WITH_ERRORS', 'CANCELLED')"
 
+CLAIMS_OF = (
+    "SELECT task_id, json_extract(document, '$.lease.claim_id') FROM tasks "
+    "WHERE task_id IN (SELECT value FROM json_each(?)) AND status = 'RUNNING'"
+)
 NEWEST_RUNNING = (
     "SELECT not_before FROM tasks INDEXED BY tasks_of_status "
     "WHERE status = 'RUNNING' AND task_type = ? AND lane = ? ORDER BY created_at DESC, task_id DESC LIMIT 1"
@@ -90,19 +94,27 @@ COUNT_BY_STATUS = "SELECT status, count(*) FROM tasks GROUP BY status"
 UNDRIVEN = "SELECT task_id FROM tasks INDEXED BY tasks_undriven WHERE undriven = 1 LIMIT ?"
 
 
+_DUE_TASKS = (
+    "SELECT task_id, task_type, lane, status, dispatch_epoch, json_extract(document, '$.dispatches'), "
+    "fencing_token, crashes, not_before, {time} FROM tasks"
+)
+
+
 def _found_by(driver: Driver, comparison: str) -> str:
     """Tasks by the time of a driver. Its partial index is the only one that can answer this, so it needs no naming."""
     column = DRIVER_COLUMNS[driver.name]
     held_back = f"AND {driver.also_passed} <= :now " if driver.also_passed else ""
-    return (
-        "SELECT task_id, task_type, lane, status, dispatch_epoch, json_extract(document, '$.dispatches'), "
-        f"fencing_token, crashes, not_before, {column} FROM tasks "
-        f"WHERE {column} {comparison} {held_back}ORDER BY {column} LIMIT :limit"
-    )
+    return f"{_DUE_TASKS.format(time=column)} WHERE {column} {comparison} {held_back}ORDER BY {column} LIMIT :limit"
 
 
 DUE = {driver.name: _found_by(driver, "<= :before") for driver in DRIVERS}
 UPCOMING = {driver.name: _found_by(driver, "> :now") for driver in DRIVERS}
+
+#: The index has each lane by itself, in this order.
+WAITING_FOR = (
+    f"{_DUE_TASKS.format(time=DRIVER_COLUMNS[DISPATCH.name])} INDEXED BY tasks_waiting_for "
+    "WHERE waits_for = :limit AND lane = :lane ORDER BY not_before LIMIT :most"
+)
 
 _THIS_ROUND = "parent_task_id = :parent AND parent_generation = :generation AND parent_round = :round"
 #: One status at a time: grouped by it, twice the time is spent.

@@ -14,6 +14,7 @@ import orjson
 from taskframework.clock import whole_milliseconds
 from taskframework.errors import TaskUnreadableError, ValueNotStorableError
 from taskframework.model.drivers import DRIVERS, Driver, missing_drivers
+from taskframework.model.limits import waiting_limit
 from taskframework.model.task import SHAPE, TIMES, CancelRequest, Task, record_from
 from taskframework.model.values import Json
 
@@ -27,8 +28,10 @@ def _column(driver: Driver) -> str:
 DRIVER_COLUMNS = {driver.name: _column(driver) for driver in DRIVERS}
 _USUAL_DRIVERS = tuple(driver for driver in DRIVERS if driver.is_usual)
 _UNUSUAL_DRIVERS = tuple(driver for driver in DRIVERS if not driver.is_usual)
-#: Their fields, or the records that those are in.
-_unusual_times = attrgetter("purge_at", *(driver.field.partition(".")[0] for driver in _UNUSUAL_DRIVERS))
+#: Their fields, or the records that those are in; and what two more of the columns are made of.
+_unusual_fields = attrgetter(
+    "purge_at", "waits_for_limit", *(driver.field.partition(".")[0] for driver in _UNUSUAL_DRIVERS)
+)
 
 # A column that is not named spares its indexes the write. So what never changes is written by the insert only, and what
 # is null in most tasks is named only where it is, or was, something else.
@@ -52,7 +55,7 @@ MOVING = (
     "undriven",
     "document",
 )
-UNUSUAL_MOVING = ("purge_at", *(DRIVER_COLUMNS[driver.name] for driver in _UNUSUAL_DRIVERS))
+UNUSUAL_MOVING = ("purge_at", "waits_for", *(DRIVER_COLUMNS[driver.name] for driver in _UNUSUAL_DRIVERS))
 
 _TIMES = frozenset(SHAPE.times)
 #: Fields that hold records or what users gave; the parameters are in a table of their own.
@@ -161,12 +164,13 @@ class Stored(NamedTuple):
 
     def unusual_moving(self) -> tuple[Value, ...]:
         """The columns of `UNUSUAL_MOVING`."""
-        return (_maybe(self.task.purge_at), *[_maybe(driver.time_of(self.task)) for driver in _UNUSUAL_DRIVERS])
+        times = [_maybe(driver.time_of(self.task)) for driver in _UNUSUAL_DRIVERS]
+        return (_maybe(self.task.purge_at), waiting_limit(self.task), *times)
 
     @property
     def moves_usually(self) -> bool:
         """Whether every column of `UNUSUAL_MOVING` is null."""
-        return not any(_unusual_times(self.task))
+        return not any(_unusual_fields(self.task))
 
     @property
     def is_usual(self) -> bool:

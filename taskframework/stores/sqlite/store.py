@@ -15,7 +15,7 @@ from taskframework.model.marks import Mark, RenewLease
 from taskframework.model.query import DeadMessage, Page, RoundOfSubtasks, TaskFilter
 from taskframework.model.records import Record, RecordChange
 from taskframework.model.scope import Scope
-from taskframework.model.status import Priority, TaskStatus
+from taskframework.model.status import LANES, Priority, TaskStatus
 from taskframework.model.task import CancelRequest, Task
 from taskframework.model.transitions import Fence, Transition
 from taskframework.stores.base import DueTask, Inserted, StoreReport
@@ -101,6 +101,9 @@ class SqliteStore:
         asked = {Fence(*held): read_cancel(cancel) for *held, cancel in found}
         return {fence: asked[fence] for fence in fences if fence in asked}
 
+    async def claims_of(self, task_ids: Collection[str]) -> dict[str, str]:
+        return dict(await self._database.fetch(queries.CLAIMS_OF, [to_json(list(task_ids))]))
+
     async def get(self, task_id: str, scope: Scope) -> Task | None:
         rows = await self._database.fetch(queries.TASK, (task_id, scope.owner))
         return read_row(TaskRow._make(rows[0])).task if rows else None
@@ -137,6 +140,14 @@ class SqliteStore:
     async def upcoming(self, driver: Driver, limit: int) -> Sequence[DueTask]:
         values = {"now": milliseconds(self._clock.now()), "limit": limit}
         return [_due_of(row) for row in await self._database.fetch(queries.UPCOMING[driver.name], values)]
+
+    async def waiting_for(self, limit: str, most: int) -> Sequence[DueTask]:
+        found: list[DueTask] = []
+        for lane in LANES:
+            if len(found) < most:
+                values = {"limit": limit, "lane": lane.value, "most": most - len(found)}
+                found += map(_due_of, await self._database.fetch(queries.WAITING_FOR, values))
+        return found
 
     async def undriven(self, limit: int) -> Sequence[str]:
         return [task_id for (task_id,) in await self._database.fetch(queries.UNDRIVEN, (limit,))]

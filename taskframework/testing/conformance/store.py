@@ -23,6 +23,7 @@ from taskframework.testing.conformance.store_moves import MoveCases
 from taskframework.testing.conformance.store_records import RecordCases
 from taskframework.testing.conformance.store_scopes import ScopeCases
 from taskframework.testing.conformance.store_settlements import SettlementCases
+from taskframework.testing.conformance.store_slots import SlotCases, SlotClaimCases
 from taskframework.testing.conformance.store_subtasks import FamilyPurgeCases, SubtaskCases
 from taskframework.testing.conformance.store_values import ValueCases
 
@@ -44,6 +45,8 @@ class StoreConformance(
     ScopeCases,
     RecordCases,
     BucketCases,
+    SlotCases,
+    SlotClaimCases,
     ValueCases,
     GroupCases,
     SubtaskCases,

@@ -218,9 +218,9 @@ def claim_of(task: Task, *, lease: timedelta = HOUR, worker_id: str = "worker-1"
     return Claim(task_id=task.task_id, worker_id=worker_id, lease=lease, **values)
 
 
-async def claimed(store: TaskStore, task: Task, *, lease: timedelta = HOUR) -> tuple[Task, Fence]:
+async def claimed(store: TaskStore, task: Task, *, lease: timedelta = HOUR, **overrides: Any) -> tuple[Task, Fence]:
     """The task after a claim, and the proof of it."""
-    claim = claim_of(task, lease=lease)
+    claim = claim_of(task, lease=lease, **overrides)
     running = await moved(store, claim)
     return running, Fence(running.task_id, running.fencing_token, claim.claim_id)
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from taskframework import BackgroundTaskExecutable, RateLimit, RegistrationError, TaskContext, TaskOptions
-from taskframework.api.views import LimitPage
+from taskframework.api.limit_views import LimitPage, LimitView, SlotsView
 from taskframework.limits.buckets import LimiterUnavailableError
+from taskframework.model.marks import MakeDue
 from taskframework.model.rate_limits import RATE, Bucket, BucketLimit, HoldBucket, TakePermits
+from taskframework.model.slots import SLOTS, TakeSlot
 from taskframework.operations.limits import LimitOperations
+from taskframework.testing.factories import new_task
 from tests.unit.api.conftest import OpenApi, problem_of
 
 LIMITS = "/api/v1/admin/limits"
@@ -32,16 +36,17 @@ async def test_each_bucket_is_listed_as_it_is_now(open_api: OpenApi) -> None:
         answer = await api.get(LIMITS)
         page = LimitPage.model_validate(answer.json(), strict=False)
         now = api.framework.services.store.now()
-    assert [(item.name, item.key, item.available) for item in page.items] == [
+    buckets_shown = [item for item in page.items if isinstance(item, LimitView)]
+    assert [(item.name, item.key, item.available) for item in buckets_shown] == [
         ("default", None, 2),
         ("openai", None, 2),
         ("openai", "a/b", 0),
     ]
-    assert [(item.rate, item.burst_capacity, item.next_at, item.last_turn_at) for item in page.items[:2]] == [
+    assert [(item.rate, item.burst_capacity, item.next_at, item.last_turn_at) for item in buckets_shown[:2]] == [
         (5, 2, None, None),
         (0.01, 3, None, None),
     ]
-    waits = page.items[2]
+    waits = buckets_shown[2]
     assert waits.next_at is not None
     assert 60 < (waits.next_at - now).total_seconds() <= 100
     assert waits.last_turn_at is not None
@@ -53,6 +58,26 @@ async def test_a_held_bucket_lets_nothing_through_until_the_hold_is_over(open_ap
         await api.framework.services.buckets.hold(HoldBucket(RATE.id_of("default"), BucketLimit(5, 2), 500))
         held = (await api.get(LIMITS)).json()["items"][0]
     assert (held["name"], held["available"]) == ("default", 0)
+
+
+async def test_each_concurrency_limit_is_listed_with_who_holds_and_who_waits(open_api: OpenApi) -> None:
+    async with open_api(rate_limiter=SECTION) as api:
+        store = api.framework.services.store
+        for record_id, claim in ((SLOTS.id_of("resize"), "a"), (SLOTS.id_of("resize", "a/b"), "b")):
+            await store.change_record(TakeSlot(record_id, 3, f"task {claim}", claim, "host:1:w", 1, 0.0, 15.0))
+        waiting = new_task(now=store.now(), task_id="waits")
+        await store.insert([waiting])
+        await store.mark(MakeDue("waits", 1, timedelta(minutes=1), SLOTS.id_of("resize", "a/b")))
+        page = LimitPage.model_validate((await api.get(LIMITS)).json(), strict=False)
+        now = store.now()
+    slots = [item for item in page.items if isinstance(item, SlotsView)]
+    assert [(item.name, item.key, item.number, item.waiting) for item in slots] == [
+        ("resize", None, 3, 0),
+        ("resize", "a/b", 3, 1),
+    ]
+    [holder] = slots[1].holders
+    assert (holder.task_id, holder.worker_id) == ("task b", "host:1:w")
+    assert abs((now - holder.since).total_seconds()) < 60
 
 
 async def test_without_limits_there_is_nothing(open_api: OpenApi) -> None:

@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from taskframework import BackgroundTaskExecutable, QueueTimeout, RateLimit, RegistrationError, TaskContext, TaskOptions
-from taskframework.limits.names import check_rate_limit
+from taskframework.limits.names import check_limits
 from taskframework.model.options import StartLimit
 from taskframework.tasks.limits import key_of, start_limit_of
 from taskframework.tasks.registry import TaskRegistry
@@ -47,7 +47,7 @@ def registered(parameters: Any, key: str) -> None:
 
         async def execute(self, context: TaskContext[Any]) -> None: ...
 
-    check_rate_limit(TaskRegistry().register(Limited), ["openai"])
+    check_limits(TaskRegistry().register(Limited), ["openai"])
 
 
 @pytest.mark.parametrize(

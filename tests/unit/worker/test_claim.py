@@ -18,7 +18,7 @@ from taskframework.model.message import TaskMessage
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import CancelRequest, Lease, Task
-from taskframework.model.transitions import Transition
+from taskframework.model.transitions import TakenSlot, Transition
 from taskframework.moves import TaskMoves
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.testing.clock import FakeClock
@@ -246,3 +246,16 @@ async def test_what_is_handed_over_is_due_for_the_sweeper(
     assert after is not None
     assert after.next_dispatch_at == clock.now() + timedelta(seconds=seconds)
     assert after.status is TaskStatus.QUEUED
+
+
+async def test_a_claim_whose_slot_is_over_leaves_the_task_due_at_once(
+    store: Forgetful, station: ClaimStation, clock: FakeClock
+) -> None:
+    """The message is acknowledged, so that nothing else would bring it before the sweeper's own time."""
+    task = (await insert_one(store, new_task(now=clock.now(), next_dispatch_at=clock.now() + timedelta(hours=1)))).task
+    slot = TakenSlot("slots/resize", clock.now() - timedelta(milliseconds=1))
+    claim = replace(station.request(message_of(task)), slot=slot)
+    assert await station.claim(claim) is Refusal.NOT_OURS
+    after = await store.get(task.task_id, EVERYONE)
+    assert after is not None
+    assert (after.status, after.next_dispatch_at) == (TaskStatus.QUEUED, clock.now())

@@ -17,7 +17,7 @@ from taskframework.model.transitions import Claim
 from taskframework.tasks.registry import Registration, TaskRegistry
 from taskframework.testing.clock import FakeClock
 from taskframework.testing.factories import new_task
-from taskframework.worker.admission import Admission, AdmissionCheck, PutOff
+from taskframework.worker.admission import Admission, AdmissionCheck, Candidate, PutOff
 from taskframework.worker.attempt import LeaseLostError, RunningAttempt
 from taskframework.worker.claim import Refusal
 from taskframework.worker.consumer import TaskConsumer
@@ -349,3 +349,25 @@ async def test_what_has_not_started_goes_back_when_the_worker_stops(bench: Bench
     await bench.after(1)
     assert (running.answers, waiting.answers, late.answers) == ([], ["put back"], [])
     assert list(bench.work.running) == ["t1"]
+
+
+@pytest.mark.parametrize("is_away_at_claim", [True, False])
+async def test_what_may_have_been_claimed_gives_nothing_back(is_away_at_claim: bool) -> None:
+    """The reply to a claim is lost, and asked again it is refused: whether the first was made nobody knows for sure."""
+    given_back: list[str] = []
+
+    class Holds:
+        async def admit(self, candidate: Candidate) -> PutOff | None:
+            candidate.unless_claimed.callback(given_back.append, candidate.message.task_id)
+            return None
+
+    bench = Bench(Holds())
+    bench.claims.known = False
+    bench.claims.is_away = is_away_at_claim
+    delivery = bench.take("t1")
+    await bench.after(1)
+    bench.claims.is_away = False
+    await bench.after(10)
+    assert delivery.answers == ["reject"]
+    assert given_back == ([] if is_away_at_claim else ["t1"])
+    await bench.breaker.stop()

@@ -1,0 +1,107 @@
+"""The slots of concurrency limits: taken for a claim, given back by whoever ended the attempt, and looked after."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from taskframework import failpoint
+from taskframework.errors import StoreUnavailableError
+from taskframework.model.events import TaskEvent
+from taskframework.model.limits import slot_given_up
+from taskframework.model.marks import MakeDue
+from taskframework.model.rate_limits import seconds_of
+from taskframework.model.slots import CLOCKS_DIFFER, SLOTS, GiveSlotBack, Holder, KeepPlace, Slots, TakeSlot, rank_of
+from taskframework.model.task import HeldSlot, new_claim_id
+from taskframework.stores.base import DueTask, TaskStore
+from taskframework.stores.reading import all_records
+
+logger = logging.getLogger(__name__)
+
+#: Seconds in which a task that was woken for a free slot has to come; then others may have it.
+_WOKEN = 2.0
+#: Tasks that one look for who waits may pass over, since somebody else wakes them.
+_PASSED_OVER = 10
+
+
+class SlotKeeper:
+    """Changes the slots in the store. A slot that is free is told to who waits for it: one task for each."""
+
+    def __init__(self, store: TaskStore, dispatch: Callable[[DueTask], Awaitable[None]]) -> None:
+        """Prepare; `dispatch` sends the message of a task that is due."""
+        self._store = store
+        self._dispatch = dispatch
+        #: Told the id of a limit one of whose slots was given back here.
+        self.on_given_back: Callable[[str], None] = lambda limit: None
+
+    async def change(self, change: TakeSlot | KeepPlace | GiveSlotBack) -> Slots:
+        """Make one change of the slots of a limit.
+
+        Raises:
+            StoreUnavailableError: if the store is away; the change may have been made.
+        """
+        return SLOTS.content(await self._store.change_record(change))
+
+    def hear(self, event: TaskEvent) -> Awaitable[None] | None:
+        """Listener for every event that ends an attempt, whoever ended it: its slot is given back."""
+        held = slot_given_up(event.task)
+        return None if held is None else self._end(held)
+
+    async def give_back(self, limit: str, claim_id: str, until: float | None = None) -> None:
+        """Give the slot of a claim back that does not run, and wake who waits for one.
+
+        If it fails, the slot is found by the next look at those whose time is over.
+
+        Args:
+            limit: the id of the record.
+            claim_id: a claim that has ended, or cannot be made any more.
+            until: as in `GiveSlotBack`.
+        """
+        try:
+            slots = await self.change(GiveSlotBack(limit, claim_id, until))
+            await failpoint.reached("slots.after_release")
+            self.on_given_back(limit)
+            if slots.are_waited_for:
+                await self._wake_next(limit, slots, claim_id)
+        except StoreUnavailableError as error:
+            logger.info("a slot of %s is given back later: %s", limit, error.message)
+
+    async def reconcile(self) -> bool:
+        """Take the slots from those who were to give them back and did not: their process died, or the store was away;
+        and wake who waits for a slot that is free, where it died between the two.
+
+        Returns:
+            False: there is never more to do at once.
+        """
+        now = seconds_of(self._store.now())
+        late: list[tuple[str, Holder]] = []
+        for record in await all_records(self._store, SLOTS):
+            slots = replace(SLOTS.content(record), asked_at=now)
+            late += [(record.id, holder) for holder in slots.holders if holder.until + CLOCKS_DIFFER <= now]
+            for _ in range(slots.free if slots.are_waited_for else 0):
+                await self._wake_next(record.id, slots, new_claim_id())
+        running = await self._store.claims_of({holder.task_id for _, holder in late}) if late else {}
+        for limit, holder in late:
+            if running.get(holder.task_id) != holder.claim_id:
+                logger.info("a slot of %s is taken from task %s, which does not run with it", limit, holder.task_id)
+                await self.give_back(limit, holder.claim_id, holder.until)
+        return False
+
+    async def _end(self, held: HeldSlot) -> None:
+        await failpoint.reached("slots.before_release")
+        await self.give_back(held.limit, held.claim_id)
+
+    async def _wake_next(self, limit: str, slots: Slots, by: str) -> None:
+        """Let the first task that waits in the store come, unless somebody has woken it already: then the next one."""
+        for task in await self._store.waiting_for(limit, len(slots.line) + _PASSED_OVER):
+            if slots.place_of(task.task_id) is not None:
+                continue
+            since = seconds_of(task.not_before)
+            slots = await self.change(KeepPlace(limit, task.task_id, rank_of(task.lane), since, by, _WOKEN))
+            place = slots.place_of(task.task_id)
+            if place is not None and place.by == by:
+                await failpoint.reached("slots.after_promise")
+                await self._store.mark(MakeDue(task.task_id, task.dispatch_epoch))
+                await self._dispatch(task)
+                return

@@ -1,0 +1,196 @@
+"""Concurrency limits: of a task type, or of one key, no more attempts run at once than there are slots.
+
+The record of a limit names the claims that hold a slot. A slot is taken for a claim before it is made, and until a
+time: after that the store refuses the claim. So whoever finds a holder whose time is over, and whose task does not run
+under that claim, may take the slot away: nobody can begin with it any more. `tests/models/slots.pml` is this protocol.
+
+The line in the record is short. It has the first task that waits in each worker, and those that were woken because a
+slot is free. Whoever stands before another one in it is let through first; who does not come loses its place.
+
+Times are seconds since 1970 by the clock of the store's server, with fractions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+from taskframework.model.rate_limits import seconds_of
+from taskframework.model.records import Record, RecordKind
+from taskframework.model.status import LANES, Priority
+
+#: By so many seconds two servers may differ over the time. A slot is taken away only when its time has been over for
+#: as long, so that it is over for whoever decides on the claim.
+CLOCKS_DIFFER = 10.0
+#: A limit whose slots are all free is forgotten after this.
+KEPT = timedelta(minutes=1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A claim that holds a slot, or is about to be made with it."""
+
+    task_id: str
+    claim_id: str
+    worker_id: str
+    #: When it was taken, and by when the claim must be made.
+    since: float
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place in the line for the next slot."""
+
+    task_id: str
+    #: The number of its lane, the high one first.
+    rank: int
+    #: Since when the task can be claimed: who could be first is served first.
+    since: float
+    #: Who put it there, and until when it counts.
+    by: str
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """The slots of one limit as they are after a request."""
+
+    #: How many there are, as whoever asked for one knew it.
+    number: int = 0
+    holders: tuple[Holder, ...] = ()
+    line: tuple[Place, ...] = ()
+    #: Until when a task may be waiting in the store for a slot.
+    waiting_until: float = 0.0
+    asked_at: float = 0.0
+
+    def held_by(self, claim_id: str) -> Holder | None:
+        """The slot of a claim."""
+        return next((holder for holder in self.holders if holder.claim_id == claim_id), None)
+
+    def ahead_of(self, task_id: str, rank: int, since: float) -> int:
+        """How many stand in the line before a task."""
+        return sum(
+            place.until > self.asked_at and place.task_id != task_id and (place.rank, place.since) < (rank, since)
+            for place in self.line
+        )
+
+    def is_free_for(self, number: int, task_id: str, rank: int, since: float) -> bool:
+        """Whether one of so many slots is for a task, after those that stand before it have theirs."""
+        return len(self.holders) + self.ahead_of(task_id, rank, since) < number
+
+    @property
+    def free(self) -> int:
+        """How many slots are left by those who hold one and those who stand in the line."""
+        return self.number - len(self.holders) - sum(place.until > self.asked_at for place in self.line)
+
+    def place_of(self, task_id: str) -> Place | None:
+        """Where a task stands in the line."""
+        return next((place for place in self.line if place.task_id == task_id and place.until > self.asked_at), None)
+
+    @property
+    def are_waited_for(self) -> bool:
+        """Whether a task may be waiting in the store for a slot."""
+        return self.waiting_until > self.asked_at
+
+    @property
+    def expires_at(self) -> datetime | None:
+        """When nothing of it needs to be known any more; None while a slot is held."""
+        return None if self.holders else moment_of(max(self.asked_at, self.waiting_until)) + KEPT
+
+
+#: The record of a limit: `slots/<task type>` or `slots/<task type>/<key>`.
+SLOTS = RecordKind("slots", Slots)
+
+
+def moment_of(seconds: float) -> datetime:
+    """A time of the arithmetic as others take it, in whole milliseconds."""
+    return _EPOCH + timedelta(milliseconds=round(seconds * 1000))
+
+
+def rank_of(lane: Priority) -> int:
+    """Who is let through first has the lower number."""
+    return LANES.index(lane)
+
+
+@dataclass(frozen=True, slots=True)
+class _OfSlots:
+    """One guarded write on the slots of a limit: `apply` says what it means."""
+
+    #: `slots/<task type>` or `slots/<task type>/<key>`, made by `SLOTS.id_of`.
+    record_id: str
+
+    def apply(self, slots: Slots, now: float) -> Slots:
+        """The slots after this request, given those before with `asked_at` moved to now."""
+        raise NotImplementedError
+
+    def change(self, record: Record | None, now: datetime) -> Record:
+        """`RecordChange.change`."""
+        before = Slots() if record is None else SLOTS.content(record)
+        slots = self.apply(replace(before, asked_at=seconds_of(now)), seconds_of(now))
+        return SLOTS.with_id(self.record_id, record, slots, expires_at=slots.expires_at)
+
+
+@dataclass(frozen=True, slots=True)
+class TakeSlot(_OfSlots):
+    """Take a slot for a claim, if one is left by those who hold one and those who stand before the task in the line.
+
+    A claim that holds one already keeps it, and has time anew.
+    """
+
+    number: int
+    task_id: str
+    claim_id: str
+    worker_id: str
+    rank: int
+    since: float
+    #: Seconds in which the claim must be made.
+    claimed_within: float
+    #: Seconds after which a task that got none has surely asked again; 0 for one that waits in a worker.
+    back_within: float = 0.0
+
+    def apply(self, slots: Slots, now: float) -> Slots:
+        slots = replace(slots, number=self.number)
+        held, until = slots.held_by(self.claim_id), now + self.claimed_within
+        if held is not None:
+            holders = tuple([replace(it, until=until) if it is held else it for it in slots.holders])
+            return replace(slots, holders=holders)
+        if not slots.is_free_for(self.number, self.task_id, self.rank, self.since):
+            return replace(slots, waiting_until=max(slots.waiting_until, now + self.back_within))
+        holder = Holder(self.task_id, self.claim_id, self.worker_id, now, until)
+        line = tuple([place for place in slots.line if place.until > now and place.task_id != self.task_id])
+        return replace(slots, holders=(*slots.holders, holder), line=line)
+
+
+@dataclass(frozen=True, slots=True)
+class GiveSlotBack(_OfSlots):
+    """The claim does not hold its slot any more. It has ended, or it will surely not be made."""
+
+    claim_id: str
+    #: Only if the claim had to be made by this time: it has another one if the slot was taken anew. None: whichever.
+    until: float | None = None
+
+    def apply(self, slots: Slots, now: float) -> Slots:
+        left = [it for it in slots.holders if it.claim_id != self.claim_id or self.until not in (None, it.until)]
+        return replace(slots, holders=tuple(left))
+
+
+@dataclass(frozen=True, slots=True)
+class KeepPlace(_OfSlots):
+    """Give a task a place in the line, or keep it there; a place that somebody else gave it stays as it is."""
+
+    task_id: str
+    rank: int
+    since: float
+    by: str
+    #: How long the place counts.
+    seconds: float
+
+    def apply(self, slots: Slots, now: float) -> Slots:
+        present = slots.place_of(self.task_id)
+        if present is not None and present.by != self.by:
+            return slots
+        place = Place(self.task_id, self.rank, self.since, self.by, now + self.seconds)
+        others = [it for it in slots.line if it.until > now and it.task_id != self.task_id]
+        return replace(slots, line=(*others, place))

@@ -1,0 +1,237 @@
+"""Store suite: the slots of concurrency limits, the claims that need one, and who waits for one."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from taskframework.errors import StoreUnavailableError
+from taskframework.model.limits import slot_given_up, waiting_limit
+from taskframework.model.marks import MakeDue
+from taskframework.model.records import Record
+from taskframework.model.slots import KEPT, SLOTS, GiveSlotBack, KeepPlace, Slots, TakeSlot
+from taskframework.model.status import TaskStatus
+from taskframework.model.task import HeldSlot
+from taskframework.model.transitions import Complete, Fail, TakenSlot
+from taskframework.stores.base import TaskStore
+from taskframework.testing.conformance.store_suite import (
+    HOUR,
+    MINUTE,
+    SECOND,
+    StoreSuite,
+    an_error,
+    claim_of,
+    claimed,
+    marked,
+    moved,
+    put,
+    put_final,
+    put_running,
+    refused,
+    reply_lost,
+    stored,
+)
+
+RESIZE = SLOTS.id_of("resize")
+#: The last digits of a time, in seconds, may be rounded otherwise by another server.
+_DIGITS = 1e-5
+Change = TakeSlot | GiveSlotBack | KeepPlace
+
+
+def take(claim: str, task: str = "t", number: int = 2, **options: Any) -> TakeSlot:
+    values: dict[str, Any] = {"worker_id": "w", "rank": 1, "since": 100.0, "claimed_within": 15.0} | options
+    return TakeSlot(RESIZE, number, task, claim, **values)
+
+
+def keep(task: str, rank: int = 1, since: float = 100.0, by: str = "w", seconds: float = 60.0) -> KeepPlace:
+    return KeepPlace(RESIZE, task, rank, since, by, seconds)
+
+
+async def changed(store: TaskStore, change: Change) -> Slots:
+    """The slots after a change, which are what the rule says."""
+    before = (await store.read_records([change.record_id])).get(change.record_id)
+    after = await store.change_record(change)
+    assert await store.read_records([change.record_id]) == {change.record_id: after}
+    slots = SLOTS.content(after)
+    known = replace(Slots() if before is None else SLOTS.content(before), asked_at=slots.asked_at)
+    expected = change.apply(known, slots.asked_at)
+    assert _plain(slots) == _plain(expected)
+    assert _times(slots) == pytest.approx(_times(expected), rel=0, abs=_DIGITS)
+    if after.expires_at is None or expected.expires_at is None:
+        assert after.expires_at is expected.expires_at
+    else:
+        assert abs(after.expires_at - expected.expires_at) < timedelta(milliseconds=2)
+    assert (after.kind, before is None or after.revision != before.revision) == (SLOTS.name, True)
+    return slots
+
+
+def _plain(slots: Slots) -> Slots:
+    """The slots without their times."""
+    holders = tuple([replace(holder, since=0.0, until=0.0) for holder in slots.holders])
+    line = tuple([replace(place, until=0.0) for place in slots.line])
+    return Slots(slots.number, holders, line)
+
+
+def _times(slots: Slots) -> list[float]:
+    holders = [time for holder in slots.holders for time in (holder.since, holder.until)]
+    return [*holders, *(place.until for place in slots.line), slots.waiting_until, slots.asked_at]
+
+
+class SlotCases(StoreSuite):
+    """What `change_record` makes of slots."""
+
+    async def test_no_more_claims_hold_a_slot_than_there_are(self, store: TaskStore) -> None:
+        assert len((await changed(store, take("a"))).holders) == 1
+        assert len((await changed(store, take("b"))).holders) == 2
+        refused = await changed(store, take("c", back_within=30.0))
+        assert refused.held_by("c") is None
+        assert refused.are_waited_for
+        await changed(store, GiveSlotBack(RESIZE, "a"))
+        assert (await changed(store, take("c"))).held_by("c") is not None
+
+    async def test_of_many_that_ask_at_once_no_more_get_one_than_there_are(self, store: TaskStore) -> None:
+        asking = [take(f"claim {at}", f"task {at}", 3) for at in range(30)]
+        replies = [SLOTS.content(reply) for reply in await asyncio.gather(*map(store.change_record, asking))]
+        got = [change.claim_id for change, slots in zip(asking, replies, strict=True) if slots.held_by(change.claim_id)]
+        assert len(got) == 3
+        assert {holder.claim_id for holder in (await changed(store, GiveSlotBack(RESIZE, "none"))).holders} == set(got)
+
+    async def test_who_asks_again_keeps_its_slot_and_has_time_anew(self, store: TaskStore) -> None:
+        with reply_lost("record.reply"), pytest.raises(StoreUnavailableError):
+            await store.change_record(take("a", claimed_within=5.0))
+        again = await changed(store, take("a", claimed_within=9.0))
+        [holder] = again.holders
+        assert holder.until == pytest.approx(again.asked_at + 9, abs=_DIGITS)
+
+    async def test_a_slot_is_given_back_by_its_claim_alone(self, store: TaskStore) -> None:
+        """Not by its task, which may hold another one by now, and not if it was taken anew meanwhile."""
+        [first] = (await changed(store, take("a"))).holders
+        await self.pass_time(0.05)
+        again = (await changed(store, take("a"))).held_by("a")
+        assert len((await changed(store, GiveSlotBack(RESIZE, "b"))).holders) == 1
+        assert len((await changed(store, GiveSlotBack(RESIZE, "a", first.until))).holders) == 1
+        assert again is not None
+        assert (await changed(store, GiveSlotBack(RESIZE, "a", again.until))).holders == ()
+
+    async def test_a_number_may_change(self, store: TaskStore) -> None:
+        for claim in "abc":
+            await changed(store, take(claim, number=3))
+        assert (await changed(store, take("d", number=2))).held_by("d") is None
+        await changed(store, GiveSlotBack(RESIZE, "a"))
+        assert (await changed(store, take("d", number=2))).held_by("d") is None
+        assert (await changed(store, take("d", number=4))).held_by("d") is not None
+
+    async def test_who_stands_in_the_line_goes_before_who_comes_now(self, store: TaskStore) -> None:
+        await changed(store, keep("first", since=50.0))
+        await changed(store, keep("high", rank=0, since=90.0))
+        assert (await changed(store, take("x", "later"))).held_by("x") is None
+        assert (await changed(store, take("y", "first", since=50.0))).held_by("y") is not None, "the second slot"
+        assert (await changed(store, take("x", "later"))).held_by("x") is None
+        slots = await changed(store, take("z", "high", rank=0, since=90.0))
+        assert (len(slots.holders), slots.line) == (2, ())
+
+    async def test_who_does_not_come_loses_its_place(self, store: TaskStore) -> None:
+        await changed(store, keep("first", since=50.0, seconds=0.1))
+        assert (await changed(store, take("x", "later", number=1))).held_by("x") is None
+        await self.pass_time(0.2)
+        assert (await changed(store, take("x", "later", number=1))).held_by("x") is not None
+
+    async def test_a_place_stays_with_who_gave_it(self, store: TaskStore) -> None:
+        await changed(store, keep("first", by="one", seconds=5.0))
+        [place] = (await changed(store, keep("first", by="other", seconds=50.0))).line
+        assert place.by == "one"
+        [place] = (slots := await changed(store, keep("first", by="one", seconds=50.0))).line
+        assert place.until == pytest.approx(slots.asked_at + 50, abs=_DIGITS)
+
+    async def test_what_looks_like_an_operator_is_a_text(self, store: TaskStore) -> None:
+        slots = await changed(store, take("$data", "$holders", worker_id="$$NOW"))
+        assert [(it.task_id, it.claim_id, it.worker_id) for it in slots.holders] == [("$holders", "$data", "$$NOW")]
+        await changed(store, keep("$data.line", by="$$ROOT"))
+        assert (await changed(store, GiveSlotBack(RESIZE, "$data"))).holders == ()
+
+    async def test_slots_are_kept_while_one_is_held_or_waited_for(self, store: TaskStore) -> None:
+        await changed(store, take("a", number=1))
+        await changed(store, take("b", number=1, back_within=100.0))
+        assert (await store.read_records([RESIZE]))[RESIZE].expires_at is None
+        await changed(store, GiveSlotBack(RESIZE, "a"))
+        expires_at = (await store.read_records([RESIZE]))[RESIZE].expires_at
+        assert expires_at is not None
+        assert expires_at > store.now() + KEPT + timedelta(seconds=90)
+
+    async def test_fields_of_a_newer_release_stay_in_slots(self, store: TaskStore) -> None:
+        await store.write_records([Record(RESIZE, SLOTS.name, {"holders": [], "novel": {"b": 1}})])
+        await changed(store, take("a"))
+        [record] = (await store.read_records([RESIZE])).values()
+        assert record.data["novel"] == {"b": 1}
+
+
+class SlotClaimCases(StoreSuite):
+    """Claims with a slot, and tasks that wait for one."""
+
+    async def test_a_claim_notes_its_slot_and_is_refused_after_its_time(self, store: TaskStore) -> None:
+        task, late = await put(store), await put(store)
+        await refused(store, claim_of(late, slot=TakenSlot(RESIZE, store.now() - SECOND)))
+        claim = claim_of(task, slot=TakenSlot(RESIZE, store.now() + MINUTE))
+        running = await moved(store, claim)
+        assert running.slot == HeldSlot(RESIZE, claim.claim_id)
+        assert slot_given_up(running) is None
+        assert await store.claims_of([task.task_id, late.task_id, "none"]) == {task.task_id: claim.claim_id}
+
+    async def test_what_an_attempt_held_is_known_when_it_has_ended(self, store: TaskStore) -> None:
+        task = await put(store)
+        running, fence = await claimed(store, task, slot=TakenSlot(RESIZE, store.now() + MINUTE))
+        retrying = await moved(store, Fail(fence, "worker-1", an_error(), True, -HOUR))
+        assert slot_given_up(retrying) == running.slot == HeldSlot(RESIZE, fence.claim_id)
+        assert await store.claims_of([task.task_id]) == {}
+        other, fence = await claimed(store, retrying, slot=TakenSlot("slots/other", store.now() + MINUTE))
+        assert slot_given_up(other) is None
+        done = await moved(store, Complete(fence, "worker-1", None))
+        assert slot_given_up(done) == HeldSlot("slots/other", fence.claim_id)
+
+    async def test_claims_with_and_without_a_slot_travel_together(self, store: TaskStore) -> None:
+        tasks = [await put(store) for _ in range(12)]
+        now = store.now()
+        slots = [None, TakenSlot(RESIZE, now + MINUTE), TakenSlot(RESIZE, now - SECOND)] * 4
+        claims = [claim_of(task, slot=slot) for task, slot in zip(tasks, slots, strict=True)]
+        replies = await asyncio.gather(*map(store.apply, claims))
+        for claim, reply, before in zip(claims, replies, tasks, strict=True):
+            after = await stored(store, before.task_id)
+            if claim.slot is not None and claim.slot.until < now:
+                assert (reply, after.status) == (None, TaskStatus.QUEUED)
+            else:
+                held = None if claim.slot is None else HeldSlot(RESIZE, claim.claim_id)
+                assert (after.status, after.slot) == (TaskStatus.RUNNING, held)
+
+    async def test_what_waits_is_found_by_its_limit_and_in_its_order(self, store: TaskStore) -> None:
+        now = store.now()
+        waiting = [
+            await put(store, priority=priority, not_before=now - age * SECOND, created_at=now - HOUR)
+            for priority, age in (("low", 9), ("normal", 3), ("normal", 7), ("high", 1), ("high", 2))
+        ]
+        others = [await put(store), (await put_running(store))[0], await put_final(store, TaskStatus.CANCELLED)]
+        for task in waiting:
+            await marked(store, MakeDue(task.task_id, 1, HOUR, RESIZE))
+        await marked(store, MakeDue(others[0].task_id, 1, HOUR, "slots/other"))
+        low, late, early, second, first = [task.task_id for task in waiting]
+        assert await ids(store, 10) == [first, second, early, late, low]
+        assert await ids(store, 3) == [first, second, early]
+
+    async def test_what_was_claimed_or_has_ended_waits_no_longer(self, store: TaskStore) -> None:
+        task, other = await put(store), await put(store)
+        for one in (task, other):
+            await marked(store, MakeDue(one.task_id, 1, HOUR, RESIZE))
+        _, fence = await claimed(store, task)
+        assert await ids(store, 10) == [other.task_id]
+        await moved(store, Fail(fence, "worker-1", an_error(), True, timedelta(0)))
+        assert await ids(store, 10) == [other.task_id], "it waited at another epoch"
+        assert waiting_limit(await stored(store, task.task_id)) is None
+
+
+async def ids(store: TaskStore, most: int) -> list[str]:
+    found = await store.waiting_for(RESIZE, most)
+    assert all(task.status is TaskStatus.QUEUED and task.due > store.now() for task in found)
+    return [task.task_id for task in found]

@@ -1,0 +1,172 @@
+"""Concurrency limits: an attempt begins with a slot of its type, or of its key.
+
+Without a key a delivery waits here, its slot in the worker lent to others; the rest of the queue waits in the queue.
+With a key the queue has the tasks of all keys in one line, so that one without a slot goes back into the store, and
+comes when a slot is given back. No attempt is counted meanwhile.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from contextvars import Context
+from datetime import timedelta
+
+from taskframework import failpoint
+from taskframework.background import Background
+from taskframework.clock import Clock
+from taskframework.limits.names import limit_at_once, slots_id
+from taskframework.limits.slots import SlotKeeper
+from taskframework.model.message import claimable_since
+from taskframework.model.rate_limits import seconds_of
+from taskframework.model.slots import TakeSlot, moment_of, rank_of
+from taskframework.model.task import Task
+from taskframework.model.transitions import TakenSlot
+from taskframework.stores.base import TaskStore
+from taskframework.tasks.limits import ConcurrencyLimit
+from taskframework.tasks.registry import TaskRegistry
+from taskframework.worker.admission import Candidate, PutOff
+from taskframework.worker.rate_limits import LATER
+from taskframework.worker.slot_line import SlotLine
+
+#: Seconds after which a task that waits in the store asks again, should nobody wake it: as long as it has waited
+#: already, between these two. Rare for those that wait long, since there may be very many of them.
+_SOONEST, _LATEST = 1.0, 300.0
+#: How many times as late it may come, since the queue is long.
+_LATE = 2
+#: When a task comes again that lost its slot while it waited for something else.
+_AGAIN = PutOff(timedelta(seconds=_SOONEST))
+
+
+class ConcurrencyLimits:
+    """`AdmissionCheck` for the task types of one worker that have a concurrency limit, and `Ceiling` of its intake.
+
+    It is asked twice. Between the two a task may have waited long for something else, and then has its slot anew.
+    """
+
+    def __init__(
+        self,
+        keeper: SlotKeeper,
+        store: TaskStore,
+        registry: TaskRegistry,
+        clock: Clock,
+        worker_id: str,
+        numbers: Mapping[str, int],
+        claimed_within: timedelta,
+        on_held: Callable[[str, int], None] = lambda task_type, change: None,
+        on_wait: Callable[[str], None] = lambda task_type: None,
+    ) -> None:
+        """Hold no slots.
+
+        Args:
+            keeper: changes the slots.
+            store: tells the parameters of a task, which its message does not carry.
+            registry: says which task type has which limit.
+            clock: of this process, for the waiting.
+            worker_id: told to who asks who holds a slot.
+            numbers: from the settings, by task type; they count instead of those in the options.
+            claimed_within: how long a slot is held for a claim that is not made.
+            on_held: told of each slot more or less that this worker holds, by task type.
+            on_wait: told the task type of each task that found no slot.
+        """
+        self._keeper = keeper
+        self._store = store
+        self._registry = registry
+        self._clock = clock
+        self._worker_id = worker_id
+        self._numbers = numbers
+        self._claimed_within = claimed_within.total_seconds()
+        self._on_held = on_held
+        self._on_wait = on_wait
+        self._lines: dict[str, SlotLine] = {}
+        self._giving_back = Background()
+        keeper.on_given_back = self._look_for_slot
+
+    async def admit(self, candidate: Candidate) -> PutOff | None:
+        """Take a slot for it, if its type needs one; wait for it here, or put it off."""
+        limit = limit_at_once(candidate.registration, self._numbers)
+        if limit is None or self._has_time(candidate):
+            return None
+        if limit.key is None:
+            return await self._wait(candidate, self._without_key(candidate, limit))
+        task = await candidate.claimable(self._store)
+        if task is None:
+            return None  # the claim refuses it, and needs no slot for that
+        return await self._put_off(candidate, limit, task)
+
+    def ceiling(self, task_type: str) -> int | None:
+        """`Ceiling`: no more than there are slots of a type whose deliveries wait here."""
+        limit = limit_at_once(self._registry.get(task_type), self._numbers)
+        return None if limit is None or limit.key is not None else limit.number
+
+    async def close(self) -> None:
+        """Ask for no more slots, and finish giving back."""
+        for line in self._lines.values():
+            await line.close()
+        await self._giving_back.finished()
+
+    def _has_time(self, candidate: Candidate) -> bool:
+        """Whether it has a slot for longer than half of the time in which it must be claimed."""
+        if candidate.slot is None:
+            return False
+        return candidate.slot.until - self._store.now() > timedelta(seconds=self._claimed_within / 2)
+
+    def _without_key(self, candidate: Candidate, limit: ConcurrencyLimit) -> TakeSlot:
+        since = claimable_since(candidate.headers) or self._store.now()
+        record_id = slots_id(limit, candidate.message.task_type)
+        return self._request(candidate, record_id, limit.number, rank_of(candidate.lane), seconds_of(since))
+
+    def _request(
+        self, candidate: Candidate, record_id: str, number: int, rank: int, since: float, back_within: float = 0.0
+    ) -> TakeSlot:
+        ids = (candidate.message.task_id, candidate.claim_id, self._worker_id)
+        return TakeSlot(record_id, number, *ids, rank, since, self._claimed_within, back_within)
+
+    async def _wait(self, candidate: Candidate, take: TakeSlot) -> PutOff | None:
+        line = self._lines.get(take.record_id)
+        if line is None:
+            line = self._lines[take.record_id] = SlotLine(self._keeper.change, self._worker_id, self._clock)
+        has_had_one = candidate.slot is not None
+        if await self._took(candidate, take):
+            return None
+        if has_had_one:
+            return _AGAIN  # what it has waited for meanwhile is not to be kept for as long again
+        self._on_wait(candidate.message.task_type)
+        while await candidate.without_slot(line.turn(take)):
+            if await self._took(candidate, take):
+                return None
+        return LATER
+
+    async def _put_off(self, candidate: Candidate, limit: ConcurrencyLimit, task: Task) -> PutOff | None:
+        waited = (self._store.now() - task.not_before).total_seconds()
+        delay = min(max(waited, _SOONEST), _LATEST) * random.uniform(0.75, 1.25)
+        record_id, rank, since = slots_id(limit, task.task_type, task.parameters), rank_of(task.lane), task.not_before
+        take = self._request(candidate, record_id, limit.number, rank, seconds_of(since), _LATE * delay)
+        if await self._took(candidate, take):
+            return None
+        self._on_wait(task.task_type)
+        return PutOff(timedelta(seconds=delay), record_id)
+
+    async def _took(self, candidate: Candidate, take: TakeSlot) -> bool:
+        slots = await self._keeper.change(take)
+        await failpoint.reached("slots.after_take")
+        had_none, held = candidate.slot is None, slots.held_by(take.claim_id)
+        if held is None:
+            candidate.slot = None
+            return False
+        candidate.slot = TakenSlot(take.record_id, moment_of(held.until))
+        candidate.unless_claimed.callback(self._give_back, candidate, take, held.until)
+        if had_none:
+            task_type = candidate.message.task_type
+            self._on_held(task_type, 1)
+            candidate.holding.callback(self._on_held, task_type, -1)
+        return True
+
+    def _give_back(self, candidate: Candidate, take: TakeSlot, until: float) -> None:
+        candidate.slot = None
+        # In a context of its own: it may outlive the delivery, whose spans end.
+        self._giving_back.start(self._keeper.give_back(take.record_id, take.claim_id, until), Context())
+
+    def _look_for_slot(self, record_id: str) -> None:
+        if (line := self._lines.get(record_id)) is not None:
+            line.poke()

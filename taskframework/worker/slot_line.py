@@ -1,0 +1,107 @@
+"""What waits in one worker for a slot of one limit. The first of it stands in the line of all workers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from taskframework.background import end
+from taskframework.clock import Clock, happens_within
+from taskframework.model.slots import KeepPlace, Slots, TakeSlot
+
+#: How long a place in the line counts, in seconds: as long as a worker that was killed holds up the others.
+_PLACE = 3.0
+#: Seconds between two looks: of the first in the line, for each that stands before it, and at most.
+_LOOK, _LONGEST = 0.1, 1.0
+#: Who has waited for long looks more seldom, after this share of the time.
+_SHARE = 1 / 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiter:
+    take: TakeSlot
+    came_at: float
+    turn: asyncio.Future[bool]
+
+    @property
+    def order(self) -> tuple[int, float]:
+        return self.take.rank, self.take.since
+
+
+class SlotLine:
+    """Asks the store for all that wait here, once at a time: as often as one would, however many they are."""
+
+    def __init__(self, keep_place: Callable[[KeepPlace], Awaitable[Slots]], worker_id: str, clock: Clock) -> None:
+        """Ask nothing yet.
+
+        Args:
+            keep_place: keeps the place of the first of them, and tells the slots.
+            worker_id: whose places they are.
+            clock: for the pauses.
+        """
+        self._keep_place = keep_place
+        self._worker_id = worker_id
+        self._clock = clock
+        self._waiting: list[_Waiter] = []
+        self._poke = asyncio.Event()
+        self._pump: asyncio.Task[None] | None = None
+
+    async def turn(self, take: TakeSlot) -> bool:
+        """Wait until there seems to be a slot for this one; it may be gone when it is asked for.
+
+        Raises:
+            StoreUnavailableError: if the store could not be asked.
+        """
+        waiter = _Waiter(take, self._clock.monotonic(), asyncio.get_running_loop().create_future())
+        self._waiting.append(waiter)
+        self.poke()
+        if self._pump is None or self._pump.done():
+            # In a context of its own: the pump outlives who waited first.
+            self._pump = asyncio.create_task(self._run(), context=contextvars.Context())
+        return await waiter.turn
+
+    def poke(self) -> None:
+        """Look now: a slot may be free."""
+        self._poke.set()
+
+    async def close(self) -> None:
+        """Ask no more."""
+        if self._pump is not None:
+            await end(self._pump)
+
+    async def _run(self) -> None:
+        while (first := self._first()) is not None:
+            self._poke.clear()
+            try:
+                ahead = await self._look(first)
+            except Exception as error:
+                self._fail(error)
+            else:
+                if not first.turn.done():
+                    await happens_within(self._poke, self._pause(first, ahead), self._clock)
+
+    def _first(self) -> _Waiter | None:
+        self._waiting = [waiter for waiter in self._waiting if not waiter.turn.done()]
+        return min(self._waiting, key=lambda waiter: waiter.order, default=None)
+
+    async def _look(self, waiter: _Waiter) -> int:
+        """Let it go if there is a slot for it; how many stand before it."""
+        take = waiter.take
+        keep = KeepPlace(take.record_id, take.task_id, take.rank, take.since, self._worker_id, _PLACE)
+        slots = await self._keep_place(keep)
+        if slots.is_free_for(take.number, take.task_id, take.rank, take.since) and not waiter.turn.done():
+            waiter.turn.set_result(True)
+        return slots.ahead_of(take.task_id, take.rank, take.since)
+
+    def _pause(self, waiter: _Waiter, ahead: int) -> float:
+        waited = self._clock.monotonic() - waiter.came_at
+        return min(max(_LOOK * (1 + ahead), waited * _SHARE), _LONGEST) * random.uniform(0.75, 1.25)
+
+    def _fail(self, error: Exception) -> None:
+        waiting, self._waiting = self._waiting, []
+        for waiter in waiting:
+            if not waiter.turn.done():
+                waiter.turn.set_exception(error)
