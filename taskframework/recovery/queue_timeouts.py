@@ -14,6 +14,8 @@ from taskframework.model.interventions import EndUnstarted
 from taskframework.model.marks import WaitAnew
 from taskframework.model.pauses import PAUSE
 from taskframework.model.rate_limits import RATE, seconds_of
+from taskframework.model.records import Record
+from taskframework.model.slots import SLOTS
 from taskframework.moves import TaskMoves
 from taskframework.stores.base import TaskStore
 from taskframework.submission.types import TaskTypes
@@ -59,10 +61,12 @@ class QueueTimeouts:
 
     async def _held_back(self, task_types: Collection[str]) -> set[str]:
         """Those of these types of which nothing may begin now."""
-        paused = await self._store.read_records([PAUSE.id_of(name) for name in task_types])
+        ids = [kind.id_of(name) for kind in (PAUSE, SLOTS) for name in task_types]
+        there = await self._store.read_records(ids)
         buckets = await self._types.buckets(task_types)
         used = {bucket for bucket in set(buckets.values()) if bucket is not None and await self._is_in_use(bucket)}
-        return {name for name in task_types if PAUSE.id_of(name) in paused or buckets.get(name) in used}
+        full = {name for name in task_types if _is_full(there.get(SLOTS.id_of(name)))}
+        return {name for name in task_types if PAUSE.id_of(name) in there or buckets.get(name) in used or name in full}
 
     async def _is_in_use(self, bucket: str) -> bool:
         """Whether a bucket is not full. Of one for which tasks wait, each permit is taken before it fills up."""
@@ -71,3 +75,8 @@ class QueueTimeouts:
         except LimiterUnavailableError:
             return True
         return there is not None and there.full_at > seconds_of(self._store.now())
+
+
+def _is_full(record: Record | None) -> bool:
+    """Whether every slot of a type's concurrency limit is held, or wanted by who stands in the line for it."""
+    return record is not None and SLOTS.content(record).free <= 0

@@ -16,6 +16,7 @@ from taskframework.model.options import StartLimit
 from taskframework.model.pauses import PAUSE, Pause
 from taskframework.model.rate_limits import RATE, Bucket, BucketLimit, HoldBucket
 from taskframework.model.scope import EVERYONE
+from taskframework.model.slots import SLOTS, GiveSlotBack, TakeSlot
 from taskframework.model.status import TaskStatus
 from taskframework.model.subtasks import planned_tasks, subtask_of
 from taskframework.model.task import Batch, Subtasks, Task
@@ -141,6 +142,18 @@ async def test_a_pause_of_the_type_does_not_count(stage: Stage) -> None:
     stage.clock.advance(WAIT)
     await stage.look()
     assert await stage.status(task) is TaskStatus.QUEUED, "it waits anew from each look on"
+
+
+async def test_that_all_slots_of_the_type_are_held_does_not_count(stage: Stage) -> None:
+    task = await stage.submit()
+    await stage.store.change_record(TakeSlot(SLOTS.id_of("plain"), 1, "other", "claim", "w", 1, 0.0, 15.0))
+    stage.clock.advance(WAIT.total_seconds())
+    await stage.look()
+    assert await stage.status(task) is TaskStatus.QUEUED
+    await stage.store.change_record(GiveSlotBack(SLOTS.id_of("plain"), "claim"))
+    stage.clock.advance(WAIT.total_seconds())
+    await stage.look()
+    assert await stage.status(task) is TaskStatus.DEAD_LETTER
 
 
 async def test_a_task_waits_anew_from_the_end_of_a_pause_on(stage: Stage) -> None:
