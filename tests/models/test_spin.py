@@ -57,6 +57,8 @@ RUNS = [
     *_mutants("slots", ["-DNOUNTIL", "-DNOGRACE", "-DNOLOOK", "-DRELEASEFIRST", "-DPULLBYTASK"]),
     *_mutants("slots", ["-DCRASHES=0 -DUNSURE=0 -DPULLANEW", "-DCRASHES=0 -DRENEWALS=0 -DGIVEBACKUNSURE"]),
     *_mutants("slots", ["-DLIVENESS -DUNSURE=0 -DNORECONCILE", "-DLIVENESS -DUNSURE=0 -DNODUE"], liveness="ended"),
+    *_mutants("stream_turns", ["-DBLIND", "-DANYGENERATION", "-DLETANYGO", "-DDIRECT", "-DHALTS -DHALTANY"]),
+    *_mutants("stream_turns", ["-DLIVENESS -DNOSWEEP"], liveness="ended"),
     *_mutants("outbox", ["-DNEWESTONLY", "-DPIPELINE", "-DMARKFIRST", "-DMARKBACK", "-DMARKDONE"]),
     *_mutants("outbox", ["-DMARKFIRST", "-DEVENTAFTER"], liveness="delivered"),
     *_mutants("task", ["-DNOFENCE", "-DNOEPOCH", "-DNODUE", "-DREAPERFORGETS"]),
@@ -84,6 +86,8 @@ RUNS = [
     Run("slots", "-DLIVENESS -DLOSSES=0 -DRENEWALS=0 -DUNSURE=0", "ended"),
     Run("slots", "-DLIVENESS -DCRASHES=0 -DLOSSES=0 -DUNSURE=0", "ended"),
     Run("slots", "-DLIVENESS -DCRASHES=0 -DLOSSES=0 -DRENEWALS=0", "ended"),
+    Run("stream_turns", "-DREPLAYS=0"),
+    Run("stream_turns", "-DLIVENESS -DCRASHES=0 -DREPLAYS=0", "ended"),
     Run("outbox"),
     Run("outbox", liveness="delivered"),
     Run("task", liveness="stable"),
@@ -102,6 +106,8 @@ RUNS = [
     Run("versions", "-DTHREE", marks=_LONG),
     Run("slots", "-DCRASHES=0 -DUNSURE=0", marks=_LONG),
     Run("slots", "-DCRASHES=0 -DRENEWALS=0", marks=_LONG),
+    Run("stream_turns", "-DCRASHES=0", marks=_LONG),
+    Run("stream_turns", "-DHALTS -DCRASHES=0", marks=_LONG),
     Run("task", "-DREPLAY", marks=_LONG),
     Run("task", "-DCANCEL -DRELEASE -DFAULTS=2", marks=_LONG),
     Run("task", "-DFAULTS=2", "live", marks=_LONG),
@@ -130,7 +136,18 @@ def test_the_protocol_holds_and_no_mutant_does(run: Run, tmp_path: Path) -> None
 
 
 def test_every_variant_of_a_model_is_run() -> None:
-    for model in ("task", "outbox", "fanin", "parent_reports", "batch_seal", "versions", "debounce", "slots"):
+    models = (
+        "task",
+        "outbox",
+        "fanin",
+        "parent_reports",
+        "batch_seal",
+        "versions",
+        "debounce",
+        "slots",
+        "stream_turns",
+    )
+    for model in models:
         variants = set(re.findall(r"#ifn?def (\w+)", (_MODELS / f"{model}.pml").read_text()))
         assert variants == {flag for run in RUNS if run.model == model for flag in re.findall(r"-D(\w+)", run.flags)}
 
