@@ -38,11 +38,13 @@ if TYPE_CHECKING:  # for type checkers and editors; `_PUBLIC` is the same for Py
     from taskframework.model.batch_status import BatchStatus as BatchStatus
     from taskframework.model.status import Priority as Priority
     from taskframework.model.status import TaskStatus as TaskStatus
+    from taskframework.model.stream_results import StreamResult as StreamResult
     from taskframework.model.subtasks import at_least as at_least
     from taskframework.model.task import Signal as Signal
     from taskframework.model.task import Task as Task
     from taskframework.operations.batch_handle import BatchHandle as BatchHandle
     from taskframework.operations.handle import TaskHandle as TaskHandle
+    from taskframework.operations.stream_handle import StreamHandle as StreamHandle
     from taskframework.runtime import TaskFramework as TaskFramework
     from taskframework.settings import Settings as Settings
     from taskframework.settings import load_settings as load_settings
@@ -51,6 +53,7 @@ if TYPE_CHECKING:  # for type checkers and editors; `_PUBLIC` is the same for Py
     from taskframework.submission.refusals import BatchClosedError as BatchClosedError
     from taskframework.submission.refusals import BatchConflictError as BatchConflictError
     from taskframework.submission.refusals import BatchItemError as BatchItemError
+    from taskframework.submission.refusals import StreamModeError as StreamModeError
     from taskframework.submission.service import SubmitRequest as SubmitRequest
     from taskframework.tasks.context import TaskContext as TaskContext
     from taskframework.tasks.executable import BackgroundTaskExecutable as BackgroundTaskExecutable
@@ -85,8 +88,10 @@ _PUBLIC = {
     "runtime": "TaskFramework",
     "settings": "Settings load_settings",
     "operations.batch_handle": "BatchHandle",
+    "model.stream_results": "StreamResult",
+    "operations.stream_handle": "StreamHandle",
     "submission.options": "BatchOptions SubmissionOptions",
-    "submission.refusals": "BatchClosedError BatchConflictError BatchItemError",
+    "submission.refusals": "BatchClosedError BatchConflictError BatchItemError StreamModeError",
     "submission.service": "SubmitRequest",
     "tasks.context": "TaskContext",
     "tasks.executable": "BackgroundTaskExecutable",

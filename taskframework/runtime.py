@@ -13,13 +13,15 @@ from taskframework.clock import Clock, SystemClock
 from taskframework.errors import ConfigurationError, NotRunningError, StoreOnlyError
 from taskframework.limits.names import check_limits
 from taskframework.model.scope import EVERYONE
+from taskframework.model.streams import StreamKey
 from taskframework.model.task import Task
 from taskframework.operations.batch_handle import BatchHandle
 from taskframework.operations.handle import TaskHandle
+from taskframework.operations.stream_handle import StreamHandle
 from taskframework.settings import LoadedSettings, Settings, load_settings
 from taskframework.submission.batches import BatchRequest, in_parts
 from taskframework.submission.options import BatchOptions, SubmissionOptions
-from taskframework.submission.service import Submission, SubmitRequest
+from taskframework.submission.service import ANONYMOUS, Submission, SubmitRequest
 from taskframework.tasks.executable import AnyExecutable
 from taskframework.tasks.registry import Registration, TaskRegistry
 from taskframework.wiring.adapters import build_broker, build_store, execution_lock, is_shared
@@ -215,6 +217,10 @@ class TaskFramework:
         """A handle on a batch that was submitted earlier."""
         return BatchHandle(batch_id, False, self.services.batches)
 
+    def stream(self, key: str, *, user_id: str | None = None) -> StreamHandle:
+        """A handle on the ordered stream of this key; `user_id` is whose tasks they are."""
+        return StreamHandle(StreamKey(ANONYMOUS if user_id is None else user_id, key), self.services.streams)
+
     def handle(self, task_id: str) -> TaskHandle:
         """A handle on a task that was submitted earlier."""
         return TaskHandle(task_id, False, self.services.tasks)
@@ -261,6 +267,7 @@ class TaskFramework:
         stack.push_async_callback(process.producer.close)
         stack.push_async_callback(services.bus.drain)
         stack.push_async_callback(process.reporter.finished)
+        stack.push_async_callback(services.turns.finished)
         for work in (process.cascade, process.retrier, process.spawner):
             stack.push_async_callback(work.stop)
         stack.push_async_callback(process.breaker.stop)  # after everybody who may open it

@@ -9,6 +9,7 @@ from pydantic import TypeAdapter
 
 from taskframework.api.bodies import BODIES
 from taskframework.api.problems import CODES, PROBLEM_JSON
+from taskframework.api.stream_views import StreamedResult, StreamResultPage
 from taskframework.api.views import (
     BatchResultPage,
     BatchResultView,
@@ -24,6 +25,8 @@ _MODELS: tuple[type, ...] = (
     BatchResultView,
     ProblemView,
     StreamedEvent,
+    StreamedResult,
+    StreamResultPage,
     CloudEventView,
     ResyncView,
 )

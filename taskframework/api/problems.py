@@ -64,6 +64,7 @@ CODES: dict[str, tuple[int, str]] = {
     "task_unreadable": (409, "A newer release wrote this task"),
     "transition_refused": (409, "The task is not in a status that allows this"),
     "task_type_not_found": (404, "Nobody knows the task type"),
+    "stream_mode": (409, "The stream has another mode"),
     "newer_version": (409, "A newer version was submitted before"),
     "parent_finished": (409, "The parent of the sub-task is over"),
     "batch_conflict": (409, "The upload is not the one that the batch was made by"),

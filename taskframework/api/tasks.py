@@ -28,6 +28,7 @@ from taskframework.api.views import BulkResult, CursorText, TaskPage, TaskView
 from taskframework.errors import StoreUnavailableError
 from taskframework.model.query import MAX_LIMIT, TaskFilter
 from taskframework.model.status import ReachableStatus
+from taskframework.model.values import MAX_NAME
 from taskframework.model.view import public_view
 from taskframework.submission.options import SharedOptions, described
 from taskframework.submission.service import Submission, SubmitRequest
@@ -73,6 +74,7 @@ class TaskQuery(BatchQuery):
     """Which tasks to list."""
 
     parent_task_id: str | None = Field(default=None, max_length=100, description="Only sub-tasks of this task")
+    stream: str | None = Field(default=None, max_length=MAX_NAME, description="Only tasks of the stream with this key")
 
 
 @router.post(
@@ -145,7 +147,7 @@ async def list_tasks(request: Request, query: Annotated[TaskQuery, Query()]) -> 
     """List tasks from the newest to the oldest. All filters given must hold."""
     page = await framework_of(request).services.tasks.list_tasks(
         scope_of(request),
-        TaskFilter(status=query.status, task_type=query.task_type, parent_task_id=query.parent_task_id),
+        TaskFilter(query.status, query.task_type, query.parent_task_id, query.stream),
         limit=query.limit,
         cursor=query.cursor,
     )

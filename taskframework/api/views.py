@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
+from taskframework.api.place_view import PlaceView
 from taskframework.model.status import Priority, ReachableStatus
 
 _ID = "0199a2c4-6f0e-7c53-b6ee-3d3a1f0b8a11"
@@ -103,7 +104,7 @@ class TaskSummaryView(BaseModel):
     parent_task_id: str | None
     subtasks: SubtasksView | None
     correlation_id: str
-    stream: None
+    stream: PlaceView | None = Field(description="Null for a task that is in no ordered stream")
     unique: VersionView | None = Field(description="Null for a task that is not a version of a key")
     not_before: datetime = Field(examples=[_TIME])
     deadline: datetime | None

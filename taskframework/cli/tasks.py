@@ -50,6 +50,7 @@ Status = Annotated[
     ),
 ]
 TypeName = Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Only tasks of this type.")]
+StreamName = Annotated[str | None, typer.Option("--stream", metavar="KEY", help="Only tasks of this stream.")]
 SignalName = Annotated[str, typer.Argument(metavar="NAME", help="What the task is told.")]
 Payload = Annotated[str, typer.Argument(metavar="JSON", help="What goes with it; - reads it, @FILE too.")]
 Key = Annotated[str | None, typer.Option("--key", metavar="KEY", help="A second signal with it is the same signal.")]
@@ -62,12 +63,13 @@ async def list_tasks(
     framework: TaskFramework,
     status: Status = None,
     task_type: TypeName = None,
+    stream: StreamName = None,
     limit: Limit = 20,
     cursor: Cursor = None,
     as_json: Json = False,
 ) -> None:
     """List tasks, the newest first."""
-    wanted = TaskFilter(status=status, task_type=task_type)
+    wanted = TaskFilter(status=status, task_type=task_type, stream=stream)
     page = await framework.services.tasks.list_tasks(EVERYONE, wanted, limit=limit, cursor=cursor)
     _print_page(framework, page, as_json, "No tasks." if wanted == TaskFilter() else "No such tasks.")
 

@@ -26,7 +26,7 @@ from taskframework.errors import (
     ValueNotStorableError,
 )
 from taskframework.model.query import CursorInvalidError
-from taskframework.submission.refusals import BatchClosedError, BatchConflictError, BatchTooLargeError
+from taskframework.submission.refusals import BatchClosedError, BatchConflictError, BatchTooLargeError, StreamModeError
 
 #: The exception of each code that is known inside as well, with the attributes it has there.
 KINDS: Mapping[str, tuple[type[TaskframeworkError], tuple[str, ...]]] = {
@@ -46,6 +46,7 @@ KINDS: Mapping[str, tuple[type[TaskframeworkError], tuple[str, ...]]] = {
     "value_not_storable": (ValueNotStorableError, ("what", "reason")),
     "idempotency_conflict": (IdempotencyConflictError, ("key", "task_id")),
     "newer_version": (NewerVersionError, ("key", "version", "task_id")),
+    "stream_mode": (StreamModeError, ()),
     "store_unavailable": (StoreUnavailableError, ()),
 }
 #: Answers of those who cannot serve now: the interface itself, and proxies before it.

@@ -39,7 +39,7 @@ REMEMBERED = 50_000
 
 
 class Reporter(Protocol):
-    """What the bridge needs of the reporter of sub-tasks."""
+    """What the bridge needs of whoever sees to it that the end of a task is known where somebody waits for it."""
 
     def take(self, task: Task, then: Callable[[], None]) -> None: ...
 
@@ -57,9 +57,21 @@ class _Waiting:
 class ExternalEventBridge:
     """Listener for every task event."""
 
-    def __init__(self, store: TaskStore, publisher: TaskEventPublisher, source: str, reporter: Reporter) -> None:
+    def __init__(
+        self, store: TaskStore, publisher: TaskEventPublisher, source: str, reporter: Reporter, turns: Reporter
+    ) -> None:
+        """Prepare.
+
+        Args:
+            store: where the marks go.
+            publisher: where the events go.
+            source: of the events.
+            reporter: sees to the parents of sub-tasks that end.
+            turns: sees to the streams of tasks that end.
+        """
         self._store = store
         self._reporter = reporter
+        self._turns = turns
         self._publisher = publisher
         self._source = source
         self._waiting: OrderedDict[str, _Waiting] = OrderedDict()
@@ -93,19 +105,23 @@ class ExternalEventBridge:
         while self._pump is not None:
             await asyncio.wait([self._pump])
             await self._reporter.finished()  # what it moves is told here again
+            await self._turns.finished()
         await self._delayed_marks.drain()
 
     def _mark(self, task: Task) -> None:
-        """Have it written down that a task is published, the end of a sub-task only when its parent knows of it."""
+        """Have it written down that a task is published: the end of a sub-task only when its parent knows of it, and
+        that of a task in a stream only when the next one was let go.
+        """
         mark = self._remember(task)
 
         def add() -> None:
             self._delayed_marks.add(task.task_id, mark)
 
-        if task.parent is None:
+        if task.parent is None and task.stream is None:
             add()
         elif mark == task.sequence:  # else this is an older state, and the newer one sees to the mark
-            self._reporter.take(task, add) if task.status.is_final else add()
+            told = self._reporter if task.stream is None else self._turns
+            told.take(task, add) if task.status.is_final else add()
 
     async def _run(self) -> None:
         try:

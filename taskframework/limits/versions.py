@@ -7,8 +7,9 @@ from datetime import timedelta
 from taskframework import failpoint
 from taskframework.errors import StoreUnavailableError
 from taskframework.model.interventions import Supersede
+from taskframework.model.options import Unique
 from taskframework.model.records import Record
-from taskframework.model.task import Task, Unique
+from taskframework.model.task import Task
 from taskframework.model.versions import VERSIONS, Newest, is_above, is_below, record_id, record_of
 from taskframework.moves import TaskMoves
 from taskframework.stores.base import Records, TaskStore

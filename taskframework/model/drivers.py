@@ -151,7 +151,16 @@ RETRY = Driver(
     name="retry", field="retry_at", index="retry", statuses=frozenset({TaskStatus.WAITING}), needed_in=frozenset()
 )
 
-DRIVERS: tuple[Driver, ...] = (DISPATCH, LEASE, DEADLINE, START, OUTBOX, SPAWN, CHECK, CASCADE, SEAL, RETRY)
+#: Somebody looks whether the turn of a blocked task has come.
+UNBLOCK = Driver(
+    name="unblock",
+    field="unblock_at",
+    index="unblock",
+    statuses=frozenset({TaskStatus.BLOCKED}),
+    needed_in=frozenset({TaskStatus.BLOCKED}),
+)
+
+DRIVERS: tuple[Driver, ...] = (DISPATCH, LEASE, DEADLINE, START, OUTBOX, SPAWN, CHECK, CASCADE, SEAL, RETRY, UNBLOCK)
 
 
 def missing_drivers(task: Task) -> list[Driver]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from taskframework.model.interventions import Postpone
 from taskframework.model.outcome import Outcome
 from taskframework.model.status import TaskStatus
+from taskframework.model.stream_moves import MovePosition
 from taskframework.model.task import HistoryEntry, Task
 from taskframework.model.transitions import Fence, Move, RecordStep, ReportProgress
 from taskframework.model.waiting import CountSubtasks, Wake
@@ -53,6 +54,14 @@ class TaskRetryingEvent(TaskEvent):
 
 class TaskWaitingEvent(TaskEvent):
     """The task waits for sub-tasks, for a signal, or for whichever comes first."""
+
+
+class TaskUnblockedEvent(TaskEvent):
+    """The task has the turn of its stream, and is queued."""
+
+
+class TaskSkippedEvent(TaskEvent):
+    """The stream of the task goes on without its result."""
 
 
 class TaskResumedEvent(TaskEvent):
@@ -144,6 +153,8 @@ EVENT_OF: dict[str, type[TaskEvent]] = {
     "cancel_requested": TaskCancelRequestedEvent,
     "released": TaskReleasedEvent,
     "replayed": TaskReplayedEvent,
+    "unblocked": TaskUnblockedEvent,
+    "skipped": TaskSkippedEvent,
 }
 
 
@@ -163,7 +174,7 @@ def event_of(move: Move, task: Task) -> TaskEvent | None:
     match move:
         case ReportProgress():
             return TaskProgressEvent(task)
-        case RecordStep():
+        case RecordStep() | MovePosition():
             return None
         case CountSubtasks(verdict=None):
             return TaskProgressEvent(task)

@@ -9,6 +9,7 @@ from typing import ClassVar
 from taskframework.model import drivers
 from taskframework.model.scope import Scope
 from taskframework.model.status import CLAIMABLE, LIVE, REPLAYABLE, TaskStatus
+from taskframework.model.stream_moves import blocked_again, without_its_stream
 from taskframework.model.task import CancelRequest, Task
 from taskframework.model.transitions import (
     BY_DEADLINE,
@@ -104,7 +105,7 @@ class Supersede(Alone):
     @property
     def statuses(self) -> frozenset[TaskStatus]:
         """The statuses in which it ends the task, or asks it to end."""
-        return CLAIMABLE | {TaskStatus.RUNNING} if self.stops_running else CLAIMABLE
+        return _UNBEGUN | {TaskStatus.RUNNING} if self.stops_running else _UNBEGUN
 
     @property
     def reason(self) -> str:
@@ -116,13 +117,19 @@ class Supersede(Alone):
         return _asked_to_end(task, now, BY_NEWER_VERSION, self.reason)
 
 
+#: In these a task waits for a worker, or for the turn to wait for one.
+_UNBEGUN = CLAIMABLE | {TaskStatus.BLOCKED}
 #: `cancel.by` of a task that a newer version has superseded.
 BY_NEWER_VERSION = "superseded"
 
 
 @dataclass(frozen=True, slots=True)
 class Expire(Alone):
-    """A live task past its deadline: FAILED at rest, asked to stop when running."""
+    """A live task past its deadline: FAILED at rest, asked to stop when running.
+
+    Its stream goes on without it, which is told first: at rest the next one has its turn; and a reader of results in
+    order does not wait for it, even while it runs.
+    """
 
     failpoint: ClassVar[str] = "expire.after_write"
     task_id: str
@@ -130,7 +137,7 @@ class Expire(Alone):
     def apply(self, task: Task, now: datetime) -> Task | None:
         if not drivers.DEADLINE.is_due(task, now):
             return None
-        asked = task.evolve(cancel=CancelRequest(BY_DEADLINE, now, "the deadline passed"))
+        asked = without_its_stream(task, now).evolve(cancel=CancelRequest(BY_DEADLINE, now, "the deadline passed"))
         if task.status is TaskStatus.RUNNING:
             return with_event(asked, "cancel_requested", now, data={"by": BY_DEADLINE, "reason": "the deadline passed"})
         error = framework_error("deadline", DEADLINE_PASSED, retryable=False, attempt=task.attempts, at=now)
@@ -182,8 +189,9 @@ NO_HANDLER = "No worker that received it could run this type and version."
 class Replay(Alone):
     """FAILED, DEAD_LETTER or CANCELLED → QUEUED as a new generation; the fencing token goes on counting.
 
-    The steps stay: what was done is done, and a replay is there to do the rest. A batch has no code that could be run
-    again; what is replayed of it are its sub-tasks.
+    In a serial stream it is BLOCKED until its turn comes, at the position that it had. The steps stay: what was done is
+    done, and a replay is there to do the rest. A batch has no code that could be run again; what is replayed of it are
+    its sub-tasks.
     """
 
     failpoint: ClassVar[str] = "replay.after_write"
@@ -221,4 +229,4 @@ class Replay(Alone):
             signals=(),
             woken_by=None,
         )
-        return with_event(queued, "replayed", now, data={"by": self.by})
+        return with_event(blocked_again(queued, self.dispatch_after), "replayed", now, data={"by": self.by})

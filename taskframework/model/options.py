@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,18 @@ class KeptFor:
 
 
 @dataclass(frozen=True, slots=True)
+class Unique:
+    """Which version of a key the task is."""
+
+    key: str
+    version: int
+    #: How often the version was queued anew, because its task had failed or was gone.
+    run: int = 0
+    #: Whether the older version is asked to stop if it is running.
+    stops_older: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Debounce:
     """Until the task begins, later submissions of its key replace its parameters. Times in milliseconds."""
 
@@ -44,3 +57,21 @@ class Debounce:
     @property
     def longest(self) -> timedelta:
         return timedelta(milliseconds=self.longest_ms)
+
+
+#: How the tasks of a stream belong together: one after the other, or at once with results in order.
+StreamMode = Literal["serial", "ordered_results"]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPlace:
+    """Where the task is in an ordered stream of its user."""
+
+    key: str
+    mode: StreamMode
+    #: Given when the task is stored; the first is 0.
+    position: int = -1
+    #: Whether the stream stops if the task fails while it has the turn.
+    halts: bool = False
+    #: Its time to give a result was over before it had one: the stream went on without it.
+    is_skipped: bool = False

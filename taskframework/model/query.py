@@ -99,6 +99,8 @@ class TaskFilter:
     status: TaskStatus | None = None
     task_type: str | None = None
     parent_task_id: str | None = None
+    #: The key of an ordered stream.
+    stream: str | None = None
     #: Only batches; without it everything else.
     batches: bool = False
     #: Only tasks that are FAILED or DEAD_LETTER, listed by the time of their end.
@@ -124,6 +126,15 @@ class RoundOfSubtasks:
     parent_id: str
     generation: int
     round: int
+
+
+@dataclass(frozen=True, slots=True)
+class StreamTimes:
+    """When a task of an ordered stream was stored, and when it ended; None: it is live."""
+
+    position: int
+    created_at: datetime
+    finished_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)

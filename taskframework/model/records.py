@@ -93,7 +93,7 @@ class RecordKind(Generic[Content]):
 
     def new(self, *parts: str, content: Content, expires_at: datetime | None = None) -> Record:
         """A record that is not stored yet; writing it succeeds only where there is none with its id."""
-        return Record(self.id_of(*parts), self.name, self._json(content), None, _storable(expires_at))
+        return Record(self.id_of(*parts), self.name, self.data_of(content), None, _storable(expires_at))
 
     def with_id(
         self, record_id: str, record: Record | None, content: Content, *, expires_at: datetime | None = None
@@ -107,7 +107,7 @@ class RecordKind(Generic[Content]):
 
         Fields that a newer release added to the content stay.
         """
-        data = {**record.data, **self._json(content)}
+        data = {**record.data, **self.data_of(content)}
         return replace(record, data=data, expires_at=_storable(expires_at))
 
     def content(self, record: Record) -> Content:
@@ -121,7 +121,8 @@ class RecordKind(Generic[Content]):
         except ValidationError as error:
             raise StoreError(f"The record {record.id} cannot be read.", hint="A newer release wrote it.") from error
 
-    def _json(self, content: Content) -> dict[str, Json]:
+    def data_of(self, content: Content) -> dict[str, Json]:
+        """The content as a record has it."""
         data: dict[str, Json] = self._content.dump_python(content, mode="json")
         return data
 

@@ -13,7 +13,7 @@ class TaskStatus(StrEnum):
     RUNNING = "RUNNING"
     RETRYING = "RETRYING"
     WAITING = "WAITING"  # for its sub-tasks or a signal
-    BLOCKED = "BLOCKED"  # an earlier task of its ordered stream is not finished; not in this release
+    BLOCKED = "BLOCKED"  # an earlier task of its ordered stream is not finished
     COMPLETED = "COMPLETED"
     COMPLETED_WITH_ERRORS = "COMPLETED_WITH_ERRORS"  # some sub-tasks failed, which its policy allows
     FAILED = "FAILED"  # not retryable
@@ -32,6 +32,7 @@ ReachableStatus = Literal[
     TaskStatus.RUNNING,
     TaskStatus.RETRYING,
     TaskStatus.WAITING,
+    TaskStatus.BLOCKED,
     TaskStatus.COMPLETED,
     TaskStatus.COMPLETED_WITH_ERRORS,
     TaskStatus.FAILED,
@@ -81,9 +82,9 @@ MOVES: dict[TaskStatus, frozenset[TaskStatus]] = {
     TaskStatus.BLOCKED: frozenset({TaskStatus.QUEUED, TaskStatus.CANCELLED, TaskStatus.FAILED}),
     TaskStatus.COMPLETED: frozenset({TaskStatus.WAITING}),
     TaskStatus.COMPLETED_WITH_ERRORS: frozenset({TaskStatus.WAITING}),
-    TaskStatus.FAILED: frozenset({TaskStatus.QUEUED, TaskStatus.WAITING}),
-    TaskStatus.DEAD_LETTER: frozenset({TaskStatus.QUEUED, TaskStatus.WAITING}),
-    TaskStatus.CANCELLED: frozenset({TaskStatus.QUEUED, TaskStatus.WAITING}),
+    TaskStatus.FAILED: frozenset({TaskStatus.QUEUED, TaskStatus.WAITING, TaskStatus.BLOCKED}),
+    TaskStatus.DEAD_LETTER: frozenset({TaskStatus.QUEUED, TaskStatus.WAITING, TaskStatus.BLOCKED}),
+    TaskStatus.CANCELLED: frozenset({TaskStatus.QUEUED, TaskStatus.WAITING, TaskStatus.BLOCKED}),
 }
 
 

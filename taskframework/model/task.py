@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 
 import uuid_utils
 
-from taskframework.model.options import Debounce, KeptFor, StartLimit
+from taskframework.model.options import Debounce, KeptFor, StartLimit, StreamPlace, Unique
 from taskframework.model.shape import places_in, shape_of
 from taskframework.model.status import Priority, TaskStatus, lane_of
 from taskframework.model.values import Json
@@ -18,8 +18,9 @@ from taskframework.model.values import Json
 SCHEMA_VERSION = 2
 #: What a new task is written as. A release that knows no more than this may run it.
 _FIRST_VERSION = 1
-#: What a sub-task or a version of a key is written as, and a task becomes when it waits: an older release would not
-#: report the first to its parent, nor ask whether there is a newer version, and would run the wrong method.
+#: What a sub-task, a version of a key or a task of a stream is written as, and a task becomes when it waits: an older
+#: release would not report the first to its parent, nor ask whether there is a newer version, nor let the next task of
+#: the stream go, and would run the wrong method.
 FAMILY_VERSION = 2
 #: Which method of the task type the next attempt calls: `execute`, `on_subtasks_finished` or `on_signal`.
 Stage = Literal["execute", "resume", "signal"]
@@ -28,8 +29,8 @@ ERRORS_KEPT = 5
 #: Fields that few tasks have. Where such a field has its default, MongoDB's document is without it: every field costs
 #: each write of the task space and time, and who uses no sub-tasks, batches or limits shall not pay for them.
 RARE = (
-    *("unique", "debounce", "cascade_at", "check_at", "batch", "seal_by", "retry_at", "stage", "waits_for", "signals"),
-    *("woken_by", "waits_for_limit", "slot", "start_limit", "start_by", "retention", "steps"),
+    *("unique", "debounce", "stream", "cascade_at", "check_at", "batch", "seal_by", "retry_at", "unblock_at", "stage"),
+    *("waits_for", "signals", "woken_by", "waits_for_limit", "slot", "start_limit", "start_by", "retention", "steps"),
 )
 
 
@@ -173,18 +174,6 @@ class SignalWait:
 
 
 @dataclass(frozen=True, slots=True)
-class Unique:
-    """Which version of a key the task is."""
-
-    key: str
-    version: int
-    #: How often the version was queued anew, because its task had failed or was gone.
-    run: int = 0
-    #: Whether the older version is asked to stop if it is running.
-    stops_older: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class LimitWait:
     """The task was put off because a limit let no more begin: its turn comes, in this dispatch epoch."""
 
@@ -218,6 +207,7 @@ class Task:
     parameters_hash: str
     idempotency_key: str | None = None
     unique: Unique | None = None
+    stream: StreamPlace | None = None
     debounce: Debounce | None = None
     status: TaskStatus = TaskStatus.QUEUED
     revision: int = 1
@@ -245,6 +235,7 @@ class Task:
     batch: Batch | None = None
     seal_by: datetime | None = None
     retry_at: datetime | None = None
+    unblock_at: datetime | None = None
     stage: Stage = "execute"
     waits_for: SignalWait | None = None
     signals: tuple[Signal, ...] = ()

@@ -119,6 +119,7 @@ def at_rest(task: Task, status: TaskStatus, now: datetime) -> Task:
         next_dispatch_at=None,
         spawn_at=None,
         check_at=None,
+        unblock_at=None,
         waits_for=None,
         result=None,
         cascade_at=now if task.subtasks is not None and task.subtasks.is_open else task.cascade_at,

@@ -13,9 +13,10 @@ from datetime import timedelta
 from uuid import NAMESPACE_OID, uuid5
 
 from taskframework.model.idempotency import GRACE
+from taskframework.model.options import Unique
 from taskframework.model.records import Record, RecordKind
 from taskframework.model.status import LIVE, SUCCEEDED
-from taskframework.model.task import Task, Unique
+from taskframework.model.task import Task
 
 #: The message of a task with a version says which, as `version/run/key`, so that others cost its worker nothing.
 UNIQUE_HEADER = "x-unique"

@@ -34,7 +34,7 @@ def public_view(task: Task, *, whole: bool = True) -> dict[str, Any]:
         "parent_task_id": task.parent.task_id if task.parent else None,
         "subtasks": subtasks_view(task),
         "correlation_id": task.correlation_id,
-        "stream": None,
+        "stream": stream_view(task),
         "unique": None if task.unique is None else {"key": task.unique.key, "version": task.unique.version},
         "not_before": moment(task.not_before),
         "deadline": moment(task.deadline),
@@ -67,6 +67,13 @@ def subtasks_view(task: Task) -> dict[str, int | None] | None:
     if counts is None:
         return None
     return {name: getattr(counts, name) for name in ("round", "planned", "done", "succeeded", "failed", "cancelled")}
+
+
+def stream_view(task: Task) -> dict[str, Any] | None:
+    place = task.stream
+    if place is None:
+        return None
+    return {"key": place.key, "mode": place.mode, "position": place.position, "is_skipped": place.is_skipped}
 
 
 def entry_view(entry: HistoryEntry) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from taskframework.clock import Clock
-from taskframework.model.drivers import CASCADE, CHECK, RETRY, SEAL, SPAWN, Driver
+from taskframework.model.drivers import CASCADE, CHECK, RETRY, SEAL, SPAWN, UNBLOCK, Driver
 from taskframework.model.query import RoundOfSubtasks
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
@@ -20,7 +20,7 @@ from taskframework.model.waiting import CountSubtasks
 from taskframework.stores.base import TaskStore
 
 #: What drives parents, and whatever else waits.
-_DRIVERS = (SPAWN, CHECK, CASCADE, SEAL, RETRY)
+_DRIVERS = (SPAWN, CHECK, CASCADE, SEAL, RETRY, UNBLOCK)
 #: Repairs look every second or so, and leave alone what another process took up for half a minute.
 OVERDUE_AFTER = timedelta(minutes=1)
 #: A count may come so late after an end if the process that was to make it died: a relay takes the end up after 5 s,

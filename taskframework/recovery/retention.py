@@ -12,8 +12,12 @@ from taskframework.model.idempotency import IDEMPOTENCY, kept_until
 from taskframework.model.plans import PLAN, PLAN_KEPT, are_needed
 from taskframework.model.records import Record, RecordKind
 from taskframework.model.scope import EVERYONE
+from taskframework.model.streams import STREAMS, stream_key_of
 from taskframework.model.versions import VERSIONS
 from taskframework.stores.base import TaskStore
+
+#: When the record of a stream is looked at again where tasks are kept for ever.
+_STREAMS_KEPT = timedelta(days=1)
 
 
 class Retention:
@@ -48,6 +52,8 @@ class Retention:
         for kind in (IDEMPOTENCY, VERSIONS, WINDOWS):
             if keys := by_kind.pop(kind.name, None):
                 await self._look_at_keys(kind, keys)
+        if streams := by_kind.pop(STREAMS.name, None):
+            await self._look_at_streams(streams)
         if parts := by_kind.pop(PLAN.name, None):
             await self._look_at_plans(parts)
         await self._store.delete_records([record for records in by_kind.values() for record in records])
@@ -73,6 +79,17 @@ class Retention:
                 later.append(kind.changed(record, content, expires_at=until))
         await self._store.write_records(later)
         await self._store.delete_records(over)
+
+    async def _look_at_streams(self, records: Sequence[Record]) -> None:
+        """A stream is known as long as a task of it is stored: no position is given twice meanwhile."""
+        until = self._store.now() + (self._finished or _STREAMS_KEPT)
+        for record in records:
+            stream = stream_key_of(record)
+            if await self._store.stream_times(stream, limit=1):
+                later = STREAMS.changed(record, STREAMS.content(record), expires_at=until)
+                await self._store.write_records([later])
+            else:
+                await self._store.delete_records([record])
 
     async def _look_at_plans(self, records: Sequence[Record]) -> None:
         """A part of a plan is looked at later while its attempt runs or its sub-tasks have yet to be stored."""

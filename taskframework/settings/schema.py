@@ -206,6 +206,16 @@ class BatchesSettings(Section):
     )
 
 
+class StreamsSettings(Section):
+    """Ordered streams."""
+
+    gap: Duration = Field(
+        default=timedelta(seconds=60),
+        ge=timedelta(milliseconds=100),
+        description="How long results of a stream wait for one without a deadline, once a later one is there",
+    )
+
+
 class SchedulesSettings(Section):
     """Schedules by names of your own: `nightly: {cron: "30 2 * * *", task_type: report}`; see docs/schedules.md."""
 
@@ -255,6 +265,7 @@ class Settings(Section):
     retry: RetrySettings = RetrySettings()
     recovery: RecoverySettings = RecoverySettings()
     batches: BatchesSettings = BatchesSettings()
+    streams: StreamsSettings = StreamsSettings()
     schedules: SchedulesSettings = SchedulesSettings()
     rate_limiter: RateLimiterSettings = RateLimiterSettings()
     concurrency: ConcurrencySettings = ConcurrencySettings()

@@ -13,10 +13,11 @@ from typing import Protocol
 
 from taskframework.model.drivers import Driver
 from taskframework.model.marks import Mark
-from taskframework.model.query import DeadMessage, Page, RoundOfSubtasks, TaskFilter
+from taskframework.model.query import DeadMessage, Page, RoundOfSubtasks, StreamTimes, TaskFilter
 from taskframework.model.records import Record, RecordChange
 from taskframework.model.scope import Scope
 from taskframework.model.status import Priority, TaskStatus
+from taskframework.model.streams import StreamKey, Turn
 from taskframework.model.task import CancelRequest, Task
 from taskframework.model.transitions import Fence, Transition
 
@@ -157,6 +158,26 @@ class SubtaskReads(Protocol):
         ...
 
 
+class StreamReads(Protocol):
+    """Looking at the tasks of one ordered stream; whose it is says its key, so without a scope."""
+
+    async def list_stream(self, stream: StreamKey, *, limit: int, after_position: int = -1) -> Sequence[Task]:
+        """Its tasks by position, from the first one after `after_position`."""
+        ...
+
+    async def stream_times(self, stream: StreamKey, *, limit: int, after_position: int = -1) -> Sequence[StreamTimes]:
+        """The little of the same tasks that says how long one waits for those before them."""
+        ...
+
+    async def next_blocked(self, stream: StreamKey) -> Turn | None:
+        """The turn that the lowest BLOCKED position would have; None if none is BLOCKED."""
+        ...
+
+    async def count_blocked(self, stream: StreamKey) -> int:
+        """How many of its tasks wait for their turn."""
+        ...
+
+
 class Repairs(Protocol):
     """Finding what was interrupted, what is wrong and what is over. Nobody's in particular, so without a scope."""
 
@@ -265,7 +286,7 @@ class Records(Protocol):
         ...
 
 
-class TaskStore(TaskWrites, Leases, TaskReads, SubtaskReads, Repairs, DeadMessages, Records, Protocol):
+class TaskStore(TaskWrites, Leases, TaskReads, SubtaskReads, StreamReads, Repairs, DeadMessages, Records, Protocol):
     """A database that holds tasks: what the parts above say, and its own life.
 
     Every method raises `StoreUnavailableError` when the database cannot be reached in time.

@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Protocol
 
 from taskframework import failpoint
 from taskframework.errors import IdempotencyConflictError, StoreError, StoreUnavailableError, ValueNotStorableError
@@ -35,12 +36,19 @@ class _Key:
         return IDEMPOTENCY.content(self.record)
 
 
+class TaskInserts(Protocol):
+    """What stores the tasks once it is known which."""
+
+    async def insert(self, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]: ...
+
+
 class IdempotentInserts:
     """Stores tasks; of those with the same key of the same user only the first."""
 
-    def __init__(self, store: TaskStore, kept: timedelta) -> None:
-        """Prepare to store; a key is kept so long after the end of its task."""
+    def __init__(self, store: TaskStore, kept: timedelta, inserts: TaskInserts | None = None) -> None:
+        """Prepare to store; a key is kept so long after the end of its task. Without `inserts` the store inserts."""
         self._store = store
+        self._inserts = inserts or store
         self._kept = kept
 
     async def insert(self, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
@@ -51,14 +59,14 @@ class IdempotentInserts:
             type or other parameters, `StoreUnavailableError` if the task could not be stored; it may be all the same.
         """
         if all(task.idempotency_key is None for task in tasks):
-            return await self._store.insert(tasks)
+            return await self._inserts.insert(tasks)
         keys = await self._keys(tasks)
         named = [_named(task, keys) for task in tasks]
         wanted: dict[str, Task] = {}
         for task in named:
             if isinstance(task, Task):
                 wanted.setdefault(task.task_id, task)
-        stored = dict(zip(wanted, await self._store.insert(list(wanted.values())), strict=True))
+        stored = dict(zip(wanted, await self._inserts.insert(list(wanted.values())), strict=True))
         await self._correct([key for key in keys.values() if isinstance(key, _Key)], stored)
         return [
             _reply(task, stored[task.task_id], is_first=wanted[task.task_id] is task)

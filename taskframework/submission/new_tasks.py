@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from taskframework.errors import SubmissionError
 from taskframework.model.idempotency import GRACE
 from taskframework.model.options import KeptFor
-from taskframework.model.status import lane_of
+from taskframework.model.status import TaskStatus, lane_of
 from taskframework.model.task import first_state, new_task_id
 from taskframework.stores.base import TaskStore
-from taskframework.submission.idempotency import IdempotentInserts
+from taskframework.submission.idempotency import IdempotentInserts, TaskInserts
 from taskframework.submission.options import accepted_name, accepted_times
 from taskframework.submission.types import Submittable, TaskTypes
 from taskframework.tasks.executable import AnyExecutable, type_name
@@ -48,6 +48,7 @@ class NewTasks:
         dispatch_after: timedelta,
         keys_kept: timedelta,
         kept: KeptFor = FOR_EVER,
+        inserts: TaskInserts | None = None,
     ) -> None:
         """Prepare.
 
@@ -59,11 +60,12 @@ class NewTasks:
                 dispatch.
             keys_kept: how long an idempotency key is kept after the end of its task.
             kept: how long tasks stay after their end whose type does not say; without it for ever.
+            inserts: stores tasks; the store itself where none belongs to a stream.
         """
         self.store = store
         self.types = types
         self.dispatch_after = dispatch_after
-        self.inserts = IdempotentInserts(store, keys_kept)
+        self.inserts = IdempotentInserts(store, keys_kept, inserts)
         self._max_attempts = max_attempts
         self._keys_kept = keys_kept
         self._kept = kept
@@ -116,8 +118,17 @@ class NewTasks:
             "created_at": now,
             "updated_at": now,
             **first_state(not_before, now, self.dispatch_after, kind.start_limit),
+            **self._first_wait(options, now),
         }
 
     def _kept_at_least(self, kind: Submittable, time: timedelta) -> KeptFor:
         """How long a task stays whose id stands for a key: no other task may get the id meanwhile."""
         return at_least(kind.retention or KeptFor(), max(time, self._keys_kept), self._kept)
+
+    def _first_wait(self, options: Mapping[str, Any], now: datetime) -> dict[str, Any]:
+        """What a task of a serial stream begins with instead: BLOCKED until somebody sees that it has the turn."""
+        place = options.get("stream")
+        if place is None or place.mode != "serial":
+            return {}
+        look_at = now + self.dispatch_after
+        return {"status": TaskStatus.BLOCKED, "next_dispatch_at": None, "unblock_at": look_at}

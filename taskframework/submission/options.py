@@ -22,7 +22,9 @@ from typing_extensions import TypedDict  # pydantic reads no other before Python
 
 from taskframework.clock import whole_milliseconds
 from taskframework.errors import InvalidRequestError
+from taskframework.model.options import StreamMode
 from taskframework.model.status import LANES, Priority
+from taskframework.model.streams import OnFailure
 from taskframework.model.subtasks import POLICY_PATTERN, Policy
 from taskframework.model.values import MAX_NAME, is_name, problem
 from taskframework.settings.durations import parse_duration
@@ -142,6 +144,30 @@ _UNIQUE_SCHEMA = {
 _Unique = Annotated[UniqueOption, WithJsonSchema(_UNIQUE_SCHEMA)]
 
 
+@with_config(extra="forbid")
+class StreamOption(TypedDict):
+    """Which ordered stream a task belongs to."""
+
+    key: Required[Name]
+    mode: NotRequired[StreamMode]
+    on_failure: NotRequired[OnFailure]
+    deadline: NotRequired[_Moment]
+
+
+_STREAM_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "key": {"type": "string", "minLength": 1, "maxLength": MAX_NAME, "pattern": NAME_PATTERN},
+        "mode": {"type": "string", "enum": ["serial", "ordered_results"], "default": "serial"},
+        "on_failure": {"type": "string", "enum": ["continue", "halt"], "default": "continue"},
+        "deadline": {"type": "string", "format": "date-time"},
+    },
+    "required": ["key"],
+    "additionalProperties": False,
+}
+_Stream = Annotated[StreamOption, WithJsonSchema(_STREAM_SCHEMA)]
+
+
 class SharedOptions(TypedDict, total=False):
     """What holds for a task as well as for each task of a batch; stored in the task's field of the same name."""
 
@@ -169,6 +195,10 @@ class SubmissionOptions(SharedOptions, total=False):
     ]
     throttle: Annotated[
         _Throttle | None, Field(description="Of the submissions of its key in each period the first is the task")
+    ]
+    stream: Annotated[
+        _Stream | None,
+        Field(description="Tasks of one key run one after the other, or (ordered_results) give results in order"),
     ]
 
 

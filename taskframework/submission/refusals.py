@@ -1,4 +1,4 @@
-"""Why the upload of a batch is refused."""
+"""Why a task of a stream, or the upload of a batch, is refused."""
 
 from __future__ import annotations
 
@@ -52,3 +52,14 @@ class BatchClosedError(SubmissionError):
     def __init__(self, batch_id: str, status: str) -> None:
         super().__init__(f"Batch {batch_id} is {status} before its upload was complete.")
         self.batch_id = batch_id
+
+
+class StreamModeError(SubmissionError):
+    """The stream has another mode."""
+
+    code = "stream_mode"
+    hint = "Give the mode that the stream has, or use another key."
+
+    def __init__(self, key: str, mode: str) -> None:
+        super().__init__(f"The stream {key!r} has the mode {mode}.")
+        self.key, self.mode = key, mode

@@ -11,7 +11,8 @@ from taskframework import failpoint
 from taskframework.bus import EventBus
 from taskframework.errors import InvalidRequestError, SubmissionError
 from taskframework.model.events import TaskSubmittedEvent
-from taskframework.model.task import FAMILY_VERSION, Task, Unique
+from taskframework.model.options import StreamPlace, Unique
+from taskframework.model.task import FAMILY_VERSION, Task
 from taskframework.model.values import fingerprint
 from taskframework.stores.base import Inserted
 from taskframework.submission.debounce import DebouncedInserts
@@ -173,6 +174,8 @@ class TaskSubmissionService:
             options |= _version(options)
         if "debounce" in options:
             options |= debounced(options, self._new.store.now())
+        if "stream" in options:
+            options |= _placed(options)
         throttle = options.pop("throttle", None)
         begun = self._new.fields(kind, request.user_id, options, throttle)
         task = Task.new(**begun, parameters=parameters, parameters_hash=fingerprint(kind.task_type, canonical))
@@ -189,6 +192,29 @@ def _version(options: Mapping[str, Any]) -> dict[str, Any]:
     is_stopping = unique.get("on_running") == "cancel"
     version = Unique(unique["key"], unique["version"], stops_older=is_stopping)
     return {"unique": version, "schema_version": FAMILY_VERSION}
+
+
+def _placed(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What a task of a stream is stored with; its position is given when it is stored.
+
+    Raises:
+        InvalidRequestError: for what makes no sense together.
+    """
+    if "debounce" in options:
+        raise InvalidRequestError(
+            "stream", "it cannot be given together with debounce", "Give the tasks of a stream a version instead."
+        )
+    stream = options["stream"]
+    mode, halts = stream.get("mode", "serial"), stream.get("on_failure") == "halt"
+    if halts and mode != "serial":
+        raise InvalidRequestError(
+            "stream", "on_failure halt belongs to the mode serial", "Leave on_failure out, or give the mode serial."
+        )
+    deadline = stream.get("deadline", options.get("deadline"))
+    if deadline != options.get("deadline", deadline):
+        raise InvalidRequestError("stream", "its deadline is another than that of the task", "Give one of them.")
+    placed = {"stream": StreamPlace(stream["key"], mode, halts=halts), "schema_version": FAMILY_VERSION}
+    return placed if deadline is None else {**placed, "deadline": deadline}
 
 
 def _names_in(requests: Iterable[SubmitRequest]) -> set[str]:

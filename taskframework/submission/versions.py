@@ -14,19 +14,24 @@ from taskframework.errors import NewerVersionError
 from taskframework.limits.versions import become_newest, read_newest
 from taskframework.model.idempotency import under_id
 from taskframework.model.interventions import Supersede
+from taskframework.model.options import Unique
 from taskframework.model.scope import EVERYONE
-from taskframework.model.task import Task, Unique
+from taskframework.model.task import Task
 from taskframework.model.versions import Newest, is_answer, versioned_id
 from taskframework.moves import TaskMoves
 from taskframework.stores.base import Inserted, TaskStore
+from taskframework.submission.idempotency import TaskInserts
 
 
 class VersionedInserts:
     """Stores versions of keys, and supersedes older ones."""
 
-    def __init__(self, store: TaskStore, moves: TaskMoves, kept: timedelta) -> None:
-        """Prepare to store; the record of a key is kept so long after the end of its newest task."""
+    def __init__(self, store: TaskStore, moves: TaskMoves, kept: timedelta, inserts: TaskInserts | None = None) -> None:
+        """Prepare to store; the record of a key is kept so long after the end of its newest task. Without `inserts` the
+        store inserts.
+        """
         self._store = store
+        self._inserts = inserts or store
         self._moves = moves
         self._kept = kept
 
@@ -47,7 +52,7 @@ class VersionedInserts:
             if present is not None and is_answer(present):
                 return Inserted(present, is_new=False)
             mine = replace(unique, run=newest.run + 1)
-        [stored] = await self._store.insert([_under(task, mine)])
+        [stored] = await self._inserts.insert([_under(task, mine)])
         if isinstance(stored, Exception):
             raise stored
         await failpoint.reached("version.after_insert")

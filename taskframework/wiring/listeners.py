@@ -19,6 +19,7 @@ from taskframework.model.events import (
     TaskRetryingEvent,
     TaskSealedEvent,
     TaskSubmittedEvent,
+    TaskUnblockedEvent,
     TaskWaitingEvent,
 )
 from taskframework.observability import task_log
@@ -38,6 +39,7 @@ def register_listeners(process: ProcessServices) -> None:
             TaskReleasedEvent,
             TaskReplayedEvent,
             TaskResumedEvent,
+            TaskUnblockedEvent,
         ):
             bus.listen(claimable, process.producer.hear, name="producer")
     if process.worker is not None:
@@ -58,6 +60,8 @@ def register_listeners(process: ProcessServices) -> None:
         bus.listen(left, process.cascade.hear, name="cascade")
     for over in (TaskCompletedEvent, TaskFailedEvent, TaskCancelledEvent):
         bus.listen(over, process.reporter.hear, name="reporter")
+    for passing in (TaskCompletedEvent, TaskFailedEvent, TaskCancelledEvent, TaskReplayedEvent):
+        bus.listen(passing, process.services.turns.hear, name="turns")
     bus.listen(TaskSealedEvent, process.reporter.hear_parent, name="reporter")
     bus.listen(TaskEvent, process.bridge.hear, name="bridge")
     process.metrics.listen(bus)

@@ -16,6 +16,7 @@ from taskframework.recovery.reaper import Reaper
 from taskframework.recovery.relay import Relay
 from taskframework.recovery.retention import Retention
 from taskframework.recovery.schedules import ScheduleRepair
+from taskframework.recovery.streams import StreamRepair
 from taskframework.recovery.sweeper import Sweeper
 from taskframework.wiring.process_services import ProcessServices
 
@@ -26,7 +27,9 @@ _TOPOLOGY_INTERVAL = timedelta(seconds=2)
 _SLOTS_INTERVAL = timedelta(seconds=5)
 _PAUSES_INTERVAL = timedelta(seconds=1)
 #: Without these a process does not keep what it promises.
-_ESSENTIAL = frozenset({"sweep", "expire", "reap", "slots", "relay", "parents", "batches", "schedules", "unstarted"})
+_ESSENTIAL = frozenset(
+    {"sweep", "expire", "reap", "slots", "relay", "parents", "batches", "schedules", "streams", "unstarted"}
+)
 
 _Look = Callable[[], Awaitable[bool]]
 
@@ -71,6 +74,7 @@ def _looks(process: ProcessServices) -> Iterator[tuple[str, _Look, timedelta]]:
     yield "parents", parents.look, recovery.sweep_interval
     batches = BatchRepair(store, services.moves, process.retrier, batch)
     yield "batches", batches.look, recovery.sweep_interval
+    yield "streams", StreamRepair(store, services.turns, batch).look, recovery.sweep_interval
     schedules = ScheduleRepair(store, services.moves, services.submission, batch)
     yield "schedules", schedules.look, recovery.sweep_interval
     if process.worker is not None:

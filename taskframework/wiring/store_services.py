@@ -15,19 +15,26 @@ from taskframework.operations.dead_letters import DeadLetterOperations
 from taskframework.operations.limits import LimitOperations
 from taskframework.operations.queues import QueueOperations
 from taskframework.operations.schedules import ScheduleOperations
+from taskframework.operations.streams import StreamOperations
 from taskframework.operations.tasks import TaskOperations
 from taskframework.operations.workers import WorkerOperations
 from taskframework.settings import Settings
 from taskframework.stores.base import TaskStore
+from taskframework.streams.gaps import StreamGaps
+from taskframework.streams.turns import StreamTurns
 from taskframework.submission.batches import BatchSubmissionService
 from taskframework.submission.debounce import DebouncedInserts
 from taskframework.submission.new_tasks import NewTasks
 from taskframework.submission.service import TaskSubmissionService
+from taskframework.submission.streams import StreamInserts
 from taskframework.submission.types import TaskTypes
 from taskframework.submission.versions import VersionedInserts
 from taskframework.tasks.registry import TaskRegistry
 from taskframework.tasks.retention import kept_by
 from taskframework.wiring.adapters import build_buckets
+
+#: How long the record of a stream is kept, before it is looked at, where tasks are kept for ever.
+_RECORDS_KEPT = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +53,8 @@ class StoreServices:
     dead_letters: DeadLetterOperations
     batch_submission: BatchSubmissionService
     batches: BatchOperations
+    turns: StreamTurns
+    streams: StreamOperations
     queues: QueueOperations
     schedules: ScheduleOperations
     buckets: Buckets
@@ -71,6 +80,9 @@ def build_store_services(
     moves = TaskMoves(store, bus)
     dispatch_after = settings.recovery.dispatch_grace if dispatches else timedelta(0)
     types = TaskTypes(registry, store)
+    kept = settings.retention.finished or _RECORDS_KEPT
+    turns, gaps = StreamTurns(store, moves, dispatch_after, kept), StreamGaps(store, moves, kept)
+    inserts = StreamInserts(store, turns, gaps, kept)
     new_tasks = NewTasks(
         store,
         types,
@@ -78,8 +90,9 @@ def build_store_services(
         dispatch_after=dispatch_after,
         keys_kept=settings.retention.idempotency_keys,
         kept=kept_by(settings.retention.finished, settings.retention.dead_letters),
+        inserts=inserts,
     )
-    versions = VersionedInserts(store, moves, settings.retention.idempotency_keys)
+    versions = VersionedInserts(store, moves, settings.retention.idempotency_keys, inserts)
     debounced = DebouncedInserts(store, moves, settings.retention.idempotency_keys)
     submission = TaskSubmissionService(bus, new_tasks, versions, debounced)
     tasks = TaskOperations(store, moves, dispatch_after)
@@ -96,6 +109,8 @@ def build_store_services(
         dead_letters=DeadLetterOperations(store, tasks),
         batch_submission=BatchSubmissionService(bus, new_tasks, moves, settings.batches.upload_timeout),
         batches=BatchOperations(store, moves, tasks),
+        turns=turns,
+        streams=StreamOperations(store, moves, turns, gaps, settings.streams.gap),
         queues=QueueOperations(store, types),
         schedules=ScheduleOperations(store, types, submission),
         buckets=buckets,

@@ -58,7 +58,14 @@ async def main(url: str) -> dict[str, Any]:
         for name, time in times.items():
             await insert_one(
                 store,
-                new_task(task_id=name, now=now, status=TaskStatus.BLOCKED, next_dispatch_at=None, started_at=time),
+                new_task(
+                    task_id=name,
+                    now=now,
+                    status=TaskStatus.BLOCKED,
+                    next_dispatch_at=None,
+                    unblock_at=now + timedelta(hours=1),
+                    started_at=time,
+                ),
             )
         await insert_one(store, new_task(task_id="queued", now=now, started_at=times["late"]))
         undriven = await store.undriven(10)

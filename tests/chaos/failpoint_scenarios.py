@@ -8,14 +8,17 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import pairwise
 from typing import Literal
 
-from taskframework.model.options import StartLimit
+from taskframework.model.options import StartLimit, StreamPlace
 from taskframework.model.scope import EVERYONE
 from taskframework.model.slots import SLOTS
 from taskframework.model.status import TaskStatus
+from taskframework.model.streams import STREAMS, Stream, StreamKey, TakePositions
 from taskframework.model.task import SCHEMA_VERSION, SignalWait
 from taskframework.model.transitions import Claim
+from taskframework.submission.service import ANONYMOUS
 from tests.chaos.failpoint_processes import Role
 from tests.chaos.failpoint_stage import Stage
 from tests.chaos.failpoint_tasks import GO, MENDED
@@ -23,6 +26,8 @@ from tests.chaos.failpoint_tasks import GO, MENDED
 Story = Callable[[Stage], AsyncIterator[None]]
 
 _HOUR = timedelta(hours=1)
+_SERIAL = {"key": "s", "mode": "serial"}
+_ORDERED = {"key": "o", "mode": "ordered_results"}
 _MOMENT = timedelta(milliseconds=300)
 
 
@@ -124,6 +129,50 @@ async def supersedes(stage: Stage) -> AsyncIterator[None]:
     [older, newer] = sorted(await stage.documents(), key=lambda document: document["unique"]["version"])
     assert (older["status"], newer["status"]) == ("CANCELLED", "QUEUED")
     await stage.post(f"/tasks/{newer['_id']}/cancel")
+
+
+async def keeps_their_order(stage: Stage) -> AsyncIterator[None]:
+    """Whatever happens, each of a serial stream begins after the one before it has ended."""
+    await stage.submit(4, stream=_SERIAL)
+    yield
+    await stage.all_are("COMPLETED")
+    tasks = sorted(await stage.documents(), key=lambda document: document["stream"]["position"])
+    assert [task["correlation_id"] for task in tasks] == ["s0", "s1", "s2", "s3"]
+    assert all(one["finished_at"] <= other["started_at"] for one, other in pairwise(tasks))
+
+
+async def reads_past_what_is_late(stage: Stage) -> AsyncIterator[None]:
+    """Of two tasks the first takes long, so that the reader of their results goes on without it, and so do others."""
+    await stage.submit(stream=_ORDERED, waits_from=1)
+    await stage.submit(stream=_ORDERED)
+    await stage.there_are(1, "COMPLETED")
+    await stage.reads(lambda results: results is None or len(results) == 2)
+    yield
+    stage.touch(GO)
+    await stage.reads(lambda results: [result["status"] for result in results or ()] == ["SKIPPED", "COMPLETED"])
+
+
+async def reads_past_a_gap(stage: Stage) -> AsyncIterator[None]:
+    """Somebody took a position long ago and died."""
+    stream = StreamKey(ANONYMOUS, _ORDERED["key"])
+    await stage.store.change_record(TakePositions(stream, _HOUR, "ordered_results", 2))
+    place = StreamPlace(stream.key, "ordered_results", 1)
+    await stage.plant(stream=place, user_id=stream.user_id, created_at=stage.store.now() - _HOUR)
+    await stage.reads(lambda results: results is None or len(results) > 0)
+    yield
+    await stage.reads(lambda results: [result["status"] for result in results or ()] == ["SKIPPED", "COMPLETED"])
+
+
+async def comes_too_late(stage: Stage) -> AsyncIterator[None]:
+    """Somebody stored a task at a position that was given up, and died."""
+    stream = StreamKey(ANONYMOUS, _ORDERED["key"])
+    given_up = Stream("ordered_results", 1).skip(0, 0)
+    record = STREAMS.with_id(stream.record_id, None, given_up, expires_at=stage.store.now() + _HOUR)
+    await stage.store.write_records([record])
+    await stage.plant(stream=StreamPlace(stream.key, "ordered_results", 0), user_id=stream.user_id)
+    await stage.reads(lambda results: results is None or len(results) > 0)
+    yield
+    await stage.reads(lambda results: [result["status"] for result in results or ()][-1:] == ["COMPLETED"])
 
 
 async def debounces(stage: Stage) -> AsyncIterator[None]:
@@ -325,6 +374,8 @@ _EARLY = {"BROKER__CONSUMER_TIMEOUT": "1s"}
 _NO_BEAT = "heartbeat.before_write@1=pause:3"
 #: Repairs that do not come before the timers, the relay, and the process that does a thing at once.
 _NO_SWEEP = {"RECOVERY__SWEEP_INTERVAL": "3s"}
+#: Results that are not waited for.
+_SHORT_GAPS = {"STREAMS__GAP": "100ms"}
 #: Uploads that are given up soon.
 _HASTY = {"BATCHES__UPLOAD_TIMEOUT": "1s"}
 #: Retries that are still to come when they are heard of: what is due by then needs no timer.
@@ -350,6 +401,15 @@ SCENARIOS = (
     Scenario("version.after_insert", supersedes, "front"),
     Scenario("version.after_record", supersedes, "front"),
     Scenario("supersede.after_write", supersedes, "front"),
+    Scenario("stream.after_position", keeps_their_order, "front"),
+    Scenario("stream.after_insert", keeps_their_order, "front"),
+    Scenario("stream.before_turn", keeps_their_order, "back"),
+    Scenario("stream.after_turn", keeps_their_order, "back"),
+    Scenario("unblock.after_write", keeps_their_order, "front"),
+    Scenario("settle.after_write", keeps_their_order, "back"),
+    Scenario("skip.after_write", reads_past_what_is_late, "front", settings=_SHORT_GAPS),
+    Scenario("stream.after_gap", reads_past_a_gap, "front"),
+    Scenario("move_position.after_write", comes_too_late, "front"),
     Scenario("debounce.after_record", debounces, "front"),
     Scenario("debounce.after_replace", debounces, "front"),
     Scenario("signal.after_write", is_signalled, "front"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -110,11 +110,14 @@ class Stage:
         self._truth.close()
         self._recorder.close()
 
-    async def submit(self, count: int = 1, task_type: str = "probe", **parameters: Any) -> None:
+    async def submit(
+        self, count: int = 1, task_type: str = "probe", *, stream: Mapping[str, str] | None = None, **parameters: Any
+    ) -> None:
         """Submit at once so many tasks with these parameters; a process that dies over it is asked again later."""
         for _ in range(count):
             name = f"s{len(self._wanted)}"
-            self._wanted[name] = {"task_type": task_type, "parameters": parameters, "correlation_id": name}
+            wanted = {"task_type": task_type, "parameters": parameters, "correlation_id": name, "stream": stream}
+            self._wanted[name] = wanted
             self._recorder.record("submit.invoke", submission=name)
         await self._submit(list(self._wanted)[-count:])
 
@@ -215,6 +218,22 @@ class Stage:
             async with self._client() as client:
                 return (await client.post(path, json={} if body is None else body, headers=headers)).status_code
         return None
+
+    async def get(self, path: str) -> Any:
+        """What the API answers; None when it dies over it."""
+        with contextlib.suppress(httpx.TransportError):
+            async with self._client() as client:
+                return (await client.get(path)).json()
+        return None
+
+    async def reads(self, is_enough: Callable[[list[dict[str, Any]] | None], bool]) -> None:
+        """Read the results of the stream `o` until they are enough; None when the API dies over it."""
+
+        async def are() -> bool:
+            answer = await self.get("/streams/o/results")
+            return is_enough(None if answer is None else answer["items"])
+
+        await until(are, "the results are there")
 
     async def publish(self, body: bytes, queue: str) -> None:
         """Put bytes into a queue, as a foreign program may do."""

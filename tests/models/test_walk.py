@@ -42,7 +42,8 @@ async def test_the_walks_meet_every_request_and_every_status() -> None:
     # Nobody in a walk reads one step before what they say by it in another; the conformance suite does.
     hardly_refused = {"CascadeAgain", "EndRetry", "MarkDispatched", "MarkSpawned", "PostponeRelay", "TimePasses"}
     assert everything - refused <= hardly_refused
-    assert statuses == set(REACHABLE)
+    # Streams are walked by `stream_turns.pml`, and at random in `tests/unit/streams`.
+    assert statuses == set(REACHABLE) - {TaskStatus.BLOCKED}
 
 
 class InStep:

@@ -21,6 +21,7 @@ RELEASED = (
     Index("cascade", {"cascade_at": 1}, {"cascade_at": _IS_DATE}),
     Index("seal", {"seal_by": 1}, {"status": {"$in": ["WAITING"]}, "seal_by": _IS_DATE}),
     Index("retry", {"retry_at": 1}, {"status": {"$in": ["WAITING"]}, "retry_at": _IS_DATE}),
+    Index("unblock", {"unblock_at": 1}, {"status": {"$in": ["BLOCKED"]}}),
 )
 
 

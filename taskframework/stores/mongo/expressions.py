@@ -140,6 +140,7 @@ def at_rest(status: Expression) -> Changes:
         "next_dispatch_at": None,
         "spawn_at": None,
         "check_at": None,
+        "unblock_at": None,
         "waits_for": None,
         "result": None,
         "cascade_at": LEFT_BEHIND,

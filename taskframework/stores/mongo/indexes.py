@@ -24,9 +24,13 @@ INDEX_BUILD = timedelta(hours=1)
 
 SUBTASKS = "subtasks_by_status"
 WAITING_FOR_LIMIT = "waiting_for_limit"
+STREAM = "stream"
+BLOCKED = "blocked"
 
 _NEWEST_FIRST = {"created_at": -1, "_id": -1}
 _SUBTASKS: Document = {"parent.task_id": {"$exists": True}}
+_POSITIONS = {"user_id": 1, "stream.key": 1, "stream.position": 1}
+_OF_STREAMS: Document = {"stream.key": {"$exists": True}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +88,10 @@ TASK_INDEXES = (
         {"waits_for_limit.limit": 1, "priority": 1, "not_before": 1},
         {**_status(CLAIMABLE), "waits_for_limit.limit": {"$type": "string"}},
     ),
+    # The tasks of a stream by their positions, those of them that wait for their turn, and a list of them.
+    Index(STREAM, _POSITIONS, _OF_STREAMS),
+    Index(BLOCKED, _POSITIONS, {"status": TaskStatus.BLOCKED.value}),
+    Index("list_by_stream", {"stream.key": 1, **_NEWEST_FIRST}, _OF_STREAMS),
     Index("list_batches", _NEWEST_FIRST, {"batch": {"$type": "object"}}),
     # By the time, not by the statuses: of a partial index by statuses MongoDB 6 merges no scans of some of them.
     Index("ended", {"status": 1, "finished_at": -1, "_id": -1}, {"finished_at": {"$type": "date"}}),

@@ -9,6 +9,7 @@ from taskframework.model.drivers import DRIVERS, Driver
 from taskframework.model.query import Cursor, RoundOfSubtasks, SlotCursor, TaskFilter
 from taskframework.model.scope import Scope
 from taskframework.model.status import CLAIMABLE, DEAD, LANES, Priority, TaskStatus
+from taskframework.model.streams import StreamKey
 from taskframework.model.transitions import Fence
 from taskframework.stores.mongo.client import TASKS
 from taskframework.stores.mongo.documents import Document, moment
@@ -131,6 +132,19 @@ def few_counted_subtasks(round: RoundOfSubtasks) -> Sequence[Document]:
     return [{"$match": subtasks_of(round)}, {"$limit": FEW}, {"$group": {"_id": "$status", "count": {"$sum": 1}}}]
 
 
+def in_stream(stream: StreamKey, after_position: int = -1) -> Document:
+    """The tasks of a stream behind a position."""
+    return {"user_id": stream.user_id, "stream.key": stream.key, "stream.position": {"$gt": after_position}}
+
+
+def blocked(stream: StreamKey) -> Document:
+    """Those that wait for their turn."""
+    return {"user_id": stream.user_id, "stream.key": stream.key, "status": TaskStatus.BLOCKED}
+
+
+BY_POSITION = {"stream.position": 1}
+
+
 def undriven() -> Document:
     """Tasks that lack a driver they need: `model.drivers.missing_drivers`."""
     return {"$or": [_lacking(driver) for driver in DRIVERS if driver.needed_in]}
@@ -158,11 +172,15 @@ def listed(scope: Scope, wanted: TaskFilter, cursor: str | None) -> Document:
         filter["task_type"] = wanted.task_type
     if wanted.parent_task_id is not None:
         filter["parent.task_id"] = wanted.parent_task_id
+    if wanted.stream is not None:
+        filter["stream.key"] = wanted.stream
     return filter
 
 
 def _listed_by_plan(scope: Scope, wanted: TaskFilter, cursor: str | None) -> Document:
     those: Document = {"parent.task_id": wanted.parent_task_id, **within(scope)}
+    if wanted.stream is not None:
+        those["stream.key"] = wanted.stream
     if wanted.task_type is not None:
         those["task_type"] = wanted.task_type
     statuses = sorted(TaskStatus) if wanted.status is None else [wanted.status]
@@ -190,6 +208,8 @@ def list_index(scope: Scope, wanted: TaskFilter) -> str | None:
         return "list_batches"
     if wanted.is_by_plan:
         return SUBTASKS
+    if wanted.stream is not None:
+        return "list_by_stream"
     if wanted.task_type is None:
         return "list_by_status" if scope.owner is None else "list_by_owner"
     return "list_by_type" if scope.owner is None and wanted.status is None else None

@@ -5,12 +5,14 @@ A record that is not there yet is made by the same update: its fields are missin
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from functools import singledispatch
 from typing import Any
 
 from taskframework.model import slots
 from taskframework.model.rate_limits import KEPT, RATE, ROUNDING, BucketLimit, HoldBucket, TakePermits
-from taskframework.stores.mongo.expressions import NOW, Changes, Expression, lit, milliseconds
+from taskframework.model.streams import STREAMS, PassTurn, Stream, TakePositions, Turn
+from taskframework.stores.mongo.expressions import NOW, Changes, Expression, later, lit, milliseconds
 
 #: The server's time in seconds, as `seconds_of` has it.
 _NOW: Expression = {"$divide": [{"$toLong": NOW}, 1000.0]}
@@ -130,6 +132,42 @@ def _filtered(entries: Expression, condition: Expression) -> Expression:
 
 def _with(entry: Expression, **fields: Expression) -> Expression:
     return {"$mergeObjects": [entry, fields]}
+
+
+@changes_of.register
+def _take_positions(take: TakePositions) -> Changes:
+    has_mode = {"$eq": ["$data.mode", take.mode]}
+    taken = {"next_position": {"$add": ["$data.next_position", {"$cond": [has_mode, take.count, 0]}]}}
+    return _stream(take, Stream(take.mode, take.count), {"$mergeObjects": ["$data", taken]})
+
+
+@changes_of.register
+def _pass_turn(pass_: PassTurn) -> Changes:
+    behind = 0 if pass_.after is None else pass_.after.position + 1
+    turn = None if pass_.after is None else asdict(pass_.after)
+    passed = {
+        "next_position": {"$max": ["$data.next_position", behind]},
+        "turn": lit(turn),
+        "is_halted": pass_.is_halted,
+    }
+    data = {"$mergeObjects": ["$data", {"$cond": [_has_turn(pass_.before), passed, {}]}]}
+    return _stream(pass_, pass_.apply(Stream()), data)
+
+
+def _has_turn(turn: Turn | None) -> Expression:
+    if turn is None:
+        return {"$eq": [{"$ifNull": ["$data.turn", None]}, None]}
+    return {"$and": [{"$eq": [f"$data.turn.{name}", lit(value)]} for name, value in asdict(turn).items()]}
+
+
+def _stream(change: TakePositions | PassTurn, new: Stream, data: Expression) -> Changes:
+    """The record of a stream; `new` is what it says where there was none."""
+    is_new = {"$eq": [{"$type": "$data"}, "missing"]}
+    return {
+        "kind": STREAMS.name,
+        "data": {"$cond": [is_new, lit(STREAMS.data_of(new)), data]},
+        "expires_at": {"$max": ["$expires_at", later(change.kept_for)]},
+    }
 
 
 def _refill_after(limit: BucketLimit) -> float:

@@ -46,6 +46,7 @@ from taskframework.stores.mongo.inserts import Inserter, insert_tasks
 from taskframework.stores.mongo.records import POINT, RecordCalls
 from taskframework.stores.mongo.retention import Purge
 from taskframework.stores.mongo.server_clock import ServerClock
+from taskframework.stores.mongo.stream_reads import StreamCalls
 from taskframework.stores.mongo.transitions import write_of
 from taskframework.stores.mongo.writer import TaskWriter
 
@@ -75,7 +76,7 @@ class _Opened:
     keep: Grouping[Any, None]
 
 
-class MongoStore(RecordCalls):
+class MongoStore(RecordCalls, StreamCalls):
     """Tasks in a MongoDB database; implements `TaskStore`."""
 
     def __init__(

@@ -80,6 +80,7 @@ from taskframework.stores.mongo.expressions import (
 )
 from taskframework.stores.mongo.joint import JointRequests, both
 from taskframework.stores.mongo.queries import driven
+from taskframework.stores.mongo.streams import blocked_again, without_its_stream
 from taskframework.stores.mongo.writes import Write, under_claim, write_alone
 
 _RETRYING = {"$eq": ["$status", TaskStatus.RETRYING]}
@@ -241,7 +242,7 @@ def _expire(expire: Expire) -> Write:
     requested = {**asked, **with_event("cancel_requested", data=lit(data))}
     error = framework_error("deadline", DEADLINE_PASSED, retryable=False)
     failed = {**asked, **with_error(error_of(error)), **at_rest(TaskStatus.FAILED), **with_event("failed")}
-    return Write(guard, [choose(IS_RUNNING, requested, failed)])
+    return Write(guard, [without_its_stream(), choose(IS_RUNNING, requested, failed)])
 
 
 @write_alone.register
@@ -286,7 +287,8 @@ def _replay(replay: Replay) -> Write:
         "stage": "execute",
         "signals": [],
     }
-    return Write(guard, [change({**queued, **with_event("replayed", data=lit({"by": replay.by}), attempt=0)})])
+    replayed = {**queued, **with_event("replayed", data=lit({"by": replay.by}), attempt=0)}
+    return Write(guard, [change(replayed), blocked_again(replay.dispatch_after)])
 
 
 def _dispatch_marks(marks: JointRequests[MarkDispatched]) -> Write:

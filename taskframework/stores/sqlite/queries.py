@@ -127,6 +127,22 @@ LIST_SUBTASKS = (
     f"{_indexed('tasks_planned')} WHERE {_THIS_ROUND} AND parent_slot > :after ORDER BY parent_slot LIMIT :limit"
 )
 
+_THIS_STREAM = "user_id = :user AND stream_key = :key"
+LIST_STREAM = (
+    f"{_indexed('tasks_in_stream')} WHERE {_THIS_STREAM} AND stream_position > :after "
+    "ORDER BY stream_position LIMIT :limit"
+)
+STREAM_TIMES = (
+    "SELECT stream_position, created_at, finished_at FROM tasks INDEXED BY tasks_in_stream "
+    f"WHERE {_THIS_STREAM} AND stream_position > :after ORDER BY stream_position LIMIT :limit"
+)
+_BLOCKED = f"FROM tasks INDEXED BY tasks_blocked WHERE {_THIS_STREAM} AND unblock_at IS NOT NULL"
+NEXT_BLOCKED = (
+    "SELECT task_id, json_extract(document, '$.generation'), stream_position "
+    f"{_BLOCKED} ORDER BY stream_position LIMIT 1"
+)
+COUNT_BLOCKED = f"SELECT count(*) {_BLOCKED}"
+
 # A sub-task stays while its parent is there and not due itself; a parent stays while it has sub-tasks.
 _PARENT_STAYS = (
     "EXISTS (SELECT 1 FROM tasks p WHERE p.task_id = t.parent_task_id AND NOT coalesce("
@@ -250,6 +266,7 @@ def list_tasks(scope: Scope, filter: TaskFilter, limit: int, cursor: str | None)
     """One entry more than the page: it tells whether another page follows."""
     wanted: dict[str, Value] = {
         "t.parent_task_id": filter.parent_task_id,
+        "t.stream_key": filter.stream,
         "t.user_id": scope.owner,
         "t.task_type": filter.task_type,
         "t.status": filter.status.value if filter.status else None,
@@ -273,6 +290,7 @@ def _index_for(columns: Collection[str]) -> str:
 _LIST_INDEXES = {
     "tasks_planned_in_status": {"t.parent_task_id", "t.status"},
     "tasks_planned": {"t.parent_task_id"},
+    "tasks_of_stream": {"t.stream_key"},
     "tasks_of_user_and_status": {"t.user_id", "t.status"},
     "tasks_of_user": {"t.user_id"},
     "tasks_of_type": {"t.task_type"},

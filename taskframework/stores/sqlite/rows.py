@@ -28,9 +28,9 @@ def _column(driver: Driver) -> str:
 DRIVER_COLUMNS = {driver.name: _column(driver) for driver in DRIVERS}
 _USUAL_DRIVERS = tuple(driver for driver in DRIVERS if driver.is_usual)
 _UNUSUAL_DRIVERS = tuple(driver for driver in DRIVERS if not driver.is_usual)
-#: Their fields, or the records that those are in; and what two more of the columns are made of.
+#: What the columns of `UNUSUAL_MOVING` are made of: fields, or the records that those are in.
 _unusual_fields = attrgetter(
-    "purge_at", "waits_for_limit", *(driver.field.partition(".")[0] for driver in _UNUSUAL_DRIVERS)
+    "purge_at", "waits_for_limit", "stream", *(driver.field.partition(".")[0] for driver in _UNUSUAL_DRIVERS)
 )
 
 # A column that is not named spares its indexes the write. So what never changes is written by the insert only, and what
@@ -43,6 +43,7 @@ UNUSUAL_FIXED = (
     "parent_round",
     "parent_slot",
     "is_batch",
+    "stream_key",
 )
 MOVING = (
     "status",
@@ -55,7 +56,10 @@ MOVING = (
     "undriven",
     "document",
 )
-UNUSUAL_MOVING = ("purge_at", "waits_for", *(DRIVER_COLUMNS[driver.name] for driver in _UNUSUAL_DRIVERS))
+UNUSUAL_MOVING = (
+    *("purge_at", "waits_for", "stream_position"),
+    *(DRIVER_COLUMNS[driver.name] for driver in _UNUSUAL_DRIVERS),
+)
 
 _TIMES = frozenset(SHAPE.times)
 #: Fields that hold records or what users gave; the parameters are in a table of their own.
@@ -140,7 +144,8 @@ class Stored(NamedTuple):
             return (*fixed, *self.moving())
         parent = task.parent
         place = (parent.task_id, parent.generation, parent.round, parent.slot) if parent else _NO_PARENT
-        unusual = (task.idempotency_key, *place, int(task.batch is not None))
+        key = None if task.stream is None else task.stream.key
+        unusual = (task.idempotency_key, *place, int(task.batch is not None), key)
         return (*fixed, *unusual, *self.unusual_moving(), *self.moving())
 
     def moving(self) -> tuple[Value, ...]:
@@ -164,8 +169,9 @@ class Stored(NamedTuple):
 
     def unusual_moving(self) -> tuple[Value, ...]:
         """The columns of `UNUSUAL_MOVING`."""
+        position = None if self.task.stream is None else self.task.stream.position
         times = [_maybe(driver.time_of(self.task)) for driver in _UNUSUAL_DRIVERS]
-        return (_maybe(self.task.purge_at), waiting_limit(self.task), *times)
+        return (_maybe(self.task.purge_at), waiting_limit(self.task), position, *times)
 
     @property
     def moves_usually(self) -> bool:

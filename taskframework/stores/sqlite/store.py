@@ -12,10 +12,11 @@ from taskframework.clock import Clock, SystemClock
 from taskframework.grouping import Grouping
 from taskframework.model.drivers import Driver
 from taskframework.model.marks import Mark, RenewLease
-from taskframework.model.query import DeadMessage, Page, RoundOfSubtasks, TaskFilter
+from taskframework.model.query import DeadMessage, Page, RoundOfSubtasks, StreamTimes, TaskFilter
 from taskframework.model.records import Record, RecordChange
 from taskframework.model.scope import Scope
 from taskframework.model.status import LANES, Priority, TaskStatus
+from taskframework.model.streams import StreamKey, Turn
 from taskframework.model.task import CancelRequest, Task
 from taskframework.model.transitions import Fence, Transition
 from taskframework.stores.base import DueTask, Inserted, StoreReport
@@ -132,6 +133,21 @@ class SqliteStore:
         values |= {f"status_{n}": status.value for n, status in enumerate(statuses)}
         return tasks_of(await self._database.fetch(queries.list_subtasks(len(statuses)), values))
 
+    async def list_stream(self, stream: StreamKey, *, limit: int, after_position: int = -1) -> Sequence[Task]:
+        return tasks_of(await self._database.fetch(queries.LIST_STREAM, _part_of(stream, after_position, limit)))
+
+    async def stream_times(self, stream: StreamKey, *, limit: int, after_position: int = -1) -> Sequence[StreamTimes]:
+        rows = await self._database.fetch(queries.STREAM_TIMES, _part_of(stream, after_position, limit))
+        return [StreamTimes(at, moment(created), None if end is None else moment(end)) for at, created, end in rows]
+
+    async def next_blocked(self, stream: StreamKey) -> Turn | None:
+        rows = await self._database.fetch(queries.NEXT_BLOCKED, {"user": stream.user_id, "key": stream.key})
+        return Turn(*rows[0]) if rows else None
+
+    async def count_blocked(self, stream: StreamKey) -> int:
+        [(count,)] = await self._database.fetch(queries.COUNT_BLOCKED, {"user": stream.user_id, "key": stream.key})
+        return int(count)
+
     async def due(self, driver: Driver, limit: int, grace: timedelta = timedelta(0)) -> Sequence[DueTask]:
         now = self._clock.now()
         values = {"now": milliseconds(now), "before": milliseconds(now - grace), "limit": limit}
@@ -210,6 +226,10 @@ class SqliteStore:
 
 def _place_of(round: RoundOfSubtasks) -> dict[str, Value]:
     return {"parent": round.parent_id, "generation": round.generation, "round": round.round}
+
+
+def _part_of(stream: StreamKey, after_position: int, limit: int) -> dict[str, Value]:
+    return {"user": stream.user_id, "key": stream.key, "after": after_position, "limit": limit}
 
 
 def _due_of(row: Row) -> DueTask:

@@ -24,6 +24,7 @@ from taskframework.testing.conformance.store_records import RecordCases
 from taskframework.testing.conformance.store_scopes import ScopeCases
 from taskframework.testing.conformance.store_settlements import SettlementCases
 from taskframework.testing.conformance.store_slots import SlotCases, SlotClaimCases
+from taskframework.testing.conformance.store_streams import StreamCases
 from taskframework.testing.conformance.store_subtasks import FamilyPurgeCases, SubtaskCases
 from taskframework.testing.conformance.store_values import ValueCases
 
@@ -51,5 +52,6 @@ class StoreConformance(
     GroupCases,
     SubtaskCases,
     FamilyPurgeCases,
+    StreamCases,
 ):
     """The whole suite, for one store."""

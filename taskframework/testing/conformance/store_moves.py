@@ -24,6 +24,7 @@ from taskframework.model.drivers import (
     RETRY,
     SEAL,
     SPAWN,
+    UNBLOCK,
     Driver,
     missing_drivers,
 )
@@ -41,9 +42,10 @@ from taskframework.model.marks import (
     ReserveDispatch,
     WaitAnew,
 )
-from taskframework.model.options import Debounce, KeptFor, StartLimit
+from taskframework.model.options import Debounce, KeptFor, StartLimit, StreamPlace
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import CLAIMABLE, FINAL, TaskStatus
+from taskframework.model.stream_moves import MovePosition, Skip, Unblock
 from taskframework.model.subtasks import Counts, Verdict
 from taskframework.model.task import (
     ERRORS_KEPT,
@@ -91,7 +93,7 @@ from taskframework.testing.conformance.store_suite import (
 NO_TIME = timedelta(0)
 _FINE = HOUR + timedelta(microseconds=1_567)
 
-OF_PARENTS = (SPAWN, CHECK, CASCADE, SEAL, RETRY)
+UNUSUAL = (SPAWN, CHECK, CASCADE, SEAL, RETRY, UNBLOCK)
 #: The time of a driver that another process has read.
 _READ = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
 A_ROUND = Subtasks(3, [{"task_type": "part", "items": [[{"$n": 1}, "hash"], ["$$ROOT", "hash"]]}], policy="at_least(2)")
@@ -160,6 +162,11 @@ REQUESTS: dict[str, Callable[[Fence], Request]] = {
     "reopen": lambda fence: Reopen(fence.task_id, EVERYONE, "operator"),
     "reopen one's own": lambda fence: Reopen(fence.task_id, Scope.of("alice"), "alice"),
     "wake": lambda fence: Wake(fence.task_id),
+    "skip": lambda fence: Skip(fence.task_id, _READ),
+    "skip too early": lambda fence: Skip(fence.task_id, datetime(9999, 1, 1, tzinfo=UTC)),
+    "unblock": lambda fence: Unblock(fence.task_id, 0, HOUR),
+    "unblock another generation": lambda fence: Unblock(fence.task_id, 1, HOUR),
+    "move the position": lambda fence: MovePosition(fence.task_id, 7, 9),
     "spawned": lambda fence: MarkSpawned(fence.task_id, 0, 1),
     "spawned a later round": lambda fence: MarkSpawned(fence.task_id, 0, 2),
     "cascade again": lambda fence: CascadeAgain(fence.task_id),
@@ -170,13 +177,14 @@ REQUESTS: dict[str, Callable[[Fence], Request]] = {
     "reopen the batch": lambda fence: ReopenBatch(fence.task_id, EVERYONE, "operator"),
     "reopen one's own batch": lambda fence: ReopenBatch(fence.task_id, Scope.of("alice"), "alice"),
     "end the retry": lambda fence: EndRetry(fence.task_id, _READ),
-    **{f"take up the {driver.name}": partial(_moved_driver, driver=driver, delay=HOUR) for driver in OF_PARENTS},
-    **{f"end the {driver.name}": partial(_moved_driver, driver=driver, delay=None) for driver in OF_PARENTS},
+    **{f"take up the {driver.name}": partial(_moved_driver, driver=driver, delay=HOUR) for driver in UNUSUAL},
+    **{f"end the {driver.name}": partial(_moved_driver, driver=driver, delay=None) for driver in UNUSUAL},
 }
 each_request = pytest.mark.parametrize("make", REQUESTS.values(), ids=REQUESTS.keys())
 
 #: In these everything is tried that a rule looks at.
 _TRIED_IN = (TaskStatus.QUEUED, TaskStatus.RUNNING, TaskStatus.FAILED)
+_STREAMS_TRIED_IN = (TaskStatus.BLOCKED, TaskStatus.QUEUED, TaskStatus.RUNNING, TaskStatus.FAILED)
 _PARENTS_TRIED_IN = (TaskStatus.RUNNING, TaskStatus.WAITING, TaskStatus.CANCELLED)
 
 
@@ -192,6 +200,9 @@ def _situations(now: datetime) -> Iterator[tuple[Fence, dict[str, Any]]]:
             yield _in_status(status, now, changes)
     for changes in _of_batches(now):
         yield _in_status(TaskStatus.COMPLETED, now, changes)
+    for status in _STREAMS_TRIED_IN:
+        for changes in _of_streams(now):
+            yield _in_status(status, now, changes)
     for changes in (
         {"not_before": now + HOUR},
         {"next_dispatch_at": None},
@@ -269,7 +280,7 @@ def _of_families(now: datetime) -> Iterator[dict[str, Any]]:
     yield {"subtasks": counted, "cancel": CancelRequest("alice", now, None), "cascade_at": now - MINUTE}
     yield {"subtasks": counted, "generation": 1, "user_id": "bob"}
     yield {"subtasks": replace(counted, plan=None, plan_records=3), "spawn_at": now - MINUTE, "cascade_at": now + HOUR}
-    yield {**dict.fromkeys((driver.field for driver in OF_PARENTS), _READ), "parent": ParentLink("parent", 0, 1)}
+    yield {**dict.fromkeys((driver.field for driver in UNUSUAL), _READ), "parent": ParentLink("parent", 0, 1)}
     yield {"parent": ParentLink("parent", 2, 1, 3, 4), "generation": 1}
     yield {"subtasks": counted, "retention": KeptFor(1_000, 2_000)}
     heard, kept, other = (
@@ -302,6 +313,16 @@ def _of_batches(now: datetime) -> Iterator[dict[str, Any]]:
     yield {**sealed, "batch": replace(batch, retry_until=now - HOUR), "retry_at": _READ, "error": an_error()}
     whole = replace(A_ROUND, plan=None, plan_records=0, report_serial=4)
     yield {**sealed, "subtasks": whole, "batch": batch, "user_id": "bob", "deadline": now + HOUR}
+
+
+def _of_streams(now: datetime) -> Iterator[dict[str, Any]]:
+    """What a task has that belongs to an ordered stream."""
+    serial, ordered = StreamPlace("$a.b", "serial", 7, halts=True), StreamPlace("a", "ordered_results", 8)
+    for place in (serial, ordered, replace(serial, is_skipped=True), replace(ordered, is_skipped=True, position=7)):
+        yield {"stream": place, "unblock_at": now - MINUTE, "deadline": now - MINUTE}
+    yield {"stream": serial, "unblock_at": now + HOUR, "not_before": now + HOUR}
+    yield {"stream": serial, "unblock_at": now + HOUR, "generation": 1, "published_sequence": 1}
+    yield {"stream": ordered, "cancel": CancelRequest("alice", now, None), "deadline": now - MINUTE}
 
 
 class MoveCases(StoreSuite):

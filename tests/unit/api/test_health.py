@@ -64,7 +64,18 @@ async def test_readiness_tells_when_each_repair_looked(api: Api) -> None:
 
     repairs = await eventually(all_looked)
     # Nothing is swept by a process that dies with its broker and executes nothing.
-    background = {"parents", "pauses", "reap", "relay", "retention", "schedules", "slots", "topology", "unstarted"}
+    background = {
+        "parents",
+        "pauses",
+        "reap",
+        "relay",
+        "retention",
+        "schedules",
+        "slots",
+        "streams",
+        "topology",
+        "unstarted",
+    }
     assert repairs.keys() == {"batches", "expire", *background}
     for repair in repairs.values():
         at = datetime.fromisoformat(repair["last_run"])

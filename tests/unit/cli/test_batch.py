@@ -22,7 +22,7 @@ def worked(folder: Path) -> None:
     work(folder)
 
 
-def work(folder: Path, batch_id: str = "", *, until_cancelled: str = "") -> None:
+def work(folder: Path, batch_id: str = "", *, until_cancelled: str = "", until_over: str = "") -> None:
     async def is_cancelled() -> bool:
         return (await framework.get(until_cancelled)).cascade_at is None
 
@@ -30,6 +30,8 @@ def work(folder: Path, batch_id: str = "", *, until_cancelled: str = "") -> None
         async with framework.running(worker=True):
             if batch_id:
                 await framework.batch(batch_id).finished(timeout=30)
+            if until_over:
+                await framework.handle(until_over).finished(timeout=30)
             if until_cancelled:
                 await eventually(is_cancelled)
 

@@ -15,7 +15,7 @@ from tests.unit.cli.conftest import Cli
         (["nix"], "No such command 'nix'"),
         (["tasks", "show"], "Missing argument"),
         (["tasks", "list", "--status", "fail"], "'--status': 'fail' is not a status. Did you mean failed?"),
-        (["tasks", "list", "--status", "blocked"], "Use queued, running, retrying, waiting, completed"),
+        (["tasks", "list", "--status", "nix"], "Use queued, running, retrying, waiting, blocked, completed"),
         (["tasks", "list", "--limit", "501"], "'501' is not a whole number from 1 to 500"),
         (["dev", "--port", "x"], "'--port': 'x' is not a whole number"),
         (["submit", "greets", "{not json"], "Quote it for the shell"),

@@ -11,6 +11,7 @@ from taskframework.events.bridge import ROUND, ExternalEventBridge
 from taskframework.events.external import ExternalEvent
 from taskframework.events.publisher import TaskEventPublisher
 from taskframework.model.marks import Mark, MarkPublished
+from taskframework.model.options import StreamPlace
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import ParentLink, Task
 from taskframework.model.transitions import Claim, with_event
@@ -55,7 +56,9 @@ class Publisher:
 
 async def test_a_mark_that_could_not_be_written_is_written_when_the_relay_comes_back() -> None:
     store, publisher, task = Marks(), Publisher(), new_task()
-    bridge = ExternalEventBridge(cast(TaskStore, store), cast(TaskEventPublisher, publisher), "here", Reports())
+    bridge = ExternalEventBridge(
+        cast(TaskStore, store), cast(TaskEventPublisher, publisher), "here", Reports(), Reports()
+    )
     bridge.take(task)
     await bridge.drain()
     assert [event.id for event in publisher.events] == [f"{task.task_id}-1"]
@@ -68,7 +71,9 @@ async def test_a_mark_that_could_not_be_written_is_written_when_the_relay_comes_
 
 async def test_parameters_do_not_wait_with_thousands_of_tasks_to_be_published() -> None:
     publisher, tasks = Publisher(), [new_task() for _ in range(3 * ROUND)]
-    bridge = ExternalEventBridge(cast(TaskStore, Marks()), cast(TaskEventPublisher, publisher), "here", Reports())
+    bridge = ExternalEventBridge(
+        cast(TaskStore, Marks()), cast(TaskEventPublisher, publisher), "here", Reports(), Reports()
+    )
     for task in tasks:
         bridge.take(task)
     newer = Claim(tasks[0].task_id, 1, "claim", "worker-1", timedelta(minutes=1)).apply(tasks[0], tasks[0].updated_at)
@@ -83,7 +88,9 @@ async def test_parameters_do_not_wait_with_thousands_of_tasks_to_be_published() 
 
 async def test_what_is_marked_already_is_neither_published_nor_marked() -> None:
     store, publisher, task = Marks(), Publisher(), new_task()
-    bridge = ExternalEventBridge(cast(TaskStore, store), cast(TaskEventPublisher, publisher), "here", Reports())
+    bridge = ExternalEventBridge(
+        cast(TaskStore, store), cast(TaskEventPublisher, publisher), "here", Reports(), Reports()
+    )
     store.is_away = False
     bridge.take(task.evolve(published_sequence=1, publish_at=None))
     await bridge.drain()
@@ -93,7 +100,9 @@ async def test_what_is_marked_already_is_neither_published_nor_marked() -> None:
 async def test_an_older_state_that_comes_late_does_not_take_a_mark_back() -> None:
     store, publisher, task = Marks(), Publisher(), new_task()
     store.is_away = False
-    bridge = ExternalEventBridge(cast(TaskStore, store), cast(TaskEventPublisher, publisher), "here", Reports())
+    bridge = ExternalEventBridge(
+        cast(TaskStore, store), cast(TaskEventPublisher, publisher), "here", Reports(), Reports()
+    )
     newer = Claim(task.task_id, 1, "claim", "worker-1", timedelta(minutes=1)).apply(task, task.updated_at)
     assert newer is not None
     bridge.take(newer)
@@ -107,7 +116,9 @@ async def test_an_older_state_that_comes_late_does_not_take_a_mark_back() -> Non
 async def test_the_end_of_a_sub_task_is_marked_when_its_parent_knows_of_it() -> None:
     store, publisher, reports = Marks(), Publisher(), Reports()
     store.is_away = False
-    bridge = ExternalEventBridge(cast(TaskStore, store), cast(TaskEventPublisher, publisher), "here", reports)
+    bridge = ExternalEventBridge(
+        cast(TaskStore, store), cast(TaskEventPublisher, publisher), "here", reports, Reports()
+    )
     task = new_task(parent=ParentLink("parent", 0, 0))
     bridge.take(task)
     await bridge.drain()
@@ -123,10 +134,29 @@ async def test_the_end_of_a_sub_task_is_marked_when_its_parent_knows_of_it() -> 
     assert store.written[1:] == [MarkPublished(task.task_id, 2)]
 
 
+async def test_the_end_of_a_task_in_a_stream_is_marked_when_the_next_one_was_looked_for() -> None:
+    store, publisher, turns = Marks(), Publisher(), Reports()
+    store.is_away = False
+    bridge = ExternalEventBridge(cast(TaskStore, store), cast(TaskEventPublisher, publisher), "here", Reports(), turns)
+    task = new_task(stream=StreamPlace("a", "serial", 0))
+    bridge.take(task)
+    await bridge.drain()
+    assert store.written == [MarkPublished(task.task_id, 1)], "only ends are looked after"
+    bridge.take(_over(task))
+    await bridge.drain()
+    assert (len(publisher.events), len(store.written)) == (2, 1)
+    for then in turns.waiting:
+        then()
+    await bridge.drain()
+    assert store.written[1:] == [MarkPublished(task.task_id, 2)]
+
+
 async def test_an_older_state_of_a_sub_task_does_not_mark_an_end_that_is_not_reported() -> None:
     store, publisher = Marks(), Publisher()
     store.is_away = False
-    bridge = ExternalEventBridge(cast(TaskStore, store), cast(TaskEventPublisher, publisher), "here", Reports())
+    bridge = ExternalEventBridge(
+        cast(TaskStore, store), cast(TaskEventPublisher, publisher), "here", Reports(), Reports()
+    )
     task = new_task(parent=ParentLink("parent", 0, 0))
     bridge.take(_over(task))
     await eventually(lambda: len(publisher.events) == 2)

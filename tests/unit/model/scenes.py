@@ -30,6 +30,8 @@ def in_status(status: TaskStatus, **overrides: Any) -> Task:
         fields["next_dispatch_at"] = None
     if status is TaskStatus.WAITING:
         fields["check_at"] = NOW - SECOND
+    if status is TaskStatus.BLOCKED:
+        fields["unblock_at"] = NOW - SECOND
     if status not in LIVE:
         fields["finished_at"] = NOW - MINUTE
     return new_task(now=NOW - MINUTE, **(fields | overrides))

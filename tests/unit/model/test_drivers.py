@@ -19,6 +19,7 @@ from taskframework.model.drivers import (
     SEAL,
     SPAWN,
     START,
+    UNBLOCK,
     Driver,
     missing_drivers,
 )
@@ -34,6 +35,8 @@ def with_time(driver: Driver, time: datetime | None) -> Task:
             return queued(next_dispatch_at=time)
         case _ if driver is LEASE:
             return running(lease=time and Lease("worker-1", "the-claim", time))
+    if driver is UNBLOCK:
+        return in_status(TaskStatus.BLOCKED, unblock_at=time)
     status = TaskStatus.WAITING if TaskStatus.WAITING in driver.statuses else TaskStatus.QUEUED
     return in_status(status, **{driver.field: time})
 
@@ -61,6 +64,7 @@ def test_a_driver_is_due_when_its_time_has_passed(driver: Driver) -> None:
         (CHECK, in_status(TaskStatus.COMPLETED, check_at=NOW)),
         (SEAL, in_status(TaskStatus.CANCELLED, seal_by=NOW)),
         (RETRY, in_status(TaskStatus.CANCELLED, retry_at=NOW)),
+        (UNBLOCK, queued(unblock_at=NOW)),
     ],
 )
 def test_a_time_that_does_not_count_is_not_due(task: tuple[Driver, Task]) -> None:
@@ -82,6 +86,8 @@ def test_a_time_that_does_not_count_is_not_due(task: tuple[Driver, Task]) -> Non
         (in_status(TaskStatus.COMPLETED, publish_at=None), []),
         (in_status(TaskStatus.WAITING), []),
         (in_status(TaskStatus.WAITING, check_at=None), [CHECK]),
+        (in_status(TaskStatus.BLOCKED), []),
+        (in_status(TaskStatus.BLOCKED, unblock_at=None), [UNBLOCK]),
     ],
 )
 def test_a_task_lacks_what_it_needs_and_has_not(task: Task, missing: list[Driver]) -> None:

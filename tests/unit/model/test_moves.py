@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from taskframework.failpoint import POINTS
-from taskframework.model import debounce, interventions, marks, transitions, waiting
+from taskframework.model import debounce, interventions, marks, stream_moves, transitions, waiting
 from taskframework.model.debounce import ReplaceParameters
 from taskframework.model.drivers import CASCADE
 from taskframework.model.events import ENDS_OF_ATTEMPTS, EVENT_OF, event_of
@@ -28,7 +28,7 @@ from taskframework.model.marks import (
     ReserveDispatch,
     WaitAnew,
 )
-from taskframework.model.options import Debounce, StartLimit
+from taskframework.model.options import Debounce, StartLimit, StreamPlace
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import (
     AT_REST,
@@ -43,6 +43,7 @@ from taskframework.model.status import (
     TaskStatus,
     lane_of,
 )
+from taskframework.model.stream_moves import MovePosition, Skip, Unblock
 from taskframework.model.subtasks import Counts, Verdict
 from taskframework.model.task import ParentLink, Signal, SignalWait, Subtasks, Task
 from taskframework.model.transitions import (
@@ -100,6 +101,9 @@ TRANSITIONS: dict[str, Any] = {
     "reopen": Reopen(TASK_ID, EVERYONE, "operator"),
     "move a driver": MoveDriver(TASK_ID, CASCADE, NOW, MINUTE),
     "end a driver": MoveDriver(TASK_ID, CASCADE, NOW, None),
+    "unblock": Unblock(TASK_ID, 0, SECOND),
+    "skip": Skip(TASK_ID, NOW),
+    "move the position": MovePosition(TASK_ID, 7, 9),
     "spawned": MarkSpawned(TASK_ID, 0, 1),
     "cascade again": CascadeAgain(TASK_ID),
 }
@@ -111,7 +115,6 @@ MARKS = tuple(kind for kind in vars(marks).values() if is_dataclass(kind))
 LATER = {
     (TaskStatus.RUNNING, TaskStatus.COMPLETED_WITH_ERRORS),
     (TaskStatus.WAITING, TaskStatus.DEAD_LETTER),
-    (TaskStatus.BLOCKED, TaskStatus.QUEUED),
 }
 
 
@@ -133,6 +136,10 @@ def families(status: TaskStatus) -> Iterator[dict[str, Any]]:
     """What a parent, a task with signals and a sub-task have."""
     yield {"subtasks": Subtasks(3, []), "cascade_at": NOW}
     yield {"parent": ParentLink("parent", 0, 1)}
+    for place, is_late in itertools.product(
+        (StreamPlace("a", "serial", 7), StreamPlace("a", "ordered_results", 7)), (False, True)
+    ):
+        yield {"stream": place, "deadline": NOW if is_late else None}
     yield {"debounce": Debounce("key", 1_000, 3_600_000)}
     kept = Signal("key-1", "approved", NOW - MINUTE, {"by": "alice"})
     yield {"signals": (kept,), "waits_for": SignalWait("approved", NOW) if status is TaskStatus.WAITING else None}
@@ -180,7 +187,8 @@ def test_only_an_operator_leads_out_of_a_final_status() -> None:
 
 def test_a_final_task_changes_only_by_marks_or_by_an_operator() -> None:
     for name, before, after in outcomes():
-        if before.status in FINAL and name not in ("replay", "reopen") and type(TRANSITIONS[name]) not in MARKS:
+        by_operator = name in ("replay", "reopen", "move the position")
+        if before.status in FINAL and not by_operator and type(TRANSITIONS[name]) not in MARKS:
             pytest.fail(f"{name} changed a {before.status} task into {after}")
 
 
@@ -194,9 +202,12 @@ def test_every_live_task_has_a_driver_after_every_move() -> None:
         if after.status is TaskStatus.WAITING:
             assert after.check_at is not None, (name, before)
             assert (after.lease, after.next_dispatch_at) == (None, None), (name, before)
+        if after.status is TaskStatus.BLOCKED:
+            assert after.unblock_at is not None, (name, before)
+            assert (after.lease, after.next_dispatch_at) == (None, None), (name, before)
         if after.status in FINAL:
-            driven = ("lease", "next_dispatch_at", "spawn_at", "check_at", "waits_for")
-            assert [getattr(after, field) for field in driven] == [None] * 5, (name, before)
+            driven = ("lease", "next_dispatch_at", "spawn_at", "check_at", "unblock_at", "waits_for")
+            assert [getattr(after, field) for field in driven] == [None] * 6, (name, before)
             assert after.finished_at is not None, (name, before)
         if after.sequence > after.published_sequence:
             assert after.publish_at is not None, (name, before)
@@ -207,8 +218,12 @@ def test_every_change_of_status_is_exactly_one_event() -> None:
         events = after.history[len(before.history) :]
         assert after.sequence - before.sequence == len(events), name
         if after.status is not before.status:
-            assert len(events) == 1, name
-            assert (events[0].sequence, events[0].at) == (after.sequence, NOW), name
+            *others, event = events
+            # A deadline also lets the stream go on.
+            assert [other.type for other in others] == ["skipped"] * (name == "expire" and after.stream is not None), (
+                name
+            )
+            assert (event.sequence, event.at) == (after.sequence, NOW), name
 
 
 def test_every_transition_raises_the_revision_and_no_mark_does() -> None:
@@ -243,7 +258,9 @@ def test_revision_and_published_mark_show_every_change_that_the_end_of_an_attemp
 
 def test_every_class_with_a_rule_is_tried() -> None:
     kinds = [
-        kind for module in (transitions, interventions, marks, waiting, debounce) for kind in vars(module).values()
+        kind
+        for module in (transitions, interventions, marks, stream_moves, waiting, debounce)
+        for kind in vars(module).values()
     ]
     rules = {kind for kind in kinds if is_dataclass(kind) and hasattr(kind, "apply")}
     assert rules == {type(rule) for rule in TRANSITIONS.values()}
@@ -283,7 +300,8 @@ def test_every_move_has_a_failpoint() -> None:
 def test_tokens_and_epochs_only_grow() -> None:
     for name, before, after in outcomes():
         assert after.fencing_token - before.fencing_token == (name == "claim"), name
-        became_claimable = after.status in CLAIMABLE and before.status not in CLAIMABLE
+        was_over = before.status in FINAL and after.status is TaskStatus.BLOCKED
+        became_claimable = was_over or (after.status in CLAIMABLE and before.status not in CLAIMABLE)
         was_put_off = name == "replace the parameters" and after.not_before > before.not_before
         assert after.dispatch_epoch - before.dispatch_epoch == (became_claimable or was_put_off), name
         assert after.generation - before.generation == (name == "replay"), name

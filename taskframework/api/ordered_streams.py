@@ -1,0 +1,158 @@
+"""Ordered streams over HTTP: how one is, its results in order, letting one go on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from time import monotonic
+from typing import Annotated, cast
+
+from fastapi import APIRouter, Depends, Path, Query
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from taskframework.api import following
+from taskframework.api.context import CALLER, framework_of, json_response, page_response, refuse_repeated, scope_of
+from taskframework.api.feed import Feed, Watcher, frame
+from taskframework.api.following import HEARTBEAT
+from taskframework.api.openapi import refuses
+from taskframework.api.problems import RequestRefusedError
+from taskframework.api.stream import LAST_EVENT_ID, EventStream
+from taskframework.api.stream_views import StreamedResult, StreamResultPage, StreamView
+from taskframework.api.tasks import DEFAULT_LIMIT, PREFIX
+from taskframework.errors import StoreError, TaskNotFoundError
+from taskframework.model.query import MAX_LIMIT
+from taskframework.model.stream_results import StreamResult
+from taskframework.model.streams import StreamKey
+from taskframework.model.values import MAX_NAME, is_name
+from taskframework.operations.streams import StreamOperations
+
+router = APIRouter(prefix=f"{PREFIX}/streams", tags=["streams"])
+
+#: No stream has as many positions as a program that reads JSON can count.
+_MOST = 2**53 - 1
+_EVENTS = "text/event-stream"
+# A key may have slashes in it, so the longer paths come first.
+KeyInPath = Annotated[str, Path(description="Key of the stream", json_schema_extra={"maxLength": MAX_NAME})]
+_RESULTS = {
+    "application/json": {"schema": {"$ref": f"#/components/schemas/{StreamResultPage.__name__}"}},
+    _EVENTS: {"itemSchema": {"$ref": f"#/components/schemas/{StreamedResult.__name__}"}},
+}
+
+
+class ResultQuery(BaseModel):
+    """Which results to give."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    limit: int = Field(default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT, description="Most results on the page")
+    from_position: int = Field(
+        default=0, ge=0, le=_MOST, description="The position to begin with; `next_cursor` of the page before"
+    )
+
+
+@router.get(
+    "/{key:path}/results",
+    summary="Read the results of a stream in order",
+    response_class=Response,
+    dependencies=[Depends(refuse_repeated)],
+    openapi_extra={"parameters": [LAST_EVENT_ID]},
+    responses={
+        200: {"description": f"A page; or, with Accept: {_EVENTS}, an event for each result", "content": _RESULTS},
+        **refuses("invalid_request", "task_not_found", "too_many_streams", "stopping", "store_unavailable"),
+    },
+)
+async def read_stream_results(request: Request, key: KeyInPath, query: Annotated[ResultQuery, Query()]) -> Response:
+    """What became of the tasks of a stream, in the order of their positions, up to the first that is waited for.
+
+    One that has no result in time is passed over as `SKIPPED`, the same for every reader: at its own deadline; without
+    one, `streams.gap` after a later one ended. With `Accept: text/event-stream` each result comes as soon as it and all
+    before it are there, as `event: result`, for ever; `limit` does not count then.
+    """
+    streams, stream = _operations(request), _key_of(request, key)
+    if _EVENTS not in request.headers.get("accept", ""):
+        return page_response(await streams.results(stream, limit=query.limit, first=query.from_position), _view)
+    first = _behind_last(request, query.from_position)
+    await streams.status(stream)  # before the answer has begun
+    feed = cast(Feed, request.app.state.feed)
+    watcher = await feed.join(scope_of(request), stream.record_id)
+    return EventStream(feed, watcher, _frames(watcher, streams.follow_results(stream, first=first)))
+
+
+@router.post(
+    "/{key:path}/go-on",
+    summary="Let a halted stream go on",
+    responses={
+        200: {"model": StreamView, "description": "The stream, which goes on without the task that halted it"},
+        **refuses("task_not_found", "transition_refused", "store_unavailable"),
+    },
+)
+async def let_stream_go_on(request: Request, key: KeyInPath) -> Response:
+    """Let a stream go on without the task that failed. Replaying that task does so, too, and runs it first."""
+    return json_response((await _operations(request).go_on(_key_of(request, key))).view())
+
+
+@router.get(
+    "/{key:path}",
+    summary="Show a stream",
+    responses={
+        200: {"model": StreamView, "description": "The stream"},
+        **refuses("task_not_found", "store_unavailable"),
+    },
+)
+async def get_stream(request: Request, key: KeyInPath) -> Response:
+    """Show whose turn it is in a stream, and how many wait."""
+    return json_response((await _operations(request).status(_key_of(request, key))).view())
+
+
+async def _frames(watcher: Watcher, results: AsyncIterator[Sequence[StreamResult]]) -> AsyncGenerator[bytes, None]:
+    """Events for results as they come, and a comment after each silence; until the process stops."""
+    yield HEARTBEAT
+    told_at = monotonic()
+    try:
+        async for part in results:
+            if watcher.is_over:
+                return
+            if part or monotonic() - told_at >= following.HEARTBEAT_SECONDS:
+                told_at = monotonic()
+                yield b"".join(frame("result", _view(result), str(result.position)) for result in part) or HEARTBEAT
+    except (StoreError, TaskNotFoundError):
+        return  # the reader connects again, and hears why
+
+
+def _view(result: StreamResult) -> dict[str, object]:
+    return result.view()
+
+
+def _operations(request: Request) -> StreamOperations:
+    return framework_of(request).services.streams
+
+
+def _key_of(request: Request, key: str) -> StreamKey:
+    """The caller's stream of this key.
+
+    Raises:
+        TaskNotFoundError: as for a stream that does not exist, if the text cannot be a key.
+    """
+    if not is_name(key):
+        raise TaskNotFoundError(key, what="stream")
+    return StreamKey(scope_of(request).owner or CALLER, key)
+
+
+def _behind_last(request: Request, first: int) -> int:
+    """The position to begin with, by the last one that the client has.
+
+    Raises:
+        RequestRefusedError: if its Last-Event-ID is none of this stream.
+    """
+    given = request.headers.get("last-event-id")
+    if not given:
+        return first
+    if not re.fullmatch("[0-9]{1,15}", given):
+        raise RequestRefusedError(
+            "The header Last-Event-ID is not the id of an event of this stream.",
+            hint="Send the id of the last event received, or leave the header out and give from_position.",
+            fields=[{"field": "Last-Event-ID", "message": "must be a position"}],
+        )
+    return int(given) + 1

@@ -1,0 +1,54 @@
+"""What HTTP shows of ordered streams."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+from taskframework.api.views import TaskErrorView
+from taskframework.model.options import StreamMode
+from taskframework.model.status import ReachableStatus
+
+
+class TurnView(BaseModel):
+    """The task that runs, or is about to."""
+
+    task_id: str
+    position: int
+
+
+class StreamView(BaseModel):
+    """An ordered stream as it is now."""
+
+    key: str
+    mode: StreamMode
+    next_position: int = Field(description="Of the task that is submitted next; as many were given so far")
+    turn: TurnView | None = Field(description="Serial only: null while nobody has the turn")
+    waiting: int = Field(description="Serial only: tasks that wait for their turn")
+    is_halted: bool = Field(description="The task that has the turn failed; replay it, or let the stream go on")
+
+
+class StreamResultView(BaseModel):
+    """What became of one position."""
+
+    position: int
+    task_id: str | None = Field(description="Null for a position that was given and never used")
+    status: ReachableStatus | Literal["SKIPPED"] = Field(description="SKIPPED: it had no result in time")
+    result: Any
+    error: TaskErrorView | None
+
+
+class StreamResultPage(BaseModel):
+    """The results that are known, in order, up to the first that is waited for."""
+
+    items: list[StreamResultView]
+    next_cursor: str = Field(description="The position to go on with; a stream has no end", examples=["17"])
+
+
+class StreamedResult(BaseModel):
+    """One server-sent event. Comments in between keep the connection open and mean nothing."""
+
+    event: Literal["result"]
+    id: str = Field(description="The position; send it as Last-Event-ID to go on behind it", examples=["16"])
+    data: StreamResultView

@@ -1,0 +1,203 @@
+"""Ordered streams: the tasks of one key, one after the other, or at once with their results in order.
+
+The record of a stream gives each task its position, and in a serial stream says which task has the turn. Only that one
+is let go, so there are never two of a key between QUEUED and their end. The turn is passed on by one guarded write:
+where it is still the turn that was read. A task is stored before another one that is submitted later has a position, so
+that it is BLOCKED, chosen earlier or over by then. `tests/models/stream_turns.pml` is this protocol.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import Literal
+from urllib.parse import unquote
+
+from taskframework.model.idempotency import GRACE
+from taskframework.model.options import StreamMode
+from taskframework.model.records import Record, RecordKind
+from taskframework.model.status import DEAD, FINAL, TaskStatus
+from taskframework.model.task import Task
+
+#: What a task does to its stream by failing: the next one has its turn, or the stream halts.
+OnFailure = Literal["continue", "halt"]
+#: How long after a higher position was stored one is given up that was given to a process which never stored its task.
+GIVEN_UP_AFTER = timedelta(seconds=30)
+#: `error.code` of a task that its deadline ended. A deadline lets the stream go on.
+_BY_DEADLINE = "deadline"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamKey:
+    """Which stream: a key of a user."""
+
+    user_id: str
+    key: str
+
+    @property
+    def record_id(self) -> str:
+        return STREAMS.id_of(self.user_id, self.key)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The task that may run, in the generation in which it may. The next generation of it has no turn yet."""
+
+    task_id: str
+    generation: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Positions that were given and have no task: nothing stored there counts any more."""
+
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """What is known of a stream at rest."""
+
+    mode: StreamMode = "serial"
+    #: How many positions were given.
+    next_position: int = 0
+    #: The task that has the turn, or had it last.
+    turn: Turn | None = None
+    #: The task that has the turn failed, and the stream waits until it is replayed or let go on.
+    is_halted: bool = False
+    skipped: tuple[Gap, ...] = ()
+
+    def has_skipped(self, position: int) -> bool:
+        """Whether a position is given up."""
+        return any(gap.first <= position <= gap.last for gap in self.skipped)
+
+    def skip(self, first: int, last: int) -> Stream:
+        """The stream without these positions; neighbours become one gap."""
+        *before, previous = self.skipped or (None,)
+        if previous is not None and previous.last + 1 == first:
+            return replace(self, skipped=(*before, Gap(previous.first, last)))
+        return replace(self, skipped=(*self.skipped, Gap(first, last)))
+
+
+STREAMS = RecordKind("stream", Stream)
+
+
+def stream_key_of(record: Record) -> StreamKey:
+    """The stream of a record."""
+    _, user_id, key = map(unquote, record.id.split("/"))
+    return StreamKey(user_id, key)
+
+
+def stream_of(task: Task) -> StreamKey | None:
+    """The stream of a task; None for a task that is in none."""
+    return None if task.stream is None else StreamKey(task.user_id, task.stream.key)
+
+
+def position_of(task: Task) -> int:
+    """Where the task is in its stream; -1 if it is in none."""
+    return -1 if task.stream is None else task.stream.position
+
+
+def is_serial(task: Task) -> bool:
+    """Whether the task waits for its turn."""
+    return task.stream is not None and task.stream.mode == "serial"
+
+
+class TurnState(Enum):
+    """What the task that has the turn means for the others."""
+
+    WAITS = "it may go and has not been let go"
+    LIVE = "the others wait for it"
+    FAILED = "it failed in a way that halts the stream"
+    OVER = "the next one has its turn"
+
+
+def turn_state(turn: Turn | None, holder: Task | None) -> TurnState:
+    """What a turn means, given the task that has it; None for one that was removed."""
+    if turn is None or holder is None or holder.generation != turn.generation:
+        return TurnState.OVER
+    if holder.status is TaskStatus.BLOCKED:
+        return TurnState.WAITS
+    if holder.status not in FINAL:
+        return TurnState.LIVE
+    return TurnState.FAILED if _halts(holder) else TurnState.OVER
+
+
+def _halts(task: Task) -> bool:
+    is_late = task.error is not None and task.error.code == _BY_DEADLINE
+    return task.stream is not None and task.stream.halts and task.status in DEAD and not is_late
+
+
+@dataclass(frozen=True, slots=True)
+class _OfStream:
+    """One guarded write on the record of a stream."""
+
+    stream: StreamKey
+    #: How long the record is kept after it, at the least.
+    kept: timedelta
+
+    @property
+    def record_id(self) -> str:
+        return self.stream.record_id
+
+    def apply(self, stream: Stream) -> Stream:
+        """The stream after it."""
+        raise NotImplementedError
+
+    def change(self, record: Record | None, now: datetime) -> Record:
+        """`RecordChange.change`."""
+        stream = self.apply(self._new if record is None else STREAMS.content(record))
+        until = now + self.kept_for
+        if record is not None and record.expires_at is not None:
+            until = max(until, record.expires_at)
+        return STREAMS.with_id(self.record_id, record, stream, expires_at=until)
+
+    @property
+    def kept_for(self) -> timedelta:
+        """When the record is looked at, at the soonest: whoever took a position has yet to store its task."""
+        return self.kept + GRACE
+
+    @property
+    def _new(self) -> Stream:
+        return Stream()
+
+
+@dataclass(frozen=True, slots=True)
+class TakePositions(_OfStream):
+    """Take the next positions of a stream, all of them or, if the stream has another mode, none."""
+
+    mode: StreamMode
+    count: int
+
+    @property
+    def _new(self) -> Stream:
+        return Stream(self.mode)
+
+    def apply(self, stream: Stream) -> Stream:
+        if stream.mode != self.mode:
+            return stream
+        return replace(stream, next_position=stream.next_position + self.count)
+
+
+@dataclass(frozen=True, slots=True)
+class PassTurn(_OfStream):
+    """Give the turn to another task, or halt the stream, where the turn is still the one that was read."""
+
+    before: Turn | None
+    after: Turn | None
+    is_halted: bool = False
+
+    def apply(self, stream: Stream) -> Stream:
+        if stream.turn != self.before:
+            return stream
+        # Of a record that was lost: no position that a task has may be given again.
+        behind = 0 if self.after is None else self.after.position + 1
+        return replace(
+            stream,
+            next_position=max(stream.next_position, behind),
+            turn=self.after,
+            is_halted=self.is_halted,
+        )

@@ -1,0 +1,121 @@
+"""Look at ordered streams, read their results, let one go on that halted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from taskframework.errors import TransitionRefusedError
+from taskframework.model.query import Page
+from taskframework.model.scope import EVERYONE
+from taskframework.model.stream_results import StreamResult
+from taskframework.model.streams import Stream, StreamKey
+from taskframework.moves import TaskMoves
+from taskframework.stores.base import TaskStore
+from taskframework.streams.gaps import StreamGaps
+from taskframework.streams.results import StreamResults
+from taskframework.streams.turns import StreamTurns
+
+#: Positions that are read together for results.
+_TOGETHER = 200
+#: Seconds between two looks at a stream whose next result is not there yet: at first, and when it takes long.
+_FIRST_LOOK, _SLOWEST_LOOK = 0.05, 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStatus:
+    """A stream as it is now."""
+
+    key: str
+    stream: Stream
+    #: Tasks that wait for their turn.
+    waiting: int
+    #: Whether the task that has the turn is still there to use it.
+    is_turn_taken: bool
+
+    def view(self) -> dict[str, Any]:
+        """The fields of the HTTP contract."""
+        turn = self.stream.turn if self.is_turn_taken or self.stream.is_halted else None
+        return {
+            "key": self.key,
+            "mode": self.stream.mode,
+            "next_position": self.stream.next_position,
+            "turn": None if turn is None else {"task_id": turn.task_id, "position": turn.position},
+            "waiting": self.waiting,
+            "is_halted": self.stream.is_halted,
+        }
+
+
+class StreamOperations:
+    """Operations on streams; whose stream it is says its key."""
+
+    def __init__(
+        self, store: TaskStore, moves: TaskMoves, turns: StreamTurns, gaps: StreamGaps, gap: timedelta
+    ) -> None:
+        """Prepare; `gap` as for `StreamResults`."""
+        self._store = store
+        self._turns = turns
+        self._results = StreamResults(store, moves, gaps, gap)
+
+    async def status(self, stream: StreamKey) -> StreamStatus:
+        """How a stream is.
+
+        Raises:
+            TaskNotFoundError: if there is none.
+        """
+        state = await self._results.state(stream)
+        turn = state.turn
+        holder = None if turn is None else await self._store.get(turn.task_id, EVERYONE)
+        is_taken = holder is not None and turn is not None and holder.generation == turn.generation
+        is_live = is_taken and holder is not None and not holder.status.is_final
+        return StreamStatus(stream.key, state, await self._store.count_blocked(stream), is_live)
+
+    async def go_on(self, stream: StreamKey) -> StreamStatus:
+        """Let a stream go on without the task that halted it.
+
+        Raises:
+            TaskNotFoundError: if there is no such stream.
+            TransitionRefusedError: if it is not halted.
+        """
+        if not await self._turns.go_on(stream, await self._results.state(stream)):
+            refusal = TransitionRefusedError(stream.key, "let go on", "not halted", ())
+            refusal.message = f"Stream {stream.key!r} is not halted."
+            refusal.hint = "Look what it waits for: the task that has the turn is live, or none waits."
+            raise refusal
+        return await self.status(stream)
+
+    async def results(self, stream: StreamKey, *, limit: int, first: int = 0) -> Page[StreamResult]:
+        """The results from a position on that are known now, in order. The cursor is the position behind them; there is
+        always one, since a stream has no end.
+
+        Raises:
+            TaskNotFoundError: if there is no such stream.
+        """
+        await self._results.adopt_late(stream)
+        found = (await self._results.ready(stream, first, limit)).results
+        return Page(found, str(first + len(found)))
+
+    async def follow_results(self, stream: StreamKey, *, first: int = 0) -> AsyncIterator[Sequence[StreamResult]]:
+        """The result of each position in order, as soon as it and all before it are there, or passed over.
+
+        They come in parts; an empty part says that nothing is new. It goes on for ever.
+
+        Raises:
+            TaskNotFoundError: if there is no such stream, or it is gone meanwhile.
+        """
+        await self._results.adopt_late(stream)
+        pause = _FIRST_LOOK
+        while True:
+            # While one is waited for, those behind it are not read again at each look.
+            ready = await self._results.ready(stream, first, _TOGETHER if pause == _FIRST_LOOK else 1)
+            yield ready.results
+            first += len(ready.results)
+            if ready.results:
+                pause = _FIRST_LOOK
+                continue
+            left = pause if ready.due is None else (ready.due - self._store.now()).total_seconds()
+            await asyncio.sleep(min(pause, max(left, 0.001)))
+            pause = min(pause * 1.5, _SLOWEST_LOOK)

@@ -1,0 +1,47 @@
+"""Looking at the tasks of ordered streams in MongoDB."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from taskframework.model.query import StreamTimes
+from taskframework.model.streams import StreamKey, Turn
+from taskframework.model.task import Task
+from taskframework.stores.mongo import queries
+from taskframework.stores.mongo.client import Collection
+from taskframework.stores.mongo.documents import moment, readable, task_of
+from taskframework.stores.mongo.indexes import BLOCKED, STREAM
+
+
+class StreamCalls(ABC):
+    """`StreamReads`, for the store that knows the collection."""
+
+    @property
+    @abstractmethod
+    def _tasks(self) -> Collection: ...
+
+    async def list_stream(self, stream: StreamKey, *, limit: int, after_position: int = -1) -> Sequence[Task]:
+        wanted = queries.in_stream(stream, after_position)
+        return readable(await self._tasks.find(wanted, sort=queries.BY_POSITION, limit=limit, index=STREAM), task_of)
+
+    async def stream_times(self, stream: StreamKey, *, limit: int, after_position: int = -1) -> Sequence[StreamTimes]:
+        wanted, fields = queries.in_stream(stream, after_position), ("stream.position", "created_at", "finished_at")
+        found = await self._tasks.find(wanted, sort=queries.BY_POSITION, limit=limit, fields=fields, index=STREAM)
+        return [
+            StreamTimes(
+                task["stream"]["position"],
+                moment(task["created_at"]),
+                None if task["finished_at"] is None else moment(task["finished_at"]),
+            )
+            for task in found
+        ]
+
+    async def next_blocked(self, stream: StreamKey) -> Turn | None:
+        wanted, fields = queries.blocked(stream), ("generation", "stream.position")
+        found = await self._tasks.find(wanted, sort=queries.BY_POSITION, limit=1, fields=fields, index=BLOCKED)
+        return Turn(found[0]["_id"], found[0]["generation"], found[0]["stream"]["position"]) if found else None
+
+    async def count_blocked(self, stream: StreamKey) -> int:
+        counted = await self._tasks.aggregate([{"$match": queries.blocked(stream)}, {"$count": "count"}], index=BLOCKED)
+        return counted[0]["count"] if counted else 0

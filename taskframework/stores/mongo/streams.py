@@ -1,0 +1,75 @@
+"""The moves of tasks in ordered streams as guarded MongoDB writes; to be read next to `model.stream_moves`."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from taskframework.model.status import LIVE, TaskStatus
+from taskframework.model.stream_moves import MovePosition, Skip, Unblock
+from taskframework.stores.mongo.documents import Document
+from taskframework.stores.mongo.expressions import (
+    IS_RUNNING,
+    NOW,
+    Changes,
+    Expression,
+    Stage,
+    change,
+    choose,
+    claimable_at,
+    in_status,
+    is_set,
+    later,
+    plus,
+    with_event,
+)
+from taskframework.stores.mongo.writes import Write, write_alone
+
+_IS_SERIAL: Expression = {"$eq": ["$stream.mode", "serial"]}
+
+
+@write_alone.register
+def _skip(skip: Skip) -> Write:
+    is_due = {"$expr": {"$gte": [NOW, skip.due]}}
+    guard = {"_id": skip.task_id, "status": in_status(*LIVE), "stream.is_skipped": False, **is_due}
+    return Write(guard, [change(_skipped())])
+
+
+@write_alone.register
+def _unblock(unblock: Unblock) -> Write:
+    guard = {"_id": unblock.task_id, "status": TaskStatus.BLOCKED, "generation": unblock.generation}
+    due = {"$max": ["$not_before", NOW]}
+    queued = {**claimable_at(TaskStatus.QUEUED, due, unblock.dispatch_after), "unblock_at": None}
+    return Write(guard, [change({**queued, **with_event("unblocked")})])
+
+
+@write_alone.register
+def _move_position(move: MovePosition) -> Write:
+    guard = {"_id": move.task_id, "stream.position": move.before}
+    return Write(guard, [change({"stream.position": move.after, "revision": plus("$revision", 1)})])
+
+
+def without_its_stream() -> Stage:
+    """`model.stream_moves.without_its_stream`."""
+    has_turn = {"$and": [_IS_SERIAL, IS_RUNNING]}
+    goes_on = {"$and": [is_set("$stream"), {"$not": ["$stream.is_skipped"]}, {"$not": [has_turn]}]}
+    changes = _skipped()
+    del changes["revision"]  # the event that follows raises it
+    return choose(goes_on, changes, {})
+
+
+def blocked_again(dispatch_after: timedelta) -> Stage:
+    """`model.stream_moves.blocked_again`, for a task that the stage before has made claimable now."""
+    waits: Document = {
+        "stream": {"$mergeObjects": ["$stream", {"is_skipped": False}]},
+        "status": {"$cond": [_IS_SERIAL, TaskStatus.BLOCKED, "$status"]},
+        "next_dispatch_at": {"$cond": [_IS_SERIAL, None, "$next_dispatch_at"]},
+        "unblock_at": {"$cond": [_IS_SERIAL, later(dispatch_after), "$unblock_at"]},
+    }
+    return choose(is_set("$stream"), waits, {})
+
+
+def _skipped() -> Changes:
+    """`model.stream_moves.skipped`."""
+    data = {"stream": "$stream.key", "position": "$stream.position"}
+    place = {"$mergeObjects": ["$stream", {"is_skipped": True}]}
+    return {"stream": place, **with_event("skipped", data=data)}

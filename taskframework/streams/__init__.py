@@ -1,0 +1,1 @@
+"""Ordered streams: whose turn it is, and the results of a stream in order."""

@@ -1,0 +1,94 @@
+"""Positions of streams that were given and have no task: they are given up, and a task that comes late moves on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from itertools import groupby
+
+from taskframework import failpoint
+from taskframework.errors import StoreUnavailableError
+from taskframework.model.stream_moves import MovePosition
+from taskframework.model.streams import STREAMS, Gap, Stream, StreamKey, TakePositions, position_of
+from taskframework.moves import TaskMoves
+from taskframework.stores.base import Inserted, TaskStore
+from taskframework.stores.reading import read_record
+
+#: Rounds of reading and writing the record: each lost one means that somebody else wrote it.
+_ROUNDS = 50
+#: Gaps of a stream, the last ones, that are looked through for a task that came late, and tasks of one gap.
+_GAPS, _TASKS = 10, 100
+
+
+class StreamGaps:
+    """Gives positions up, and moves what comes late to a position that readers have yet to come to."""
+
+    def __init__(self, store: TaskStore, moves: TaskMoves, kept: timedelta) -> None:
+        """Prepare; the record of a stream is kept so long at the least."""
+        self._store = store
+        self._moves = moves
+        self._kept = kept
+
+    async def give_up(self, stream: StreamKey, positions: Sequence[int]) -> Stream:
+        """Have it written down that nothing at these positions counts, before anybody goes on without them.
+
+        Returns:
+            The stream after it.
+
+        Raises:
+            StoreUnavailableError: if it could not be written.
+        """
+        for _ in range(_ROUNDS):
+            record = await read_record(self._store, stream.record_id)
+            if record is None:
+                return Stream()
+            state = STREAMS.content(record)
+            for gap in _gaps_of([at for at in positions if not state.has_skipped(at)]):
+                state = state.skip(gap.first, gap.last)
+            changed = STREAMS.changed(record, state, expires_at=record.expires_at)
+            [written] = await self._store.write_records([changed])
+            if written is not None:
+                await failpoint.reached("stream.after_gap")
+                return state
+        raise StoreUnavailableError(f"The stream {stream.key!r} is written by too many at once.")
+
+    async def moved(self, stream: StreamKey, stored: Sequence[Inserted | Exception]) -> Sequence[Inserted | Exception]:
+        """Tasks that were just stored, those of them that came too late for their positions at later ones."""
+        record = await read_record(self._store, stream.record_id)
+        if record is None:
+            return stored
+        state = STREAMS.content(record)
+        return [
+            await self._moved(stream, state, reply) if isinstance(reply, Inserted) and reply.is_new else reply
+            for reply in stored
+        ]
+
+    async def adopt_late(self, stream: StreamKey, state: Stream) -> None:
+        """Move tasks that are at given-up positions: whoever stored them died before it saw that it was late."""
+        for gap in state.skipped[-_GAPS:]:
+            most = min(_TASKS, gap.last - gap.first + 1)
+            for task in await self._store.list_stream(stream, limit=most, after_position=gap.first - 1):
+                await self._moved(stream, state, Inserted(task, is_new=False))
+
+    async def _moved(self, stream: StreamKey, state: Stream, inserted: Inserted) -> Inserted:
+        """The task at a position that counts."""
+        task = inserted.task
+        while state.has_skipped(position_of(task)):
+            taken = await self._store.change_record(TakePositions(stream, self._kept, state.mode, 1))
+            state = STREAMS.content(taken)
+            move = MovePosition(task.task_id, position_of(task), state.next_position - 1)
+            moved = await self._moves.make(move)
+            if moved is None:  # somebody else was faster, and the new position stays empty
+                await self.give_up(stream, [state.next_position - 1])
+                break
+            task = moved
+            record = await read_record(self._store, stream.record_id)
+            state = state if record is None else STREAMS.content(record)
+        return Inserted(task, inserted.is_new)
+
+
+def _gaps_of(positions: Sequence[int]) -> list[Gap]:
+    """Positions in their order, those next to each other as one gap."""
+    runs = groupby(enumerate(sorted(positions)), lambda place: place[1] - place[0])
+    found = [[position for _, position in run] for _, run in runs]
+    return [Gap(run[0], run[-1]) for run in found]

@@ -1,0 +1,136 @@
+"""The results of a stream in order. A gap is waited for until its deadline and then passed over, for all readers.
+
+What a gap waits for:
+
+- a task that is live: until its own deadline; without one, so long after a higher position ended as the settings say;
+- a position without a task: `GIVEN_UP_AFTER` after a higher one was stored. Whoever took it then stores its task too
+  late, and `StreamGaps` moves that to a later position.
+
+Before a reader goes on it has written down that the gap is over, so that the next reader sees what it saw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from taskframework.errors import TaskNotFoundError
+from taskframework.model.stream_moves import Skip
+from taskframework.model.stream_results import StreamResult
+from taskframework.model.streams import GIVEN_UP_AFTER, STREAMS, Stream, StreamKey, is_serial, position_of
+from taskframework.model.task import Task
+from taskframework.moves import TaskMoves
+from taskframework.stores.base import TaskStore
+from taskframework.stores.reading import read_record
+from taskframework.streams.gaps import StreamGaps
+
+#: Positions behind a gap that are looked at for the first that ended, or was stored.
+_BEHIND = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The results that are known, from a position on without a gap."""
+
+    results: tuple[StreamResult, ...]
+    #: When the next position is passed over at the latest; None: nobody knows yet.
+    due: datetime | None = None
+
+
+class StreamResults:
+    """Reads the results of streams."""
+
+    def __init__(self, store: TaskStore, moves: TaskMoves, gaps: StreamGaps, gap: timedelta) -> None:
+        """Prepare.
+
+        Args:
+            store: where the streams are.
+            moves: skips tasks.
+            gaps: gives positions up.
+            gap: how long a task without a deadline is waited for after a higher position ended.
+        """
+        self._store = store
+        self._moves = moves
+        self._gaps = gaps
+        self._gap = gap
+
+    async def state(self, stream: StreamKey) -> Stream:
+        """The record of a stream.
+
+        Raises:
+            TaskNotFoundError: if there is none.
+        """
+        record = await read_record(self._store, stream.record_id)
+        if record is None:
+            raise TaskNotFoundError(stream.key, what="stream")
+        return STREAMS.content(record)
+
+    async def adopt_late(self, stream: StreamKey) -> None:
+        """Give tasks that came too late a position that counts; to be done before results are read."""
+        state = await self.state(stream)
+        if state.skipped:
+            await self._gaps.adopt_late(stream, state)
+
+    async def ready(self, stream: StreamKey, first: int, limit: int) -> Ready:
+        """The results from a position on, up to the first gap whose time is not over.
+
+        Raises:
+            TaskNotFoundError: if there is no such stream.
+        """
+        state = await self.state(stream)
+        found = await self._store.list_stream(stream, limit=limit, after_position=first - 1)
+        tasks = {position_of(task): task for task in found}
+        results: list[StreamResult] = []
+        for position in range(first, min(first + limit, state.next_position)):
+            task = tasks.get(position)
+            if task is None and not state.has_skipped(position):
+                state, due = await self._give_up(stream, state, position)
+                if due is not None or not state.has_skipped(position):
+                    return Ready(tuple(results), due)
+            result, due = await self._result_at(stream, position, None if state.has_skipped(position) else task)
+            if result is None:
+                return Ready(tuple(results), due)
+            results.append(result)
+        return Ready(tuple(results))
+
+    async def _result_at(
+        self, stream: StreamKey, position: int, task: Task | None
+    ) -> tuple[StreamResult | None, datetime | None]:
+        """The result of a position that is over, or when it is over."""
+        if task is None:
+            return StreamResult(position), None
+        if task.status.is_final or (task.stream is not None and task.stream.is_skipped):
+            return StreamResult.of(task), None
+        due = await self._deadline_of(stream, task)
+        if due is None or due > self._store.now():
+            return None, due
+        skipped = await self._moves.make(Skip(task.task_id, due))
+        return (None, due) if skipped is None else (StreamResult.of(skipped), None)
+
+    async def _deadline_of(self, stream: StreamKey, task: Task) -> datetime | None:
+        """Until when a live task is waited for."""
+        if is_serial(task):
+            return None  # nothing behind it has begun
+        if task.deadline is not None:
+            return task.deadline
+        behind = await self._store.stream_times(stream, limit=_BEHIND, after_position=position_of(task))
+        ended = _earliest(times.finished_at for times in behind)
+        return None if ended is None else ended + self._gap
+
+    async def _give_up(self, stream: StreamKey, state: Stream, position: int) -> tuple[Stream, datetime | None]:
+        """Give up a position without a task, and those behind it without one, if it is time; or say when it is."""
+        behind = await self._store.stream_times(stream, limit=_BEHIND, after_position=position - 1)
+        stored = _earliest(times.created_at for times in behind)
+        if stored is None or behind[0].position == position:
+            return state, None
+        due = stored + GIVEN_UP_AFTER
+        if due > self._store.now():
+            return state, due
+        state = await self._gaps.give_up(stream, range(position, behind[0].position))
+        await self._gaps.adopt_late(stream, state)
+        return state, None
+
+
+def _earliest(times: Iterable[datetime | None]) -> datetime | None:
+    return min((time for time in times if time is not None), default=None)

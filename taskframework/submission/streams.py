@@ -1,0 +1,128 @@
+"""Inserts of tasks that belong to ordered streams: a position first, then the task, then a look whose turn it is.
+
+The tasks of one call that belong to one stream take their positions by one write, in the order of the call, and are
+stored in that order. A process that dies after a position was taken leaves a gap: a serial stream passes over it, and
+who reads the results of a stream gives it up after a while. One that dies after the insert leaves a task that is due to
+be looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+
+from taskframework import failpoint
+from taskframework.errors import StoreError, SubmissionError
+from taskframework.model.scope import EVERYONE
+from taskframework.model.streams import STREAMS, Stream, StreamKey, TakePositions, is_serial, position_of, stream_of
+from taskframework.model.task import Task
+from taskframework.stores.base import Inserted, TaskStore
+from taskframework.streams.gaps import StreamGaps
+from taskframework.streams.turns import StreamTurns
+from taskframework.submission.refusals import StreamModeError
+
+logger = logging.getLogger(__name__)
+
+#: Streams of which tasks are stored at once.
+_AT_ONCE = 64
+
+
+class StreamInserts:
+    """Stores tasks; those of streams at the next positions."""
+
+    def __init__(self, store: TaskStore, turns: StreamTurns, gaps: StreamGaps, kept: timedelta) -> None:
+        """Prepare to store; the record of a stream is kept so long at the least."""
+        self._store = store
+        self._turns = turns
+        self._gaps = gaps
+        self._kept = kept
+        self._places = asyncio.Semaphore(_AT_ONCE)
+
+    async def insert(self, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
+        """`TaskStore.insert`, which gives each task of a stream its position first.
+
+        A task that is there already is found, and takes none.
+
+        Returns:
+            As `TaskStore.insert`; `StreamModeError` for a task of a stream with another mode.
+        """
+        if all(task.stream is None for task in tasks):
+            return await self._store.insert(tasks)
+        replies: dict[int, Inserted | Exception] = dict(await self._found(tasks))
+        by_stream: dict[StreamKey, list[int]] = {}
+        for at, task in enumerate(tasks):
+            if at not in replies and (stream := stream_of(task)) is not None:
+                by_stream.setdefault(stream, []).append(at)
+        others = [at for at, task in enumerate(tasks) if task.stream is None]
+        replies |= zip(others, await self._store.insert([tasks[at] for at in others]), strict=True)
+        streams = [self._inserted(stream, [tasks[at] for at in places]) for stream, places in by_stream.items()]
+        for places, stored in zip(by_stream.values(), await asyncio.gather(*streams), strict=True):
+            replies |= zip(places, stored, strict=True)
+        return [replies[at] for at in range(len(tasks))]
+
+    async def _inserted(self, stream: StreamKey, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
+        try:
+            async with self._places:
+                return await self._insert(stream, tasks)
+        except (StoreError, StreamModeError) as error:
+            return [error] * len(tasks)
+
+    async def _found(self, tasks: Sequence[Task]) -> Mapping[int, Inserted]:
+        """Which of the tasks of streams are there already: a submission with a key may be repeated."""
+        named = {
+            at: task.task_id for at, task in enumerate(tasks) if task.stream and (task.idempotency_key or task.unique)
+        }
+        there = await self._store.finished_at(set(named.values())) if named else {}
+        found = {}
+        for at, task_id in named.items():
+            if task_id in there and (task := await self._store.get(task_id, EVERYONE)) is not None:
+                found[at] = Inserted(task, is_new=False)
+        return found
+
+    async def _insert(self, stream: StreamKey, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
+        place = tasks[0].stream
+        assert place is not None, "only tasks of streams come here"
+        if any(task.stream is None or task.stream.mode != place.mode for task in tasks):
+            raise StreamModeError(stream.key, place.mode)
+        taken = await self._store.change_record(TakePositions(stream, self._kept, place.mode, len(tasks)))
+        state = STREAMS.content(taken)
+        if state.mode != place.mode:
+            raise StreamModeError(stream.key, state.mode)
+        await failpoint.reached("stream.after_position")
+        first = state.next_position - len(tasks)
+        placed = [_at(task, position) for position, task in enumerate(tasks, first)]
+        stored = await self._store.insert(placed)
+        await failpoint.reached("stream.after_insert")
+        return await self._looked_at(stream, state, placed, stored)
+
+    async def _looked_at(
+        self, stream: StreamKey, state: Stream, placed: Sequence[Task], stored: Sequence[Inserted | Exception]
+    ) -> Sequence[Inserted | Exception]:
+        """See to what belongs to the tasks that were stored; what cannot be done now is found later."""
+        pairs = zip(placed, stored, strict=True)
+        unused = [position_of(task) for task, reply in pairs if _is_unused(position_of(task), reply)]
+        try:
+            if unused:
+                await self._gaps.give_up(stream, unused)
+            if is_serial(placed[0]):
+                await self._turns.advance(stream, known=state)
+                return stored
+            return await self._gaps.moved(stream, stored)
+        except StoreError as error:
+            logger.info("stream %r is left to the repair: %s", stream.key, error.message)
+            return stored
+
+
+def _is_unused(position: int, reply: Inserted | Exception) -> bool:
+    """Whether no task is ever going to be at the position; if the store did not answer, nobody knows."""
+    if isinstance(reply, Inserted):
+        return position_of(reply.task) != position
+    return isinstance(reply, SubmissionError)
+
+
+def _at(task: Task, position: int) -> Task:
+    assert task.stream is not None, "only tasks of streams come here"
+    return task.evolve(stream=replace(task.stream, position=position))

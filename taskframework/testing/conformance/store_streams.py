@@ -1,0 +1,143 @@
+"""Store suite: the tasks of ordered streams by their positions, and the guarded writes on the record of a stream."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from taskframework.errors import StoreUnavailableError
+from taskframework.model.options import StreamPlace
+from taskframework.model.query import StreamTimes, TaskFilter
+from taskframework.model.records import Record
+from taskframework.model.scope import EVERYONE, Scope
+from taskframework.model.status import FINAL, TaskStatus
+from taskframework.model.streams import STREAMS, Gap, PassTurn, Stream, StreamKey, TakePositions, Turn
+from taskframework.model.task import Task
+from taskframework.stores.base import TaskStore
+from taskframework.testing.conformance.store_suite import HOUR, MINUTE, StoreSuite, put, reply_lost
+
+_MINE = StreamKey("alice", "$a/b.c")
+_FIRST, _SECOND = Turn("task-1", 0, 3), Turn("task-2", 1, 4)
+
+
+async def _put_at(store: TaskStore, position: int, status: TaskStatus, stream: StreamKey = _MINE, **more: Any) -> Task:
+    fields: dict[str, Any] = {"status": status, "user_id": stream.user_id}
+    fields["stream"] = StreamPlace(stream.key, "serial", position)
+    fields["unblock_at"] = store.now() + HOUR if status is TaskStatus.BLOCKED else None
+    fields["next_dispatch_at"] = store.now() + HOUR if status is TaskStatus.QUEUED else None
+    fields["finished_at"] = store.now() if status in FINAL else None
+    return await put(store, **(fields | more))
+
+
+async def _changed(store: TaskStore, change: TakePositions | PassTurn) -> Stream:
+    """The stream after a change, which is what the rule says."""
+    before = (await store.read_records([change.record_id])).get(change.record_id)
+    asked_at = store.now()
+    after = await store.change_record(change)
+    assert await store.read_records([change.record_id]) == {change.record_id: after}
+    expected = change.change(before, asked_at)
+    assert (after.kind, STREAMS.content(after)) == (STREAMS.name, STREAMS.content(expected))
+    assert after.expires_at is not None
+    assert expected.expires_at is not None
+    assert abs(after.expires_at - expected.expires_at) < MINUTE
+    return STREAMS.content(after)
+
+
+def _take(count: int = 1, stream: StreamKey = _MINE) -> TakePositions:
+    return TakePositions(stream, HOUR, "serial", count)
+
+
+def _pass(before: Turn | None, after: Turn | None, *, is_halted: bool = False) -> PassTurn:
+    return PassTurn(_MINE, HOUR, before, after, is_halted)
+
+
+class StreamCases(StoreSuite):
+    """What `StreamReads` and the record of a stream promise."""
+
+    async def test_the_tasks_of_a_stream_are_read_by_position(self, store: TaskStore) -> None:
+        tasks = [await _put_at(store, at, status) for at, status in zip((4, 0, 2, 7), TaskStatus, strict=False)]
+        for other in (StreamKey("bob", _MINE.key), StreamKey("alice", "b")):
+            await _put_at(store, 1, TaskStatus.BLOCKED, other)
+        await put(store)
+        in_order = [tasks[1], tasks[2], tasks[0], tasks[3]]
+        assert list(await store.list_stream(_MINE, limit=9)) == in_order
+        assert list(await store.list_stream(_MINE, limit=2, after_position=0)) == in_order[1:3]
+        times = [
+            StreamTimes(task.stream.position, task.created_at, task.finished_at) for task in in_order if task.stream
+        ]
+        assert list(await store.stream_times(_MINE, limit=9)) == times
+        assert list(await store.stream_times(_MINE, limit=2, after_position=2)) == times[2:]
+
+    async def test_the_lowest_that_is_blocked_is_next(self, store: TaskStore) -> None:
+        assert await store.next_blocked(_MINE) is None
+        await _put_at(store, 0, TaskStatus.QUEUED)
+        third = await _put_at(store, 2, TaskStatus.BLOCKED)
+        assert await store.next_blocked(_MINE) == Turn(third.task_id, 0, 2)
+        second = await _put_at(store, 1, TaskStatus.BLOCKED, generation=4)
+        await _put_at(store, 0, TaskStatus.BLOCKED, StreamKey("bob", _MINE.key))
+        assert await store.next_blocked(_MINE) == Turn(second.task_id, 4, 1)
+        assert await store.count_blocked(_MINE) == 2
+        assert await store.count_blocked(StreamKey("alice", "none")) == 0
+
+    async def test_a_list_has_the_tasks_of_a_stream_newest_first(self, store: TaskStore) -> None:
+        now = store.now()
+        tasks = [await _put_at(store, at, TaskStatus.BLOCKED, created_at=now - at * MINUTE) for at in range(5)]
+        theirs = await _put_at(store, 0, TaskStatus.QUEUED, StreamKey("bob", _MINE.key), created_at=now - HOUR)
+        await put(store)
+        wanted = TaskFilter(stream=_MINE.key)
+        page = await store.list_tasks(EVERYONE, wanted, limit=4)
+        rest = await store.list_tasks(EVERYONE, wanted, limit=4, cursor=page.next_cursor)
+        assert [*page.items, *rest.items] == [*tasks, theirs]
+        assert (await store.list_tasks(Scope.of("bob"), wanted, limit=4)).items == (theirs,)
+        in_status = TaskFilter(status=TaskStatus.QUEUED, stream=_MINE.key)
+        assert (await store.list_tasks(EVERYONE, in_status, limit=4)).items == (theirs,)
+
+    async def test_positions_are_given_one_after_the_other(self, store: TaskStore) -> None:
+        assert (await _changed(store, _take(3))).next_position == 3
+        assert (await _changed(store, _take())).next_position == 4
+        other_mode = TakePositions(_MINE, HOUR, "ordered_results", 5)
+        assert await _changed(store, other_mode) == Stream("serial", 4)
+
+    async def test_no_position_is_given_twice(self, store: TaskStore) -> None:
+        replies = await asyncio.gather(*(store.change_record(_take(2)) for _ in range(30)))
+        assert sorted(STREAMS.content(reply).next_position for reply in replies) == list(range(2, 61, 2))
+
+    async def test_positions_whose_reply_is_lost_are_not_given_again(self, store: TaskStore) -> None:
+        with reply_lost("record.reply"), pytest.raises(StoreUnavailableError):
+            await store.change_record(_take(2))
+        assert (await _changed(store, _take())).next_position == 3
+
+    async def test_the_turn_passes_from_the_one_that_was_read(self, store: TaskStore) -> None:
+        await _changed(store, _take(5))
+        assert (await _changed(store, _pass(None, _FIRST))).turn == _FIRST
+        assert (await _changed(store, _pass(None, _SECOND))).turn == _FIRST
+        again = Turn(_FIRST.task_id, 1, _FIRST.position)
+        assert (await _changed(store, _pass(again, _SECOND))).turn == _FIRST, "another generation of it"
+        halted = await _changed(store, _pass(_FIRST, _FIRST, is_halted=True))
+        assert (halted.turn, halted.is_halted) == (_FIRST, True)
+        after = await _changed(store, _pass(_FIRST, _SECOND))
+        assert (after.turn, after.is_halted, after.next_position) == (_SECOND, False, 5)
+        assert (await _changed(store, _pass(_SECOND, None))).turn is None
+
+    async def test_of_many_that_pass_the_turn_on_one_does(self, store: TaskStore) -> None:
+        turns = [Turn(f"task-{n}", 0, n) for n in range(20)]
+        replies = await asyncio.gather(*(store.change_record(_pass(None, turn)) for turn in turns))
+        assert len({STREAMS.content(reply).turn for reply in replies}) == 1
+
+    async def test_a_record_that_was_lost_gives_no_position_twice(self, store: TaskStore) -> None:
+        assert (await _changed(store, _pass(None, _FIRST))).next_position == _FIRST.position + 1
+        assert (await _changed(store, _take())).next_position == _FIRST.position + 2
+
+    async def test_what_else_the_record_says_stays(self, store: TaskStore) -> None:
+        said = {"mode": "serial", "next_position": 2, "skipped": [{"first": 0, "last": 0}], "novel": {"b": 1}}
+        late = store.now() + 1_000 * HOUR
+        await store.write_records([Record(_MINE.record_id, STREAMS.name, said, expires_at=late)])
+        assert (await _changed(store, _take())).skipped == (Gap(0, 0),)
+        await _changed(store, _pass(None, _FIRST))
+        [record] = (await store.read_records([_MINE.record_id])).values()
+        assert record.data["novel"] == {"b": 1}
+        assert record.expires_at is not None
+        assert abs(record.expires_at - late) < timedelta(milliseconds=2), "never sooner than it was"

@@ -1,0 +1,134 @@
+"""Ordered streams over HTTP: how one is, its results as a page and as events, letting it go on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from taskframework import BackgroundTaskExecutable, TaskContext
+from taskframework.api.stream_views import StreamResultPage, StreamView
+from tests.support.eventually import eventually
+from tests.unit.api.conftest import TASKS, Api, OpenApi, problem_of
+
+STREAMS = "/api/v1/streams"
+ORDERED = {"key": "o", "mode": "ordered_results"}
+
+
+class Gives(BackgroundTaskExecutable[int, int]):
+    """Gives back its number; a negative one fails."""
+
+    task_type = "gives"
+
+    async def execute(self, context: TaskContext[int]) -> int:
+        if context.parameters < 0:
+            raise ValueError("negative")
+        return context.parameters
+
+
+@pytest.fixture
+async def worker(open_api: OpenApi) -> AsyncIterator[Api]:
+    async with open_api(worker=True, extra=[Gives], streams={"gap": "200ms"}) as api:
+        yield api
+
+
+async def submit(api: Api, *numbers: int, **stream: Any) -> list[dict[str, Any]]:
+    tasks = [{"task_type": "gives", "parameters": number, "stream": stream} for number in numbers]
+    answer = await api.post(f"{TASKS}/bulk", json={"tasks": tasks})
+    assert {item["status"] for item in answer.json()["items"]} == {202}
+    return [item["task"] for item in answer.json()["items"]]
+
+
+async def results(api: Api, key: str, count: int, first: int = 0) -> list[dict[str, Any]]:
+    """The results of a page, once there are so many."""
+
+    async def page() -> list[dict[str, Any]] | None:
+        answer = await api.get(f"{STREAMS}/{key}/results", params={"from_position": first})
+        assert answer.status_code == 200, answer.text
+        StreamResultPage.model_validate(answer.json())
+        assert answer.json()["next_cursor"] == str(first + len(answer.json()["items"]))
+        items: list[dict[str, Any]] = answer.json()["items"]
+        return items if len(items) == count else None
+
+    return await eventually(page, timeout=20)
+
+
+async def test_a_stream_is_shown_and_its_tasks_are_listed(api: Api) -> None:
+    first = await api.submit(stream={"key": "a/b"})
+    second = await api.submit(stream={"key": "a/b", "on_failure": "halt"})
+    await api.submit()
+    assert (first["status"], second["status"], second["stream"]) == (
+        "BLOCKED",
+        "BLOCKED",
+        {"key": "a/b", "mode": "serial", "position": 1, "is_skipped": False},
+    )
+    for address in ("a/b", "a%2Fb"):
+        answer = await api.get(f"{STREAMS}/{address}")
+        StreamView.model_validate(answer.json())
+        assert answer.json() == {
+            "key": "a/b",
+            "mode": "serial",
+            "next_position": 2,
+            "turn": {"task_id": first["task_id"], "position": 0},
+            "waiting": 1,
+            "is_halted": False,
+        }
+    listed = (await api.get(TASKS, params={"stream": "a/b"})).json()["items"]
+    assert [(task["task_id"], task["status"]) for task in listed] == [
+        (second["task_id"], "BLOCKED"),
+        (first["task_id"], "QUEUED"),
+    ]
+    blocked = (await api.get(TASKS, params={"stream": "a/b", "status": "BLOCKED"})).json()["items"]
+    assert [task["task_id"] for task in blocked] == [second["task_id"]]
+
+
+async def test_a_page_has_what_is_known_in_order(worker: Api) -> None:
+    tasks = await submit(worker, 5, -1, 7, **ORDERED)
+    items = await results(worker, "o", 3)
+    assert [(item["position"], item["status"], item["result"]) for item in items] == [
+        (0, "COMPLETED", 5),
+        (1, "FAILED", None),
+        (2, "COMPLETED", 7),
+    ]
+    assert ([item["task_id"] for item in items], items[1]["error"]["message"]) == (
+        [task["task_id"] for task in tasks],
+        "negative",
+    )
+    assert await results(worker, "o", 1, first=2) == items[2:]
+    assert (await worker.get(f"{STREAMS}/o/results?limit=2")).json() == {"items": items[:2], "next_cursor": "2"}
+    assert (await worker.get(f"{STREAMS}/o/results?from_position=3")).json() == {"items": [], "next_cursor": "3"}
+
+
+async def test_a_halted_stream_goes_on_when_it_is_told(worker: Api) -> None:
+    halting, last = *(await submit(worker, -1, key="k", on_failure="halt")), *(await submit(worker, 1, key="k"))
+
+    async def is_halted() -> bool:
+        return bool((await worker.get(f"{STREAMS}/k")).json()["is_halted"])
+
+    await eventually(is_halted, timeout=20)
+    view = (await worker.get(f"{STREAMS}/k")).json()
+    assert (view["turn"], view["waiting"]) == ({"task_id": halting["task_id"], "position": 0}, 1)
+    answer = await worker.post(f"{STREAMS}/k/go-on")
+    assert (answer.status_code, answer.json()["is_halted"]) == (200, False)
+    assert (await worker.finished(last))["status"] == "COMPLETED"
+    problem_of(await worker.post(f"{STREAMS}/k/go-on"), 409, "transition_refused")
+
+
+async def test_what_is_not_there_or_wrong_is_refused(api: Api) -> None:
+    for address in (f"{STREAMS}/none", f"{STREAMS}/none/results", f"{STREAMS}/{'x' * 300}", f"{STREAMS}/%00"):
+        problem_of(await api.get(address), 404, "task_not_found")
+    problem_of(await api.post(f"{STREAMS}/none/go-on"), 404, "task_not_found")
+    await api.submit(stream=ORDERED)
+    for query in ("from_position=-1", "from_position=x", "limit=0", "limit=501", "cursor=1", "limit=1&limit=2"):
+        problem_of(await api.get(f"{STREAMS}/o/results?{query}"), 422, "invalid_request")
+    accept = {"Accept": "text/event-stream"}
+    for last in ("x", "-1", "9" * 30, "1-2"):
+        headers = {**accept, "Last-Event-ID": last}
+        problem_of(await api.get(f"{STREAMS}/o/results", headers=headers), 422, "invalid_request")
+    problem_of(await api.get(f"{STREAMS}/none/results", headers=accept), 404, "task_not_found")
+    body = {"task_type": "count-words", "parameters": {"text": "a"}, "stream": {"key": "o", "mode": "serial"}}
+    assert "has the mode ordered_results" in json.dumps(
+        problem_of(await api.post(TASKS, json=body), 409, "stream_mode")
+    )

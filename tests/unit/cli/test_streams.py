@@ -1,0 +1,52 @@
+"""`submit --stream` and `streams`: a stream on the command line, from its first task to its results."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs  # noqa: F401 - read before it is first needed
+import pytest
+
+import taskframework.wiring.process  # noqa: F401 - as above
+from tests.unit.cli.conftest import Cli
+from tests.unit.cli.test_batch import work
+
+HALTS = '{"key": "a/b", "on_failure": "halt"}'
+
+
+def submitted(cli: Cli, parameters: str, stream: str = HALTS) -> Any:
+    done = cli("submit", "greets", parameters, "--stream", stream, "--max-attempts", "1", "--json")
+    assert done.code == 0, done.err
+    return json.loads(done.out)
+
+
+def test_a_stream_is_shown_let_go_on_and_read(cli: Cli, folder: Path) -> None:
+    work(folder)  # so that the type is known
+    first, second = submitted(cli, '"ann"'), submitted(cli, '"bob"')
+    assert (first["stream"]["position"], second["status"]) == (0, "BLOCKED")
+    shown = cli("streams", "show", "a/b")
+    assert "Stream a/b (serial): 2 positions given." in shown.out
+    assert f"The turn has task {first['task_id']} at position 0; 1 wait." in shown.out
+    assert second["task_id"] in cli("tasks", "list", "--stream", "a/b", "--json").out
+    assert json.loads(cli("tasks", "list", "--stream", "none", "--json").out)["items"] == []
+    assert cli("streams", "go-on", "a/b").code == 1
+
+    assert cli("tasks", "cancel", first["task_id"]).code == 0
+    work(folder, until_over=second["task_id"])
+    found = json.loads(cli("streams", "results", "a/b", "--json").out)
+    assert [(result["status"], result["result"]) for result in found["items"]] == [
+        ("CANCELLED", None),
+        ("COMPLETED", "hello bob"),
+    ]
+    assert found["next_cursor"] == "2"
+    assert "hello bob" in cli("streams", "results", "a/b", "--from", "1", "--limit", "1").out
+    assert "No result at position 2 yet." in cli("streams", "results", "a/b", "--from", "2").err
+
+
+@pytest.mark.usefixtures("empty_store")
+def test_a_stream_that_nobody_began_is_not_there(cli: Cli) -> None:
+    for command in ("show", "results", "go-on"):
+        done = cli("streams", command, "none")
+        assert (done.code, "There is no stream 'none'." in done.err) == (1, True)

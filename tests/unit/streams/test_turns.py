@@ -1,0 +1,326 @@
+"""Whose turn it is: one of a key at a time, in order, whoever dies, and what a failure and an operator do to it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from datetime import timedelta
+
+import pytest
+
+from taskframework import IdempotencyConflictError, InvalidRequestError, SubmitRequest, TransitionRefusedError
+from taskframework.model.drivers import missing_drivers
+from taskframework.model.interventions import Cancel, Expire, Replay
+from taskframework.model.marks import MarkPublished
+from taskframework.model.options import StreamPlace
+from taskframework.model.query import TaskFilter
+from taskframework.model.scope import EVERYONE
+from taskframework.model.status import TaskStatus
+from taskframework.model.stream_moves import Unblock
+from taskframework.model.task import Task
+from taskframework.recovery.retention import Retention
+from taskframework.recovery.streams import StreamRepair
+from taskframework.submission.refusals import StreamModeError
+from tests.unit.streams.conftest import HOUR, KEY, NO_TIME, Installation, armed
+
+QUEUED, BLOCKED, RUNNING = TaskStatus.QUEUED, TaskStatus.BLOCKED, TaskStatus.RUNNING
+RETRYING, COMPLETED, CANCELLED, FAILED = (
+    TaskStatus.RETRYING,
+    TaskStatus.COMPLETED,
+    TaskStatus.CANCELLED,
+    TaskStatus.FAILED,
+)
+
+
+def repair(here: Installation) -> StreamRepair:
+    return StreamRepair(here.store, here.services.turns, 100)
+
+
+async def repaired(here: Installation) -> None:
+    here.clock.advance(timedelta(seconds=6))
+    await repair(here).look()
+    await here.services.turns.finished()
+
+
+async def cancel(here: Installation, task: Task) -> None:
+    cancelled = await here.store.apply(Cancel(task.task_id, EVERYONE, "alice", None))
+    assert cancelled is not None
+    await here.look(cancelled)
+
+
+async def test_the_tasks_of_a_key_go_one_after_the_other_in_the_order_of_submission(here: Installation) -> None:
+    tasks = await here.submit_many(3)
+    tasks.append(await here.submit())
+    assert [task.stream and task.stream.position for task in tasks] == [0, 1, 2, 3]
+    for at, task in enumerate(tasks):
+        assert await here.statuses(*tasks) == [COMPLETED] * at + [QUEUED] + [BLOCKED] * (3 - at)
+        await here.end(task)
+    assert await here.statuses(*tasks) == [COMPLETED] * 4
+    assert (await here.services.streams.status(KEY)).view() == {
+        "key": KEY.key,
+        "mode": "serial",
+        "next_position": 4,
+        "turn": None,
+        "waiting": 0,
+        "is_halted": False,
+    }
+
+
+async def test_every_way_to_wait_keeps_the_turn(here: Installation) -> None:
+    first, second = await here.submit_many(2)
+    await here.release(first)
+    assert await here.statuses(first, second) == [QUEUED, BLOCKED]
+    await here.retry_later(first)
+    await here.services.turns.advance(KEY)
+    assert await here.statuses(first, second) == [RETRYING, BLOCKED]
+    other = await here.submit(stream={"key": "other"})
+    assert await here.statuses(other) == [QUEUED], "another key does not wait"
+    status = (await here.services.streams.status(KEY)).view()
+    assert (status["turn"], status["waiting"]) == ({"task_id": first.task_id, "position": 0}, 1)
+
+
+async def test_a_task_whose_time_has_not_come_holds_the_turn_until_then(here: Installation) -> None:
+    later = here.store.now() + HOUR
+    first, second = await here.submit(not_before=later), await here.submit()
+    there = await here.get(first)
+    assert (there.status, there.not_before, (await here.get(second)).status) == (QUEUED, later, BLOCKED)
+
+
+async def test_what_waits_has_a_driver_and_no_message(here: Installation) -> None:
+    _, second = await here.submit_many(2)
+    there = await here.get(second)
+    assert (there.next_dispatch_at, missing_drivers(there)) == (None, [])
+    assert there.unblock_at is not None
+
+
+async def test_one_that_waits_may_be_cancelled_and_is_passed_over(here: Installation) -> None:
+    first, second, third = await here.submit_many(3)
+    await cancel(here, second)
+    assert await here.statuses(first, second, third) == [QUEUED, CANCELLED, BLOCKED]
+    await here.end(first)
+    assert await here.statuses(third) == [QUEUED]
+
+
+async def test_the_one_that_has_the_turn_may_be_cancelled(here: Installation) -> None:
+    first, second = await here.submit_many(2)
+    await cancel(here, first)
+    assert await here.statuses(first, second) == [CANCELLED, QUEUED]
+
+
+async def test_a_deadline_lets_the_stream_go_on_and_says_so(here: Installation) -> None:
+    deadline = here.store.now() + HOUR
+    first, second, third = await here.submit(), await here.submit(stream={"deadline": deadline}), await here.submit()
+    assert second.deadline == deadline
+    here.clock.advance(2 * HOUR)
+    expired = await here.services.moves.make(Expire(second.task_id))
+    assert expired is not None
+    assert [(entry.type, entry.sequence) for entry in expired.history] == [
+        ("submitted", 1),
+        ("skipped", 2),
+        ("failed", 3),
+    ]
+    assert expired.history[1].data == {"stream": KEY.key, "position": 1}
+    await here.end(first)
+    assert await here.statuses(second, third) == [FAILED, QUEUED]
+
+
+async def test_a_failure_lets_the_stream_go_on_or_halts_it_as_the_task_says(here: Installation) -> None:
+    first, second, third = await here.submit(), await here.submit(stream={"on_failure": "halt"}), await here.submit()
+    await here.end(first, fails=True)
+    await here.end(second, fails=True)
+    assert await here.statuses(first, second, third) == [FAILED, FAILED, BLOCKED]
+    await repaired(here)
+    status = (await here.services.streams.status(KEY)).view()
+    assert (await here.statuses(third), status["is_halted"]) == ([BLOCKED], True)
+    assert status["turn"] == {"task_id": second.task_id, "position": 1}
+
+
+async def test_a_halted_stream_goes_on_with_the_replay_of_what_halted_it(here: Installation) -> None:
+    first, second = await here.submit_many(2, stream={"on_failure": "halt"})
+    await here.end(first, fails=True)
+    replayed = await here.services.tasks.retry(first.task_id, EVERYONE, by="operator")
+    await here.look(replayed)
+    assert await here.statuses(first, second) == [QUEUED, BLOCKED]
+    assert not (await here.stream()).is_halted
+    await here.end(first)
+    assert await here.statuses(first, second) == [COMPLETED, QUEUED]
+
+
+async def test_a_halted_stream_is_let_go_on_without_what_halted_it(here: Installation) -> None:
+    first, second = await here.submit_many(2, stream={"on_failure": "halt"})
+    await here.end(first, fails=True)
+    status = await here.services.streams.go_on(KEY)
+    assert (await here.statuses(first, second), status.view()["is_halted"]) == ([FAILED, QUEUED], False)
+    with pytest.raises(TransitionRefusedError, match="is not halted"):
+        await here.services.streams.go_on(KEY)
+    await here.look(await here.get(first))
+    assert not (await here.stream()).is_halted, "a late word of the failure halts nothing"
+
+
+async def test_a_cancel_and_a_deadline_never_halt(here: Installation) -> None:
+    halts = {"on_failure": "halt"}
+    deadline = here.store.now() + HOUR
+    first, second, third = (
+        await here.submit(stream=halts),
+        await here.submit(stream=halts, deadline=deadline),
+        await here.submit(),
+    )
+    await cancel(here, first)
+    here.clock.advance(2 * HOUR)
+    expired = await here.services.moves.make(Expire(second.task_id))
+    assert expired is not None
+    await here.look(expired)
+    assert await here.statuses(first, second, third) == [CANCELLED, FAILED, QUEUED]
+
+
+async def test_a_replay_waits_at_its_old_position_and_comes_before_what_waits(here: Installation) -> None:
+    first, second, third = await here.submit_many(3)
+    await here.end(first, fails=True)
+    replayed = await here.services.tasks.retry(first.task_id, EVERYONE, by="operator")
+    await here.look(replayed)
+    assert (replayed.status, await here.statuses(first, second, third)) == (BLOCKED, [BLOCKED, QUEUED, BLOCKED])
+    await here.end(second)
+    assert await here.statuses(first, third) == [QUEUED, BLOCKED]
+
+
+async def test_a_task_is_let_go_in_the_generation_that_has_the_turn_only(here: Installation) -> None:
+    _, second = await here.submit_many(2)
+    assert await here.store.apply(Cancel(second.task_id, EVERYONE, "alice", None)) is not None
+    assert await here.store.apply(Replay(second.task_id, EVERYONE, "alice", NO_TIME)) is not None
+    assert await here.store.apply(Unblock(second.task_id, 0, NO_TIME)) is None
+    assert await here.store.apply(Unblock(second.task_id, 1, NO_TIME)) is not None
+
+
+@pytest.mark.parametrize(
+    "point", ["stream.after_insert", "stream.before_turn", "stream.after_turn", "unblock.after_write"]
+)
+async def test_whoever_dies_while_it_submits_the_repair_goes_on(here: Installation, point: str) -> None:
+    with armed(point), pytest.raises(RuntimeError):
+        await here.services.submission.submit(here.request())
+    second = await here.submit()
+    await repaired(here)
+    [first] = [task for task in await _all(here) if task.task_id != second.task_id]
+    assert await here.statuses(first, second) == [QUEUED, BLOCKED]
+
+
+async def test_a_position_whose_task_was_never_stored_is_passed_over(here: Installation) -> None:
+    with armed("stream.after_position"), pytest.raises(RuntimeError):
+        await here.services.submission.submit(here.request())
+    task = await here.submit()
+    assert ((await here.get(task)).status, task.stream and task.stream.position) == (QUEUED, 1)
+
+
+@pytest.mark.parametrize("point", ["stream.before_turn", "stream.after_turn"])
+async def test_whoever_dies_after_an_end_the_next_one_to_look_goes_on(here: Installation, point: str) -> None:
+    first, second = await here.submit_many(2)
+    with armed(point):
+        ended = await here.end(first)
+    assert await here.statuses(second) == [BLOCKED]
+    await here.look(ended)
+    assert await here.statuses(second) == [QUEUED]
+
+
+async def test_an_end_that_nobody_saw_is_found_by_the_repair(here: Installation) -> None:
+    first, second = await here.submit_many(2)
+    await here.end(first, looks=False)
+    await repaired(here)
+    assert await here.statuses(second) == [QUEUED]
+
+
+async def test_what_waits_for_long_is_looked_at_more_and_more_seldom(here: Installation) -> None:
+    _, second = await here.submit_many(2)
+    looks = 0
+    for _ in range(60 * 60):
+        here.clock.advance(timedelta(seconds=1))
+        before = (await here.get(second)).unblock_at
+        await repair(here).look()
+        looks += (await here.get(second)).unblock_at != before
+    assert looks < 20
+
+
+async def test_of_any_number_that_look_at_once_one_lets_go(here: Installation) -> None:
+    seed = random.randrange(2**32)
+    chance = random.Random(seed)
+    tasks = await here.submit_many(30)
+    for task in tasks:
+        ended = await here.end(task, looks=False)
+        looks = [here.services.turns.advance(KEY, ended=chance.choice([None, ended])) for _ in range(8)]
+        await asyncio.gather(*looks)
+        live = [status for status in await here.statuses(*tasks) if status in (QUEUED, RUNNING)]
+        assert len(live) == (task is not tasks[-1]), f"seed {seed}"
+
+
+async def test_a_stream_keeps_its_mode(here: Installation) -> None:
+    await here.submit()
+    with pytest.raises(StreamModeError, match="has the mode serial"):
+        await here.submit(stream={"mode": "ordered_results"})
+    one, other = await here.services.submission.submit_many(
+        [here.request(stream={"key": "new", "mode": mode}) for mode in ("ordered_results", "serial")]
+    )
+    assert (isinstance(one, StreamModeError), isinstance(other, StreamModeError)) == (True, True)
+
+
+async def test_what_makes_no_sense_together_is_refused(here: Installation) -> None:
+    now = here.store.now()
+    with pytest.raises(InvalidRequestError, match="on_failure halt"):
+        await here.submit(stream={"mode": "ordered_results", "on_failure": "halt"})
+    with pytest.raises(InvalidRequestError, match="together with debounce"):
+        await here.submit(debounce={"key": "k", "wait": "1s"})
+    with pytest.raises(InvalidRequestError, match="its deadline is another"):
+        await here.submit(stream={"deadline": now + HOUR}, deadline=now + 2 * HOUR)
+
+
+async def test_a_repeated_submission_finds_its_task_and_takes_no_position(here: Installation) -> None:
+    first = await here.submit(idempotency_key="k")
+    [again] = await here.services.submission.submit_many([_again(first)])
+    assert not isinstance(again, Exception)
+    assert (again.is_new, again.task.task_id) == (False, first.task_id)
+    with pytest.raises(IdempotencyConflictError):
+        await here.submit(idempotency_key="k")
+    assert (await here.stream()).next_position == 1
+
+
+async def test_of_two_submissions_at_once_with_one_key_the_position_of_the_second_is_given_up(
+    here: Installation,
+) -> None:
+    requests = [here.request(idempotency_key="k")] * 2
+    await asyncio.gather(*(here.services.submission.submit(request) for request in requests))
+    stream = await here.stream()
+    [task] = await _all(here)
+    assert task.stream is not None
+    free = set(range(stream.next_position)) - {task.stream.position}
+    assert all(stream.has_skipped(position) for position in free)
+
+
+async def test_an_older_version_that_waits_for_its_turn_ends(here: Installation) -> None:
+    blocking = await here.submit()
+    older = await here.submit(unique={"key": "page", "version": 1})
+    newer = await here.submit(unique={"key": "page", "version": 2})
+    assert await here.statuses(blocking, older, newer) == [QUEUED, CANCELLED, BLOCKED]
+
+
+async def test_a_stream_is_forgotten_when_no_task_of_it_is_stored(here: Installation) -> None:
+    retention = Retention(here.store, finished=5 * HOUR, dead_letters=HOUR, idempotency_keys=HOUR, batch=100)
+    ended = await here.end(await here.submit())
+    await here.store.mark(MarkPublished(ended.task_id, ended.sequence))
+    here.clock.advance(4 * HOUR)
+    await retention.purge()
+    assert (await here.submit()).stream == StreamPlace(KEY.key, "serial", 1), "its task is there still"
+    for task in await _all(here):
+        there = await here.get(task)
+        there = there if there.status.is_final else await here.end(task)
+        await here.store.mark(MarkPublished(there.task_id, there.sequence))
+    for _ in range(3):
+        here.clock.advance(6 * HOUR)
+        await retention.purge()
+    assert await here.store.read_records([KEY.record_id]) == {}
+
+
+def _again(task: Task) -> SubmitRequest:
+    return SubmitRequest(
+        task_type="count-words", parameters=task.parameters, stream={"key": KEY.key}, idempotency_key="k"
+    )
+
+
+async def _all(here: Installation) -> list[Task]:
+    return list((await here.store.list_tasks(EVERYONE, TaskFilter(), limit=100)).items)
