@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from operator import attrgetter
 
 from fastapi import APIRouter
@@ -12,6 +13,7 @@ from taskframework.api import (
     dead_letters,
     docs,
     health,
+    keys,
     limits,
     ordered_streams,
     queues,
@@ -22,6 +24,7 @@ from taskframework.api import (
     tasks,
     workers,
 )
+from taskframework.api.callers import IdentifyCallers
 from taskframework.api.context import Framework
 from taskframework.api.feed import Feed, server_is_stopping
 from taskframework.api.middleware import AnswerAlways
@@ -31,14 +34,21 @@ from taskframework.settings.release import RELEASE
 
 _DESCRIPTION = (
     "Submit background tasks, follow them, and operate on what failed. Accepted means stored: a task that was answered "
-    "with 202 is executed at least once. Callers are not identified: all of them see and change every task."
+    "with 202 is executed at least once. A caller shows an API key, `Authorization: Bearer <key>`, and sees what is "
+    "its own; until the first key is made, all callers see and change every task."
 )
 
 
-def create_app(framework: Framework) -> DocumentedApi:
+def create_app(framework: Framework, *, hosts: Collection[str] | None = None) -> DocumentedApi:
     """The whole HTTP interface of a framework; it answers while the framework is running.
 
-    Another ASGI application may mount it. Callers are not identified: who mounts it decides who may reach it.
+    Another ASGI application may mount it. Callers are identified by API keys once there is one; until then, who mounts
+    it decides who may reach it.
+
+    Args:
+        framework: what it is the interface of.
+        hosts: names, besides those of this machine, by which it may be reached while callers are not identified; None:
+            any.
 
     Returns:
         The application. Its event streams end when the framework stops, and when uvicorn was told to stop.
@@ -56,18 +66,23 @@ def create_app(framework: Framework) -> DocumentedApi:
         limits,
         workers,
         schedules,
+        keys,
         health,
         docs,
     )
     routers = (module.router for module in modules)
     app = _application(framework, *routers)
+    app.add_middleware(IdentifyCallers, callers=lambda: framework.services.callers, hosts=hosts)
+    app.add_middleware(AnswerAlways)
     app.state.feed = Feed(lambda: framework.process.broker, lambda: not framework.is_running or server_is_stopping())
     return app
 
 
 def create_health_app(framework: Framework) -> DocumentedApi:
     """Only `/healthz`, `/readyz` and `/metrics`, for a worker."""
-    return _application(framework, health.router)
+    app = _application(framework, health.router)
+    app.add_middleware(AnswerAlways)
+    return app
 
 
 def _application(framework: Framework, *routers: APIRouter) -> DocumentedApi:
@@ -86,5 +101,4 @@ def _application(framework: Framework, *routers: APIRouter) -> DocumentedApi:
     for router in routers:
         app.include_router(router)
     handle_problems(app)
-    app.add_middleware(AnswerAlways)
     return app

@@ -23,15 +23,14 @@ from taskframework.api.bodies import (
     read,
     require_plain,
 )
+from taskframework.api.callers import caller_of, scope_of, still_counts, user_of
 from taskframework.api.context import (
-    CALLER,
     IdInPath,
     checked_id,
     framework_of,
     json_response,
     page_response,
     refuse_repeated,
-    scope_of,
     trace_of,
 )
 from taskframework.api.feed import Feed
@@ -55,6 +54,7 @@ _LOCATION = {
 _TASK_TYPE = {"type": "string", "maxLength": 200}
 #: The options of an upload, described as the fields of the body are. A query has no null: there they are left out.
 _OPTIONS = {"task_type": _TASK_TYPE} | {name: schema["anyOf"][0] for name, schema in described_of_batch().items()}
+_OPTIONS["user_id"] = _OPTIONS["correlation_id"]
 _IN_QUERY = [
     {
         "name": name,
@@ -107,7 +107,7 @@ class ResultStream(StreamingResponse):
     async def _lines(request: Request, results: AsyncIterator[Sequence[BatchResult]]) -> AsyncIterator[bytes]:
         feed = cast(Feed, request.app.state.feed)
         async for part in results:
-            if feed.is_over:
+            if feed.is_over or not await still_counts(request):
                 raise ClientDisconnect
             if part:
                 yield b"".join(orjson.dumps(result.view()) + b"\n" for result in part)
@@ -147,7 +147,7 @@ async def submit_batch(request: Request) -> Response:
     the options in the query, up to 100,000: they are stored and begin while the upload goes on. With an idempotency
     key an upload that broke off, or had a wrong line, is continued by sending it again from its beginning.
     """
-    with trace_of(request, "submit batch"), log_context(user_id=CALLER):
+    with trace_of(request, "submit batch"), log_context(user_id=caller_of(request).principal):
         submission = await (_uploaded(request) if has_type(request, NDJSON) else _submitted(request))
     now = framework_of(request).services.store.now()
     return json_response(
@@ -164,9 +164,8 @@ async def _submitted(request: Request) -> BatchSubmission:
         )
     body = with_key_of_header(request, await read(request, SubmitBatch))
     options: dict[str, Any] = {name: value for name, value in body.items() if name != "items"}
-    return await framework_of(request).services.batch_submission.submit(
-        BatchRequest(**options, user_id=CALLER), body["items"]
-    )
+    options["user_id"] = user_of(request, body.get("user_id"))
+    return await framework_of(request).services.batch_submission.submit(BatchRequest(**options), body["items"])
 
 
 async def _uploaded(request: Request) -> BatchSubmission:
@@ -179,7 +178,8 @@ async def _uploaded(request: Request) -> BatchSubmission:
         options: UploadBatch = BODIES[UploadBatch].validate_python(given)
     except ValidationError as error:
         raise invalid_fields(error) from None
-    wanted = BatchRequest(**with_key_of_header(request, options), user_id=CALLER)
+    options["user_id"] = user_of(request, options.get("user_id"))
+    wanted = BatchRequest(**with_key_of_header(request, options))
     return await framework_of(request).services.batch_submission.upload(wanted, values_of(request))
 
 
@@ -195,7 +195,7 @@ async def _uploaded(request: Request) -> BatchSubmission:
 async def list_batches(request: Request, query: Annotated[BatchQuery, Query()]) -> Response:
     """List batches from the newest to the oldest, each as far as it was by its last count."""
     page = await framework_of(request).services.batches.list_batches(
-        scope_of(request),
+        scope_of(request, query.user_id),
         TaskFilter(status=query.status, task_type=query.task_type),
         limit=query.limit,
         cursor=query.cursor,
@@ -258,7 +258,7 @@ async def cancel_batch(request: Request, batch_id: IdInPath) -> Response:
     """Cancel a batch. Its tasks that wait are cancelled, running ones are asked to stop."""
     body = await read(request, CancelTask, is_optional=True)
     cancel = framework_of(request).services.batches.cancel
-    status = await cancel(checked_id(batch_id), scope_of(request), by=CALLER, reason=body.reason)
+    status = await cancel(checked_id(batch_id), scope_of(request), by=caller_of(request).principal, reason=body.reason)
     return json_response(status.view(), 202)
 
 
@@ -274,4 +274,5 @@ async def cancel_batch(request: Request, batch_id: IdInPath) -> Response:
 async def retry_failed(request: Request, batch_id: IdInPath) -> Response:
     """Queue every task of a batch anew that failed or was cancelled. A batch that is over waits for them again."""
     retry = framework_of(request).services.batches.retry_failed
-    return json_response((await retry(checked_id(batch_id), scope_of(request), by=CALLER)).view(), 202)
+    status = await retry(checked_id(batch_id), scope_of(request), by=caller_of(request).principal)
+    return json_response(status.view(), 202)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Annotated, Any, Required, TypeVar
 
 from pydantic import (
@@ -21,8 +22,10 @@ from starlette.requests import ClientDisconnect, Request
 
 from taskframework.api.problems import RequestRefusedError, invalid_fields
 from taskframework.api.schedule_views import SCHEDULE_NAME
+from taskframework.model.keys import Role
 from taskframework.model.values import MAX_NAME
-from taskframework.submission.options import BatchOptions, SubmissionOptions
+from taskframework.settings.durations import Duration
+from taskframework.submission.options import BatchOptions, Name, SubmissionOptions
 from taskframework.submission.schedules import ScheduleDefinition
 
 #: Problems of every route that reads a body.
@@ -50,6 +53,9 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
+_User = Annotated[Name | None, Field(description="Whose it is, if the caller may act for users; else the caller's own")]
+
+
 @with_config(
     extra="forbid",
     hide_input_in_errors=True,
@@ -60,6 +66,7 @@ class SubmitTask(SubmissionOptions, total=False):
 
     task_type: Required[Annotated[str, Field(description="A registered task type", max_length=MAX_NAME)]]
     parameters: Annotated[Any, Field(description="What the task type's parameter model accepts")]
+    user_id: _User
 
 
 def _or_refusal(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
@@ -85,6 +92,7 @@ class UploadBatch(BatchOptions, total=False):
     """What is to be done with the items of an upload; these come line by line."""
 
     task_type: Required[Annotated[str, Field(description="A registered task type", max_length=MAX_NAME)]]
+    user_id: _User
 
 
 @with_config(
@@ -151,6 +159,23 @@ class CreateSchedule(ScheduleDefinition):
     )
 
 
+class CreateKey(Body):
+    """An API key to be made."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"principal": "billing", "roles": ["submitter"], "expires_after": "90d"}]}
+    )
+
+    principal: Name = Field(description="The user whose tasks are submitted with it, and whose name the history tells")
+    roles: list[Role] = Field(min_length=1, max_length=len(Role), description="Each may do what those before it may")
+    may_act_for_users: bool = Field(
+        default=False, strict=True, description="Submit for any user, and look at the tasks of all"
+    )
+    expires_after: Annotated[Duration, Field(gt=timedelta(0))] | None = Field(
+        default=None, description="How long it counts, such as 90d; null: until it is revoked"
+    )
+
+
 class ReplayDeadLetters(Body):
     """Dead letters to queue anew."""
 
@@ -180,6 +205,7 @@ BODIES: dict[type, TypeAdapter[Any]] = {
         SignalPayload,
         ScheduleDefinition,
         CreateSchedule,
+        CreateKey,
         ReplayDeadLetters,
     )
 }

@@ -18,27 +18,16 @@ from starlette.responses import Response
 from taskframework.api.problems import RequestRefusedError
 from taskframework.errors import TaskNotFoundError
 from taskframework.model.query import Page
-from taskframework.model.scope import EVERYONE, Scope
 from taskframework.settings import Settings
-from taskframework.submission.service import ANONYMOUS
 from taskframework.telemetry import is_tracing, span
 from taskframework.wiring.process_services import ProcessServices
 from taskframework.wiring.store_services import StoreServices
 
 Entry = TypeVar("Entry")
 
-#: Callers are not identified: they share one user, and `scope_of` gives each of them every task. That is why the
-#: server keeps to loopback.
-CALLER = ANONYMOUS
-
 _ID = r"[0-9A-Za-z][0-9A-Za-z_.:-]{0,99}"
 #: An id in the path. Its form is documented, not validated there: what cannot be an id is not found.
 IdInPath = Annotated[str, Path(description="An id, as the API gave it", json_schema_extra={"pattern": f"^{_ID}$"})]
-
-
-def scope_of(request: Request) -> Scope:
-    """Whose tasks the caller may see and change. Every route asks here, and nowhere else."""
-    return EVERYONE
 
 
 class Framework(Protocol):

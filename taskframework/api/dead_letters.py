@@ -10,8 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from taskframework.api.bodies import BODY_CODES, ReplayDeadLetters, read
+from taskframework.api.callers import caller_of, scope_of
 from taskframework.api.context import (
-    CALLER,
     IdInPath,
     checked_id,
     framework_of,
@@ -19,16 +19,21 @@ from taskframework.api.context import (
     json_response,
     page_response,
     refuse_repeated,
-    scope_of,
 )
 from taskframework.api.openapi import refuses, takes
 from taskframework.api.problems import describe, root_of
-from taskframework.api.tasks import PageQuery
+from taskframework.api.tasks import PageQuery, UserInQuery
 from taskframework.api.views import DeadLetterPage, DeadLetterView, ReplayResult
 from taskframework.errors import TaskNotFoundError
 from taskframework.operations.dead_letters import DeadLetter, ReplayOutcome
 
 router = APIRouter(prefix="/api/v1/admin/dead-letters", tags=["dead letters"])
+
+
+class DeadLetterQuery(PageQuery):
+    """Which dead letters to list."""
+
+    user_id: UserInQuery = None
 
 
 @router.get(
@@ -40,10 +45,10 @@ router = APIRouter(prefix="/api/v1/admin/dead-letters", tags=["dead letters"])
         **refuses("invalid_request", "invalid_cursor", "store_unavailable"),
     },
 )
-async def list_dead_letters(request: Request, query: Annotated[PageQuery, Query()]) -> Response:
+async def list_dead_letters(request: Request, query: Annotated[DeadLetterQuery, Query()]) -> Response:
     """List the tasks that ended FAILED or DEAD_LETTER and the messages nobody could read, as one list."""
     page = await framework_of(request).services.dead_letters.list_letters(
-        scope_of(request), limit=query.limit, cursor=query.cursor
+        scope_of(request, query.user_id), limit=query.limit, cursor=query.cursor
     )
     return page_response(page, DeadLetter.view)
 
@@ -83,7 +88,9 @@ async def replay_dead_letters(request: Request) -> Response:
     body = await read(request, ReplayDeadLetters)
     operations = framework_of(request).services.dead_letters
     ids = [letter_id for letter_id in body.ids if is_id(letter_id)]
-    replayed = await operations.replay(ids, scope_of(request), by=CALLER, dry_run=body.dry_run, reopen=body.reopen)
+    replayed = await operations.replay(
+        ids, scope_of(request), by=caller_of(request).principal, dry_run=body.dry_run, reopen=body.reopen
+    )
     outcomes = {outcome.id: outcome for outcome in replayed}
     done = 200 if body.dry_run else 202
     return json_response(

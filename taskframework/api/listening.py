@@ -40,19 +40,20 @@ async def resolve(host: str, *, key: str) -> Sequence[Address]:
     return list(dict.fromkeys((family, str(address[0])) for family, _, _, _, address in found))
 
 
-def require_loopback(host: str, addresses: Sequence[Address], *, allow_remote: bool) -> None:
+def require_loopback(host: str, addresses: Sequence[Address]) -> None:
     """Refuse to let the network in while callers are not identified.
 
     Raises:
-        ConfigurationError: if an address is not loopback and that was not allowed.
+        ConfigurationError: if an address is not loopback.
     """
-    if allow_remote or all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for _, address in addresses):
+    if all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for _, address in addresses):
         return
     raise ConfigurationError(
         f"api.host is {host!r}, but callers are not identified: whoever reaches the port may do everything.",
         key="api.host",
-        hint="Use 127.0.0.1 behind a reverse proxy that identifies callers; where only trusted programs reach the "
-        "port, as in a container network, set api.allow_remote to true.",
+        hint="Make the first API key with `taskframework keys create`; then callers are identified. Or use 127.0.0.1 "
+        "behind a reverse proxy that identifies them. Where only trusted programs reach the port, as in a container "
+        "network, set api.allow_remote to true.",
     )
 
 

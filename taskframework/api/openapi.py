@@ -8,6 +8,7 @@ from fastapi import FastAPI
 from pydantic import TypeAdapter
 
 from taskframework.api.bodies import BODIES
+from taskframework.api.callers import OPEN_PATHS
 from taskframework.api.problems import CODES, PROBLEM_JSON
 from taskframework.api.stream_views import StreamedResult, StreamResultPage
 from taskframework.api.views import (
@@ -78,8 +79,13 @@ class DocumentedApi(FastAPI):
             )
             schemas = document.setdefault("components", {}).setdefault("schemas", {})
             schemas.update(definitions["$defs"])
-            for operations in document["paths"].values():
+            document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+            for path, operations in document["paths"].items():
                 for operation in operations.values():
+                    if path not in OPEN_PATHS:
+                        operation["responses"].update(refuses("unauthorized", "forbidden"))
+                        # Or none, until there is a key.
+                        operation["security"] = [{"key": []}, {}]
                     for parameter in operation.get("parameters", ()):
                         parameter["schema"] = _not_null(parameter["schema"])
             self.openapi_schema = document

@@ -13,7 +13,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from taskframework.api import following
-from taskframework.api.context import CALLER, framework_of, json_response, page_response, refuse_repeated, scope_of
+from taskframework.api.callers import scope_of, user_of
+from taskframework.api.context import framework_of, json_response, page_response, refuse_repeated
 from taskframework.api.feed import Feed, Watcher, frame
 from taskframework.api.following import HEARTBEAT
 from taskframework.api.openapi import refuses
@@ -27,6 +28,7 @@ from taskframework.model.stream_results import StreamResult
 from taskframework.model.streams import StreamKey
 from taskframework.model.values import MAX_NAME, is_name
 from taskframework.operations.streams import StreamOperations
+from taskframework.submission.options import Name
 
 router = APIRouter(prefix=f"{PREFIX}/streams", tags=["streams"])
 
@@ -41,10 +43,18 @@ _RESULTS = {
 }
 
 
-class ResultQuery(BaseModel):
-    """Which results to give."""
+class StreamQuery(BaseModel):
+    """Whose stream."""
 
     model_config = ConfigDict(extra="forbid")
+
+    user_id: Name | None = Field(
+        default=None, description="The user it belongs to, if the caller may act for users; else the caller's own"
+    )
+
+
+class ResultQuery(StreamQuery):
+    """Which results to give."""
 
     limit: int = Field(default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT, description="Most results on the page")
     from_position: int = Field(
@@ -70,40 +80,42 @@ async def read_stream_results(request: Request, key: KeyInPath, query: Annotated
     one, `streams.gap` after a later one ended. With `Accept: text/event-stream` each result comes as soon as it and all
     before it are there, as `event: result`, for ever; `limit` does not count then.
     """
-    streams, stream = _operations(request), _key_of(request, key)
+    streams, stream = _operations(request), _key_of(request, key, query)
     if _EVENTS not in request.headers.get("accept", ""):
         return page_response(await streams.results(stream, limit=query.limit, first=query.from_position), _view)
     first = _behind_last(request, query.from_position)
     await streams.status(stream)  # before the answer has begun
     feed = cast(Feed, request.app.state.feed)
     watcher = await feed.join(scope_of(request), stream.record_id)
-    return EventStream(feed, watcher, _frames(watcher, streams.follow_results(stream, first=first)))
+    return EventStream(request, feed, watcher, _frames(watcher, streams.follow_results(stream, first=first)))
 
 
 @router.post(
     "/{key:path}/go-on",
     summary="Let a halted stream go on",
+    dependencies=[Depends(refuse_repeated)],
     responses={
         200: {"model": StreamView, "description": "The stream, which goes on without the task that halted it"},
-        **refuses("task_not_found", "transition_refused", "store_unavailable"),
+        **refuses("invalid_request", "task_not_found", "transition_refused", "store_unavailable"),
     },
 )
-async def let_stream_go_on(request: Request, key: KeyInPath) -> Response:
+async def let_stream_go_on(request: Request, key: KeyInPath, query: Annotated[StreamQuery, Query()]) -> Response:
     """Let a stream go on without the task that failed. Replaying that task does so, too, and runs it first."""
-    return json_response((await _operations(request).go_on(_key_of(request, key))).view())
+    return json_response((await _operations(request).go_on(_key_of(request, key, query))).view())
 
 
 @router.get(
     "/{key:path}",
     summary="Show a stream",
+    dependencies=[Depends(refuse_repeated)],
     responses={
         200: {"model": StreamView, "description": "The stream"},
-        **refuses("task_not_found", "store_unavailable"),
+        **refuses("invalid_request", "task_not_found", "store_unavailable"),
     },
 )
-async def get_stream(request: Request, key: KeyInPath) -> Response:
+async def get_stream(request: Request, key: KeyInPath, query: Annotated[StreamQuery, Query()]) -> Response:
     """Show whose turn it is in a stream, and how many wait."""
-    return json_response((await _operations(request).status(_key_of(request, key))).view())
+    return json_response((await _operations(request).status(_key_of(request, key, query))).view())
 
 
 async def _frames(watcher: Watcher, results: AsyncIterator[Sequence[StreamResult]]) -> AsyncGenerator[bytes, None]:
@@ -129,15 +141,16 @@ def _operations(request: Request) -> StreamOperations:
     return framework_of(request).services.streams
 
 
-def _key_of(request: Request, key: str) -> StreamKey:
-    """The caller's stream of this key.
+def _key_of(request: Request, key: str, query: StreamQuery) -> StreamKey:
+    """The stream of this key that is the caller's, or the user's whom it names.
 
     Raises:
+        RequestRefusedError: if another user is named, and the caller may not act for users.
         TaskNotFoundError: as for a stream that does not exist, if the text cannot be a key.
     """
     if not is_name(key):
         raise TaskNotFoundError(key, what="stream")
-    return StreamKey(scope_of(request).owner or CALLER, key)
+    return StreamKey(user_of(request, query.user_id), key)
 
 
 def _behind_last(request: Request, first: int) -> int:

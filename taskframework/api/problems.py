@@ -37,6 +37,7 @@ from taskframework.errors import (
 from taskframework.limits.buckets import LimiterUnavailableError
 from taskframework.model.query import CursorInvalidError
 from taskframework.model.values import MOST_PROBLEMS, problem, problems_of
+from taskframework.operations.keys import KeyNotFoundError
 from taskframework.operations.schedules import ScheduleNotFoundError
 from taskframework.operations.workers import WorkerNotFoundError
 from taskframework.submission.refusals import BatchClosedError, BatchConflictError, BatchItemError
@@ -47,7 +48,7 @@ PROBLEM_JSON = "application/problem+json"
 RETRY_AFTER_SECONDS = 5
 _LATER = {"Retry-After": str(RETRY_AFTER_SECONDS)}
 #: What goes with a status: the rest of a request that did not come in time must not be taken for the next one.
-_HEADERS = {408: {"Connection": "close"}, 503: _LATER}
+_HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 408: {"Connection": "close"}, 503: _LATER}
 #: Characters of what a caller sent that are sent back.
 _SHOWN = 100
 
@@ -55,8 +56,11 @@ _SHOWN = 100
 CODES: dict[str, tuple[int, str]] = {
     "bad_request": (400, "The request cannot be read"),
     "invalid_json": (400, "The body is not JSON"),
+    "unauthorized": (401, "An API key is needed"),
+    "forbidden": (403, "The caller may not do this"),
     "not_found": (404, "There is nothing at this address"),
     "worker_not_found": (404, "There is no such worker"),
+    "key_not_found": (404, "There is no such API key"),
     "schedule_not_found": (404, "There is no such schedule"),
     "task_not_found": (404, "There is no such task or dead letter"),
     "method_not_allowed": (405, "This address does not know the method"),
@@ -164,6 +168,8 @@ def describe(error: Exception) -> Problem:
         return Problem("task_not_found", error.message, error.hint)
     if isinstance(error, WorkerNotFoundError):
         return Problem("worker_not_found", error.message, error.hint)
+    if isinstance(error, KeyNotFoundError):
+        return Problem("key_not_found", error.message, error.hint)
     if isinstance(error, ScheduleNotFoundError):
         return Problem("schedule_not_found", error.message, error.hint)
     if isinstance(error, TaskUnreadableError):

@@ -11,7 +11,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from taskframework.api.bodies import BODY_CODES, PauseQueue, read
-from taskframework.api.context import CALLER, framework_of, json_response
+from taskframework.api.callers import caller_of
+from taskframework.api.context import framework_of, json_response
 from taskframework.api.openapi import refuses, takes
 from taskframework.api.problems import RequestRefusedError
 from taskframework.api.views import QueuePage, QueueView
@@ -52,7 +53,9 @@ async def pause_queue(request: Request, task_type: TaskTypeInPath) -> Response:
     """Let no task of this type begin, in any worker, from two seconds on. What runs goes on, what comes waits."""
     body = await read(request, PauseQueue, is_optional=True)
     with _not_found():
-        await framework_of(request).services.queues.pause(task_type, by=CALLER, reason=body.reason)
+        await framework_of(request).services.queues.pause(
+            task_type, by=caller_of(request).principal, reason=body.reason
+        )
     return await _queue(request, task_type)
 
 

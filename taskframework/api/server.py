@@ -112,8 +112,9 @@ async def serving(framework: Framework) -> AsyncIterator[ApiServer]:
     """
     settings = framework.settings.api
     addresses = await resolve(settings.host, key="api.host")
-    require_loopback(settings.host, addresses, allow_remote=settings.allow_remote)
-    app = create_app(framework)
+    if not (settings.allow_remote or await framework.services.callers.are_identified()):
+        require_loopback(settings.host, addresses)
+    app = create_app(framework, hosts=None if settings.allow_remote else settings.hosts)
     server = ApiServer(
         app,
         listen(addresses, settings.port, key="api.port"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Annotated, Any, TypeVar, cast
@@ -13,7 +14,8 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from taskframework.api import following
-from taskframework.api.context import IdInPath, checked_id, framework_of, refuse_repeated, scope_of
+from taskframework.api.callers import scope_of, still_counts
+from taskframework.api.context import IdInPath, checked_id, framework_of, refuse_repeated
 from taskframework.api.feed import Feed, Watcher
 from taskframework.api.following import HEARTBEAT, RESYNC, Follower
 from taskframework.api.openapi import STREAM_CONTENT, refuses
@@ -23,6 +25,8 @@ from taskframework.api.tree import TreeFollower
 from taskframework.model.subtasks import MAX_DEPTH
 from taskframework.model.task import Task
 from taskframework.model.view import public_view
+from taskframework.operations.keys import REMEMBERED_SECONDS
+from taskframework.submission.options import Name
 
 router = APIRouter(prefix="/api/v1", tags=["events"])
 
@@ -53,18 +57,27 @@ class EventStream(StreamingResponse):
 
     media_type = "text/event-stream"
 
-    def __init__(self, feed: Feed, watcher: Watcher, frames: AsyncGenerator[bytes, None]) -> None:
+    def __init__(self, request: Request, feed: Feed, watcher: Watcher, frames: AsyncGenerator[bytes, None]) -> None:
         super().__init__(frames, headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+        self._request = request
         self._feed = feed
         self._watcher = watcher
         self._frames = frames
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        ending = asyncio.create_task(self._end_with_the_key())
         try:
             await super().__call__(scope, receive, send)
         finally:
+            ending.cancel()
             await self._frames.aclose()
             await self._feed.leave(self._watcher)
+
+    async def _end_with_the_key(self) -> None:
+        """End the stream when the key that began it does not count any more."""
+        while await still_counts(self._request):  # noqa: ASYNC110 - another process may revoke it
+            await asyncio.sleep(REMEMBERED_SECONDS)
+        self._watcher.end()
 
 
 class TaskStreamQuery(BaseModel):
@@ -81,6 +94,7 @@ class FeedQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     task_type: str | None = Field(default=None, max_length=100, description="Only tasks of this type")
+    user_id: Name | None = Field(default=None, description="Only tasks of this user")
 
 
 @router.get(
@@ -120,8 +134,8 @@ async def follow_all(request: Request, query: Annotated[FeedQuery, Query()]) -> 
     client that sends Last-Event-ID is told so by `event: resync`.
     """
     feed = _feed_of(request)
-    watcher = await feed.join(scope_of(request), task_type=query.task_type)
-    return EventStream(feed, watcher, _all_frames(watcher, bool(request.headers.get("last-event-id"))))
+    watcher = await feed.join(scope_of(request, query.user_id), task_type=query.task_type)
+    return EventStream(request, feed, watcher, _all_frames(watcher, bool(request.headers.get("last-event-id"))))
 
 
 async def _all_frames(watcher: Watcher, was_away: bool) -> AsyncGenerator[bytes, None]:
@@ -194,7 +208,7 @@ async def _streamed(
     if made.has_nothing:
         await feed.leave(watcher)
         return Response(status_code=204)
-    return EventStream(feed, watcher, made.frames())
+    return EventStream(request, feed, watcher, made.frames())
 
 
 def _last_known(request: Request, beginning: str, read: Callable[[str], Known]) -> Known | None:

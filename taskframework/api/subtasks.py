@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from taskframework.api.bodies import BODY_CODES, SignalPayload, read
+from taskframework.api.callers import scope_of
 from taskframework.api.context import (
     IdInPath,
     checked_id,
@@ -17,7 +18,6 @@ from taskframework.api.context import (
     json_response,
     page_response,
     refuse_repeated,
-    scope_of,
 )
 from taskframework.api.openapi import refuses, takes
 from taskframework.api.tasks import DEFAULT_LIMIT, PREFIX, key_in_header

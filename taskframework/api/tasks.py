@@ -11,15 +11,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from taskframework.api.bodies import BODY_CODES, CancelTask, RetryTask, SubmitTask, SubmitTasks, read
+from taskframework.api.callers import caller_of, scope_of, user_of
 from taskframework.api.context import (
-    CALLER,
     IdInPath,
     checked_id,
     framework_of,
     json_response,
     page_response,
     refuse_repeated,
-    scope_of,
     trace_of,
 )
 from taskframework.api.openapi import refuses, takes
@@ -30,7 +29,7 @@ from taskframework.model.query import MAX_LIMIT, TaskFilter
 from taskframework.model.status import ReachableStatus
 from taskframework.model.values import MAX_NAME
 from taskframework.model.view import public_view
-from taskframework.submission.options import SharedOptions, described
+from taskframework.submission.options import Name, SharedOptions, described
 from taskframework.submission.service import Submission, SubmitRequest
 from taskframework.telemetry import log_context
 
@@ -63,10 +62,16 @@ class PageQuery(BaseModel):
     cursor: CursorText | None = Field(default=None, description="`next_cursor` of the page before, unchanged")
 
 
+UserInQuery = Annotated[
+    Name | None, Field(description="Only those of this user; another than the caller needs the right to act for users")
+]
+
+
 class BatchQuery(PageQuery):
     """Which batches to list."""
 
     status: ReachableStatus | None = Field(default=None, description="Only those in this status")
+    user_id: UserInQuery = None
     task_type: str | None = Field(default=None, max_length=100, description="Only those of this type")
 
 
@@ -96,9 +101,9 @@ async def submit_task(request: Request) -> Response:
     """Store a task durably; a worker executes it as soon as it is due, whatever happens to this process."""
     body = await read(request, SubmitTask)
     body = with_key_of_header(request, body)
-    wanted = SubmitRequest(**body, user_id=CALLER)
-    with trace_of(request, "submit"), log_context(user_id=CALLER, correlation_id=body.get("correlation_id")):
-        submission = await framework_of(request).services.submission.submit(wanted)
+    body["user_id"] = user_id = user_of(request, body.get("user_id"))
+    with trace_of(request, "submit"), log_context(user_id=user_id, correlation_id=body.get("correlation_id")):
+        submission = await framework_of(request).services.submission.submit(SubmitRequest(**body))
     return json_response(
         public_view(submission.task),
         202 if submission.is_new else 200,
@@ -118,8 +123,9 @@ async def submit_task(request: Request) -> Response:
 async def submit_tasks(request: Request) -> Response:
     """Store many tasks at once. Each is accepted or refused by itself; a refused one is not stored."""
     body = await read(request, SubmitTasks)
-    readable = [SubmitRequest(**item, user_id=CALLER) for item in body.items if isinstance(item, dict)]
-    with trace_of(request, "submit many"), log_context(user_id=CALLER):
+    items = [_owned(request, item) for item in body.items]
+    readable = [SubmitRequest(**item) for item in items if isinstance(item, dict)]
+    with trace_of(request, "submit many"), log_context(user_id=caller_of(request).principal):
         stored = await framework_of(request).services.submission.submit_many(readable)
     if stored and all(isinstance(outcome, StoreUnavailableError) for outcome in stored):
         raise StoreUnavailableError(str(stored[0]))
@@ -128,7 +134,7 @@ async def submit_tasks(request: Request) -> Response:
         {
             "items": [
                 _bulk_outcome(index, item if isinstance(item, RequestRefusedError) else next(outcomes), root)
-                for index, item in enumerate(body.items)
+                for index, item in enumerate(items)
             ]
         }
     )
@@ -146,7 +152,7 @@ async def submit_tasks(request: Request) -> Response:
 async def list_tasks(request: Request, query: Annotated[TaskQuery, Query()]) -> Response:
     """List tasks from the newest to the oldest. All filters given must hold."""
     page = await framework_of(request).services.tasks.list_tasks(
-        scope_of(request),
+        scope_of(request, query.user_id),
         TaskFilter(query.status, query.task_type, query.parent_task_id, query.stream),
         limit=query.limit,
         cursor=query.cursor,
@@ -188,7 +194,7 @@ async def cancel_task(request: Request, task_id: IdInPath) -> Response:
     """Cancel a task. One that waits is CANCELLED at once; a running one is asked to stop and may still complete."""
     body = await read(request, CancelTask, is_optional=True)
     cancel = framework_of(request).services.tasks.cancel
-    task = await cancel(checked_id(task_id), scope_of(request), by=CALLER, reason=body.reason)
+    task = await cancel(checked_id(task_id), scope_of(request), by=caller_of(request).principal, reason=body.reason)
     return json_response(public_view(task), 202)
 
 
@@ -213,7 +219,7 @@ async def retry_task(request: Request, task_id: IdInPath) -> Response:
     """Queue a task anew that is FAILED, DEAD_LETTER or CANCELLED."""
     body = await read(request, RetryTask, is_optional=True)
     retry = framework_of(request).services.tasks.retry
-    task = await retry(checked_id(task_id), scope_of(request), by=CALLER, reopen=body.reopen)
+    task = await retry(checked_id(task_id), scope_of(request), by=caller_of(request).principal, reopen=body.reopen)
     return json_response(public_view(task), 202)
 
 
@@ -239,6 +245,17 @@ def with_key_of_header(request: Request, body: BodyT) -> BodyT:
             fields=[{"field": "idempotency_key", "message": "differs from the header Idempotency-Key"}],
         )
     return cast(BodyT, {**body, "idempotency_key": key})
+
+
+def _owned(request: Request, item: SubmitTask | RequestRefusedError) -> SubmitTask | RequestRefusedError:
+    """An item with its owner, or why it cannot have that one."""
+    if isinstance(item, RequestRefusedError):
+        return item
+    try:
+        item["user_id"] = user_of(request, item.get("user_id"))
+    except RequestRefusedError as error:
+        return error
+    return item
 
 
 def _bulk_outcome(index: int, outcome: Submission | Exception, root: str) -> dict[str, Any]:

@@ -21,22 +21,28 @@ Url = Annotated[
     str | None,
     typer.Option("--url", metavar="URL", help="Listen to this HTTP interface; the default with the embedded broker."),
 ]
+Key = Annotated[
+    str | None,
+    typer.Option("--key", metavar="KEY", envvar="TASKFRAMEWORK_KEY", help="API key for the HTTP interface."),
+]
 
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 @app.command()
-def tail(context: typer.Context, url: Url = None, config: Config = None, as_json: Json = False) -> None:
+def tail(
+    context: typer.Context, url: Url = None, key: Key = None, config: Config = None, as_json: Json = False
+) -> None:
     """Print events as they happen, until Ctrl-C: from RabbitMQ, or from a running `dev` or `api` over HTTP."""
     settings = Invocation.of(context, config).framework(registers=False).settings
-    run(_tail(settings, url, as_json))
+    run(_tail(settings, url, key, as_json))
 
 
-async def _tail(settings: Settings, url: str | None, as_json: bool) -> None:
+async def _tail(settings: Settings, url: str | None, key: str | None, as_json: bool) -> None:
     if url is None and settings.broker.scheme == "embedded":
         url = _own_url(settings)
     console = out()
-    async with _subscriber(settings, url) as subscriber:
+    async with _subscriber(settings, url, key) as subscriber:
         try:
             await subscriber.listening()
         except TimeoutError as error:
@@ -52,10 +58,10 @@ async def _tail(settings: Settings, url: str | None, as_json: bool) -> None:
                 console.print(event_line(event.to_dict()), soft_wrap=True)
 
 
-def _subscriber(settings: Settings, url: str | None) -> EventSubscriber:
+def _subscriber(settings: Settings, url: str | None, key: str | None) -> EventSubscriber:
     if url is None:
         return build_subscriber(settings)
-    return EventSubscriber(HttpEvents(url, tell=note), owns_broker=True)
+    return EventSubscriber(HttpEvents(url, api_key=key, tell=note), owns_broker=True)
 
 
 def _own_url(settings: Settings) -> str:

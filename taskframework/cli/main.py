@@ -31,6 +31,7 @@ _COMMANDS = {
     "dlq": ("Use", "dlq:app", "Dead letters: list, show, replay."),
     "workers": ("Use", "workers:workers", "List the worker processes, or what one of them runs now."),
     "limits": ("Use", "limits:limits", "Show what each bucket of a rate limit would let through now."),
+    "keys": ("Use", "keys:app", "API keys: make, list, revoke."),
     "events": ("Use", "events:app", "What happens, as other programs hear it."),
     "doctor": ("Check", "doctor:doctor", "Check versions, settings, program, store and broker."),
     "config": ("Check", "config:app", "The settings in force."),

@@ -33,6 +33,7 @@ class TaskClient(AllCalls):
         *,
         timeout: timedelta | float = TIMEOUT,
         patience: timedelta | float = PATIENCE,
+        api_key: str | None = None,
         http: httpx.AsyncClient | None = None,
     ) -> None:
         """Prepare to ask; no connection is made yet.
@@ -41,13 +42,15 @@ class TaskClient(AllCalls):
             url: address of an `api` or `dev`, with the path it is mounted at, if any.
             timeout: longest time to connect, and to wait for the next piece of an answer, in seconds or as a timedelta.
             patience: how long a call is repeated, in seconds or as a timedelta; zero asks once.
+            api_key: shown with each call, where callers need one.
             http: a client of your own, for certificates, proxies or headers; closing it is yours too.
 
         Raises:
             ConfigurationError: if the URL is none.
         """
         address = address_of(url)
-        super().__init__(ApiConnection(address, AsyncWire(address, http), timeout=timeout, patience=patience))
+        wire = AsyncWire(address, http)
+        super().__init__(ApiConnection(address, wire, timeout=timeout, patience=patience, api_key=api_key))
 
     async def __aenter__(self) -> Self:
         return self

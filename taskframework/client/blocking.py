@@ -61,12 +61,14 @@ class SyncTaskClient:
         *,
         timeout: timedelta | float = TIMEOUT,
         patience: timedelta | float = PATIENCE,
+        api_key: str | None = None,
         http: httpx.Client | None = None,
     ) -> None:
         """Prepare to ask, as a `TaskClient` does."""
         address = address_of(url)
         self._wire = BlockingWire(address, http)
-        self._calls = AllCalls(ApiConnection(address, self._wire, timeout=timeout, patience=patience))
+        connection = ApiConnection(address, self._wire, timeout=timeout, patience=patience, api_key=api_key)
+        self._calls = AllCalls(connection)
 
     def __enter__(self) -> Self:
         return self

@@ -20,6 +20,7 @@ from taskframework.client.answers import AnswerT, Page, read
 from taskframework.client.refusals import UNAVAILABLE, refusal
 from taskframework.client.wire import Body, Pieces, Wire
 from taskframework.errors import ApiError, ApiUnavailableError, ConfigurationError, ValueNotStorableError
+from taskframework.events.http import authorization
 
 _PREFIX = "/api/v1"
 _TOO_MANY_REQUESTS = 429
@@ -115,7 +116,15 @@ def address_of(url: str) -> str:
 class ApiConnection:
     """The HTTP interface at one address."""
 
-    def __init__(self, url: str, wire: Wire, *, timeout: timedelta | float, patience: timedelta | float) -> None:
+    def __init__(
+        self,
+        url: str,
+        wire: Wire,
+        *,
+        timeout: timedelta | float,
+        patience: timedelta | float,
+        api_key: str | None = None,
+    ) -> None:
         """Prepare to ask.
 
         Args:
@@ -123,6 +132,7 @@ class ApiConnection:
             wire: how to speak HTTP.
             timeout: longest time to connect, and to wait for the next piece of an answer, in seconds or as a timedelta.
             patience: how long a call is repeated, in seconds or as a timedelta.
+            api_key: shown with each call.
         """
         self.url = url
         self.wire = wire
@@ -130,6 +140,7 @@ class ApiConnection:
         self.streams = 0
         self._timeout = in_seconds(timeout)
         self._patience = in_seconds(patience)
+        self._authorization = authorization(api_key)
 
     async def ask(self, call: Call, *, within: float = float("inf")) -> Any:
         """Make a call, if need be several times.
@@ -228,7 +239,12 @@ class ApiConnection:
         query = {name: value for name, value in call.query.items() if value is not None}
         url = str(httpx.URL(f"{self.url}{_PREFIX}{call.path}", params=query or None))
         response = await self.wire.send(
-            call.method, url, headers=call.headers, body=call.body, timeout=timeout, streams=streams
+            call.method,
+            url,
+            headers={**self._authorization, **call.headers},
+            body=call.body,
+            timeout=timeout,
+            streams=streams,
         )
         if streams and not response.is_success:
             await self.wire.read(response)  # a refusal is short, and nobody else ends an answer that is not the last

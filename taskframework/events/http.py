@@ -59,20 +59,27 @@ def is_heartbeat(sent: ServerSentEvent) -> bool:
     return not sent.data
 
 
+def authorization(api_key: str | None) -> dict[str, str]:
+    """The header that shows an API key; none without one."""
+    return {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+
+
 class HttpEvents:
     """The event stream of an `api` or `dev`, in the place that a broker has in an `EventSubscriber`.
 
     It is its own consumption: from `subscribe` to `stop` it connects again and again.
     """
 
-    def __init__(self, url: str, *, tell: Callable[[str], None] = logger.warning) -> None:
+    def __init__(self, url: str, *, api_key: str | None = None, tell: Callable[[str], None] = logger.warning) -> None:
         """Prepare to listen.
 
         Args:
             url: address of the HTTP interface, with the path it is mounted at, if any.
+            api_key: shown to the interface, if it has keys.
             tell: told in a sentence of every connection that ended, and of events that may have been missed.
         """
         self.url = url.rstrip("/")
+        self._headers = authorization(api_key)
         self.tell = tell
         #: Whether events are being delivered now.
         self.is_live = False
@@ -89,7 +96,7 @@ class HttpEvents:
 
         try:
             timeout = httpx.Timeout(5.0, read=LONGEST_SILENCE)
-            self._client = httpx.AsyncClient(timeout=timeout, trust_env=not is_near(self.url))
+            self._client = httpx.AsyncClient(timeout=timeout, headers=self._headers, trust_env=not is_near(self.url))
             async with self._connection(is_first=True):
                 pass
         except (httpx.HTTPError, httpx.InvalidURL) as error:

@@ -89,7 +89,12 @@ class ApiSettings(Section):
     host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on")
     port: int = Field(default=8000, ge=0, le=65535, description="Port to listen on; 0 takes any free one")
     allow_remote: bool = Field(
-        default=False, description="Listen on other than loopback although callers are not identified"
+        default=False, description="Listen on other than loopback although there are no API keys"
+    )
+    hosts: tuple[str, ...] = Field(
+        default=(),
+        description="Names by which a reverse proxy on this machine is reached, such as [tasks.example.org]; "
+        "needed only while there are no API keys",
     )
     root_path: str = Field(
         default="",

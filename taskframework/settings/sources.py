@@ -14,8 +14,8 @@ from taskframework.settings.documents import is_empty, pairs, parse, read_docume
 from taskframework.settings.keys import PREFIX, advice, groups, is_known, known_keys
 from taskframework.settings.refusals import KeyPath, Problem
 
-#: Variables that are no settings: the name of the profile, those of the tests, the failpoints.
-_FOREIGN = re.compile(r"TASKFRAMEWORK_(PROFILE|FAILPOINTS|TEST_.*)")
+#: Variables that are no settings: the name of the profile, the key of commands, those of the tests, the failpoints.
+_FOREIGN = re.compile(r"TASKFRAMEWORK_(PROFILE|KEY|FAILPOINTS|TEST_.*)")
 #: What Kubernetes puts into every container beside a service whose name starts with taskframework.
 _SERVICE_LINK = re.compile(r"TASKFRAMEWORK_(.*_)?(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT_\d+_(TCP|UDP|SCTP)(_.*)?)")
 _SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://")

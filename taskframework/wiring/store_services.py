@@ -12,6 +12,7 @@ from taskframework.limits.names import limits_of
 from taskframework.moves import TaskMoves
 from taskframework.operations.batches import BatchOperations
 from taskframework.operations.dead_letters import DeadLetterOperations
+from taskframework.operations.keys import Callers, KeyOperations
 from taskframework.operations.limits import LimitOperations
 from taskframework.operations.queues import QueueOperations
 from taskframework.operations.schedules import ScheduleOperations
@@ -57,6 +58,8 @@ class StoreServices:
     streams: StreamOperations
     queues: QueueOperations
     schedules: ScheduleOperations
+    keys: KeyOperations
+    callers: Callers
     buckets: Buckets
     limits: LimitOperations
     workers: WorkerOperations
@@ -113,6 +116,8 @@ def build_store_services(
         streams=StreamOperations(store, moves, turns, gaps, settings.streams.gap),
         queues=QueueOperations(store, types),
         schedules=ScheduleOperations(store, types, submission),
+        keys=KeyOperations(store, store.now),
+        callers=Callers(store, store.now),
         buckets=buckets,
         limits=LimitOperations(buckets, limits_of(settings.rate_limiter), store),
         workers=WorkerOperations(store),

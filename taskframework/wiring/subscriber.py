@@ -14,7 +14,12 @@ from taskframework.wiring.adapters import build_broker
 
 
 def event_subscriber(
-    url: str, *, queue: str | None = None, prefix: str = "tasks", settings: Mapping[str, Any] | None = None
+    url: str,
+    *,
+    queue: str | None = None,
+    prefix: str = "tasks",
+    settings: Mapping[str, Any] | None = None,
+    api_key: str | None = None,
 ) -> EventSubscriber:
     """A subscriber for a program that is not part of the installation; all it needs is a URL.
 
@@ -25,6 +30,7 @@ def event_subscriber(
         queue: RabbitMQ only: name of a durable queue; without it only what happens while listening is heard.
         prefix: RabbitMQ only: the installation's `broker.prefix`.
         settings: RabbitMQ only: further settings of the `broker` section.
+        api_key: HTTP only: the key to show, where callers need one.
 
     Raises:
         ConfigurationError: if the URL is neither, or a queue is wanted over HTTP.
@@ -36,7 +42,7 @@ def event_subscriber(
                 key="queue",
                 hint="Leave queue out, or give the amqp:// URL of RabbitMQ, which has durable queues.",
             )
-        return EventSubscriber(HttpEvents(url), owns_broker=True)
+        return EventSubscriber(HttpEvents(url, api_key=api_key), owns_broker=True)
     broker = {"url": url, "prefix": prefix, **(settings or {})}
     return build_subscriber(Settings.model_validate({"broker": broker}), queue)
 

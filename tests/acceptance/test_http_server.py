@@ -16,6 +16,7 @@ from taskframework import ConfigurationError, TaskFramework
 from taskframework.api import server as server_module
 from taskframework.api.app import create_health_app
 from taskframework.api.server import serving, serving_health
+from taskframework.model.keys import Role
 from taskframework.model.task import Task
 from taskframework.stores.base import Inserted
 from tests.acceptance.http_support import (
@@ -127,6 +128,29 @@ async def test_unidentified_callers_are_not_let_in_from_elsewhere(tmp_path: Path
     allowed = TaskFramework(settings(tmp_path, api={"host": "0.0.0.0", "allow_remote": True}))
     async with allowed.running(worker=False), serving(allowed) as server:
         assert server.address[0] == "0.0.0.0"
+
+
+async def test_with_a_key_everybody_may_reach_the_port(tmp_path: Path) -> None:
+    framework = TaskFramework(settings(tmp_path, api={"host": "0.0.0.0", "port": 0}))
+    async with framework.store_only():
+        _, key = await framework.services.keys.create("ada", [Role.READER], by="test")
+    async with framework.running(worker=False), serving(framework) as server:
+        address = f"http://127.0.0.1:{server.address[1]}{TASKS}"
+        async with httpx.AsyncClient(trust_env=False, headers={"Host": "tasks.example.org"}) as client:
+            assert (await client.get(address)).status_code == 401
+            assert (await client.get(address, headers={"Authorization": f"Bearer {key}"})).status_code == 200
+
+
+async def test_without_a_key_other_hosts_are_refused(tmp_path: Path) -> None:
+    framework = TaskFramework(settings(tmp_path, api={"port": 0, "hosts": ["tasks.example.org"]}))
+    async with (
+        framework.running(worker=False),
+        serving(framework) as server,
+        httpx.AsyncClient(trust_env=False) as client,
+    ):
+        for host, status in ((None, 200), ("tasks.example.org", 200), ("evil.example", 403)):
+            answer = await client.get(f"{server.url}{TASKS}", headers={} if host is None else {"Host": host})
+            assert answer.status_code == status
 
 
 async def test_a_worker_serves_its_health(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import taskframework.brokers.embedded
 import taskframework.stores.sqlite  # noqa: F401
 from taskframework import BackgroundTaskExecutable, Settings, TaskFramework
 from taskframework.api.app import create_app
+from taskframework.api.feed import Feed
 from tests.support.kitchen_sink import ALL, Waits
 
 TASKS = "/api/v1/tasks"
@@ -29,8 +30,10 @@ class Api(httpx.AsyncClient):
     """A client that speaks to the application in this process, and the framework behind it."""
 
     def __init__(self, framework: TaskFramework) -> None:
-        super().__init__(transport=httpx.ASGITransport(create_app(framework)), base_url="http://api")
+        app = create_app(framework)
+        super().__init__(transport=httpx.ASGITransport(app), base_url="http://api")
         self.framework = framework
+        self.feed: Feed = app.state.feed
 
     async def submit(self, **body: Any) -> dict[str, Any]:
         answer = await self.post(TASKS, json=COUNT_WORDS | body)

@@ -59,8 +59,9 @@ FIELDS: dict[str, Any] = {
     "max_attempts": [0, -1, 1001, 1.0, "5", True, 10**30],
     "idempotency_key": ["", "x" * 201, "a\nb", "a\r\nSet-Cookie: x", "\u0000", "schlüssel", 5, ["a"]],
     "correlation_id": ["", "x" * 201, "a\nb", "\u001b[31m", "ключ", 5, {"a": 1}],
+    "user_id": ["", "x" * 201, "a\nb", "ключ", 5, ["a"]],
     # Not for callers to say, and fields of what is not built yet.
-    **{name: [None, 1] for name in ("user_id", "status", "_id", "task_id", "lease", "fencing_token", "generation")},
+    **{name: [None, 1] for name in ("status", "_id", "task_id", "lease", "fencing_token", "generation")},
     **{name: [None, {"key": "k"}] for name in ("parent", "__proto__", "$where", "x" * 10_000)},
 }  # fmt: skip
 

@@ -21,24 +21,23 @@ def taken() -> Iterator[int]:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.10", "localhost"])
 async def test_loopback_needs_no_permission(host: str) -> None:
-    require_loopback(host, await resolve(host, key="api.host"), allow_remote=False)
+    require_loopback(host, await resolve(host, key="api.host"))
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "2001:db8::1"])
 async def test_anything_else_must_be_allowed(host: str) -> None:
     addresses = await resolve(host, key="api.host")
     with pytest.raises(ConfigurationError) as refused:
-        require_loopback(host, addresses, allow_remote=False)
+        require_loopback(host, addresses)
     assert refused.value.key == "api.host"
     assert "not identified" in refused.value.message
     assert "api.allow_remote" in refused.value.hint
-    require_loopback(host, addresses, allow_remote=True)
 
 
 async def test_one_address_of_several_is_enough_to_refuse() -> None:
     addresses = [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET, "192.0.2.1")]
     with pytest.raises(ConfigurationError):
-        require_loopback("both", addresses, allow_remote=False)
+        require_loopback("both", addresses)
 
 
 async def test_a_host_that_is_none_is_named() -> None:

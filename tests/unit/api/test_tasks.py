@@ -27,12 +27,12 @@ async def test_a_failed_task_shows_its_error_without_a_traceback(open_api: OpenA
     assert "traceback" not in task["error"]
 
 
-async def test_callers_share_every_task_and_are_told_so(api: Api) -> None:
+async def test_without_keys_callers_share_every_task_and_are_told_so(api: Api) -> None:
     hers = await api.framework.submit("count-words", {"text": "one"}, user_id="ada")
     assert (await api.get(f"{TASKS}/{hers.task_id}")).json()["user_id"] == "ada"
     assert hers.task_id in {task["task_id"] for task in (await api.get(TASKS)).json()["items"]}
     told = (await api.get("/openapi.json")).json()["info"]["description"]
-    assert "all of them see and change every task" in told
+    assert "all callers see and change every task" in told
     assert "visible" not in problem_of(await api.get(f"{TASKS}/unknown"), 404, "task_not_found")["hint"]
 
 

@@ -1,0 +1,45 @@
+"""What callers get of API keys, for the OpenAPI document."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from pydantic import BaseModel, Field
+
+from taskframework.model.keys import Role
+
+
+class CallerView(BaseModel):
+    """Who calls."""
+
+    principal: str = Field(description="The user whose tasks are submitted")
+    roles: list[Role]
+    may_act_for_users: bool
+    prefix: str | None = Field(description="The beginning of the key; null while callers are not identified")
+
+
+class KeyView(BaseModel):
+    """What is stored of an API key."""
+
+    prefix: str = Field(description="The beginning of the key", examples=["tf_3f9c2a7b10"])
+    principal: str
+    roles: list[Role]
+    may_act_for_users: bool
+    created_by: str
+    created_at: datetime
+    expires_at: datetime | None = Field(description="Null: it counts until it is revoked")
+    revoked_by: str | None
+    revoked_at: datetime | None
+
+
+class NewKeyView(KeyView):
+    """A key that was made."""
+
+    key: str = Field(description="The key itself. It is stored nowhere: keep it now")
+
+
+class KeyPage(BaseModel):
+    """A page of keys, by prefix."""
+
+    items: list[KeyView]
+    next_cursor: str | None

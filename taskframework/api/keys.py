@@ -1,0 +1,124 @@
+"""API keys over HTTP: make, list, revoke; and who the caller is."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Path, Query
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from taskframework.api.bodies import BODY_CODES, CreateKey, read
+from taskframework.api.callers import caller_of
+from taskframework.api.context import framework_of, json_response, page_response, refuse_repeated
+from taskframework.api.key_views import CallerView, KeyPage, KeyView, NewKeyView
+from taskframework.api.openapi import refuses, takes
+from taskframework.api.problems import root_of
+from taskframework.api.tasks import DEFAULT_LIMIT, PREFIX
+from taskframework.model.keys import ApiKey
+from taskframework.model.query import MAX_LIMIT
+from taskframework.operations.keys import key_view
+
+router = APIRouter(prefix=PREFIX, tags=["keys"])
+
+KeyInPath = Annotated[str, Path(description="The beginning of a key, as the list shows it")]
+
+
+class KeyQuery(BaseModel):
+    """Which keys to list."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    limit: int = Field(default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT, description="Most keys on the page")
+    cursor: str | None = Field(
+        default=None, pattern="^[a-z0-9_]{1,40}$", description="`next_cursor` of the page before, unchanged"
+    )
+
+
+@router.get(
+    "/me",
+    summary="Show who calls",
+    responses={200: {"model": CallerView, "description": "The caller"}, **refuses("store_unavailable")},
+)
+async def get_me(request: Request) -> Response:
+    """Show who the caller is by its key, and what it may do."""
+    caller = caller_of(request)
+    return json_response(
+        {
+            "principal": caller.principal,
+            "roles": list(caller.roles),
+            "may_act_for_users": caller.may_act_for_users,
+            "prefix": caller.prefix,
+        }
+    )
+
+
+@router.get(
+    "/admin/keys",
+    summary="List API keys",
+    dependencies=[Depends(refuse_repeated)],
+    responses={
+        200: {"model": KeyPage, "description": "A page, by prefix"},
+        **refuses("invalid_request", "store_unavailable"),
+    },
+)
+async def list_keys(request: Request, query: Annotated[KeyQuery, Query()]) -> Response:
+    """List the keys there are, revoked ones included. The keys themselves are stored nowhere."""
+    page = await framework_of(request).services.keys.list_keys(limit=query.limit, after=query.cursor)
+    return page_response(page, key_view)
+
+
+@router.post(
+    "/admin/keys",
+    status_code=201,
+    summary="Make an API key",
+    openapi_extra=takes(CreateKey),
+    responses={
+        201: {
+            "model": NewKeyView,
+            "description": "The key, which is told this once",
+            "headers": {"Location": {"description": "Address of what is stored of it", "schema": {"type": "string"}}},
+        },
+        **refuses(*BODY_CODES, "store_unavailable"),
+    },
+)
+async def create_key(request: Request) -> Response:
+    """Make a key. With the first one, every request needs one from then on."""
+    body = await read(request, CreateKey)
+    key, text = await framework_of(request).services.keys.create(
+        body.principal,
+        body.roles,
+        by=caller_of(request).principal,
+        may_act_for_users=body.may_act_for_users,
+        expires_after=body.expires_after,
+    )
+    headers = {"Location": f"{root_of(request)}{PREFIX}/admin/keys/{key.prefix}", "Cache-Control": "no-store"}
+    return json_response({**key_view(key), "key": text}, 201, headers)
+
+
+_ANSWERS_KEY: dict[int | str, dict[str, Any]] = {200: {"model": KeyView, "description": "What is stored of it now"}}
+
+
+@router.get(
+    "/admin/keys/{prefix}",
+    summary="Show an API key",
+    responses={**_ANSWERS_KEY, **refuses("key_not_found", "store_unavailable")},
+)
+async def get_key(request: Request, prefix: KeyInPath) -> Response:
+    """Show what is stored of a key."""
+    return _answer(await framework_of(request).services.keys.get(prefix))
+
+
+@router.delete(
+    "/admin/keys/{prefix}",
+    summary="Revoke an API key",
+    responses={**_ANSWERS_KEY, **refuses("key_not_found", "store_unavailable")},
+)
+async def revoke_key(request: Request, prefix: KeyInPath) -> Response:
+    """Let a key count no more: in all processes within five seconds, streams that it opened included."""
+    return _answer(await framework_of(request).services.keys.revoke(prefix, by=caller_of(request).principal))
+
+
+def _answer(key: ApiKey) -> Response:
+    return json_response(key_view(key))

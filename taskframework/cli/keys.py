@@ -1,0 +1,107 @@
+"""`keys`: make, list and revoke API keys."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from taskframework.cli.options import Cursor, Json, Limit, or_bad_parameter
+from taskframework.cli.output import ago, note, print_json, say
+from taskframework.cli.render import print_rows
+from taskframework.cli.store import on_store, operator
+from taskframework.model.keys import ApiKey, Role
+from taskframework.operations.keys import key_view
+from taskframework.runtime import TaskFramework
+from taskframework.settings.durations import parse_duration
+
+app = typer.Typer(no_args_is_help=True, help="API keys: make, list, revoke.")
+
+Principal = Annotated[str, typer.Argument(metavar="NAME", help="The user or program it is for; its tasks have it.")]
+Roles = Annotated[
+    list[Role] | None,
+    typer.Option("--role", help="What may be done with it (submitter); each may do what those before it may."),
+]
+ActsForUsers = Annotated[
+    bool, typer.Option("--act-for-users", help="Submit for any user, and look at the tasks of all.")
+]
+Expires = Annotated[
+    timedelta | None,
+    typer.Option(
+        "--expires", metavar="TIME", parser=or_bad_parameter(parse_duration), help="How long it counts, such as 90d."
+    ),
+]
+Prefix = Annotated[str, typer.Argument(metavar="PREFIX", help="The beginning of the key, as the list shows it.")]
+
+
+@app.command()
+@on_store
+async def create(
+    framework: TaskFramework,
+    principal: Principal,
+    role: Roles = None,
+    act_for_users: ActsForUsers = False,
+    expires: Expires = None,
+    as_json: Json = False,
+) -> None:
+    """Make a key. With the first one, every request over HTTP needs one from then on."""
+    key, text = await framework.services.keys.create(
+        principal,
+        role or [Role.SUBMITTER],
+        by=operator(),
+        may_act_for_users=act_for_users,
+        expires_after=expires,
+    )
+    if as_json:
+        print_json({**key_view(key), "key": text})
+        return
+    say(text)
+    note("This is the only time that it is shown. Callers send it as `Authorization: Bearer <key>`.")
+
+
+@app.command("list")
+@on_store
+async def list_keys(framework: TaskFramework, limit: Limit = 20, cursor: Cursor = None, as_json: Json = False) -> None:
+    """List the keys, revoked ones included."""
+    page = await framework.services.keys.list_keys(limit=limit, after=cursor)
+    if as_json:
+        print_json({"items": [key_view(key) for key in page.items], "next_cursor": page.next_cursor})
+        return
+    if page.items:
+        now = framework.services.store.now()
+        rows = [
+            (
+                Text(key.prefix),
+                Text(key.principal),
+                Text(", ".join(key.roles) + (", acts for users" if key.may_act_for_users else "")),
+                Text(ago(key.created_at, now)),
+                _state(key, counts=key.counts_at(now)),
+            )
+            for key in page.items
+        ]
+        print_rows(("Key", "For", "May", "Made", "State"), rows)
+    else:
+        note("No keys, so callers are not identified. Make the first: taskframework keys create NAME --role admin")
+    if page.next_cursor:
+        note(f"More: --cursor {page.next_cursor}")
+
+
+@app.command()
+@on_store
+async def revoke(framework: TaskFramework, prefix: Prefix, as_json: Json = False) -> None:
+    """Let a key count no more, in all processes within five seconds."""
+    key = await framework.services.keys.revoke(prefix, by=operator())
+    if as_json:
+        print_json(key_view(key))
+    else:
+        say(f"{key.prefix} of {key.principal} does not count any more.")
+
+
+def _state(key: ApiKey, *, counts: bool) -> Text:
+    if key.revoked_at is not None:
+        return Text(f"revoked by {key.revoked_by}", style="red")
+    if not counts:
+        return Text("expired", style="red")
+    return Text("counts" if key.expires_at is None else f"counts until {key.expires_at:%Y-%m-%d %H:%M} UTC")

@@ -1,0 +1,117 @@
+"""API keys, and who a caller of the HTTP interface is by one.
+
+A key is a text that its owner shows with each request. It is told once, when it is made; what is stored is its SHA-256.
+A key has 256 random bits, so nobody finds one by trying, and a slow hash would only slow down each request.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from taskframework.model.records import RecordKind
+from taskframework.model.scope import EVERYONE, Scope
+
+_MARK = "tf"
+_PREFIX_BYTES, _SECRET_BYTES = 5, 32
+_LONGEST = 200
+
+
+class Role(StrEnum):
+    """What a caller may do; each may do what those before it may."""
+
+    #: Look at the tasks that are its own.
+    READER = "reader"
+    #: Submit tasks, and cancel, retry and signal those that are its own.
+    SUBMITTER = "submitter"
+    #: The same with everybody's tasks, and everything below `/admin` but keys.
+    OPERATOR = "operator"
+    #: Make and revoke keys.
+    ADMIN = "admin"
+
+    def includes(self, other: Role) -> bool:
+        """Whether this role may do what another may."""
+        return _ORDER.index(self) >= _ORDER.index(other)
+
+
+_ORDER = tuple(Role)
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who makes a request."""
+
+    #: The user whose tasks it submits, and by whose name history and log tell of it.
+    principal: str
+    roles: tuple[Role, ...]
+    #: Whether it submits for, and looks at the tasks of, any user it names: a program that serves many users.
+    may_act_for_users: bool = False
+    #: The beginning of the key it showed; None: callers are not identified.
+    prefix: str | None = None
+
+    def may(self, needed: Role) -> bool:
+        """Whether one of its roles is enough."""
+        return any(role.includes(needed) for role in self.roles)
+
+    @property
+    def scope(self) -> Scope:
+        """Whose tasks it may see and change."""
+        return EVERYONE if self.may_act_for_users or self.may(Role.OPERATOR) else Scope.of(self.principal)
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """What is stored of a key."""
+
+    #: The beginning of the key, by which people and records name it.
+    prefix: str
+    sha256: str
+    principal: str
+    roles: tuple[Role, ...]
+    may_act_for_users: bool
+    created_by: str
+    created_at: datetime
+    #: None: never.
+    expires_at: datetime | None = None
+    revoked_by: str | None = None
+    revoked_at: datetime | None = None
+
+    def opens_for(self, text: str, now: datetime) -> bool:
+        """Whether a text is this key, and the key still counts."""
+        return hmac.compare_digest(self.sha256, sha256_of(text)) and self.counts_at(now)
+
+    def counts_at(self, now: datetime) -> bool:
+        """Whether it is neither revoked nor too old."""
+        return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
+
+    @property
+    def caller(self) -> Caller:
+        """Who shows this key."""
+        return Caller(self.principal, self.roles, self.may_act_for_users, self.prefix)
+
+
+#: A record a key; it stays when the key is revoked, so that the interface never opens to everybody again.
+KEY = RecordKind("key", ApiKey)
+
+
+def new_key() -> tuple[str, str]:
+    """A fresh key: its prefix, and all of it."""
+    prefix = f"{_MARK}_{secrets.token_hex(_PREFIX_BYTES)}"
+    return prefix, f"{prefix}_{secrets.token_urlsafe(_SECRET_BYTES)}"
+
+
+def prefix_of(text: str) -> str | None:
+    """The prefix of what may be a key; None if it cannot be one."""
+    mark, _, rest = text.partition("_")
+    name, _, secret = rest.partition("_")
+    is_possible = mark == _MARK and name.isalnum() and secret and text.isascii() and len(text) <= _LONGEST
+    return f"{mark}_{name}" if is_possible else None
+
+
+def sha256_of(text: str) -> str:
+    """What is stored in place of a key."""
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,211 @@
+"""Make, list and revoke API keys; tell who a caller is by the one it shows."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from taskframework.errors import InvalidRequestError, TaskframeworkError
+from taskframework.model.keys import KEY, ApiKey, Caller, Role, new_key, prefix_of, sha256_of
+from taskframework.model.query import Page
+from taskframework.model.records import Record
+from taskframework.model.values import MAX_NAME, is_name
+from taskframework.model.view import moment
+from taskframework.stores.base import Records
+from taskframework.stores.reading import read_record
+from taskframework.submission.service import ANONYMOUS
+
+#: Seconds that a process remembers a key it has read, and so the longest time in which a revoked one still counts.
+REMEMBERED_SECONDS = 5.0
+#: Keys that a process remembers, those that there are not included: bounds what guessing costs it.
+_MOST_REMEMBERED = 10_000
+#: Seconds between two looks whether the first key was made.
+_OPEN_SECONDS = 1.0
+
+_LONGEST = timedelta(days=3660)
+_EXAMPLE = "Name the user or program that the key is for, such as billing-service."
+
+#: Everybody, while there are no keys.
+ANYBODY = Caller(ANONYMOUS, (Role.ADMIN,), may_act_for_users=True)
+
+
+class KeyNotFoundError(TaskframeworkError):
+    """There is no such API key."""
+
+    hint = "List them to see their prefixes."
+
+    def __init__(self, prefix: str) -> None:
+        super().__init__(f"There is no API key {prefix[:100]!r}.")
+
+
+def key_view(key: ApiKey) -> dict[str, Any]:
+    """What is stored of a key as plain JSON, without its hash."""
+    return {
+        "prefix": key.prefix,
+        "principal": key.principal,
+        "roles": list(key.roles),
+        "may_act_for_users": key.may_act_for_users,
+        "created_by": key.created_by,
+        "created_at": moment(key.created_at),
+        "expires_at": moment(key.expires_at),
+        "revoked_by": key.revoked_by,
+        "revoked_at": moment(key.revoked_at),
+    }
+
+
+class KeyOperations:
+    """What an administrator may do with keys."""
+
+    def __init__(self, records: Records, now: Callable[[], datetime]) -> None:
+        """Prepare.
+
+        Args:
+            records: where keys are.
+            now: time by the store's clock.
+        """
+        self._records = records
+        self._now = now
+
+    async def create(
+        self,
+        principal: str,
+        roles: Collection[Role],
+        *,
+        by: str,
+        may_act_for_users: bool = False,
+        expires_after: timedelta | None = None,
+    ) -> tuple[ApiKey, str]:
+        """Make a key. With the first one of an installation, every caller of the HTTP interface needs one.
+
+        Args:
+            principal: the user whose tasks are submitted with it.
+            roles: what may be done with it.
+            by: who makes it.
+            may_act_for_users: whether it may submit for other users, and look at their tasks.
+            expires_after: how long it counts; None: until it is revoked.
+
+        Returns:
+            What is stored, and the key itself, which nobody can read again.
+
+        Raises:
+            InvalidRequestError: if the principal, the roles or the time cannot be.
+            StoreUnavailableError: if it could not be stored.
+        """
+        if not is_name(principal):
+            raise InvalidRequestError("principal", f"must be 1 to {MAX_NAME} printable ASCII characters", _EXAMPLE)
+        if not roles:
+            raise InvalidRequestError("roles", "must be one at least", f"There are {', '.join(Role)}.")
+        if expires_after is not None and not timedelta(0) < expires_after <= _LONGEST:
+            raise InvalidRequestError("expires_after", "must be above zero and at most ten years", "Try 90d.")
+        now = self._now()
+        prefix, text = new_key()
+        expires_at = None if expires_after is None else now + expires_after
+        known = tuple(role for role in Role if role in roles)
+        key = ApiKey(prefix, sha256_of(text), principal, known, may_act_for_users, by, now, expires_at)
+        await self._records.write_records([KEY.new(prefix, content=key)])
+        return key, text
+
+    async def list_keys(self, *, limit: int, after: str | None = None) -> Page[ApiKey]:
+        """Keys by their prefixes, from the first one after `after`, revoked ones included."""
+        place = "" if after is None else KEY.id_of(after)
+        found = await self._records.list_records(KEY.name, limit=limit + 1, after=place)
+        page = [KEY.content(record) for record in found[:limit]]
+        return Page(tuple(page), page[-1].prefix if len(found) > limit else None)
+
+    async def get(self, prefix: str) -> ApiKey:
+        """One key.
+
+        Raises:
+            KeyNotFoundError: if there is none with this prefix.
+        """
+        return KEY.content(await self._record(prefix))
+
+    async def revoke(self, prefix: str, *, by: str) -> ApiKey:
+        """Let a key count no more, in all processes within five seconds.
+
+        Raises:
+            KeyNotFoundError: if there is none with this prefix.
+        """
+        while True:
+            record = await self._record(prefix)
+            key = KEY.content(record)
+            if key.revoked_at is not None:
+                return key
+            revoked = replace(key, revoked_by=by, revoked_at=self._now())
+            [written] = await self._records.write_records([KEY.changed(record, revoked)])
+            if written is not None:
+                return revoked
+
+    async def _record(self, prefix: str) -> Record:
+        record = await read_record(self._records, KEY.id_of(prefix))
+        if record is None:
+            raise KeyNotFoundError(prefix)
+        return record
+
+
+class Callers:
+    """Tells who calls, in one process."""
+
+    def __init__(
+        self, records: Records, now: Callable[[], datetime], monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Know nobody yet.
+
+        Args:
+            records: where keys are.
+            now: time by the store's clock.
+            monotonic: seconds on a clock that nobody sets.
+        """
+        self._records = records
+        self._now = now
+        self._monotonic = monotonic
+        #: By prefix: when it was read, and what was there.
+        self._remembered: OrderedDict[str, tuple[float, ApiKey | None]] = OrderedDict()
+        #: None until the first look.
+        self._has_keys: bool | None = None
+        self._looked_at = 0.0
+
+    async def are_identified(self) -> bool:
+        """Whether a key was ever made; if not, everybody may do everything."""
+        is_due = self._has_keys is None or self._monotonic() - self._looked_at >= _OPEN_SECONDS
+        if not self._has_keys and is_due:
+            self._looked_at = self._monotonic()
+            self._has_keys = bool(await self._records.list_records(KEY.name, limit=1))
+        return bool(self._has_keys)
+
+    async def find(self, text: str) -> Caller | None:
+        """Who shows this as a key; None if it is no key that counts.
+
+        Raises:
+            StoreUnavailableError: if the store cannot be asked.
+        """
+        prefix = prefix_of(text)
+        key = None if prefix is None else await self._read(prefix)
+        return key.caller if key is not None and key.opens_for(text, self._now()) else None
+
+    async def still_counts(self, caller: Caller) -> bool:
+        """Whether the key that a caller showed before still counts, for what goes on for long.
+
+        Raises:
+            StoreUnavailableError: if the store cannot be asked.
+        """
+        if caller.prefix is None:
+            return not await self.are_identified()
+        key = await self._read(caller.prefix)
+        return key is not None and key.counts_at(self._now())
+
+    async def _read(self, prefix: str) -> ApiKey | None:
+        read_at, key = self._remembered.get(prefix, (None, None))
+        if read_at is not None and self._monotonic() - read_at < REMEMBERED_SECONDS:
+            return key
+        record = await read_record(self._records, KEY.id_of(prefix))
+        key = None if record is None else KEY.content(record)
+        self._remembered[prefix] = self._monotonic(), key
+        self._remembered.move_to_end(prefix)
+        if len(self._remembered) > _MOST_REMEMBERED:
+            self._remembered.popitem(last=False)
+        return key

@@ -1,0 +1,38 @@
+"""The key that a client shows."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from taskframework.events.http import HttpEvents
+from tests.unit.client.conftest import Connect, problem, task
+
+
+async def test_each_call_shows_the_key(connect: Connect) -> None:
+    stage = connect(task(), problem(503, "stopping"), task(), api_key="tf_a_b")
+    for _ in range(2):
+        await stage.client.get("x")
+    assert [request.headers["authorization"] for request in stage.asked] == ["Bearer tf_a_b"] * 3
+
+
+async def test_without_one_nothing_is_shown(connect: Connect) -> None:
+    stage = connect(task())
+    await stage.client.get("x")
+    assert "authorization" not in stage.asked[0].headers
+
+
+async def test_so_does_who_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        return httpx.Response(200, headers={"Content-Type": "text/event-stream"})
+
+    kind = httpx.AsyncClient
+    transport = httpx.MockTransport(answer)
+    monkeypatch.setattr(httpx, "AsyncClient", lambda **options: kind(**{**options, "transport": transport}))
+    events = HttpEvents("http://api", api_key="tf_a_b")
+    await events.open()
+    await events.close()
+    assert asked[0].headers["authorization"] == "Bearer tf_a_b"
