@@ -306,3 +306,12 @@ async def test_without_keys_only_this_machine_is_served(api: Api, header: str, g
         await _header(api, "ada", Role.READER)
         api.framework.services.callers._has_keys = None
         problem_of(await client.get(TASKS, headers={header: value}), 401, "unauthorized")
+
+
+async def test_a_stream_is_its_user_s(keyed: Keyed) -> None:
+    await keyed.submit("other", stream={"key": "orders/7", "mode": "serial"})
+    path = "/api/v1/streams/orders/7"
+    assert (await keyed.ask("other", "GET", path)).status_code == 200
+    problem_of(await keyed.ask("submitter", "GET", path), 404, "task_not_found")
+    problem_of(await keyed.ask("submitter", "GET", f"{path}/results?user_id=other"), 403, "forbidden")
+    assert (await keyed.ask("backend", "GET", f"{path}?user_id=other")).json()["key"] == "orders/7"
