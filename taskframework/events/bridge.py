@@ -110,7 +110,7 @@ class ExternalEventBridge:
 
     def _mark(self, task: Task) -> None:
         """Have it written down that a task is published: the end of a sub-task only when its parent knows of it, and
-        that of a task in a stream only when the next one was let go.
+        what a task waits for in a stream, or what others wait for there, only when somebody has seen to the turn.
         """
         mark = self._remember(task)
 
@@ -119,9 +119,14 @@ class ExternalEventBridge:
 
         if task.parent is None and task.stream is None:
             add()
-        elif mark == task.sequence:  # else this is an older state, and the newer one sees to the mark
-            told = self._reporter if task.stream is None else self._turns
-            told.take(task, add) if task.status.is_final else add()
+        elif mark != task.sequence:
+            return  # an older state; the newer one sees to the mark
+        elif task.stream is not None:
+            self._turns.take(task, add)
+        elif task.status.is_final:
+            self._reporter.take(task, add)
+        else:
+            add()
 
     async def _run(self) -> None:
         try:

@@ -229,4 +229,4 @@ class Replay(Alone):
             signals=(),
             woken_by=None,
         )
-        return with_event(blocked_again(queued, self.dispatch_after), "replayed", now, data={"by": self.by})
+        return with_event(blocked_again(queued, now), "replayed", now, data={"by": self.by})

@@ -8,19 +8,17 @@ from typing import Protocol
 
 from taskframework.model.drivers import UNBLOCK
 from taskframework.model.marks import MoveDriver
+from taskframework.model.stream_moves import LOOK_AGAIN
+from taskframework.model.streams import StreamKey, stream_of
 from taskframework.model.task import Task
 from taskframework.recovery.loop import reserved
 from taskframework.stores.base import DueTask, TaskStore
-
-#: How long a task that waits for its turn is left alone: as long as it has waited, within these bounds. So very many
-#: that wait for long cost little; the end of the one before them is seen to by the relay in any case.
-_SHORTEST, _LONGEST = timedelta(seconds=5), timedelta(minutes=10)
 
 
 class Turns(Protocol):
     """What the repair needs of whoever passes the turns on."""
 
-    def take(self, task: Task) -> None: ...
+    def look(self, stream: StreamKey) -> None: ...
 
 
 class StreamRepair:
@@ -38,8 +36,9 @@ class StreamRepair:
             Whether there may be more.
         """
         due = await self._store.due(UNBLOCK, self._limit)
-        for task in await self._reserved(due):
-            self._turns.take(task)
+        streams = {stream for task in await self._reserved(due) if (stream := stream_of(task)) is not None}
+        for stream in streams:
+            self._turns.look(stream)
         return len(due) == self._limit
 
     async def _reserved(self, due: Sequence[DueTask]) -> list[Task]:
@@ -49,4 +48,5 @@ class StreamRepair:
 
 
 def _pause(found: DueTask, now: datetime) -> timedelta:
-    return min(max(abs(now - found.not_before), _SHORTEST), _LONGEST)
+    """As long as it has waited: what waits for days is looked at now and then."""
+    return max(abs(now - found.not_before), LOOK_AGAIN)

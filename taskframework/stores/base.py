@@ -169,8 +169,8 @@ class StreamReads(Protocol):
         """The little of the same tasks that says how long one waits for those before them."""
         ...
 
-    async def next_blocked(self, stream: StreamKey) -> Turn | None:
-        """The turn that the lowest BLOCKED position would have; None if none is BLOCKED."""
+    async def next_blocked(self, streams: Collection[StreamKey]) -> Mapping[StreamKey, Turn]:
+        """The turns that the lowest BLOCKED positions of streams would have; of one where none is BLOCKED, nothing."""
         ...
 
     async def count_blocked(self, stream: StreamKey) -> int:
@@ -270,6 +270,15 @@ class Records(Protocol):
 
         Returns:
             The record after it.
+        """
+        ...
+
+    async def change_records(self, changes: Sequence[RecordChange]) -> Mapping[str, Record]:
+        """Make guarded writes, each on a record of its own and by itself; for those whose maker can tell from a later
+        state of the record, too, whether its write was made.
+
+        Returns:
+            The records as they are some time after it, by id.
         """
         ...
 

@@ -11,15 +11,17 @@ import asyncio
 import contextvars
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
 from taskframework import failpoint
 from taskframework.background import Background
 from taskframework.errors import StoreError, StoreUnavailableError
+from taskframework.grouping import Grouping
 from taskframework.model.events import TaskEvent
 from taskframework.model.scope import EVERYONE
+from taskframework.model.status import TaskStatus
 from taskframework.model.stream_moves import Unblock
 from taskframework.model.streams import (
     STREAMS,
@@ -41,23 +43,59 @@ logger = logging.getLogger(__name__)
 
 #: Rounds of looking and writing: each lost one means that somebody else passed the turn on.
 _ROUNDS = 50
-#: Streams that this process looks at at once.
-_AT_ONCE = 64
+#: Streams that this process looks at at once: enough for groups of a hundred, while others are under way.
+_AT_ONCE = 256
 #: As many as the bridge has in hand.
 _REMEMBERED = 50_000
 
 
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """A turn that is to be passed on."""
+
+    stream: StreamKey
+    #: Who has it; None: nobody had it yet.
+    turn: Turn | None
+    #: Nobody gets it: the stream halts.
+    halts: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Passed:
+    """What came of it."""
+
+    #: Who was to get the turn; None: nobody waits.
+    chosen: Turn | None
+    #: The stream after it; None if nothing was written.
+    state: Stream | None
+
+    @property
+    def is_made(self) -> bool:
+        """Whether the chosen one has the turn now."""
+        return self.state is not None and self.state.turn == self.chosen
+
+
 @dataclass(slots=True)
 class _Look:
-    """What was heard of a stream since the last look at it."""
+    """What was heard of a stream since the present look at it began."""
 
     #: The task of which it was heard, if that was its end.
     ended: Task | None = None
     is_wanted: bool = True
     #: Who is to be told when somebody has looked.
     told: list[Callable[[], None]] = field(default_factory=list)
-    #: The ends that are seen to then, each with its sequence.
-    ends: dict[str, int] = field(default_factory=dict)
+    #: The tasks that are seen to then, each with its sequence.
+    seen_to: dict[str, int] = field(default_factory=dict)
+    #: The same of the present look: the bridge asks for a task that is heard of on the bus just before.
+    now_told: list[Callable[[], None]] = field(default_factory=list)
+    now_seen_to: dict[str, int] = field(default_factory=dict)
+
+    def begin(self) -> Task | None:
+        """Look now at all that was heard; returns the task that ended."""
+        ended, self.ended = self.ended, None
+        self.now_told, self.now_seen_to = self.told, self.seen_to
+        self.told, self.seen_to, self.is_wanted = [], {}, False
+        return ended
 
 
 class StreamTurns:
@@ -79,7 +117,9 @@ class StreamTurns:
         self._looks: dict[StreamKey, _Look] = {}
         self._places = asyncio.Semaphore(_AT_ONCE)
         self._looking = Background()
-        #: Whose end was seen to, each with its sequence: the bridge asks for it after it has published it.
+        #: Ends of many streams that come together share the calls of the store.
+        self._passing: Grouping[_Pass, _Passed] = Grouping(self._pass_all, key=lambda wanted: wanted.stream)
+        #: The tasks that were seen to, each with its sequence: the bridge asks for one after it has published it.
         self._done: OrderedDict[str, int] = OrderedDict()
 
     def hear(self, event: TaskEvent) -> None:
@@ -91,20 +131,29 @@ class StreamTurns:
         """Look soon whose turn it is in the stream of a task.
 
         Args:
-            task: what ended, or waits for its turn; one that is in no serial stream needs nothing.
+            task: what ended, or waits for its turn; any other task needs nothing.
             then: called when somebody has looked; never, if nobody could.
         """
         stream = stream_of(task)
-        if stream is None or not is_serial(task) or self._done.get(task.task_id, 0) >= task.sequence:
+        if stream is None or not _matters(task) or self._done.get(task.task_id, 0) >= task.sequence:
             if then is not None:
                 then()
+            return
+        look = self._looks.get(stream)
+        if look is not None and look.now_seen_to.get(task.task_id, 0) >= task.sequence:
+            if then is not None:
+                look.now_told.append(then)
             return
         look = self._look_at(stream)
         if task.status.is_final:
             look.ended = task
-            look.ends[task.task_id] = task.sequence
+        look.seen_to[task.task_id] = task.sequence
         if then is not None:
             look.told.append(then)
+
+    def look(self, stream: StreamKey) -> None:
+        """Look soon whose turn it is in a stream, whoever may have looked before."""
+        self._look_at(stream)
 
     async def finished(self) -> None:
         """Wait until everything heard of is looked at, or left to the repair."""
@@ -170,18 +219,27 @@ class StreamTurns:
             The stream as it is, if another task had the turn or the chosen one is over already; None: it is done.
         """
         halts = turn_state(turn, holder) is TurnState.FAILED
-        after = turn if halts else await self._store.next_blocked(stream)
-        if after is None:
+        passed = await self._passing(_Pass(stream, turn, halts))
+        if passed.chosen is None or (passed.is_made and halts):
             return None
-        await failpoint.reached("stream.before_turn")
-        record = await self._store.change_record(PassTurn(stream, self._kept, turn, after, halts))
-        state = STREAMS.content(record)
-        if state.turn != after:
-            return state
-        if halts:
-            return None
+        if not passed.is_made:
+            return passed.state
         await failpoint.reached("stream.after_turn")
-        return None if await self._let_go(after) else state
+        return None if await self._let_go(passed.chosen) else passed.state
+
+    async def _pass_all(self, wanted: Sequence[_Pass]) -> Sequence[_Passed]:
+        waiting = await self._store.next_blocked([each.stream for each in wanted if not each.halts])
+        chosen = [each.turn if each.halts else waiting.get(each.stream) for each in wanted]
+        changes = [
+            PassTurn(each.stream, self._kept, each.turn, turn, each.halts)
+            for each, turn in zip(wanted, chosen, strict=True)
+            if turn is not None
+        ]
+        await failpoint.reached("stream.before_turn")
+        # Who passes a turn on a second time finds that it has another one already.
+        records = await self._store.change_records(changes) if changes else {}
+        states = {record_id: STREAMS.content(record) for record_id, record in records.items()}
+        return [_Passed(turn, states.get(each.stream.record_id)) for each, turn in zip(wanted, chosen, strict=True)]
 
     async def _let_go(self, turn: Turn) -> bool:
         return await self._moves.repair(Unblock(turn.task_id, turn.generation, self._dispatch_after)) is not None
@@ -202,11 +260,9 @@ class StreamTurns:
         try:
             async with self._places:
                 while look.is_wanted:
-                    ended, told, ends = look.ended, look.told, look.ends
-                    look.ended, look.told, look.ends, look.is_wanted = None, [], {}, False
-                    await self.advance(stream, ended=ended)
-                    self._remember(ends)
-                    for then in told:
+                    await self.advance(stream, ended=look.begin())
+                    self.remember(look.now_seen_to)
+                    for then in look.now_told:
                         then()
         except StoreError as error:
             logger.info("the turn of stream %r is left to the repair: %s", stream.key, error.message)
@@ -215,7 +271,13 @@ class StreamTurns:
         finally:
             del self._looks[stream]
 
-    def _remember(self, ends: dict[str, int]) -> None:
-        self._done.update(ends)
+    def remember(self, seen_to: Mapping[str, int]) -> None:
+        """Somebody has looked after these tasks, by id, had reached these sequences."""
+        self._done.update(seen_to)
         while len(self._done) > _REMEMBERED:
             self._done.popitem(last=False)
+
+
+def _matters(task: Task) -> bool:
+    """Whether others may wait for the turn of this task, or it for that of another one."""
+    return is_serial(task) and (task.status.is_final or task.status is TaskStatus.BLOCKED)

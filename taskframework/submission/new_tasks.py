@@ -10,6 +10,7 @@ from taskframework.errors import SubmissionError
 from taskframework.model.idempotency import GRACE
 from taskframework.model.options import KeptFor
 from taskframework.model.status import TaskStatus, lane_of
+from taskframework.model.stream_moves import LOOK_AGAIN
 from taskframework.model.task import first_state, new_task_id
 from taskframework.stores.base import TaskStore
 from taskframework.submission.idempotency import IdempotentInserts, TaskInserts
@@ -130,5 +131,4 @@ class NewTasks:
         place = options.get("stream")
         if place is None or place.mode != "serial":
             return {}
-        look_at = now + self.dispatch_after
-        return {"status": TaskStatus.BLOCKED, "next_dispatch_at": None, "unblock_at": look_at}
+        return {"status": TaskStatus.BLOCKED, "next_dispatch_at": None, "unblock_at": now + LOOK_AGAIN}

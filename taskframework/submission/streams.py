@@ -109,6 +109,8 @@ class StreamInserts:
                 await self._gaps.give_up(stream, unused)
             if is_serial(placed[0]):
                 await self._turns.advance(stream, known=state)
+                tasks = [reply.task for reply in stored if isinstance(reply, Inserted)]
+                self._turns.remember({task.task_id: task.sequence for task in tasks})
                 return stored
             return await self._gaps.moved(stream, stored)
         except StoreError as error:

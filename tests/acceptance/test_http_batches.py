@@ -35,7 +35,7 @@ async def cut_off(api: Api, sent: bytes, *, key: bool = True) -> None:
     """Begin an upload, send so much of it, and close the connection when that is stored."""
     _, writer = await asyncio.open_connection(api.base_url.host, api.base_url.port)
     names = [f"{name}: {value}" for name, value in NDJSON.items() if key or name != "Idempotency-Key"]
-    head = [f"POST {PATH} HTTP/1.1", "Host: x", *names, f"Content-Length: {10**9}"]
+    head = [f"POST {PATH} HTTP/1.1", "Host: localhost", *names, f"Content-Length: {10**9}"]
     writer.write("\r\n".join([*head, "", ""]).encode() + sent)
     await writer.drain()
     lines = sent.count(b"\n")

@@ -15,8 +15,8 @@ from taskframework.api import bodies, connections
 from tests.acceptance.http_support import COUNT_WORDS, TASKS, Api, serve
 from tests.support.eventually import eventually
 
-HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
-POST = b"POST /api/v1/tasks HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+POST = b"POST /api/v1/tasks HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 TASK = json.dumps(COUNT_WORDS).encode()
 
 
@@ -59,11 +59,11 @@ async def connected(api: Api) -> AsyncIterator[Wire]:
 
 REFUSED = {
     "no HTTP": (b"\x16\x03\x01\x02\x00 garbage\r\n\r\n", 400),
-    "NUL in a header": (b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: a\x00b\r\n\r\n", 400),
-    "bare CR in a header": (b"GET / HTTP/1.1\r\nHost: x\r\nIdempotency-Key: a\rb\r\n\r\n", 400),
+    "NUL in a header": (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: a\x00b\r\n\r\n", 400),
+    "bare CR in a header": (b"GET / HTTP/1.1\r\nHost: localhost\r\nIdempotency-Key: a\rb\r\n\r\n", 400),
     "space before the colon": (b"GET /healthz HTTP/1.1\r\nHost : x\r\n\r\n", 400),
     "another version": (b"GET /healthz HTTP/9.9\r\n\r\n", 400),
-    "8-bit path": (b"GET /\xff\xfe HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+    "8-bit path": (b"GET /\xff\xfe HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
     "negative length": (POST + b"Content-Length: -1\r\n\r\n" + TASK, 400),
     "length that is no number": (POST + b"Content-Length: ten\r\n\r\n" + TASK, 400),
     "two lengths": (POST + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\n" + TASK, 400),
@@ -121,7 +121,7 @@ async def test_reading_has_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             assert (await api.post(TASKS, json=large)).status_code == 202
         others = len(api.server.server_state.connections) - 1
         wire.writer.transport.pause_reading()  # type: ignore[attr-defined]  # that of a socket
-        wire.send(b"GET /api/v1/tasks HTTP/1.1\r\nHost: x\r\n\r\n")
+        wire.send(b"GET /api/v1/tasks HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await eventually(lambda: len(api.server.server_state.connections) == others)
         await eventually(lambda: not api.server.server_state.tasks)
 
@@ -148,7 +148,7 @@ async def test_a_request_under_way_and_a_stream_have_all_the_time(
     async with serve(tmp_path, worker=False) as api, connected(api) as stream, connected(api) as idle:
         idle.send(HEALTH)
         assert await idle.status() == 200
-        stream.send(b"GET /api/v1/events HTTP/1.1\r\nHost: x\r\n\r\n")
+        stream.send(b"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await stream.reader.readuntil(b": heartbeat")
         monkeypatch.setattr(connections, "HEAD_SECONDS", 0.05)
         async with connected(api) as silent:
@@ -188,7 +188,7 @@ async def test_what_still_comes_of_an_answered_request_has_its_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serve(tmp_path, worker=False) as api, connected(api) as wire:
-        wire.send(b"POST /nowhere HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
+        wire.send(b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n")
         assert await wire.status() == 404
         monkeypatch.setattr(connections, "HEAD_SECONDS", 0.2)
         wire.send(b"x" * 200_000)

@@ -23,7 +23,7 @@ from taskframework import (
 )
 from taskframework.aggregation import cascade, parent_work
 from taskframework.limits import slots
-from taskframework.recovery import batches, parents, streams
+from taskframework.recovery import batches, parents
 from tests.chaos.history import Recorder
 
 # What a killed process had in hand is taken up by others after this long, instead of after half a minute.
@@ -33,10 +33,6 @@ for module in (parent_work, parents, batches):
 vars(cascade)["_LATE_SPAWN"] = timedelta(seconds=2)
 # All servers have one clock here.
 vars(slots)["CLOCKS_DIFFER"] = 1.0
-
-# Tasks that wait for their turn are looked at again and again, so that a repair of theirs has something to do.
-vars(streams)["_LONGEST"] = timedelta(seconds=2)
-vars(streams)["_SHORTEST"] = timedelta(seconds=1)
 
 #: Files in the scenario's folder, by which its story tells running tasks what to do.
 GO = Path("go")

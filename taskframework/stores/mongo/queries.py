@@ -26,7 +26,12 @@ def _counted(filter: Document, statuses: Iterable[TaskStatus]) -> list[Document]
         [{"$match": {**filter, "status": status}}, {"$count": "count"}, {"$set": {"_id": status}}]
         for status in sorted(statuses)
     ]
-    first, *others = each
+    return _together(each)
+
+
+def _together(pipelines: Iterable[list[Document]]) -> list[Document]:
+    """What all of these find."""
+    first, *others = pipelines
     return [*first, *({"$unionWith": {"coll": TASKS, "pipeline": other}} for other in others)]
 
 
@@ -143,6 +148,14 @@ def blocked(stream: StreamKey) -> Document:
 
 
 BY_POSITION = {"stream.position": 1}
+
+
+def next_blocked(streams: Iterable[StreamKey]) -> list[Document]:
+    """Of each stream the one that waits at the lowest position: together, since a call for each costs four times it."""
+    fields = dict.fromkeys(("user_id", "generation", "stream.key", "stream.position"), 1)
+    return _together(
+        [{"$match": blocked(stream)}, {"$sort": BY_POSITION}, {"$limit": 1}, {"$project": fields}] for stream in streams
+    )
 
 
 def undriven() -> Document:

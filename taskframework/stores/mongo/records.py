@@ -63,6 +63,22 @@ class RecordCalls(ABC):
                 continue
             return _record_of(document)
 
+    async def change_records(self, changes: Sequence[RecordChange]) -> dict[str, Record]:
+        if len(changes) == 1:
+            return {changes[0].record_id: await self.change_record(changes[0])}
+        writes: list[tuple[Document, Sequence[Any]]] = [
+            ({"_id": change.record_id}, [{"$set": {"revision": new_revision(), **changes_of(change)}}])
+            for change in changes
+        ]
+        refused = await self._records.update_each(writes, [POINT] * len(writes))
+        for error in refused.values():
+            raise error
+        found = await self.read_records([change.record_id for change in changes])
+        for change in changes:
+            if change.record_id not in found:  # it has to be made
+                found[change.record_id] = await self.change_record(change)
+        return found
+
     async def delete_records(self, records: Sequence[Record]) -> int:
         if not records:
             return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Collection as Several
 from collections.abc import Sequence
 
 from taskframework.model.query import StreamTimes
@@ -37,10 +38,16 @@ class StreamCalls(ABC):
             for task in found
         ]
 
-    async def next_blocked(self, stream: StreamKey) -> Turn | None:
-        wanted, fields = queries.blocked(stream), ("generation", "stream.position")
-        found = await self._tasks.find(wanted, sort=queries.BY_POSITION, limit=1, fields=fields, index=BLOCKED)
-        return Turn(found[0]["_id"], found[0]["generation"], found[0]["stream"]["position"]) if found else None
+    async def next_blocked(self, streams: Several[StreamKey]) -> dict[StreamKey, Turn]:
+        if not streams:
+            return {}
+        found = await self._tasks.aggregate(queries.next_blocked(streams), index=BLOCKED)
+        return {
+            StreamKey(task["user_id"], task["stream"]["key"]): Turn(
+                task["_id"], task["generation"], task["stream"]["position"]
+            )
+            for task in found
+        }
 
     async def count_blocked(self, stream: StreamKey) -> int:
         counted = await self._tasks.aggregate([{"$match": queries.blocked(stream)}, {"$count": "count"}], index=BLOCKED)

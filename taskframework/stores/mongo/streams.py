@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 from taskframework.model.status import LIVE, TaskStatus
-from taskframework.model.stream_moves import MovePosition, Skip, Unblock
+from taskframework.model.stream_moves import LOOK_AGAIN, MovePosition, Skip, Unblock
 from taskframework.stores.mongo.documents import Document
 from taskframework.stores.mongo.expressions import (
     IS_RUNNING,
@@ -19,9 +17,11 @@ from taskframework.stores.mongo.expressions import (
     in_status,
     is_set,
     later,
+    milliseconds,
     plus,
     with_event,
 )
+from taskframework.stores.mongo.joint import JointRequests
 from taskframework.stores.mongo.writes import Write, write_alone
 
 _IS_SERIAL: Expression = {"$eq": ["$stream.mode", "serial"]}
@@ -34,11 +34,11 @@ def _skip(skip: Skip) -> Write:
     return Write(guard, [change(_skipped())])
 
 
-@write_alone.register
-def _unblock(unblock: Unblock) -> Write:
-    guard = {"_id": unblock.task_id, "status": TaskStatus.BLOCKED, "generation": unblock.generation}
+def unblocks(requests: JointRequests[Unblock]) -> Write:
+    guard = {**requests.where(generation=lambda unblock: unblock.generation), "status": TaskStatus.BLOCKED}
     due = {"$max": ["$not_before", NOW]}
-    queued = {**claimable_at(TaskStatus.QUEUED, due, unblock.dispatch_after), "unblock_at": None}
+    dispatch_at = plus(due, requests.each(lambda unblock: milliseconds(unblock.dispatch_after)))
+    queued = {**claimable_at(TaskStatus.QUEUED, due), "next_dispatch_at": dispatch_at, "unblock_at": None}
     return Write(guard, [change({**queued, **with_event("unblocked")})])
 
 
@@ -57,13 +57,13 @@ def without_its_stream() -> Stage:
     return choose(goes_on, changes, {})
 
 
-def blocked_again(dispatch_after: timedelta) -> Stage:
+def blocked_again() -> Stage:
     """`model.stream_moves.blocked_again`, for a task that the stage before has made claimable now."""
     waits: Document = {
         "stream": {"$mergeObjects": ["$stream", {"is_skipped": False}]},
         "status": {"$cond": [_IS_SERIAL, TaskStatus.BLOCKED, "$status"]},
         "next_dispatch_at": {"$cond": [_IS_SERIAL, None, "$next_dispatch_at"]},
-        "unblock_at": {"$cond": [_IS_SERIAL, later(dispatch_after), "$unblock_at"]},
+        "unblock_at": {"$cond": [_IS_SERIAL, later(LOOK_AGAIN), "$unblock_at"]},
     }
     return choose(is_set("$stream"), waits, {})
 

@@ -37,6 +37,7 @@ from taskframework.model.marks import (
     WaitAnew,
 )
 from taskframework.model.status import CLAIMABLE, LIVE, REPLAYABLE, TaskStatus
+from taskframework.model.stream_moves import Unblock
 from taskframework.model.task import SCHEMA_VERSION, plain
 from taskframework.model.transitions import (
     BY_DEADLINE,
@@ -80,7 +81,7 @@ from taskframework.stores.mongo.expressions import (
 )
 from taskframework.stores.mongo.joint import JointRequests, both
 from taskframework.stores.mongo.queries import driven
-from taskframework.stores.mongo.streams import blocked_again, without_its_stream
+from taskframework.stores.mongo.streams import blocked_again, unblocks, without_its_stream
 from taskframework.stores.mongo.writes import Write, under_claim, write_alone
 
 _RETRYING = {"$eq": ["$status", TaskStatus.RETRYING]}
@@ -288,7 +289,7 @@ def _replay(replay: Replay) -> Write:
         "signals": [],
     }
     replayed = {**queued, **with_event("replayed", data=lit({"by": replay.by}), attempt=0)}
-    return Write(guard, [change(replayed), blocked_again(replay.dispatch_after)])
+    return Write(guard, [change(replayed), blocked_again()])
 
 
 def _dispatch_marks(marks: JointRequests[MarkDispatched]) -> Write:
@@ -375,6 +376,7 @@ _JOINT: dict[type[Any], Callable[[JointRequests[Any]], Write]] = {
     RenewLease: _renewals,
     MarkPublished: _published_marks,
     PostponeRelay: _relay_delays,
+    Unblock: unblocks,
     Wait: waiting.waits,
 }
 #: What is asked for often, and may be asked for requests.

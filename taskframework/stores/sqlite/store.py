@@ -140,9 +140,12 @@ class SqliteStore:
         rows = await self._database.fetch(queries.STREAM_TIMES, _part_of(stream, after_position, limit))
         return [StreamTimes(at, moment(created), None if end is None else moment(end)) for at, created, end in rows]
 
-    async def next_blocked(self, stream: StreamKey) -> Turn | None:
-        rows = await self._database.fetch(queries.NEXT_BLOCKED, {"user": stream.user_id, "key": stream.key})
-        return Turn(*rows[0]) if rows else None
+    async def next_blocked(self, streams: Collection[StreamKey]) -> dict[StreamKey, Turn]:
+        found: dict[StreamKey, Turn] = {}
+        for stream in streams:
+            for row in await self._database.fetch(queries.NEXT_BLOCKED, {"user": stream.user_id, "key": stream.key}):
+                found[stream] = Turn(*row)
+        return found
 
     async def count_blocked(self, stream: StreamKey) -> int:
         [(count,)] = await self._database.fetch(queries.COUNT_BLOCKED, {"user": stream.user_id, "key": stream.key})
@@ -194,6 +197,12 @@ class SqliteStore:
     async def change_record(self, change: RecordChange) -> Record:
         now = self._clock.now
         return await self._database.write(lambda raw: changed(raw, change, now()), ("record.reply",))
+
+    async def change_records(self, changes: Sequence[RecordChange]) -> dict[str, Record]:
+        now = self._clock.now
+        return await self._database.write(
+            lambda raw: {change.record_id: changed(raw, change, now()) for change in changes}, ("record.reply",)
+        )
 
     async def delete_records(self, records: Sequence[Record]) -> int:
         ids, revisions = [record.id for record in records], [record.revision for record in records]

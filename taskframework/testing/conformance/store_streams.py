@@ -72,13 +72,17 @@ class StreamCases(StoreSuite):
         assert list(await store.stream_times(_MINE, limit=2, after_position=2)) == times[2:]
 
     async def test_the_lowest_that_is_blocked_is_next(self, store: TaskStore) -> None:
-        assert await store.next_blocked(_MINE) is None
+        assert await store.next_blocked([]) == {}
+        assert await store.next_blocked([_MINE]) == {}
         await _put_at(store, 0, TaskStatus.QUEUED)
         third = await _put_at(store, 2, TaskStatus.BLOCKED)
-        assert await store.next_blocked(_MINE) == Turn(third.task_id, 0, 2)
+        assert await store.next_blocked([_MINE]) == {_MINE: Turn(third.task_id, 0, 2)}
         second = await _put_at(store, 1, TaskStatus.BLOCKED, generation=4)
-        await _put_at(store, 0, TaskStatus.BLOCKED, StreamKey("bob", _MINE.key))
-        assert await store.next_blocked(_MINE) == Turn(second.task_id, 4, 1)
+        theirs = StreamKey("bob", _MINE.key)
+        first = await _put_at(store, 0, TaskStatus.BLOCKED, theirs)
+        await _put_at(store, 9, TaskStatus.BLOCKED, theirs)
+        found = await store.next_blocked([_MINE, theirs, StreamKey("alice", "none")])
+        assert found == {_MINE: Turn(second.task_id, 4, 1), theirs: Turn(first.task_id, 0, 0)}
         assert await store.count_blocked(_MINE) == 2
         assert await store.count_blocked(StreamKey("alice", "none")) == 0
 
@@ -121,6 +125,21 @@ class StreamCases(StoreSuite):
         after = await _changed(store, _pass(_FIRST, _SECOND))
         assert (after.turn, after.is_halted, after.next_position) == (_SECOND, False, 5)
         assert (await _changed(store, _pass(_SECOND, None))).turn is None
+
+    async def test_turns_of_several_streams_are_passed_on_together(self, store: TaskStore) -> None:
+        theirs, new = StreamKey("bob", _MINE.key), StreamKey("alice", "new")
+        for stream in (_MINE, theirs):
+            await store.change_record(TakePositions(stream, HOUR, "serial", 5))
+        await _changed(store, _pass(None, _FIRST))
+        changes = [PassTurn(stream, HOUR, None, _SECOND) for stream in (_MINE, theirs, new)]
+        found = {key: STREAMS.content(record) for key, record in (await store.change_records(changes)).items()}
+        assert {key: stream.turn for key, stream in found.items()} == {
+            _MINE.record_id: _FIRST,
+            theirs.record_id: _SECOND,
+            new.record_id: _SECOND,
+        }
+        read = await store.read_records(list(found))
+        assert {key: STREAMS.content(record) for key, record in read.items()} == found
 
     async def test_of_many_that_pass_the_turn_on_one_does(self, store: TaskStore) -> None:
         turns = [Turn(f"task-{n}", 0, n) for n in range(20)]

@@ -134,21 +134,18 @@ async def test_the_end_of_a_sub_task_is_marked_when_its_parent_knows_of_it() -> 
     assert store.written[1:] == [MarkPublished(task.task_id, 2)]
 
 
-async def test_the_end_of_a_task_in_a_stream_is_marked_when_the_next_one_was_looked_for() -> None:
+async def test_a_task_in_a_stream_is_marked_when_somebody_has_looked_whose_turn_it_is() -> None:
     store, publisher, turns = Marks(), Publisher(), Reports()
     store.is_away = False
     bridge = ExternalEventBridge(cast(TaskStore, store), cast(TaskEventPublisher, publisher), "here", Reports(), turns)
     task = new_task(stream=StreamPlace("a", "serial", 0))
-    bridge.take(task)
-    await bridge.drain()
-    assert store.written == [MarkPublished(task.task_id, 1)], "only ends are looked after"
-    bridge.take(_over(task))
-    await bridge.drain()
-    assert (len(publisher.events), len(store.written)) == (2, 1)
-    for then in turns.waiting:
-        then()
-    await bridge.drain()
-    assert store.written[1:] == [MarkPublished(task.task_id, 2)]
+    for published, state in enumerate((task, _over(task)), 1):
+        bridge.take(state)
+        await bridge.drain()
+        assert (len(publisher.events), len(store.written)) == (published, published - 1)
+        turns.waiting.pop()()
+        await bridge.drain()
+        assert store.written[published - 1 :] == [MarkPublished(task.task_id, published)]
 
 
 async def test_an_older_state_of_a_sub_task_does_not_mark_an_end_that_is_not_reported() -> None:

@@ -8,7 +8,13 @@ from datetime import timedelta
 
 import pytest
 
-from taskframework import IdempotencyConflictError, InvalidRequestError, SubmitRequest, TransitionRefusedError
+from taskframework import (
+    IdempotencyConflictError,
+    InvalidRequestError,
+    SubmitRequest,
+    TransitionRefusedError,
+    failpoint,
+)
 from taskframework.model.drivers import missing_drivers
 from taskframework.model.interventions import Cancel, Expire, Replay
 from taskframework.model.marks import MarkPublished
@@ -16,10 +22,11 @@ from taskframework.model.options import StreamPlace
 from taskframework.model.query import TaskFilter
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
-from taskframework.model.stream_moves import Unblock
+from taskframework.model.stream_moves import LOOK_AGAIN, Unblock
 from taskframework.model.task import Task
 from taskframework.recovery.retention import Retention
 from taskframework.recovery.streams import StreamRepair
+from taskframework.streams.turns import StreamTurns
 from taskframework.submission.refusals import StreamModeError
 from tests.unit.streams.conftest import HOUR, KEY, NO_TIME, Installation, armed
 
@@ -37,7 +44,7 @@ def repair(here: Installation) -> StreamRepair:
 
 
 async def repaired(here: Installation) -> None:
-    here.clock.advance(timedelta(seconds=6))
+    here.clock.advance(LOOK_AGAIN + timedelta(seconds=1))
     await repair(here).look()
     await here.services.turns.finished()
 
@@ -227,11 +234,44 @@ async def test_an_end_that_nobody_saw_is_found_by_the_repair(here: Installation)
     assert await here.statuses(second) == [QUEUED]
 
 
+async def test_who_needs_no_look_is_told_at_once_and_who_was_seen_to_as_well(here: Installation) -> None:
+    told: list[str] = []
+    first, second = await here.submit_many(2)
+    turns = here.services.turns
+    turns.take(await here.get(first), lambda: told.append("queued"))
+    turns.take(await here.get(second), lambda: told.append("blocked, seen to by its submission"))
+    assert told == ["queued", "blocked, seen to by its submission"]
+    other = StreamTurns(here.store, here.services.moves, timedelta(0), HOUR)
+    other.take(await here.get(second), lambda: told.append("another process"))
+    assert len(told) == 2
+    await other.finished()
+    assert told[2:] == ["another process"]
+
+
+async def test_one_look_is_enough_for_who_asks_twice(here: Installation) -> None:
+    first, second = await here.submit_many(2)
+    ended = await here.end(first, looks=False)
+    told: list[int] = []
+    turns = here.services.turns
+    looks = 0
+
+    async def look() -> None:
+        nonlocal looks
+        looks += 1
+        turns.take(ended, lambda: told.append(2))
+
+    failpoint.arm("stream.before_turn", look)
+    turns.take(ended, lambda: told.append(1))
+    await turns.finished()
+    assert (told, looks) == ([1, 2], 1)
+    assert await here.statuses(second) == [QUEUED]
+
+
 async def test_what_waits_for_long_is_looked_at_more_and_more_seldom(here: Installation) -> None:
     _, second = await here.submit_many(2)
     looks = 0
-    for _ in range(60 * 60):
-        here.clock.advance(timedelta(seconds=1))
+    for _ in range(7 * 24 * 60 // 10):
+        here.clock.advance(timedelta(minutes=10))
         before = (await here.get(second)).unblock_at
         await repair(here).look()
         looks += (await here.get(second)).unblock_at != before
