@@ -220,10 +220,11 @@ class Stage:
         return None
 
     async def get(self, path: str) -> Any:
-        """What the API answers; None when it dies over it."""
+        """What the API answers; None when it dies over it, or fails."""
         with contextlib.suppress(httpx.TransportError):
             async with self._client() as client:
-                return (await client.get(path)).json()
+                answer = await client.get(path)
+                return answer.json() if answer.is_success else None
         return None
 
     async def reads(self, is_enough: Callable[[list[dict[str, Any]] | None], bool]) -> None:
