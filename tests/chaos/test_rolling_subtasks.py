@@ -36,7 +36,7 @@ async def test_parents_signals_and_a_batch_beside_a_worker_that_knows_none_of_th
     assert report.violations == ()
     assert report.statuses == {"COMPLETED": 60 + 10 + 6 * 11 + 41}
     ends = {task["_id"]: (task["result"] or {}).get("pid") for task in scenario.found}
-    family = [task for task in scenario.found if task["schema_version"] == 2 and task["batch"] is None]
+    family = [task for task in scenario.found if task["schema_version"] == 2 and task.get("batch") is None]
     assert len(family) == 10 + 6 * 11 + 40
     assert old.pid in set(ends.values()), "it did its part of the plain tasks"
     assert old.pid not in {ends[task["_id"]] for task in family}

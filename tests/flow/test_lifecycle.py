@@ -170,7 +170,7 @@ async def test_cancelling(run: Run) -> None:
         assert ended.status is TaskStatus.CANCELLED
         assert story(ended)[-2:] == [("cancel_requested", 1), ("cancelled", 1)]
         with pytest.raises(
-            TransitionRefusedError, match="Only a task that is QUEUED or RUNNING or RETRYING or WAITING can be"
+            TransitionRefusedError, match="Only a task that is QUEUED or RUNNING or RETRYING or WAITING or BLOCKED"
         ):
             await framework.services.tasks.cancel(now.task_id, EVERYONE, by="ada")
     assert later.task_id not in Counts.executions

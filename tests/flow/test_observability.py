@@ -161,9 +161,9 @@ async def test_the_loop_watch_does_not_look_at_what_opening_takes(
     order: list[str] = []
 
     def noted(what: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        def noting(*arguments: Any) -> Any:
+        def noting(*arguments: Any, **options: Any) -> Any:
             order.append(what)
-            return call(*arguments)
+            return call(*arguments, **options)
 
         return noting
 
