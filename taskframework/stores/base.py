@@ -17,7 +17,7 @@ from taskframework.model.query import DeadMessage, Page, RoundOfSubtasks, Stream
 from taskframework.model.records import Record, RecordChange
 from taskframework.model.scope import Scope
 from taskframework.model.status import Priority, TaskStatus
-from taskframework.model.streams import StreamKey, Turn
+from taskframework.model.streams import PassTurn, StreamKey, Turn
 from taskframework.model.task import CancelRequest, Task
 from taskframework.model.transitions import Fence, Transition
 
@@ -273,12 +273,11 @@ class Records(Protocol):
         """
         ...
 
-    async def change_records(self, changes: Sequence[RecordChange]) -> Mapping[str, Record]:
-        """Make guarded writes, each on a record of its own and by itself; for those whose maker can tell from a later
-        state of the record, too, whether its write was made.
+    async def pass_turns(self, passes: Sequence[PassTurn]) -> Mapping[str, Record]:
+        """`change_record` for turns of several streams, each by itself.
 
         Returns:
-            The records as they are some time after it, by id.
+            The records by id as they are some time after it: a turn that was passed on may have gone further.
         """
         ...
 

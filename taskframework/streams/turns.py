@@ -230,14 +230,14 @@ class StreamTurns:
     async def _pass_all(self, wanted: Sequence[_Pass]) -> Sequence[_Passed]:
         waiting = await self._store.next_blocked([each.stream for each in wanted if not each.halts])
         chosen = [each.turn if each.halts else waiting.get(each.stream) for each in wanted]
-        changes = [
+        passes = [
             PassTurn(each.stream, self._kept, each.turn, turn, each.halts)
             for each, turn in zip(wanted, chosen, strict=True)
             if turn is not None
         ]
         await failpoint.reached("stream.before_turn")
         # Who passes a turn on a second time finds that it has another one already.
-        records = await self._store.change_records(changes) if changes else {}
+        records = await self._store.pass_turns(passes) if passes else {}
         states = {record_id: STREAMS.content(record) for record_id, record in records.items()}
         return [_Passed(turn, states.get(each.stream.record_id)) for each, turn in zip(wanted, chosen, strict=True)]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from taskframework.stores.mongo.documents import Document
 from taskframework.stores.mongo.expressions import Expression
@@ -20,7 +20,7 @@ class _AboutTask(Protocol):
     def task_id(self) -> str: ...
 
 
-Request = TypeVar("Request", bound=_AboutTask)
+Request = TypeVar("Request")
 
 #: Of these, "equal" is the same as "stored alike"; not of floats (0.0 == -0.0), nor of lists ([True] == [1]).
 _SIMPLE = (str, int, datetime, type(None))
@@ -29,9 +29,15 @@ _SIMPLE = (str, int, datetime, type(None))
 class JointRequests(Generic[Request]):
     """The requests of one write, one for each of several tasks; a rule written for many is right for one as well."""
 
-    def __init__(self, requests: Sequence[Request]) -> None:
+    def __init__(self, requests: Sequence[Request], ids: Sequence[str] | None = None) -> None:
+        """Prepare the write.
+
+        Args:
+            requests: at most one for each document.
+            ids: of the documents; those of the tasks that the requests are about, if left out.
+        """
         self._requests = requests
-        ids = [request.task_id for request in requests]
+        ids = [cast(_AboutTask, request).task_id for request in requests] if ids is None else ids
         self._place = {"$indexOfArray": [{"$literal": ids}, "$_id"]}
         #: Filter: one of these tasks.
         self.of_them: Document = {"_id": ids[0] if len(ids) == 1 else {"$in": ids}}

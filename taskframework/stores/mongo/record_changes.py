@@ -5,7 +5,7 @@ A record that is not there yet is made by the same update: its fields are missin
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from functools import singledispatch
 from typing import Any
 
@@ -13,6 +13,7 @@ from taskframework.model import slots
 from taskframework.model.rate_limits import KEPT, RATE, ROUNDING, BucketLimit, HoldBucket, TakePermits
 from taskframework.model.streams import STREAMS, PassTurn, Stream, TakePositions, Turn
 from taskframework.stores.mongo.expressions import NOW, Changes, Expression, later, lit, milliseconds
+from taskframework.stores.mongo.joint import JointRequests
 
 #: The server's time in seconds, as `seconds_of` has it.
 _NOW: Expression = {"$divide": [{"$toLong": NOW}, 1000.0]}
@@ -143,29 +144,52 @@ def _take_positions(take: TakePositions) -> Changes:
 
 @changes_of.register
 def _pass_turn(pass_: PassTurn) -> Changes:
-    behind = 0 if pass_.after is None else pass_.after.position + 1
-    turn = None if pass_.after is None else asdict(pass_.after)
+    return passed_turns(JointRequests([pass_], [pass_.record_id]))
+
+
+def passed_turns(passes: JointRequests[PassTurn]) -> Changes:
+    """The fields after turns of several streams were passed on, each record by its own request."""
     passed = {
-        "next_position": {"$max": ["$data.next_position", behind]},
-        "turn": lit(turn),
-        "is_halted": pass_.is_halted,
+        "next_position": {"$max": ["$data.next_position", "$$asked.behind"]},
+        "turn": "$$asked.after",
+        "is_halted": "$$asked.is_halted",
     }
-    data = {"$mergeObjects": ["$data", {"$cond": [_has_turn(pass_.before), passed, {}]}]}
-    return _stream(pass_, pass_.apply(Stream()), data)
-
-
-def _has_turn(turn: Turn | None) -> Expression:
-    if turn is None:
-        return {"$eq": [{"$ifNull": ["$data.turn", None]}, None]}
-    return {"$and": [{"$eq": [f"$data.turn.{name}", lit(value)]} for name, value in asdict(turn).items()]}
-
-
-def _stream(change: TakePositions | PassTurn, new: Stream, data: Expression) -> Changes:
-    """The record of a stream; `new` is what it says where there was none."""
-    is_new = {"$eq": [{"$type": "$data"}, "missing"]}
+    names = [field.name for field in fields(Turn)]
+    has_turn = {"$and": [{"$eq": [_or_null(f"$data.turn.{it}"), _or_null(f"$$asked.before.{it}")]} for it in names]}
+    data = {"$mergeObjects": ["$data", {"$cond": [has_turn, passed, {}]}]}
+    made = {"$cond": [_IS_NEW, "$$asked.new", data]}
+    until = {"$add": [NOW, passes.each(lambda pass_: milliseconds(pass_.kept_for))]}
     return {
         "kind": STREAMS.name,
-        "data": {"$cond": [is_new, lit(STREAMS.data_of(new)), data]},
+        "data": _let({"asked": passes.each(_asked_of)}, made),
+        "expires_at": {"$max": ["$expires_at", until]},
+    }
+
+
+def _asked_of(pass_: PassTurn) -> dict[str, Any]:
+    before, after = pass_.before, pass_.after
+    return {
+        "before": None if before is None else asdict(before),
+        "after": None if after is None else asdict(after),
+        "behind": 0 if after is None else after.position + 1,
+        "is_halted": pass_.is_halted,
+        "new": STREAMS.data_of(pass_.apply(Stream())),
+    }
+
+
+def _or_null(path: str) -> Expression:
+    return {"$ifNull": [path, None]}
+
+
+#: Whether the record is not there yet.
+_IS_NEW: Expression = {"$eq": [{"$type": "$data"}, "missing"]}
+
+
+def _stream(change: TakePositions, new: Stream, data: Expression) -> Changes:
+    """The record of a stream; `new` is what it says where there was none."""
+    return {
+        "kind": STREAMS.name,
+        "data": {"$cond": [_IS_NEW, lit(STREAMS.data_of(new)), data]},
         "expires_at": {"$max": ["$expires_at", later(change.kept_for)]},
     }
 

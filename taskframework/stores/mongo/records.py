@@ -14,12 +14,14 @@ from pydantic_core import from_json
 from taskframework.errors import StoreError, ValueNotStorableError
 from taskframework.model.idempotency import key_id
 from taskframework.model.records import Record, RecordChange, new_revision
+from taskframework.model.streams import PassTurn
 from taskframework.stores.mongo.client import BY_ID, Collection, encoded
 from taskframework.stores.mongo.documents import Document, moment, stored
 from taskframework.stores.mongo.expressions import passed
 from taskframework.stores.mongo.faults import DuplicateDocumentError
 from taskframework.stores.mongo.inserts import Inserter, Reply
-from taskframework.stores.mongo.record_changes import changes_of
+from taskframework.stores.mongo.joint import JointRequests
+from taskframework.stores.mongo.record_changes import changes_of, passed_turns
 
 POINT = "record.reply"
 
@@ -63,20 +65,18 @@ class RecordCalls(ABC):
                 continue
             return _record_of(document)
 
-    async def change_records(self, changes: Sequence[RecordChange]) -> dict[str, Record]:
-        if len(changes) == 1:
-            return {changes[0].record_id: await self.change_record(changes[0])}
-        writes: list[tuple[Document, Sequence[Any]]] = [
-            ({"_id": change.record_id}, [{"$set": {"revision": new_revision(), **changes_of(change)}}])
-            for change in changes
-        ]
-        refused = await self._records.update_each(writes, [POINT] * len(writes))
-        for error in refused.values():
-            raise error
-        found = await self.read_records([change.record_id for change in changes])
-        for change in changes:
-            if change.record_id not in found:  # it has to be made
-                found[change.record_id] = await self.change_record(change)
+    async def pass_turns(self, passes: Sequence[PassTurn]) -> dict[str, Record]:
+        ids = [pass_.record_id for pass_ in passes]
+        if len(passes) > 1:
+            joint = JointRequests(passes, ids)
+            changes = {"revision": joint.each(lambda _: new_revision()), **passed_turns(joint)}
+            await self._records.update_these(joint.of_them, [{"$set": changes}], [POINT] * len(ids))
+            found = await self.read_records(ids)
+        else:
+            found = {}
+        for pass_ in passes:
+            if pass_.record_id not in found:  # it is alone, or the record has to be made
+                found[pass_.record_id] = await self.change_record(pass_)
         return found
 
     async def delete_records(self, records: Sequence[Record]) -> int:

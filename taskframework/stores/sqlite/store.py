@@ -16,7 +16,7 @@ from taskframework.model.query import DeadMessage, Page, RoundOfSubtasks, Stream
 from taskframework.model.records import Record, RecordChange
 from taskframework.model.scope import Scope
 from taskframework.model.status import LANES, Priority, TaskStatus
-from taskframework.model.streams import StreamKey, Turn
+from taskframework.model.streams import PassTurn, StreamKey, Turn
 from taskframework.model.task import CancelRequest, Task
 from taskframework.model.transitions import Fence, Transition
 from taskframework.stores.base import DueTask, Inserted, StoreReport
@@ -198,10 +198,10 @@ class SqliteStore:
         now = self._clock.now
         return await self._database.write(lambda raw: changed(raw, change, now()), ("record.reply",))
 
-    async def change_records(self, changes: Sequence[RecordChange]) -> dict[str, Record]:
+    async def pass_turns(self, passes: Sequence[PassTurn]) -> dict[str, Record]:
         now = self._clock.now
         return await self._database.write(
-            lambda raw: {change.record_id: changed(raw, change, now()) for change in changes}, ("record.reply",)
+            lambda raw: {pass_.record_id: changed(raw, pass_, now()) for pass_ in passes}, ("record.reply",)
         )
 
     async def delete_records(self, records: Sequence[Record]) -> int:

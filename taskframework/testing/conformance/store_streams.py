@@ -131,8 +131,8 @@ class StreamCases(StoreSuite):
         for stream in (_MINE, theirs):
             await store.change_record(TakePositions(stream, HOUR, "serial", 5))
         await _changed(store, _pass(None, _FIRST))
-        changes = [PassTurn(stream, HOUR, None, _SECOND) for stream in (_MINE, theirs, new)]
-        found = {key: STREAMS.content(record) for key, record in (await store.change_records(changes)).items()}
+        passes = [PassTurn(stream, HOUR, None, _SECOND) for stream in (_MINE, theirs, new)]
+        found = {key: STREAMS.content(record) for key, record in (await store.pass_turns(passes)).items()}
         assert {key: stream.turn for key, stream in found.items()} == {
             _MINE.record_id: _FIRST,
             theirs.record_id: _SECOND,
