@@ -16,7 +16,7 @@ from taskframework.model.records import Record
 from taskframework.model.values import MAX_NAME, is_name
 from taskframework.model.view import moment
 from taskframework.stores.base import Records
-from taskframework.stores.reading import read_record
+from taskframework.stores.reading import page_of, read_record
 from taskframework.submission.service import ANONYMOUS
 
 #: Seconds that a process remembers a key it has read, and so the longest time in which a revoked one still counts.
@@ -111,10 +111,7 @@ class KeyOperations:
 
     async def list_keys(self, *, limit: int, after: str | None = None) -> Page[ApiKey]:
         """Keys by their prefixes, from the first one after `after`, revoked ones included."""
-        place = "" if after is None else KEY.id_of(after)
-        found = await self._records.list_records(KEY.name, limit=limit + 1, after=place)
-        page = [KEY.content(record) for record in found[:limit]]
-        return Page(tuple(page), page[-1].prefix if len(found) > limit else None)
+        return await page_of(self._records, KEY, lambda key: key.prefix, limit=limit, after=after)
 
     async def get(self, prefix: str) -> ApiKey:
         """One key.

@@ -14,6 +14,7 @@ from taskframework.model.view import moment
 from taskframework.schedules import all_schedules, change_schedule, know_zone, read_schedule
 from taskframework.settings.durations import format_duration
 from taskframework.stores.base import TaskStore
+from taskframework.stores.reading import page_of
 from taskframework.submission.schedules import (
     ScheduleDefinition,
     accepted_schedule,
@@ -101,10 +102,7 @@ class ScheduleOperations:
 
     async def list_schedules(self, *, limit: int, after: str | None = None) -> Page[Schedule]:
         """Schedules by their names, from the first one after `after`."""
-        place = "" if after is None else SCHEDULE.id_of(after)
-        found = await self._store.list_records(SCHEDULE.name, limit=limit + 1, after=place)
-        page = [SCHEDULE.content(record) for record in found[:limit]]
-        return Page(tuple(page), page[-1].name if len(found) > limit else None)
+        return await page_of(self._store, SCHEDULE, lambda schedule: schedule.name, limit=limit, after=after)
 
     async def get(self, name: str) -> Schedule:
         """One schedule.

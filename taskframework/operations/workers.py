@@ -13,7 +13,7 @@ from taskframework.model.task import Task
 from taskframework.model.view import moment
 from taskframework.model.workers import PRESENCE, Presence
 from taskframework.stores.base import TaskStore
-from taskframework.stores.reading import read_record
+from taskframework.stores.reading import page_of, read_record
 
 #: How many pages of running tasks one call looks through.
 _PAGES = 10
@@ -67,12 +67,9 @@ class WorkerOperations:
         Raises:
             StoreUnavailableError: if the store cannot be asked.
         """
-        place = "" if after is None else PRESENCE.id_of(after)
-        found = await self._store.list_records(PRESENCE.name, limit=limit + 1, after=place)
+        page = await page_of(self._store, PRESENCE, lambda presence: presence.worker_id, limit=limit, after=after)
         now = self._store.now()
-        presences = [PRESENCE.content(record) for record in found[:limit]]
-        states = tuple(WorkerState(presence, presence.is_lost(now)) for presence in presences)
-        return Page(states, presences[-1].worker_id if len(found) > limit else None)
+        return Page(tuple(WorkerState(presence, presence.is_lost(now)) for presence in page.items), page.next_cursor)
 
     async def list_running(self, worker_id: str, *, limit: int, cursor: str | None = None) -> Page[Task]:
         """The tasks whose leases a worker holds, from the newest to the oldest.

@@ -1,9 +1,11 @@
-"""Reading one record, or all of a kind."""
+"""Reading one record, a page of a kind, or all of it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeVar
 
+from taskframework.model.query import Page
 from taskframework.model.records import Record, RecordKind
 from taskframework.stores.base import Records
 
@@ -19,6 +21,27 @@ async def read_record(records: Records, record_id: str) -> Record | None:
         StoreUnavailableError: if the store cannot be asked.
     """
     return (await records.read_records([record_id])).get(record_id)
+
+
+async def page_of(
+    records: Records, kind: RecordKind[Content], name_of: Callable[[Content], str], *, limit: int, after: str | None
+) -> Page[Content]:
+    """What records of a kind say, by their names.
+
+    Args:
+        records: where they are.
+        kind: their kind.
+        name_of: the name of one, which its id is made of.
+        limit: at most so many.
+        after: the name before the first one; None: from the beginning.
+
+    Raises:
+        StoreUnavailableError: if the store cannot be asked.
+    """
+    place = "" if after is None else kind.id_of(after)
+    found = await records.list_records(kind.name, limit=limit + 1, after=place)
+    page = [kind.content(record) for record in found[:limit]]
+    return Page(tuple(page), name_of(page[-1]) if len(found) > limit else None)
 
 
 async def all_records(records: Records, kind: RecordKind[Any]) -> list[Record]:
