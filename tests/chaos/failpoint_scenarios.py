@@ -19,9 +19,9 @@ from taskframework.model.streams import STREAMS, Stream, StreamKey, TakePosition
 from taskframework.model.task import SCHEMA_VERSION, SignalWait
 from taskframework.model.transitions import Claim
 from taskframework.submission.service import ANONYMOUS
+from tests.chaos.failpoint_files import GO, MENDED
 from tests.chaos.failpoint_processes import Role
 from tests.chaos.failpoint_stage import Stage
-from tests.chaos.failpoint_tasks import GO, MENDED
 
 Story = Callable[[Stage], AsyncIterator[None]]
 

@@ -25,9 +25,9 @@ from taskframework.stores.sqlite import SqliteStore
 from taskframework.testing.conformance.store_suite import insert_one
 from taskframework.testing.factories import new_task
 from tests.chaos.checker import Report, check
+from tests.chaos.failpoint_files import STEP
 from tests.chaos.failpoint_forks import Forks
 from tests.chaos.failpoint_processes import Fault, Processes, until
-from tests.chaos.failpoint_tasks import STEP
 from tests.chaos.history import Recorder, read
 from tests.chaos.listener import Listener
 from tests.chaos.story import FINAL_STATUSES

@@ -6,7 +6,6 @@ import asyncio
 import functools
 import os
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
@@ -24,6 +23,7 @@ from taskframework import (
 from taskframework.aggregation import cascade, parent_work
 from taskframework.limits import slots
 from taskframework.recovery import batches, parents
+from tests.chaos.failpoint_files import GO, MENDED, STEP
 from tests.chaos.history import Recorder
 
 # What a killed process had in hand is taken up by others after this long, instead of after half a minute.
@@ -34,11 +34,6 @@ vars(cascade)["_LATE_SPAWN"] = timedelta(seconds=2)
 # All servers have one clock here.
 vars(slots)["CLOCKS_DIFFER"] = 1.0
 
-#: Files in the scenario's folder, by which its story tells running tasks what to do.
-GO = Path("go")
-MENDED = Path("mended")
-#: Written down by the task's step.
-STEP = "step.done"
 _LOOK_SECONDS = 0.02
 
 
