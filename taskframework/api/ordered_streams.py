@@ -9,6 +9,7 @@ from typing import Annotated, cast
 
 from fastapi import APIRouter, Depends, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -88,6 +89,11 @@ async def read_stream_results(request: Request, key: KeyInPath, query: Annotated
     feed = cast(Feed, request.app.state.feed)
     watcher = await feed.join(scope_of(request), stream.record_id)
     return EventStream(request, feed, watcher, _frames(watcher, streams.follow_results(stream, first=first)))
+
+
+@router.get("/{key:path}/go-on", include_in_schema=False)
+async def refuse_to_show() -> None:
+    raise HTTPException(405)  # else it would be taken for the end of a key
 
 
 @router.post(

@@ -21,6 +21,7 @@ from taskframework.model.marks import (
     ReserveDispatch,
 )
 from taskframework.model.status import TaskStatus
+from taskframework.model.stream_moves import Unblock
 from taskframework.model.task import CancelRequest, HistoryEntry, Lease, Signal, Subtasks, Task, TaskError
 from taskframework.model.transitions import Claim, Complete, Fail, Fence
 from taskframework.model.waiting import Wait
@@ -116,9 +117,11 @@ REQUESTS: dict[type[Any], st.SearchStrategy[Any]] = {
     RenewLease: st.builds(RenewLease, FENCES, DELAYS),
     MarkPublished: st.builds(MarkPublished, st.just(""), st.integers(0, 102)),
     PostponeRelay: st.builds(PostponeRelay, st.just(""), DELAYS),
+    Unblock: st.builds(Unblock, st.just(""), st.integers(0, 1), DELAYS),
     Wait: st.builds(Wait, FENCES, TEXTS, st.none() | ROUNDS, st.none() | SIGNAL_NAMES, st.none() | DELAYS, VALUES),
 }
-_USUAL = {kind: [TaskStatus.RUNNING] for kind in (Complete, Fail, RenewLease, Wait)}
+_USUAL: dict[type[Any], list[TaskStatus]] = {kind: [TaskStatus.RUNNING] for kind in (Complete, Fail, RenewLease, Wait)}
+_USUAL[Unblock] = [TaskStatus.BLOCKED]
 
 
 @st.composite

@@ -114,6 +114,7 @@ async def test_a_halted_stream_goes_on_when_it_is_told(worker: Api) -> None:
     assert (answer.status_code, answer.json()["is_halted"]) == (200, False)
     assert (await worker.finished(last))["status"] == "COMPLETED"
     problem_of(await worker.post(f"{STREAMS}/k/go-on"), 409, "transition_refused")
+    problem_of(await worker.get(f"{STREAMS}/k/go-on"), 405, "method_not_allowed")
 
 
 async def test_what_is_not_there_or_wrong_is_refused(api: Api) -> None:
