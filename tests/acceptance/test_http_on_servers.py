@@ -31,7 +31,8 @@ async def test_a_task_is_submitted_here_and_followed_while_it_is_done_elsewhere(
         task = await api.submit(COUNT_WORDS)
         async with asyncio.timeout(40), api.events_of(task) as source:
             names = await names_until_end(source)
-        assert (names[0], names[-1]) == ("snapshot", "task.completed")
+        # Where the worker was faster than the reader, the snapshot tells of the end.
+        assert names == ["snapshot"] or (names[0], names[-1]) == ("snapshot", "task.completed")
         assert (await api.get(f"{TASKS}/{task['task_id']}")).json()["result"] == {"words": 3}
 
         heard = []
