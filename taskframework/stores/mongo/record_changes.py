@@ -135,11 +135,20 @@ def _with(entry: Expression, **fields: Expression) -> Expression:
     return {"$mergeObjects": [entry, fields]}
 
 
+#: Whether the record is not there yet.
+_IS_NEW: Expression = {"$eq": [{"$type": "$data"}, "missing"]}
+
+
 @changes_of.register
 def _take_positions(take: TakePositions) -> Changes:
     has_mode = {"$eq": ["$data.mode", take.mode]}
     taken = {"next_position": {"$add": ["$data.next_position", {"$cond": [has_mode, take.count, 0]}]}}
-    return _stream(take, Stream(take.mode, take.count), {"$mergeObjects": ["$data", taken]})
+    new = lit(STREAMS.data_of(Stream(take.mode, take.count)))
+    return {
+        "kind": STREAMS.name,
+        "data": {"$cond": [_IS_NEW, new, {"$mergeObjects": ["$data", taken]}]},
+        "expires_at": {"$max": ["$expires_at", later(take.kept_for)]},
+    }
 
 
 @changes_of.register
@@ -179,19 +188,6 @@ def _asked_of(pass_: PassTurn) -> dict[str, Any]:
 
 def _or_null(path: str) -> Expression:
     return {"$ifNull": [path, None]}
-
-
-#: Whether the record is not there yet.
-_IS_NEW: Expression = {"$eq": [{"$type": "$data"}, "missing"]}
-
-
-def _stream(change: TakePositions, new: Stream, data: Expression) -> Changes:
-    """The record of a stream; `new` is what it says where there was none."""
-    return {
-        "kind": STREAMS.name,
-        "data": {"$cond": [_IS_NEW, lit(STREAMS.data_of(new)), data]},
-        "expires_at": {"$max": ["$expires_at", later(change.kept_for)]},
-    }
 
 
 def _refill_after(limit: BucketLimit) -> float:
