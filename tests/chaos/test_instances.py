@@ -181,25 +181,28 @@ async def instances(folder: Path, amqp_url: str, mongo_url: str) -> AsyncIterato
         recorder.close()
 
 
+@pytest.mark.parametrize(
+    ("submitters", "tasks_of_each", "batches", "items", "kills"),
+    [
+        pytest.param(8, 3, 2, 30, 1, id="short"),
+        pytest.param(40, 20, 4, 500, 6, id="long", marks=[pytest.mark.chaos_long, pytest.mark.timeout(600)]),
+    ],
+)
 async def test_any_client_finds_its_events_on_any_instance(
-    tmp_path: Path, amqp_url: str, mongo_url: str, seed: int, reported: list[str]
+    tmp_path: Path,
+    amqp_url: str,
+    mongo_url: str,
+    seed: int,
+    reported: list[str],
+    submitters: int,
+    tasks_of_each: int,
+    batches: int,
+    items: int,
+    kills: int,
 ) -> None:
     async with instances(tmp_path, amqp_url, mongo_url) as cluster:
         clients = Clients([api.port for api in cluster.apis], seed)
-        load: list[Coroutine[Any, Any, None]] = [clients.with_tasks(number, 3) for number in range(8)]
-        load += [clients.with_batch(number, 30) for number in range(2)]
-        await _tell_everything(cluster, clients, load, kills=1)
-    assert clients.finished == 24
-
-
-@pytest.mark.chaos_long
-@pytest.mark.timeout(600)
-async def test_many_clients_find_their_events_on_any_instance(
-    tmp_path: Path, amqp_url: str, mongo_url: str, seed: int, reported: list[str]
-) -> None:
-    async with instances(tmp_path, amqp_url, mongo_url) as cluster:
-        clients = Clients([api.port for api in cluster.apis], seed)
-        load: list[Coroutine[Any, Any, None]] = [clients.with_tasks(number, 20) for number in range(40)]
-        load += [clients.with_batch(number, 500) for number in range(4)]
-        await _tell_everything(cluster, clients, load, kills=6)
-    assert clients.finished == 800
+        load: list[Coroutine[Any, Any, None]] = [clients.with_tasks(n, tasks_of_each) for n in range(submitters)]
+        load += [clients.with_batch(number, items) for number in range(batches)]
+        await _tell_everything(cluster, clients, load, kills=kills)
+    assert clients.finished == submitters * tasks_of_each
