@@ -15,9 +15,11 @@ import pytest
 
 from taskframework.model.drivers import DRIVERS
 from taskframework.model.marks import MarkDispatched, MarkPublished, PostponeRelay, ReserveDispatch
+from taskframework.model.options import StreamPlace
 from taskframework.model.query import DeadMessage, RoundOfSubtasks, TaskFilter
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import DEAD, LIVE, Priority, TaskStatus
+from taskframework.model.streams import StreamKey
 from taskframework.model.task import Lease, LimitWait, ParentLink, Subtasks, Task, new_claim_id
 from taskframework.model.transitions import Claim, Complete, Fence
 from taskframework.stores.mongo.documents import document_of
@@ -294,3 +296,19 @@ async def test_undriven_tasks_are_sought_among_the_live(database: Any, store: Mo
 
 def _reservation(task: Task) -> ReserveDispatch:
     return ReserveDispatch(task.task_id, task.dispatch_epoch, SECOND, MINUTE)
+
+
+async def test_who_is_next_in_each_stream_is_found_behind_all_that_are_over(database: Any, store: MongoStore) -> None:
+    streams = [StreamKey("alice", f"stream-{n}") for n in range(4)]
+    tasks = [
+        new_task(now=store.now(), status=TaskStatus.BLOCKED, stream=StreamPlace(stream.key, "serial", position))
+        for stream in streams
+        for position in range(60)
+    ]
+    await store.insert(tasks)
+    for _ in range(3):  # while the first is next, any index finds it: what the server then remembers must not count
+        assert {turn.position for turn in (await store.next_blocked(streams)).values()} == {0}
+    over = {"_id": {"$in": [task.task_id for task in tasks if task.stream is not None and task.stream.position < 59]}}
+    await asyncio.to_thread(database["tasks"].update_many, over, {"$set": {"status": "COMPLETED"}})
+    operations = await asked(database, store, lambda store: store.next_blocked(streams))
+    assert sum(operation["docsExamined"] for operation in operations) <= 2 * len(streams)

@@ -88,9 +88,8 @@ TASK_INDEXES = (
         {"waits_for_limit.limit": 1, "priority": 1, "not_before": 1},
         {**_status(CLAIMABLE), "waits_for_limit.limit": {"$type": "string"}},
     ),
-    # The tasks of a stream by their positions, those of them that wait for their turn, and a list of them. The first
-    # one cannot answer who is next: the server would take it for that, and read all that are over again and again.
-    Index(STREAM, _POSITIONS, {"stream.position": {"$gt": -1}}),
+    # The tasks of a stream by their positions, those of them that wait for their turn, and a list of them.
+    Index(STREAM, _POSITIONS, _OF_STREAMS),
     Index(BLOCKED, _POSITIONS, {"status": TaskStatus.BLOCKED.value}),
     Index("list_by_stream", {"stream.key": 1, **_NEWEST_FIRST}, _OF_STREAMS),
     Index("list_batches", _NEWEST_FIRST, {"batch": {"$type": "object"}}),
