@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from tests.chaos import parent_rules
+from tests.chaos import parent_rules, stream_rules
 from tests.chaos.history import Observation
 from tests.chaos.judging import Violation, documents
 from tests.chaos.story import BEGIN_ANEW, FINAL_STATUSES, FINAL_TYPES, Story, World
@@ -291,6 +291,7 @@ ALL: tuple[Callable[[World], Iterator[Violation]], ...] = (
     stopped_badly,
     error_logged,
     *parent_rules.ALL,
+    *stream_rules.ALL,
 )
 
 
