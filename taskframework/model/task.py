@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from datetime import datetime, timedelta
+from operator import itemgetter
 from typing import Any, Literal, Self
 
 import uuid_utils
@@ -286,16 +287,14 @@ class Task:
 
     def to_document(self) -> dict[str, Any]:
         """The stored form: the fields of this record, the id as `_id`, times as `datetime`; of `RARE`, what it has."""
-        document = {"_id": self.task_id, **self.__dict__}
-        del document["task_id"]
-        for name in RARE:
-            if document[name] == _DEFAULTS[name]:
-                del document[name]
+        own = self.__dict__
+        document = dict(zip(_STORED, _usual_of(own), strict=True))
+        if _rare_of(own) != _NOTHING_RARE:
+            document.update((name, own[name]) for name in RARE if own[name] != _DEFAULTS[name])
         document["status"] = str(self.status)
         document["priority"] = str(self.priority)
-        for name in SHAPE.records:
-            if document.get(name) is not None:
-                document[name] = plain(document[name])
+        if _records_of(own) != _NO_RECORDS:
+            document.update((name, plain(own[name])) for name in SHAPE.records if own[name] is not None)
         for name in SHAPE.lists:
             if name in document:
                 document[name] = list(map(plain, document[name]))
@@ -341,6 +340,13 @@ USER_VALUES = places_in(SHAPE, lambda shape: shape.user_values)
 
 _NAMES = frozenset(SHAPE.names)
 _DEFAULTS = {field.name: field.default for field in fields(Task) if field.default is not MISSING}
+#: What every document has, by the names of this record and by those of the document. Picked in one call each: a look
+#: at each field of every task that is stored is what a submission would spend most of its own time on.
+_USUAL = tuple(name for name in SHAPE.names if name not in RARE)
+_STORED = tuple("_id" if name == "task_id" else name for name in _USUAL)
+_usual_of, _rare_of, _records_of = itemgetter(*_USUAL), itemgetter(*RARE), itemgetter(*SHAPE.records)
+_NOTHING_RARE = _rare_of(_DEFAULTS)
+_NO_RECORDS = (None,) * len(SHAPE.records)
 _FIELDS = {record: shape_of(record).names for record in (*SHAPE.records.values(), *SHAPE.lists.values())}
 _FIELD_SETS = {record: frozenset(names) for record, names in _FIELDS.items()}
 
