@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
+from typing import NamedTuple
 
 import uuid_utils
 
@@ -31,8 +31,7 @@ _FLAGS, _LENGTH, _INTEGER = struct.Struct(">H"), struct.Struct(">I"), struct.Str
 _PERSISTENT = b"\x02"
 
 
-@dataclass(frozen=True, slots=True)
-class Publication:
+class Publication(NamedTuple):  # one is made for each message, in a third of the time of a frozen dataclass
     """One attempt to publish something."""
 
     exchange: str

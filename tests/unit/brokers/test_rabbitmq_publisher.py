@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -44,7 +43,7 @@ async def test_everything_of_the_publication_reaches_the_broker() -> None:
     [(0, []), (1, [1]), (99, [99]), (100, [100]), (101, [100, 1]), (200, [100, 100]), (250, [100, 100, 50])],
 )
 async def test_a_body_is_written_in_the_pieces_the_broker_takes(size: int, pieces: list[int]) -> None:
-    bench, long = Bench(max_content_size=100), replace(publication(), body=bytes(range(size)))
+    bench, long = Bench(max_content_size=100), publication()._replace(body=bytes(range(size)))
     sending = await bench.sends(long, publication("next"))
     _, header, *bodies = bench.sent[: 2 + len(pieces)]
     assert header.body_size == size
@@ -56,7 +55,7 @@ async def test_a_body_is_written_in_the_pieces_the_broker_takes(size: int, piece
 
 
 async def test_a_broker_without_a_limit_of_frames_gets_the_body_in_one() -> None:
-    bench, long = Bench(max_content_size=-8), replace(publication(), body=b"x" * 200_000)
+    bench, long = Bench(max_content_size=-8), publication()._replace(body=b"x" * 200_000)
     (sending,) = await bench.sends(long)
     assert [len(body.value) for body in bench.sent[2:]] == [200_000]
     bench.confirms(1)
@@ -94,7 +93,7 @@ async def test_a_refusal_says_nothing_against_the_channel(is_returned: bool, wor
 @pytest.mark.parametrize("names", [{"exchange": "x" * 256}, {"routing_key": "ä" * 128}], ids=str)
 async def test_what_cannot_be_written_takes_no_number_of_a_confirm(names: dict[str, Any]) -> None:
     bench = Bench()
-    bad, good = await bench.sends(replace(publication(), **names), publication())
+    bad, good = await bench.sends(publication()._replace(**names), publication())
     refusal = await _failure(bad)
     assert type(refusal) is PublishRefusedError
     assert "cannot be written" in str(refusal)
