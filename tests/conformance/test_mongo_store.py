@@ -60,10 +60,8 @@ class TestMongoStoreOnMotor(OnMongo):
     driver = "motor"
 
 
-class TestMongoStoreOnPymongo(OnMongo):
-    driver = "pymongo"
+class TestMongoStoreOnPymongoThatRemembersNothing(OnMongo):
+    """The other driver and the plain way at once: what a store remembers knows nothing of drivers."""
 
-
-class TestMongoStoreThatRemembersNothing(OnMongo):
     driver = "pymongo"
     options: ClassVar[dict[str, Any]] = {"remembered": 0}
