@@ -42,7 +42,9 @@ def _unequal(left: Any, right: Any, tolerance: timedelta, path: tuple[object, ..
     """The places where two JSON values differ, and what each of them has there."""
     if isinstance(left, dict) and isinstance(right, dict):
         for key in left.keys() | right.keys():
-            yield from _unequal(left.get(key, _MISSING), right.get(key, _MISSING), tolerance, (*path, key))
+            item, other = left.get(key, _MISSING), right.get(key, _MISSING)
+            if item is not other:  # most fields of two tasks are None in both
+                yield from _unequal(item, other, tolerance, (*path, key))
     elif isinstance(left, list) and isinstance(right, list):
         for index, (item, other) in enumerate(zip_longest(left, right, fillvalue=_MISSING)):
             yield from _unequal(item, other, tolerance, (*path, index))
