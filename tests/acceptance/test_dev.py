@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -94,7 +95,7 @@ def test_a_retried_task_is_followed_to_its_end(folder: Folder, dev: Started) -> 
 
 def test_waiting_ends_with_its_time(folder: Folder, dev: Started) -> None:
     done = folder.run("submit", "waits", "60", "--app", "program", "--wait", "--timeout", "1s", code=1)
-    assert "is still RUNNING" in done.stderr
+    assert re.search("is still (QUEUED|RUNNING)", done.stderr)  # a busy machine may not have begun it by then
     assert "Wait again" in done.stderr
 
 
