@@ -9,9 +9,16 @@ from typing import Annotated
 from pydantic import BeforeValidator, PlainSerializer
 
 _AMOUNT = r"\d+(?:\.\d+)?"
-_PLAIN = re.compile(rf"(?:({_AMOUNT})d ?)?(?:({_AMOUNT})h ?)?(?:({_AMOUNT})m ?)?(?:({_AMOUNT})s ?)?(?:({_AMOUNT})ms)?")
-_ISO = re.compile(rf"P(?:({_AMOUNT})D)?(?:T(?:({_AMOUNT})H)?(?:({_AMOUNT})M)?(?:({_AMOUNT})S)?)?")
-_UNITS = ("days", "hours", "minutes", "seconds", "milliseconds")
+_PLAIN = re.compile(
+    rf"(?:(?P<days>{_AMOUNT})d ?)?(?:(?P<hours>{_AMOUNT})h ?)?(?:(?P<minutes>{_AMOUNT})m ?)?"
+    rf"(?:(?P<seconds>{_AMOUNT})s ?)?(?:(?P<milliseconds>{_AMOUNT})ms)?"
+)
+_ISO = re.compile(
+    rf"P(?:(?P<years>{_AMOUNT})Y)?(?:(?P<weeks>{_AMOUNT})W)?(?:(?P<days>{_AMOUNT})D)?"
+    rf"(?:T(?:(?P<hours>{_AMOUNT})H)?(?:(?P<minutes>{_AMOUNT})M)?(?:(?P<seconds>{_AMOUNT})S)?)?"
+)
+#: As pydantic counts it when it writes a `timedelta`.
+_YEAR = timedelta(days=365)
 _SUFFIXES = (
     ("d", timedelta(days=1)),
     ("h", timedelta(hours=1)),
@@ -37,9 +44,9 @@ def parse_duration(value: object) -> timedelta:
     match = _PLAIN.fullmatch(text) or _ISO.fullmatch(text)
     if match is None or not any(match.groups()):
         raise ValueError(f"must be {_ACCEPTED}")
-    amounts = {unit: float(amount) for unit, amount in zip(_UNITS, match.groups(), strict=False) if amount}
+    amounts = {unit: float(amount) for unit, amount in match.groupdict().items() if amount}
     try:
-        return timedelta(**amounts)
+        return _YEAR * amounts.pop("years", 0) + timedelta(**amounts)
     except OverflowError:
         raise ValueError("is longer than can be counted") from None
 

@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from taskframework.settings.durations import format_duration, parse_duration
 
@@ -25,6 +26,7 @@ from taskframework.settings.durations import format_duration, parse_duration
         ("PT0.25S", timedelta(milliseconds=250)),
         ("P1DT2H3M4S", timedelta(days=1, hours=2, minutes=3, seconds=4)),
         ("P7D", timedelta(days=7)),
+        ("P1Y2W3DT4H", timedelta(days=365 + 14 + 3, hours=4)),
         (timedelta(seconds=2), timedelta(seconds=2)),
     ],
 )
@@ -57,3 +59,9 @@ def test_lengths_are_written_as_people_write_them(text: str) -> None:
 @given(st.timedeltas(min_value=timedelta(0), max_value=timedelta(days=100_000)))
 def test_what_is_written_reads_the_same(length: timedelta) -> None:
     assert parse_duration(format_duration(length)) == length
+
+
+@given(st.timedeltas(min_value=timedelta(microseconds=1), max_value=timedelta(days=100_000)))
+def test_what_pydantic_writes_reads_the_same(length: timedelta) -> None:
+    """The HTTP client writes its options with it, and it counts years."""
+    assert parse_duration(TypeAdapter(timedelta).dump_python(length, mode="json")) == length
