@@ -19,6 +19,7 @@ from taskframework.model.scope import Scope
 from taskframework.model.status import Priority, TaskStatus
 from taskframework.model.streams import PassTurn, StreamKey, Turn
 from taskframework.model.task import CancelRequest, Task
+from taskframework.model.traffic import Crowd, Tally
 from taskframework.model.transitions import Fence, Transition
 
 
@@ -210,6 +211,17 @@ class Repairs(Protocol):
 
     async def count_by_status(self) -> dict[TaskStatus, int]:
         """How many tasks there are in each status. COMPLETED may be the estimate of a server after a crash."""
+        ...
+
+    async def tally(self, crowd: Crowd, most: int, *, due_before: datetime, since: datetime | None = None) -> Tally:
+        """Count a crowd by task type and lane.
+
+        Args:
+            crowd: which tasks.
+            most: how many of them are looked at.
+            due_before: those that could be claimed before this time are counted apart as well.
+            since: only those whose time, by which the crowd runs, is not before this one.
+        """
         ...
 
     async def purge(self, *, finished: timedelta | None, dead_letters: timedelta | None, limit: int) -> int:

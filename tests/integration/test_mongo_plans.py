@@ -21,6 +21,7 @@ from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import DEAD, LIVE, Priority, TaskStatus
 from taskframework.model.streams import StreamKey
 from taskframework.model.task import Lease, LimitWait, ParentLink, Subtasks, Task, new_claim_id
+from taskframework.model.traffic import Crowd
 from taskframework.model.transitions import Claim, Complete, Fence
 from taskframework.stores.mongo.documents import document_of
 from taskframework.stores.mongo.queries import FEW
@@ -240,6 +241,17 @@ async def test_completed_tasks_are_counted_without_reading_them(database: Any, s
     assert completed == await asyncio.to_thread(database["tasks"].count_documents, {"status": "COMPLETED"})
     uncompleted = await asyncio.to_thread(database["tasks"].count_documents, {"status": {"$ne": "COMPLETED"}})
     assert counted["keysExamined"] <= uncompleted + SLACK
+
+
+@pytest.mark.parametrize("crowd", Crowd)
+async def test_a_tally_reads_no_more_than_its_bound(crowd: Crowd, database: Any, store: MongoStore) -> None:
+    now = MongoStoreClock.now
+    for since in (None, now - MINUTE):
+        call = partial(MongoStore.tally, crowd=crowd, most=LIMIT, due_before=now, since=since)
+        (operation,) = await asked(database, store, call)
+        assert "COLLSCAN" not in operation["planSummary"]
+        assert operation["keysExamined"] <= LIMIT + 3 * SLACK
+        assert operation["docsExamined"] <= LIMIT + SLACK
 
 
 async def test_a_round_of_subtasks_is_counted_without_reading_them(database: Any, store: MongoStore) -> None:

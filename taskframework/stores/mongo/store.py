@@ -18,6 +18,7 @@ from taskframework.model.query import DeadMessage, Page, RoundOfSubtasks, TaskFi
 from taskframework.model.scope import Scope
 from taskframework.model.status import LANES, Priority, TaskStatus, lane_of
 from taskframework.model.task import CancelRequest, Task
+from taskframework.model.traffic import Crowd, Tally
 from taskframework.model.transitions import Fence, Transition
 from taskframework.stores.base import DueTask, Inserted, StoreReport
 from taskframework.stores.mongo import deployment, queries
@@ -47,6 +48,7 @@ from taskframework.stores.mongo.records import POINT, RecordCalls
 from taskframework.stores.mongo.retention import Purge
 from taskframework.stores.mongo.server_clock import ServerClock
 from taskframework.stores.mongo.stream_reads import StreamCalls
+from taskframework.stores.mongo.traffic import tally
 from taskframework.stores.mongo.transitions import write_of
 from taskframework.stores.mongo.writer import TaskWriter
 
@@ -265,6 +267,9 @@ class MongoStore(RecordCalls, StreamCalls):
         counts = {entry["_id"]: entry["count"] for entry in found}
         completed = {TaskStatus.COMPLETED.value: max(0, total - sum(counts.values()))}
         return {status: (counts | completed).get(status.value, 0) for status in TaskStatus}
+
+    async def tally(self, crowd: Crowd, most: int, *, due_before: datetime, since: datetime | None = None) -> Tally:
+        return await tally(self._tasks, crowd, most, due_before, since)
 
     async def purge(self, *, finished: timedelta | None, dead_letters: timedelta | None, limit: int) -> int:
         removed = await self._parts.purge(finished, dead_letters, limit)

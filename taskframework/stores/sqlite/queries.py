@@ -10,6 +10,8 @@ from taskframework.model.drivers import DISPATCH, DRIVERS, Driver
 from taskframework.model.query import Cursor, SlotCursor, TaskFilter
 from taskframework.model.scope import Scope
 from taskframework.model.status import TaskStatus
+from taskframework.stores.sqlite.rows import DEAD as _DEAD
+from taskframework.stores.sqlite.rows import DONE as _DONE
 from taskframework.stores.sqlite.rows import (
     DRIVER_COLUMNS,
     FIXED,
@@ -77,10 +79,6 @@ _UPDATES, _UPDATES_IN_STATUS = (
     (_update(MOVING, in_status=in_status), _update((*UNUSUAL_MOVING, *MOVING), in_status=in_status))
     for in_status in (False, True)
 )
-
-# The status lists stand here letter for letter as in the partial indexes; SQLite uses those for the same words only.
-_DEAD = "status IN ('FAILED', 'DEAD_LETTER')"
-_DONE = "status IN ('COMPLETED', 'COMPLETED_WITH_ERRORS', 'CANCELLED')"
 
 CLAIMS_OF = (
     "SELECT task_id, json_extract(document, '$.lease.claim_id') FROM tasks "

@@ -61,6 +61,10 @@ UNUSUAL_MOVING = (
     *(DRIVER_COLUMNS[driver.name] for driver in _UNUSUAL_DRIVERS),
 )
 
+# The status lists stand here letter for letter as in the partial indexes; SQLite uses those for the same words only.
+DEAD = "status IN ('FAILED', 'DEAD_LETTER')"
+DONE = "status IN ('COMPLETED', 'COMPLETED_WITH_ERRORS', 'CANCELLED')"
+
 _TIMES = frozenset(SHAPE.times)
 #: Fields that hold records or what users gave; the parameters are in a table of their own.
 _NESTED = frozenset({*SHAPE.records, *SHAPE.lists, *SHAPE.user_values}) - {"parameters"}

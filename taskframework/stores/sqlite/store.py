@@ -18,9 +18,10 @@ from taskframework.model.scope import Scope
 from taskframework.model.status import LANES, Priority, TaskStatus
 from taskframework.model.streams import PassTurn, StreamKey, Turn
 from taskframework.model.task import CancelRequest, Task
+from taskframework.model.traffic import Crowd, Tally
 from taskframework.model.transitions import Fence, Transition
 from taskframework.stores.base import DueTask, Inserted, StoreReport
-from taskframework.stores.sqlite import queries
+from taskframework.stores.sqlite import queries, traffic
 from taskframework.stores.sqlite.connection import Database, Row
 from taskframework.stores.sqlite.groups import Change, GroupWriter, Inserts, Marks, Reply, Request
 from taskframework.stores.sqlite.inspection import inspect
@@ -178,6 +179,10 @@ class SqliteStore:
     async def count_by_status(self) -> dict[TaskStatus, int]:
         counts: dict[str, int] = dict(await self._database.fetch(queries.COUNT_BY_STATUS))
         return {status: counts.get(status.value, 0) for status in TaskStatus}
+
+    async def tally(self, crowd: Crowd, most: int, *, due_before: datetime, since: datetime | None = None) -> Tally:
+        values = traffic.values_of(most, due_before, since)
+        return traffic.tally_of(await self._database.fetch(traffic.query(crowd), values), most)
 
     async def purge(self, *, finished: timedelta | None, dead_letters: timedelta | None, limit: int) -> int:
         return await self._purge(self._clock.now(), finished, dead_letters, limit)

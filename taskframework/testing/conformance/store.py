@@ -26,6 +26,7 @@ from taskframework.testing.conformance.store_settlements import SettlementCases
 from taskframework.testing.conformance.store_slots import SlotCases, SlotClaimCases
 from taskframework.testing.conformance.store_streams import StreamCases
 from taskframework.testing.conformance.store_subtasks import FamilyPurgeCases, SubtaskCases
+from taskframework.testing.conformance.store_tallies import TallyCases
 from taskframework.testing.conformance.store_values import ValueCases
 
 
@@ -40,6 +41,7 @@ class StoreConformance(
     RelayCases,
     SweepCases,
     CountCases,
+    TallyCases,
     PurgeCases,
     ListCases,
     DeadLetterCases,

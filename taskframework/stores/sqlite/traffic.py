@@ -1,0 +1,64 @@
+"""Counting tasks by type and lane, up to a bound."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from functools import cache
+from typing import Any
+
+from taskframework.model.status import Priority
+from taskframework.model.traffic import Counted, Crowd, Tally
+from taskframework.stores.sqlite.rows import DEAD, DONE, Value, milliseconds, moment
+
+_COLUMNS = "task_type, lane, not_before"
+
+
+def values_of(most: int, due_before: datetime, since: datetime | None) -> dict[str, Value]:
+    """What `query` has places for."""
+    return {
+        "most": most,
+        "due_before": milliseconds(due_before),
+        "since": 0 if since is None else milliseconds(since),
+    }
+
+
+@cache
+def query(crowd: Crowd) -> str:
+    """Count a crowd."""
+    return (
+        "SELECT task_type, lane, count(*), total(not_before < :due_before), min(time), min(not_before) "
+        f"FROM ({_members(crowd)} LIMIT :most) GROUP BY task_type, lane"
+    )
+
+
+def tally_of(rows: Sequence[Sequence[Any]], most: int) -> Tally:
+    """What the query found."""
+    counted = tuple(
+        Counted(task_type, Priority(lane), count, int(due), moment(first), moment(claimable))
+        for task_type, lane, count, due, first, claimable in rows
+    )
+    return Tally(counted, sum(it.count for it in counted) >= most)
+
+
+def _members(crowd: Crowd) -> str:
+    """The tasks of a crowd in their order, by the one index that has them so."""
+    order = f"ORDER BY time{' DESC' if crowd.is_newest_first else ''}"
+    if crowd in (Crowd.DONE, Crowd.DEAD):
+        index, only = ("tasks_done", DONE) if crowd is Crowd.DONE else ("tasks_dead", DEAD)
+        return (
+            f"SELECT {_COLUMNS}, finished_at AS time FROM tasks INDEXED BY {index} "
+            f"WHERE {only} AND finished_at >= :since {order}"
+        )
+    if crowd is Crowd.SUBMITTED:
+        return (
+            f"SELECT {_COLUMNS}, created_at AS time FROM tasks INDEXED BY tasks_newest "
+            f"WHERE created_at >= :since {order}"
+        )
+    # Each status by itself, and no further than to the bound: only as many are sorted.
+    each = [
+        f"SELECT * FROM (SELECT {_COLUMNS}, created_at AS time FROM tasks INDEXED BY tasks_of_status "
+        f"WHERE status = '{status}' AND created_at >= :since {order} LIMIT :most)"
+        for status in sorted(crowd.statuses)
+    ]
+    return f"{' UNION ALL '.join(each)} {order}"

@@ -1,0 +1,72 @@
+"""Store suite: tasks counted by type and lane, up to a bound."""
+
+from __future__ import annotations
+
+from taskframework.model.status import Priority, TaskStatus
+from taskframework.model.traffic import Crowd, Tally
+from taskframework.stores.base import TaskStore
+from taskframework.testing.conformance.store_suite import (
+    HOUR,
+    MINUTE,
+    SECOND,
+    StoreSuite,
+    put,
+    put_final,
+    put_running,
+)
+
+
+def _counts(tally: Tally) -> dict[tuple[str, str], tuple[int, int]]:
+    return {(it.task_type, it.lane.value): (it.count, it.due) for it in tally.counted}
+
+
+class TallyCases(StoreSuite):
+    """What `tally` promises."""
+
+    async def test_each_crowd_is_counted_by_type_and_lane(self, store: TaskStore) -> None:
+        now = store.now()
+        for n in range(3):
+            await put(store, task_type="a", not_before=now - n * MINUTE - SECOND)
+        await put(store, task_type="a", status=TaskStatus.RETRYING, priority="high", not_before=now + HOUR)
+        await put(store, task_type="b", priority="unheard-of")
+        await put_running(store, task_type="b", priority="low")
+        for status in (TaskStatus.COMPLETED, TaskStatus.CANCELLED, TaskStatus.FAILED, TaskStatus.DEAD_LETTER):
+            await put_final(store, status, task_type="c")
+
+        waiting = await store.tally(Crowd.WAITING, 100, due_before=now)
+        assert _counts(waiting) == {("a", "normal"): (3, 3), ("a", "high"): (1, 0), ("b", "normal"): (1, 1)}
+        assert not waiting.is_bounded
+        oldest = {it.task_type: it.claimable_since for it in waiting.counted if it.lane is Priority.NORMAL}
+        assert oldest["a"] == now - 2 * MINUTE - SECOND
+        assert waiting.due("a", Priority.NORMAL) == 3
+        running = await store.tally(Crowd.RUNNING, 100, due_before=now)
+        assert _counts(running) == {("b", "low"): (1, 1)}
+        assert _counts(await store.tally(Crowd.DONE, 100, due_before=now)) == {("c", "normal"): (2, 2)}
+        assert _counts(await store.tally(Crowd.DEAD, 100, due_before=now)) == {("c", "normal"): (2, 2)}
+        submitted = await store.tally(Crowd.SUBMITTED, 100, due_before=now)
+        assert sum(it.count for it in submitted.counted) == 10
+
+    async def test_no_more_than_the_bound_are_looked_at(self, store: TaskStore) -> None:
+        now = store.now()
+        for n in range(4):
+            await put(store, task_type="old", created_at=now - HOUR - n * SECOND)
+            await put(store, task_type="new", status=TaskStatus.RETRYING, created_at=now - n * SECOND)
+        waiting = await store.tally(Crowd.WAITING, 5, due_before=now)
+        assert ({it.task_type: it.count for it in waiting.counted}, waiting.is_bounded) == ({"old": 4, "new": 1}, True)
+        submitted = await store.tally(Crowd.SUBMITTED, 5, due_before=now)
+        assert {it.task_type: it.count for it in submitted.counted} == {"new": 4, "old": 1}
+        assert {it.first_at for it in submitted.counted} == {now - 3 * SECOND, now - HOUR}
+
+    async def test_only_what_came_since_a_time_is_counted(self, store: TaskStore) -> None:
+        now = store.now()
+        for status, crowd in ((TaskStatus.COMPLETED, Crowd.DONE), (TaskStatus.FAILED, Crowd.DEAD)):
+            for age in (SECOND, MINUTE, HOUR):
+                await put_final(store, status, created_at=now - age, finished_at=now - age)
+            ended = await store.tally(crowd, 100, due_before=now, since=now - MINUTE)
+            assert [it.count for it in ended.counted] == [2]
+        submitted = await store.tally(Crowd.SUBMITTED, 100, due_before=now, since=now - MINUTE)
+        assert [it.count for it in submitted.counted] == [4]
+
+    async def test_an_empty_store_has_an_empty_tally(self, store: TaskStore) -> None:
+        for crowd in Crowd:
+            assert await store.tally(crowd, 1, due_before=store.now()) == Tally()

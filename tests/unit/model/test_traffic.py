@@ -1,0 +1,48 @@
+"""What waits, runs, comes and goes, out of tallies that stop at a bound."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from taskframework.model.status import Priority
+from taskframework.model.traffic import Counted, Crowd, LaneTraffic, Tally, traffic
+from tests.unit.model.scenes import MINUTE, NOW, SECOND
+
+NORMAL, LOW = Priority.NORMAL, Priority.LOW
+EMPTY = {crowd: Tally() for crowd in Crowd}
+
+
+def counted(count: int, first_at: datetime = NOW - MINUTE, *, lane: Priority = NORMAL, due: int = 0) -> Counted:
+    return Counted("charge", lane, count, due, first_at, NOW - 2 * MINUTE)
+
+
+def test_lanes_are_told_apart_and_a_type_is_their_sum() -> None:
+    seen = traffic(
+        {
+            **EMPTY,
+            Crowd.WAITING: Tally((counted(9, due=4), counted(3, lane=LOW, due=0))),
+            Crowd.RUNNING: Tally((counted(2, lane=LOW),)),
+            Crowd.SUBMITTED: Tally((counted(120),)),
+            Crowd.DONE: Tally((counted(30),)),
+            Crowd.DEAD: Tally((counted(15), counted(15, lane=LOW))),
+        },
+        NOW,
+    )
+    assert seen.of_lane("charge", NORMAL) == LaneTraffic(4, NOW - 2 * MINUTE, 0, 2.0, 0.75, 0.25)
+    assert seen.of_lane("charge", LOW) == LaneTraffic(running=2, finished_per_second=0.25, failed_per_second=0.25)
+    assert seen.of_type("charge") == LaneTraffic(4, NOW - 2 * MINUTE, 2, 2.0, 1.0, 0.5)
+    assert seen.of_type("unknown") == LaneTraffic()
+    assert (seen.task_types, seen.is_bounded) == ({"charge"}, False)
+
+
+def test_a_rate_is_taken_over_what_was_looked_at() -> None:
+    newest = Tally((counted(100, NOW - 4 * SECOND), counted(20, NOW - 2 * SECOND, lane=LOW)), is_bounded=True)
+    assert newest.rates(NOW) == {("charge", NORMAL): 25.0, ("charge", LOW): 5.0}
+    all_at_once = Tally((counted(100, NOW),), is_bounded=True)
+    assert all_at_once.rates(NOW)["charge", NORMAL] == 100_000
+
+
+def test_what_may_be_more_says_so() -> None:
+    for crowd in Crowd:
+        is_bounded = traffic({**EMPTY, crowd: Tally((counted(1),), is_bounded=True)}, NOW).is_bounded
+        assert is_bounded is (crowd in (Crowd.WAITING, Crowd.RUNNING)), crowd
