@@ -12,6 +12,7 @@ from taskframework.api import (
     batches,
     dead_letters,
     docs,
+    explain,
     health,
     keys,
     limits,
@@ -55,6 +56,7 @@ def create_app(framework: Framework, *, hosts: Collection[str] | None = None) ->
     """
     modules = (
         tasks,
+        explain,
         subtasks,
         batches,
         batch_stream,

@@ -16,6 +16,7 @@ from taskframework.model.query import Page
 from taskframework.model.status import CLAIMABLE, REPLAYABLE, SUCCEEDED, TaskStatus
 from taskframework.model.task import HistoryEntry, Subtasks, Task, TaskError
 from taskframework.operations.dead_letters import DeadLetter
+from taskframework.operations.explain import Explanation
 
 Entry = TypeVar("Entry")
 
@@ -126,6 +127,15 @@ def print_task(task: Task) -> None:
     out().print()
     print_timeline(task)
     print_next_step(task)
+
+
+def print_explanation(explanation: Explanation) -> None:
+    """Print why a task is not running, and what would change it."""
+    cause, console = explanation.cause, out()
+    line = status_text(explanation.task.status).append(f"  {cause.code}", style="bold default")
+    console.print(line)
+    console.print(Text(printable(cause.because)), soft_wrap=True)
+    console.print(Text(printable(cause.change), style="dim"), soft_wrap=True)
 
 
 def print_timeline(task: Task, after: int = 0) -> int:

@@ -10,6 +10,7 @@ import typer
 from taskframework.cli.options import Cursor, Json, Limit, NumberCursor, Reopen, TaskId, or_bad_parameter
 from taskframework.cli.output import print_json, print_json_line, say
 from taskframework.cli.render import (
+    print_explanation,
     print_next_step,
     print_outcome,
     print_page,
@@ -83,6 +84,17 @@ async def show(framework: TaskFramework, task_id: TaskId, as_json: Json = False)
         print_json(public_view(task))
     else:
         print_task(task)
+
+
+@app.command()
+@on_store
+async def explain(framework: TaskFramework, task_id: TaskId, as_json: Json = False) -> None:
+    """Tell why a task is not running, or not finished, and what would change it."""
+    explanation = await framework.services.explain.explain(task_id, EVERYONE)
+    if as_json:
+        print_json(explanation.view())
+    else:
+        print_explanation(explanation)
 
 
 @app.command()

@@ -55,6 +55,25 @@ class RemoteTask(Answer):
     history: list[dict[str, Any]]
 
 
+class RemoteExplanation(Answer):
+    """Why a task was not running, or not finished, at one moment.
+
+    Attributes:
+        code: the cause, for programs.
+        because: the cause as a sentence.
+        change: what would change it, as a sentence.
+        details: what belongs to the cause; its fields depend on the code.
+    """
+
+    task_id: str
+    status: TaskStatus
+    code: str
+    because: str
+    change: str
+    details: dict[str, Any]
+    at: AwareDatetime
+
+
 class RemoteBatch(Answer):
     """A batch as the interface tells of it. Numbers are of items.
 

@@ -85,6 +85,7 @@ class SyncTaskClient:
     submit = blocking(AllCalls.submit)
     submit_many = blocking(AllCalls.submit_many)
     get = blocking(AllCalls.get)
+    explain = blocking(AllCalls.explain)
     list_tasks = iterating(AllCalls.list_tasks)
     cancel = blocking(AllCalls.cancel)
     retry = blocking(AllCalls.retry)

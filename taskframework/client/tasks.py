@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any, Unpack
 from urllib.parse import quote
 
-from taskframework.client.answers import RemoteTask, read
+from taskframework.client.answers import RemoteExplanation, RemoteTask, read
 from taskframework.client.bulk import NewTask, subject_of, submitted, with_key
 from taskframework.client.connection import Call, Calls, in_seconds, json_call, new_key, task_path
 from taskframework.client.families import FollowingTree, TreeEvent
@@ -60,6 +60,15 @@ class TaskCalls(Calls):
             TaskNotFoundError: if there is no such task.
         """
         return await self._look(task_id, float("inf"))
+
+    async def explain(self, task_id: str) -> RemoteExplanation:
+        """Why a task is not running, or not finished, as it is now.
+
+        Raises:
+            TaskNotFoundError: if there is no such task.
+        """
+        call = Call("GET", f"{task_path(task_id)}/explain", about={"task_id": task_id})
+        return read(RemoteExplanation, await self._api.ask(call))
 
     def list_tasks(
         self, *, status: TaskStatus | str | None = None, task_type: str | None = None

@@ -119,11 +119,12 @@ class LimitOperations:
             if name in self._limits:  # not one that was taken out of the settings
                 found[name, key[0] if key else None] = bucket
         now = self._store.now()
-        states = [_state(name, key, self._limits[name], bucket, now) for (name, key), bucket in found.items()]
+        states = [state_of(name, key, self._limits[name], bucket, now) for (name, key), bucket in found.items()]
         return sorted(states, key=lambda state: (state.name, state.key is not None, state.key or ""))[:limit]
 
 
-def _state(name: str, key: str | None, limit: BucketLimit, bucket: Bucket, now: datetime) -> LimitState:
+def state_of(name: str, key: str | None, limit: BucketLimit, bucket: Bucket, now: datetime) -> LimitState:
+    """What a bucket would let through now."""
     seconds = seconds_of(now)
     missing = max(0.0, bucket.full_at - seconds) * limit.rate
     available = max(0, math.floor(limit.burst - missing + ROUNDING))

@@ -12,6 +12,7 @@ from taskframework.limits.names import limits_of
 from taskframework.moves import TaskMoves
 from taskframework.operations.batches import BatchOperations
 from taskframework.operations.dead_letters import DeadLetterOperations
+from taskframework.operations.explain import ExplainOperations
 from taskframework.operations.keys import Callers, KeyOperations
 from taskframework.operations.limits import LimitOperations
 from taskframework.operations.queues import QueueOperations
@@ -51,6 +52,7 @@ class StoreServices:
     types: TaskTypes
     submission: TaskSubmissionService
     tasks: TaskOperations
+    explain: ExplainOperations
     dead_letters: DeadLetterOperations
     batch_submission: BatchSubmissionService
     batches: BatchOperations
@@ -99,6 +101,7 @@ def build_store_services(
     debounced = DebouncedInserts(store, moves, settings.retention.idempotency_keys)
     submission = TaskSubmissionService(bus, new_tasks, versions, debounced)
     tasks = TaskOperations(store, moves, dispatch_after)
+    limits = limits_of(settings.rate_limiter)
     return StoreServices(
         settings=settings,
         registry=registry,
@@ -109,6 +112,7 @@ def build_store_services(
         types=types,
         submission=submission,
         tasks=tasks,
+        explain=ExplainOperations(store, buckets, limits, settings.worker.max_crashes),
         dead_letters=DeadLetterOperations(store, tasks),
         batch_submission=BatchSubmissionService(bus, new_tasks, moves, settings.batches.upload_timeout),
         batches=BatchOperations(store, moves, tasks),
@@ -119,7 +123,7 @@ def build_store_services(
         keys=KeyOperations(store, store.now),
         callers=Callers(store, store.now),
         buckets=buckets,
-        limits=LimitOperations(buckets, limits_of(settings.rate_limiter), store),
+        limits=LimitOperations(buckets, limits, store),
         workers=WorkerOperations(store),
         dispatch_after=dispatch_after,
     )

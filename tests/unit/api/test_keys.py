@@ -211,7 +211,15 @@ async def test_a_key_of_another_user_is_another_key(keyed: Keyed) -> None:
 LEAST: dict[Role, set[str]] = {
     Role.READER: {
         *("get_me", "list_task_types", "list_tasks", "get_task", "list_subtasks", "follow_task", "follow_all"),
-        *("list_batches", "get_batch", "read_results", "follow_batch", "get_stream", "read_stream_results"),
+        *(
+            "explain_task",
+            "list_batches",
+            "get_batch",
+            "read_results",
+            "follow_batch",
+            "get_stream",
+            "read_stream_results",
+        ),
     },
     Role.SUBMITTER: {
         *("submit_task", "submit_tasks", "cancel_task", "retry_task", "signal_task"),

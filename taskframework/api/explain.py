@@ -1,0 +1,49 @@
+"""Why a task is not running, over HTTP."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from taskframework.api.callers import scope_of
+from taskframework.api.context import IdInPath, checked_id, framework_of, json_response
+from taskframework.api.openapi import refuses
+from taskframework.model.facts import Code
+from taskframework.model.status import ReachableStatus
+
+router = APIRouter(prefix="/api/v1/tasks", tags=["tasks"])
+
+
+class ExplanationView(BaseModel):
+    """Why a task is not running, or not finished: the first cause that is true."""
+
+    task_id: str
+    status: ReachableStatus
+    code: Code = Field(description="The cause, for programs", examples=["paused"])
+    because: str = Field(description="The cause as a sentence", examples=["ada paused count-words at …"])
+    change: str = Field(description="What would change it, as a sentence")
+    details: dict[str, Any] = Field(description="What belongs to the cause; its fields depend on `code`")
+    at: datetime = Field(description="When it was so")
+
+
+@router.get(
+    "/{task_id}/explain",
+    summary="Explain why a task is not running",
+    responses={
+        200: {"model": ExplanationView, "description": "One cause, and what would change it"},
+        **refuses("task_not_found", "task_unreadable", "store_unavailable", "not_running"),
+    },
+)
+async def explain_task(request: Request, task_id: IdInPath) -> Response:
+    """Tell why a task is not running, or not finished, as it is now. A few bounded reads, however many tasks there
+    are.
+    """
+    framework = framework_of(request)
+    explain = framework.services.explain.explain
+    explanation = await explain(checked_id(task_id), scope_of(request), framework.process.broker)
+    return json_response(explanation.view())

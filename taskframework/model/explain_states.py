@@ -1,0 +1,164 @@
+"""Causes that the status of a task tells: it is over, it runs, it waits for other tasks or for a signal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from taskframework.model.facts import Cause, Facts
+from taskframework.model.message import rfc3339
+from taskframework.model.status import REPLAYABLE, TaskStatus
+from taskframework.model.task import SignalWait, Subtasks, Task
+from taskframework.model.view import error_view, moment, subtasks_view
+
+#: Characters of somebody's own words in a sentence.
+_LONGEST = 200
+
+
+def ended(facts: Facts) -> Cause | None:
+    """It is over."""
+    task = facts.task
+    if not task.status.is_final:
+        return None
+    since = "" if task.finished_at is None else f" since {rfc3339(task.finished_at)}"
+    change = "Nothing: it is over."
+    if task.status in REPLAYABLE:
+        change = f"Queue it anew: taskframework tasks retry {task.task_id}"
+    details = {"finished_at": moment(task.finished_at), "error": error_view(task.error)}
+    return Cause("final", f"It is {task.status}{since}{_failed_with(task)}.", change, details)
+
+
+def cancel_requested(facts: Facts) -> Cause | None:
+    """Somebody wants it to end, and it still runs."""
+    task, cancel = facts.task, facts.task.cancel
+    if cancel is None:
+        return None
+    reason = f" ({one_line(cancel.reason)})" if cancel.reason else ""
+    return Cause(
+        "cancel_requested",
+        f"{cancel.by} asked it to stop at {rfc3339(cancel.at)}{reason}, and its code has not ended yet.",
+        "Nothing more is needed: code that does not react is given up by its worker within seconds.",
+        {"by": cancel.by, "at": rfc3339(cancel.at), "reason": cancel.reason, **_attempt(task)},
+    )
+
+
+def running(facts: Facts) -> Cause | None:
+    """A worker has it."""
+    task, lease = facts.task, facts.task.lease
+    if task.status is not TaskStatus.RUNNING:
+        return None
+    worker = "A worker" if lease is None else f"Worker {lease.worker_id}"
+    since = "" if task.started_at is None else f" since {rfc3339(task.started_at)}"
+    attempt = f"{worker} runs attempt {task.attempts} of {task.max_attempts}{since}"
+    is_over = lease is not None and lease.expires_at <= facts.now
+    details = {**_attempt(task), "is_lease_over": is_over, "progress": task.progress}
+    if lease is not None and is_over:
+        because = f"{attempt}, but has not renewed its lease, which ended at {rfc3339(lease.expires_at)}."
+        change = "Another worker gets it within seconds, if any api or worker process is up to take it back."
+        return Cause("running", because, change, details)
+    until = "" if lease is None else f" Its lease, which the worker renews, holds until {rfc3339(lease.expires_at)}."
+    return Cause("running", f"{attempt}.{until}", "It ends when its code does.", details)
+
+
+def waiting(facts: Facts) -> Cause | None:
+    """It waits for its sub-tasks or for a signal."""
+    task = facts.task
+    if task.status is not TaskStatus.WAITING:
+        return None
+    if task.subtasks is not None and (task.subtasks.is_awaited or task.waits_for is None):
+        return _for_subtasks(facts, task.subtasks)
+    return _for_signal(task, task.waits_for)
+
+
+def waiting_for_stream(facts: Facts) -> Cause | None:
+    """Its turn in a serial stream has not come."""
+    task, place, stream = facts.task, facts.task.stream, facts.stream
+    if task.status is not TaskStatus.BLOCKED:
+        return None
+    key, position = ("", None) if place is None else (place.key, place.position)
+    holder, is_halted = facts.turn_holder, stream is not None and stream.is_halted
+    details: dict[str, Any] = {"key": key, "position": position, "is_halted": is_halted, "turn": _turn(facts)}
+    if holder is None or holder.task_id == task.task_id or (holder.status.is_final and not is_halted):
+        because = f"Its turn in stream {key!r} is about to be passed on."
+        at = "a moment" if task.unblock_at is None else rfc3339(task.unblock_at)
+        return Cause("waiting_for_stream", because, f"Somebody looks whether it is its turn at {at}.", details)
+    if is_halted:
+        because = f"Stream {key!r} is halted: task {holder.task_id}, which has the turn, is {holder.status}."
+        change = f"Queue that one anew, or let the others go on without it: taskframework streams go-on {key}"
+        return Cause("waiting_for_stream", because, change, details)
+    because = f"In stream {key!r} task {holder.task_id} has the turn; it is {holder.status}."
+    change = f"It goes when those before it are over: taskframework tasks explain {holder.task_id}"
+    return Cause("waiting_for_stream", because, change, details)
+
+
+def _for_subtasks(facts: Facts, subtasks: Subtasks) -> Cause:
+    task, open_ones = facts.task, facts.open_subtasks
+    details: dict[str, Any] = {
+        "subtasks": subtasks_view(task),
+        "policy": subtasks.policy,
+        "open": [{"task_id": it.task_id, "task_type": it.task_type, "status": str(it.status)} for it in open_ones],
+        "signal": None if task.waits_for is None else task.waits_for.name,
+    }
+    or_signal = "" if task.waits_for is None else f", or for the signal {task.waits_for.name!r}"
+    if subtasks.planned is None:
+        because = f"It is a batch whose upload is not complete: {subtasks.done:,} of its sub-tasks are over so far."
+        return Cause("waiting_for_subtasks", because, "It ends when the upload and all of its sub-tasks do.", details)
+    counted = f"{subtasks.done:,} of its {subtasks.planned:,} sub-tasks were over at the last count"
+    if open_ones:
+        first = open_ones[0]
+        because = f"It waits for its sub-tasks{or_signal}: {counted}, and {first.task_id} is {first.status}."
+        change = f"It goes on when they are over, by {subtasks.policy}: taskframework tasks explain {first.task_id}"
+    elif subtasks.is_being_stored:
+        because = f"It waits for its sub-tasks{or_signal}: {counted}, and not all of them are stored yet."
+        change = "A process stores the rest within seconds, if any api or worker process is up."
+    else:
+        because = f"It waits for its sub-tasks{or_signal}: {counted}, and none is live any more."
+        at = "in a moment" if task.check_at is None else f"at {rfc3339(task.check_at)} at the latest"
+        change = f"They are counted again {at}."
+    return Cause("waiting_for_subtasks", because, change, details)
+
+
+def _for_signal(task: Task, wait: SignalWait | None) -> Cause:
+    name, until = ("", None) if wait is None else (wait.name, wait.until)
+    limit = "" if until is None else f", until {rfc3339(until)}"
+    return Cause(
+        "waiting_for_signal",
+        f"It waits for the signal {name!r}{limit}.",
+        f"Send it: taskframework tasks signal {task.task_id} {name}",
+        {"signal": name, "until": moment(until)},
+    )
+
+
+def _turn(facts: Facts) -> dict[str, Any] | None:
+    holder = facts.turn_holder
+    if holder is None:
+        return None
+    position = None if holder.stream is None else holder.stream.position
+    return {"task_id": holder.task_id, "status": str(holder.status), "position": position}
+
+
+def _attempt(task: Task) -> dict[str, Any]:
+    lease = task.lease
+    return {
+        "worker_id": None if lease is None else lease.worker_id,
+        "since": moment(task.started_at),
+        "lease_until": None if lease is None else rfc3339(lease.expires_at),
+        "attempt": task.attempts,
+        "max_attempts": task.max_attempts,
+    }
+
+
+def _failed_with(task: Task) -> str:
+    return "" if task.error is None else f": {error_line(task)}"
+
+
+def error_line(task: Task) -> str:
+    """Its error in a sentence; empty if it has none."""
+    if task.error is None:
+        return ""
+    return one_line(f"{task.error.type.rpartition('.')[2]}: {task.error.message}").rstrip(".")
+
+
+def one_line(text: str) -> str:
+    """Somebody's own words as part of a sentence."""
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"

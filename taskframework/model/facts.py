@@ -1,0 +1,86 @@
+"""What is known of a task when somebody asks why it is not running, and what the answer looks like."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+
+from taskframework.model.pauses import Pause
+from taskframework.model.slots import Slots
+from taskframework.model.streams import Stream
+from taskframework.model.task import Task
+from taskframework.model.versions import Newest
+from taskframework.model.workers import Presence
+
+#: The causes, in the order in which they are asked for.
+Code = Literal[
+    "final",
+    "cancel_requested",
+    "running",
+    "waiting_for_subtasks",
+    "waiting_for_signal",
+    "waiting_for_stream",
+    "superseded",
+    "paused",
+    "not_before",
+    "retry_at",
+    "rate_limit",
+    "concurrency_limit",
+    "broker_away",
+    "no_worker",
+    "suspect",
+    "sent",
+    "about_to_be_sent",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why a task is not running or not finished. Both texts are one sentence or two."""
+
+    code: Code
+    because: str
+    #: What would change it.
+    change: str
+    #: Plain JSON; its fields depend on the code.
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """A task, and what there is around it. What nobody could tell is as if it were not there."""
+
+    task: Task
+    now: datetime
+    #: Some of the sub-tasks that it waits for, and are live.
+    open_subtasks: tuple[Task, ...] = ()
+    #: The stream that it is in, and the task that has the turn there.
+    stream: Stream | None = None
+    turn_holder: Task | None = None
+    #: The newest version of its key.
+    newest: Newest | None = None
+    pause: Pause | None = None
+    #: The bucket that its type shares, and when that lets the next attempt begin; None: now.
+    bucket: str | None = None
+    bucket_free_at: datetime | None = None
+    #: The slots that it needs one of, the id of their record, and the tasks among the holders that may be named.
+    slots: Slots | None = None
+    slots_id: str | None = None
+    named_holders: frozenset[str] = frozenset()
+    #: None: whoever asks has no broker itself.
+    is_broker_connected: bool | None = None
+    #: Workers that are there and run its type, and whoever ran it last, if none does.
+    workers: tuple[Presence, ...] = ()
+    last_worker: Presence | None = None
+    declared_at: datetime | None = None
+    #: Lost leases that make a task a dead letter.
+    max_crashes: int = 3
+    #: Other tasks that run and are suspects too.
+    running_suspects: tuple[str, ...] = ()
+    #: How many of its type and lane could be claimed before it, and whether there may be more of them.
+    ahead: int | None = None
+    is_ahead_bounded: bool = False
+    #: Messages ready in its lane; None: not known.
+    messages: int | None = None

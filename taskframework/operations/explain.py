@@ -1,0 +1,190 @@
+"""Explain why a task is not running, or not finished: gather what the rule asks about, by some bounded reads."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from taskframework.brokers.base import Broker
+from taskframework.errors import BrokerError, TaskframeworkError, TaskNotFoundError
+from taskframework.limits.buckets import Buckets
+from taskframework.model.explain import explain
+from taskframework.model.facts import Cause, Facts
+from taskframework.model.limits import waiting_limit
+from taskframework.model.pauses import PAUSE
+from taskframework.model.query import MAX_LIMIT, RoundOfSubtasks, TaskFilter
+from taskframework.model.rate_limits import RATE, BucketLimit
+from taskframework.model.records import Record, RecordKind
+from taskframework.model.scope import EVERYONE, Scope
+from taskframework.model.slots import SLOTS, Slots
+from taskframework.model.status import CLAIMABLE, LIVE, TaskStatus
+from taskframework.model.streams import STREAMS, stream_of
+from taskframework.model.task import Task
+from taskframework.model.traffic import Crowd
+from taskframework.model.versions import VERSIONS, record_id
+from taskframework.model.view import moment
+from taskframework.model.workers import PRESENCE
+from taskframework.operations.limits import state_of
+from taskframework.stores.base import TaskStore
+from taskframework.stores.reading import read_record
+from taskframework.tasks.declared import DECLARATION, TaskDeclaration
+
+#: Sub-tasks, and holders of slots, that are named.
+_NAMED = 5
+#: Tasks of one look at what came before.
+_LOOK = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a task was not running, or not finished, at one moment."""
+
+    task: Task
+    cause: Cause
+    at: datetime
+
+    def view(self) -> dict[str, Any]:
+        """The explanation as plain JSON."""
+        return {
+            "task_id": self.task.task_id,
+            "status": str(self.task.status),
+            "code": self.cause.code,
+            "because": self.cause.because,
+            "change": self.cause.change,
+            "details": dict(self.cause.details),
+            "at": moment(self.at),
+        }
+
+
+class ExplainOperations:
+    """Explains tasks. It reads a task's surroundings once, at no one moment; who asks again may hear another cause."""
+
+    def __init__(self, store: TaskStore, buckets: Buckets, limits: Mapping[str, BucketLimit], max_crashes: int) -> None:
+        """Prepare.
+
+        Args:
+            store: where everything is.
+            buckets: those of the rate limits; of ones in memory only this process's own are seen.
+            limits: how much each of them lets through, by its name.
+            max_crashes: lost leases that make a task a dead letter.
+        """
+        self._store = store
+        self._buckets = buckets
+        self._limits = limits
+        self._max_crashes = max_crashes
+
+    async def explain(self, task_id: str, scope: Scope, broker: Broker | None = None) -> Explanation:
+        """Why a task is not running, or not finished.
+
+        Args:
+            task_id: which task.
+            scope: whose it may be; tasks of others are counted and not named.
+            broker: that of this process, if it has one.
+
+        Raises:
+            TaskNotFoundError: if there is none.
+            StoreUnavailableError: if the store cannot be asked.
+        """
+        task = await self._store.get(task_id, scope)
+        if task is None:
+            raise TaskNotFoundError(task_id)
+        facts = Facts(task=task, now=self._store.now(), max_crashes=self._max_crashes)
+        if task.status is TaskStatus.WAITING:
+            facts = replace(facts, open_subtasks=await self._open_subtasks(task))
+        elif task.status is TaskStatus.BLOCKED:
+            facts = await self._with_stream(facts)
+        elif task.status in CLAIMABLE:
+            facts = await self._with_limits(facts, scope)
+            facts = await self._with_workers(facts, scope, broker)
+        return Explanation(task, explain(facts), facts.now)
+
+    async def _open_subtasks(self, task: Task) -> tuple[Task, ...]:
+        if task.subtasks is None:
+            return ()
+        round = RoundOfSubtasks(task.task_id, task.generation, task.subtasks.round)
+        return tuple(await self._store.list_subtasks(round, limit=_NAMED, statuses=sorted(LIVE)))
+
+    async def _with_stream(self, facts: Facts) -> Facts:
+        stream = stream_of(facts.task)
+        record = None if stream is None else await read_record(self._store, stream.record_id)
+        if record is None:
+            return facts
+        state = STREAMS.content(record)
+        holder = None if state.turn is None else await self._store.get(state.turn.task_id, EVERYONE)
+        return replace(facts, stream=state, turn_holder=holder)
+
+    async def _with_limits(self, facts: Facts, scope: Scope) -> Facts:
+        """What is in records: the newest version, the pause, the bucket and the slots."""
+        task = facts.task
+        limit = waiting_limit(task)
+        slots_id = limit if limit is not None and limit.startswith(f"{SLOTS.name}/") else SLOTS.id_of(task.task_type)
+        version = None if task.unique is None else record_id(task.user_id, task.unique.key)
+        wanted = [PAUSE.id_of(task.task_type), DECLARATION.id_of(task.task_type), slots_id]
+        records = await self._store.read_records(wanted if version is None else [*wanted, version])
+        declared = _content(DECLARATION, records, wanted[1])
+        slots = _content(SLOTS, records, slots_id)
+        facts = replace(
+            facts,
+            newest=None if version is None else _content(VERSIONS, records, version),
+            pause=_content(PAUSE, records, wanted[0]),
+            slots=slots,
+            slots_id=slots_id,
+            named_holders=await self._nameable(slots, scope),
+            declared_at=None if declared is None else declared.declared_at,
+        )
+        return await self._with_bucket(facts, declared)
+
+    async def _nameable(self, slots: Slots | None, scope: Scope) -> frozenset[str]:
+        """Those among the first holders whose tasks are in the scope."""
+        holders = [] if slots is None else [holder.task_id for holder in slots.holders[:_NAMED]]
+        if scope == EVERYONE:
+            return frozenset(holders)
+        return frozenset([task_id for task_id in holders if await self._store.get(task_id, scope) is not None])
+
+    async def _with_bucket(self, facts: Facts, declared: TaskDeclaration | None) -> Facts:
+        name = None if declared is None else declared.bucket
+        if name is None or name not in self._limits:
+            return facts
+        with contextlib.suppress(TaskframeworkError):  # the server of the buckets may be away, and the cause another
+            bucket = await self._buckets.read(RATE.id_of(name))
+            if bucket is not None:
+                free_at = state_of(name, None, self._limits[name], bucket, facts.now).next_at
+                return replace(facts, bucket=name, bucket_free_at=free_at)
+        return facts
+
+    async def _with_workers(self, facts: Facts, scope: Scope, broker: Broker | None) -> Facts:
+        task = facts.task
+        found = await self._store.list_records(PRESENCE.name, limit=MAX_LIMIT)
+        knowing = [it for it in map(PRESENCE.content, found) if task.task_type in it.task_types]
+        workers = tuple([it for it in knowing if not it.is_lost(facts.now)])
+        last = max(knowing, key=lambda it: it.seen_at, default=None)
+        facts = replace(facts, workers=workers, last_worker=last)
+        if broker is not None:
+            facts = replace(facts, is_broker_connected=broker.is_connected)
+        if task.crashes >= max(1, self._max_crashes - 1):
+            return replace(facts, running_suspects=await self._running_suspects(scope))
+        return await self._with_lane(facts, broker) if task.dispatches else facts
+
+    async def _running_suspects(self, scope: Scope) -> tuple[str, ...]:
+        running = TaskFilter(status=TaskStatus.RUNNING)
+        page = await self._store.list_tasks(scope, running, limit=MAX_LIMIT)
+        suspects: Sequence[str] = [it.task_id for it in page.items if it.crashes >= max(1, self._max_crashes - 1)]
+        return tuple(suspects[:_NAMED])
+
+    async def _with_lane(self, facts: Facts, broker: Broker | None) -> Facts:
+        task, messages = facts.task, None
+        tally = await self._store.tally(Crowd.WAITING, _LOOK, due_before=task.not_before)
+        if broker is not None:
+            with contextlib.suppress(BrokerError):
+                messages = await broker.queue_depth(task.task_type, task.lane)
+        ahead = tally.due(task.task_type, task.lane)
+        return replace(facts, ahead=ahead, is_ahead_bounded=tally.is_bounded, messages=messages)
+
+
+def _content(kind: RecordKind[Any], records: Mapping[str, Record], record_id: str) -> Any:
+    """What one of the records says, if it is there."""
+    record = records.get(record_id)
+    return None if record is None else kind.content(record)

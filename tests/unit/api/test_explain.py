@@ -1,0 +1,30 @@
+"""Explanations over HTTP: whose they are, and what they look like."""
+
+from __future__ import annotations
+
+from taskframework.api.explain import ExplanationView
+from taskframework.model.keys import Role
+from tests.unit.api.conftest import TASKS, Api, problem_of
+from tests.unit.api.test_keys import Keyed
+
+
+async def test_an_explanation_is_one_cause_with_its_change(api: Api) -> None:
+    task = await api.submit()
+    answer = await api.get(f"{TASKS}/{task['task_id']}/explain")
+    told = ExplanationView.model_validate(answer.json(), strict=False)
+    assert (told.task_id, told.status, told.code) == (task["task_id"], "QUEUED", "no_worker")
+    assert "count-words" in told.because
+    assert "taskframework worker" in told.change
+
+
+async def test_another_users_task_is_not_there(api: Api) -> None:
+    hers = (await api.submit())["task_id"]
+    keyed = await Keyed.of(api)
+    for role in (Role.READER, Role.SUBMITTER):
+        problem_of(await keyed.ask(role.value, "GET", f"{TASKS}/{hers}/explain"), 404, "task_not_found")
+    assert (await keyed.ask("operator", "GET", f"{TASKS}/{hers}/explain")).status_code == 200
+
+
+async def test_what_is_no_id_is_not_found(api: Api) -> None:
+    problem_of(await api.get(f"{TASKS}/unknown/explain"), 404, "task_not_found")
+    problem_of(await api.get(f"{TASKS}/{'x' * 200}/explain"), 404, "task_not_found")

@@ -1,0 +1,214 @@
+"""Why a task is not running: one cause, in the order in which they count."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, get_args
+
+import pytest
+
+from taskframework.model.explain import explain
+from taskframework.model.facts import Code, Facts
+from taskframework.model.options import StreamPlace, Unique
+from taskframework.model.pauses import Pause
+from taskframework.model.slots import Holder, Slots
+from taskframework.model.status import TaskStatus
+from taskframework.model.streams import Stream, Turn
+from taskframework.model.task import LimitWait, SignalWait, Subtasks, Task
+from taskframework.model.versions import Newest
+from taskframework.model.workers import Presence
+from tests.unit.model.scenes import MINUTE, NOW, SECOND, TASK_ID, an_error, in_status, queued, running, wish_to_stop
+
+WORKER = Presence("worker-1", "host", 1, "1.0", ("test-task",), 10, 0, NOW - MINUTE, NOW - SECOND)
+PAUSE = Pause("test-task", "ada", NOW - MINUTE, "a bad release")
+FULL = Slots(1, (Holder("other", "claim", "worker-1", NOW.timestamp(), NOW.timestamp() + 60),))
+#: Everything that keeps a task from beginning, at once.
+ALL_AT_ONCE: dict[str, Any] = {
+    "newest": Newest("newer", 5, 0),
+    "pause": PAUSE,
+    "bucket": "openai",
+    "bucket_free_at": NOW + MINUTE,
+    "slots": FULL,
+    "slots_id": "slots/test-task",
+    "is_broker_connected": False,
+    "ahead": 3,
+}
+VERSION = Unique("report", 4)
+
+
+def facts(task: Task, **around: Any) -> Facts:
+    known: dict[str, Any] = {"workers": (WORKER,), "is_broker_connected": True, **around}
+    return replace(Facts(task=task, now=NOW), **known)
+
+
+def blocked(**overrides: Any) -> Task:
+    return in_status(TaskStatus.BLOCKED, stream=StreamPlace("orders", "serial", 7), **overrides)
+
+
+def waiting(**overrides: Any) -> Task:
+    return in_status(TaskStatus.WAITING, **overrides)
+
+
+def holder(status: TaskStatus) -> Task:
+    return in_status(status, task_id="first", stream=StreamPlace("orders", "serial", 6))
+
+
+HALTED = Stream(turn=Turn("first", 0, 6), is_halted=True)
+#: What is prepared, its cause, and words of the two sentences.
+PREPARED: dict[str, tuple[Facts, Code, str, str]] = {
+    "over": (facts(in_status(TaskStatus.COMPLETED)), "final", "COMPLETED since", "it is over"),
+    "failed": (facts(in_status(TaskStatus.FAILED, error=an_error())), "final", "it broke", "tasks retry the-task"),
+    "asked to stop": (facts(running(cancel=wish_to_stop("bob"))), "cancel_requested", "bob asked", "given up"),
+    "running": (facts(running(attempts=2), now=NOW - MINUTE), "running", "worker-1 runs attempt 2 of 5", "its code"),
+    "its lease is over": (facts(running()), "running", "has not renewed its lease", "Another worker gets it"),
+    "sub-tasks": (
+        facts(waiting(subtasks=Subtasks(5, None, done=2)), open_subtasks=(running(task_id="child"),)),
+        *("waiting_for_subtasks", "child is RUNNING", "by all_must_succeed: taskframework tasks explain child"),
+    ),
+    "sub-tasks to be counted": (
+        facts(waiting(subtasks=Subtasks(5, None, done=4))),
+        *("waiting_for_subtasks", "none is live", "counted again"),
+    ),
+    "sub-tasks to be stored": (
+        facts(waiting(subtasks=Subtasks(5, {"items": []}))),
+        *("waiting_for_subtasks", "not all of them are stored", "stores the rest"),
+    ),
+    "an upload": (
+        facts(waiting(subtasks=Subtasks(None, None, done=3))),
+        *("waiting_for_subtasks", "upload is not complete", "when the upload"),
+    ),
+    "either": (
+        facts(waiting(subtasks=Subtasks(1, None), waits_for=SignalWait("stop", None))),
+        *("waiting_for_subtasks", "or for the signal 'stop'", "counted"),
+    ),
+    "a signal": (
+        facts(waiting(waits_for=SignalWait("approved", NOW + MINUTE))),
+        *("waiting_for_signal", "'approved', until 2026-01-02T03:05:05.000Z", "tasks signal the-task approved"),
+    ),
+    "a signal behind a round": (
+        facts(waiting(subtasks=Subtasks(1, None, is_awaited=False), waits_for=SignalWait("approved", None))),
+        *("waiting_for_signal", "'approved'.", "tasks signal"),
+    ),
+    "a turn": (
+        facts(blocked(), stream=Stream(turn=Turn("first", 0, 6)), turn_holder=holder(TaskStatus.RUNNING)),
+        *("waiting_for_stream", "task first has the turn; it is RUNNING", "tasks explain first"),
+    ),
+    "a halted stream": (
+        facts(blocked(), stream=HALTED, turn_holder=holder(TaskStatus.FAILED)),
+        *("waiting_for_stream", "halted: task first", "streams go-on orders"),
+    ),
+    "a turn that is free": (
+        facts(blocked(), stream=Stream(turn=Turn("first", 0, 6)), turn_holder=holder(TaskStatus.COMPLETED)),
+        *("waiting_for_stream", "about to be passed on", "Somebody looks"),
+    ),
+    "a stream that nobody knows": (facts(blocked()), "waiting_for_stream", "about to be", "looks"),
+    "a newer version": (
+        facts(queued(unique=VERSION), **ALL_AT_ONCE),
+        *("superseded", "Version 5 of 'report' is there, task newer", "cancelled"),
+    ),
+    "a pause": (
+        facts(queued(unique=Unique("report", 5)), **ALL_AT_ONCE),
+        *("paused", "ada paused test-task at 2026-01-02T03:03:05.000Z (a bad release)", "queues resume test-task"),
+    ),
+    "its time": (
+        facts(queued(not_before=NOW + MINUTE), **ALL_AT_ONCE | {"pause": None}),
+        *("not_before", "not to begin before 2026-01-02T03:05:05.000Z", "Nothing"),
+    ),
+    "a retry": (
+        facts(in_status(TaskStatus.RETRYING, not_before=NOW + MINUTE, error=an_error())),
+        *("retry_at", "Attempt 3 of 5 failed (ValueError: it broke), and the next one begins", "cause of the error"),
+    ),
+    "a bucket": (
+        facts(queued(), **ALL_AT_ONCE | {"pause": None}),
+        *("rate_limit", "'openai' lets no more begin until 2026-01-02T03:05:05.000Z", "higher rate"),
+    ),
+    "a turn in a bucket": (
+        facts(queued(waits_for_limit=LimitWait("rate/openai/a%2Fb", 1, NOW + MINUTE))),
+        *("rate_limit", "'openai' for a/b", "higher rate"),
+    ),
+    "slots": (
+        facts(queued(), **ALL_AT_ONCE | {"pause": None, "bucket": None}, named_holders=frozenset({"other"})),
+        *("concurrency_limit", "All 1 slots of test-task are held, by other.", "ends"),
+    ),
+    "slots of a key": (
+        facts(queued(), slots=FULL, slots_id="slots/test-task/a"),
+        *("concurrency_limit", "All 1 slots of test-task for a are held.", "ends"),
+    ),
+    "the broker": (
+        facts(queued(), is_broker_connected=False, workers=()),
+        *("broker_away", "no connection", "when the broker is back"),
+    ),
+    "a message that nobody sends": (
+        facts(queued(next_dispatch_at=NOW - MINUTE), is_broker_connected=None),
+        *("broker_away", "was not, though workers are there", "when the broker is back"),
+    ),
+    "nobody": (
+        facts(queued(), workers=(), last_worker=replace(WORKER, worker_id="gone")),
+        *("no_worker", "No worker is there that runs test-task; gone did", "worker --app"),
+    ),
+    "nobody, as far as is known": (
+        facts(queued(next_dispatch_at=NOW - MINUTE), workers=(), is_broker_connected=None, declared_at=NOW),
+        *("no_worker", "one started last at 2026", "worker --app"),
+    ),
+    "a suspect": (
+        facts(queued(crashes=2, dispatches=1), running_suspects=("other",)),
+        *("suspect", "died 2 times under it, so that it waits until", "with 3 crashes it is a dead letter"),
+    ),
+    "behind others": (
+        facts(queued(dispatches=1), ahead=12, messages=13),
+        *("sent", "lane normal of test-task 12 came before it", "free slot"),
+    ),
+    "behind very many": (facts(queued(dispatches=1), ahead=9, is_ahead_bounded=True), "sent", "9 or more", "slot"),
+    "taken": (facts(queued(dispatches=1), ahead=0, messages=0), "sent", "taken by a worker", "lost one"),
+    "no message yet": (facts(queued()), "about_to_be_sent", "about to be sent", "sends one at 2026"),
+    "put off": (facts(queued(no_handler=3)), "about_to_be_sent", "put off 3 times", "sends one"),
+}
+
+
+@pytest.mark.parametrize("name", PREPARED)
+def test_the_cause_is_named_with_what_would_change_it(name: str) -> None:
+    prepared, code, because, change = PREPARED[name]
+    cause = explain(prepared)
+    assert cause.code == code
+    assert because in cause.because
+    assert change in cause.change
+
+
+def test_every_cause_is_among_those_prepared() -> None:
+    assert {code for _, code, _, _ in PREPARED.values()} == set(get_args(Code))
+
+
+def test_what_is_over_is_over_whatever_else_is_true() -> None:
+    for status in TaskStatus:
+        if status.is_final:
+            assert explain(facts(in_status(status, cancel=wish_to_stop()), **ALL_AT_ONCE)).code == "final"
+
+
+def test_a_task_that_holds_a_slot_does_not_wait_for_one() -> None:
+    held_by_itself = replace(FULL, holders=(replace(FULL.holders[0], task_id=TASK_ID),))
+    assert explain(facts(queued(), slots=held_by_itself)).code == "about_to_be_sent"
+    assert explain(facts(queued(), slots=replace(FULL, number=2))).code == "about_to_be_sent"
+
+
+def test_a_turn_that_has_come_is_not_waited_for() -> None:
+    past = LimitWait("rate/openai/a", 1, NOW)
+    assert explain(facts(queued(waits_for_limit=past))).code == "about_to_be_sent"
+    earlier_epoch = LimitWait("rate/openai/a", 0, NOW + MINUTE)
+    assert explain(facts(queued(waits_for_limit=earlier_epoch))).code == "about_to_be_sent"
+
+
+def test_holders_that_may_not_be_named_are_counted() -> None:
+    details = explain(facts(queued(), slots=FULL)).details
+    assert (details["held"], details["holders"]) == (1, [])
+
+
+def test_somebody_elses_long_words_stay_one_line() -> None:
+    told = explain(facts(queued(), pause=replace(PAUSE, reason="x\n" * 1_000))).because
+    assert "\n" not in told
+    assert len(told) < 400
+
+
+def test_what_is_a_little_overdue_may_be_on_its_way() -> None:
+    late = queued(next_dispatch_at=NOW - timedelta(seconds=3))
+    assert explain(facts(late, is_broker_connected=None)).code == "about_to_be_sent"
