@@ -244,6 +244,7 @@ class TaskFramework:
         stack.push_async_callback(store.close)
         self._services = build_store_services(self.settings, self.registry, self._clock, store, dispatches=dispatches)
         stack.push_async_callback(self._services.buckets.close)
+        stack.push_async_callback(self._services.counter.close)
         stack.callback(self._forget)
         return self._services
 
@@ -262,7 +263,6 @@ class TaskFramework:
         process = self._process = build_process_services(services, broker, executes=worker)
         await process.topology.repair()
         await process.pauses.look()  # before anything is sent or begins
-        stack.push_async_callback(process.counter.close)
         stack.push_async_callback(process.bridge.drain)
         stack.push_async_callback(process.producer.close)
         stack.push_async_callback(services.bus.drain)

@@ -72,7 +72,7 @@ async def _refresh(process: ProcessServices) -> None:
     """What cannot be asked now keeps its last value: a scrape must not fail because the store is away."""
     with contextlib.suppress(StoreError, BrokerError, TimeoutError):
         async with asyncio.timeout(_PATIENCE_SECONDS):
-            await process.counter.look()
+            await process.services.counter.look()
             for task_type in process.services.registry.task_types:
                 for lane in LANES:
                     depth = await process.broker.queue_depth(task_type, lane)

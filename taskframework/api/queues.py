@@ -15,7 +15,7 @@ from taskframework.api.callers import caller_of
 from taskframework.api.context import framework_of, json_response
 from taskframework.api.openapi import refuses, takes
 from taskframework.api.problems import RequestRefusedError
-from taskframework.api.views import QueuePage, QueueView
+from taskframework.api.queue_views import QueuePage, QueueView
 from taskframework.errors import UnknownTaskTypeError
 
 router = APIRouter(prefix="/api/v1/admin/queues", tags=["queues"])

@@ -283,33 +283,6 @@ class BulkResult(BaseModel):
     items: list[BulkOutcome]
 
 
-class PauseView(BaseModel):
-    """Who paused a task type, when and why."""
-
-    by: str
-    at: datetime
-    reason: str | None
-
-
-class QueueView(BaseModel):
-    """The queues of one task type."""
-
-    task_type: str
-    is_paused: bool
-    paused: PauseView | None = Field(description="Null while it is not paused")
-    is_running: bool = Field(description="Whether an attempt of it runs in some worker")
-    messages: dict[Priority, int] | None = Field(
-        description="Messages ready in the broker, by lane; null while the broker is away"
-    )
-
-
-class QueuePage(BaseModel):
-    """All queues."""
-
-    items: list[QueueView]
-    next_cursor: None
-
-
 class DeadLetterView(BaseModel):
     """A task that ended FAILED or DEAD_LETTER, or a message nobody could read."""
 

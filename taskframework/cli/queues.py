@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime
 from typing import Annotated
 
 import typer
 from rich.text import Text
 
 from taskframework.cli.options import Json
-from taskframework.cli.output import note, print_json, say
+from taskframework.cli.output import ago, note, print_json, say
 from taskframework.cli.render import print_rows
 from taskframework.cli.store import on_store, operator
 from taskframework.model.message import rfc3339
+from taskframework.model.status import LANES, Priority
 from taskframework.operations.queues import Queue
 from taskframework.runtime import TaskFramework
 
-app = typer.Typer(no_args_is_help=True, help="Task types: pause one over all workers, let it go on.")
+app = typer.Typer(
+    no_args_is_help=True, help="Task types: what waits of each; pause one over all workers, let it go on."
+)
 
 TypeName = Annotated[str, typer.Argument(metavar="TYPE", help="The task type.")]
 Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; shown to who looks.")]
@@ -31,7 +35,7 @@ _HEARD = 2.0
 @app.command("list")
 @on_store
 async def list_queues(framework: TaskFramework, as_json: Json = False) -> None:
-    """List the task types that workers have declared, and which are paused."""
+    """List the task types that workers have declared: what waits, comes and goes, and which are paused."""
     queues = await framework.services.queues.list_queues()
     if as_json:
         print_json({"items": [_view(queue) for queue in queues], "next_cursor": None})
@@ -39,8 +43,12 @@ async def list_queues(framework: TaskFramework, as_json: Json = False) -> None:
     if not queues:
         note("No worker has declared a task type yet.")
         return
-    rows = [(Text(queue.task_type), Text("yes" if queue.is_running else "-"), _paused(queue)) for queue in queues]
-    print_rows(("Type", "Running", "Paused"), rows)
+    print_rows(
+        ("Type", "Waiting", "Oldest", "Running", "In", "Out", "Paused"),
+        [_row(queue, framework.services.store.now()) for queue in queues],
+    )
+    if any(queue.traffic.is_bounded for queue in queues):
+        note("More tasks wait or run than were looked at; counted are those that do for longest.")
 
 
 @app.command()
@@ -73,6 +81,23 @@ async def resume(framework: TaskFramework, task_type: TypeName, as_json: Json = 
         print_json(_view(queue))
     else:
         say(f"{task_type} goes on." if over is not None else f"{task_type} was not paused.")
+
+
+def _row(queue: Queue, now: datetime) -> tuple[Text, ...]:
+    seen = queue.traffic.of_type(queue.task_type)
+    oldest = "-" if seen.oldest_waiting_at is None else ago(seen.oldest_waiting_at, now)
+    rates = f"{seen.submitted_per_second:g}/s", f"{seen.finished_per_second:g}/s"
+    cells = (queue.task_type, _waiting(queue), oldest, str(seen.running), *rates)
+    return *map(Text, cells), _paused(queue)
+
+
+def _waiting(queue: Queue) -> str:
+    """How many, and in which lanes if that is not the normal one alone."""
+    lanes = {lane: queue.traffic.of_lane(queue.task_type, lane).waiting for lane in LANES}
+    total = f"{sum(lanes.values()):,}"
+    if sum(lanes.values()) == lanes[Priority.NORMAL]:
+        return total
+    return f"{total} ({', '.join(f'{lane} {count:,}' for lane, count in lanes.items() if count)})"
 
 
 def _paused(queue: Queue) -> Text:

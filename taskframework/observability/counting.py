@@ -10,12 +10,12 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from dataclasses import replace
+from datetime import timedelta
 
 from taskframework.background import Background, end
 from taskframework.errors import StoreError
-from taskframework.model.records import RecordKind
+from taskframework.model.counts import COUNTS, TaskCounts
 from taskframework.stores.base import TaskStore
 
 #: Counts are used for so long at the least. A scrape comes each 10 to 60 seconds.
@@ -30,35 +30,29 @@ _LONGEST_COUNT = timedelta(minutes=1)
 _MOST_UNDRIVEN = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class TaskCounts:
-    """What the store held when it was counted last, and when somebody is to count again."""
-
-    next_count_at: datetime
-    by_status: dict[str, int] = field(default_factory=dict)
-    undriven: int = 0
-
-
-COUNTS = RecordKind("counts", TaskCounts)
-
-
 class TaskCounter:
     """Keeps the counts of one process as new as they may be."""
 
-    def __init__(self, store: TaskStore, show: Callable[[TaskCounts], None]) -> None:
-        """Prepare to count; `show` is told the newest counts."""
+    def __init__(self, store: TaskStore) -> None:
+        """Prepare to count."""
         self._store = store
-        self._show = show
+        #: Told the newest counts at each look.
+        self.on_look: list[Callable[[TaskCounts], None]] = []
+        self._newest: TaskCounts | None = None
         self._counting = Background()
 
-    async def look(self) -> None:
-        """Show the newest counts; if they are too old, count or let another process count.
+    async def look(self) -> TaskCounts | None:
+        """The newest counts; if they are too old, count or let another process count.
 
         A caller that gives up waiting ends no count: the next one finds its result.
+
+        Returns:
+            The counts; the last ones while the store is away, and None if there never were any.
         """
         if not self._counting.tasks:
             self._counting.start(self._count_or_read())
         await self._counting.finished()
+        return self._newest
 
     async def close(self) -> None:
         """Give a count up that is under way."""
@@ -76,7 +70,9 @@ class TaskCounter:
                 if won is not None:
                     known = await self._count()
                     await self._store.write_records([COUNTS.changed(won, known)])
-            self._show(known)
+            self._newest = known
+            for tell in self.on_look:
+                tell(known)
 
     async def _count(self) -> TaskCounts:
         begin = time.monotonic()

@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from taskframework.bus import EventBus, Listener
+from taskframework.model.counts import TaskCounts
 from taskframework.model.events import (
     Event,
     TaskCancelledEvent,
@@ -26,7 +27,6 @@ from taskframework.model.events import (
     TaskSubmittedEvent,
     TaskWaitingEvent,
 )
-from taskframework.observability.counting import TaskCounts
 
 #: Upper bounds of the histograms' buckets, in seconds: from a claim at once to a task of an hour.
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600)

@@ -14,6 +14,9 @@ from taskframework.model.query import TaskFilter
 from taskframework.model.records import Record
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import LANES, TaskStatus
+from taskframework.model.traffic import Traffic
+from taskframework.operations.overview import lane_view
+from taskframework.operations.traffic import read_traffic
 from taskframework.stores.base import TaskStore
 from taskframework.stores.reading import all_contents, read_record
 from taskframework.submission.types import TaskTypes
@@ -30,6 +33,8 @@ class Queue:
     is_running: bool
     #: Messages that are ready in the broker, by lane; None where there is no broker to ask.
     messages: Mapping[str, int] | None
+    #: What waits, runs, comes and goes of all types.
+    traffic: Traffic
 
     def view(self) -> dict[str, Any]:
         """The queue as plain JSON."""
@@ -40,6 +45,8 @@ class Queue:
             "paused": None if pause is None else {"by": pause.by, "at": rfc3339(pause.at), "reason": pause.reason},
             "is_running": self.is_running,
             "messages": None if self.messages is None else dict(self.messages),
+            "lanes": {lane.value: lane_view(self.traffic.of_lane(self.task_type, lane)) for lane in LANES},
+            "is_bounded": self.traffic.is_bounded,
         }
 
 
@@ -54,7 +61,8 @@ class QueueOperations:
         """Every task type that somebody has declared or paused, by name."""
         pauses = {pause.task_type: pause for pause in await all_contents(self._store, PAUSE)}
         names = pauses.keys() | {known.task_type for known in await self._types.known()}
-        return [await self._queue(name, pauses.get(name), broker) for name in sorted(names)]
+        traffic = await read_traffic(self._store)
+        return [await self._queue(name, pauses.get(name), broker, traffic) for name in sorted(names)]
 
     async def get(self, task_type: str, broker: Broker | None = None) -> Queue:
         """One task type.
@@ -65,7 +73,8 @@ class QueueOperations:
         record = await self._paused(task_type)
         if record is None:
             await self._require(task_type)
-        return await self._queue(task_type, None if record is None else PAUSE.content(record), broker)
+        pause = None if record is None else PAUSE.content(record)
+        return await self._queue(task_type, pause, broker, await read_traffic(self._store))
 
     async def pause(self, task_type: str, *, by: str, reason: str | None = None) -> Pause:
         """Let no task of this type begin, in any worker, from two seconds on. What runs goes on, what waits stays.
@@ -108,10 +117,10 @@ class QueueOperations:
         if isinstance(found, Exception):
             raise found
 
-    async def _queue(self, task_type: str, pause: Pause | None, broker: Broker | None) -> Queue:
+    async def _queue(self, task_type: str, pause: Pause | None, broker: Broker | None, traffic: Traffic) -> Queue:
         running = TaskFilter(status=TaskStatus.RUNNING, task_type=task_type)
         is_running = bool((await self._store.list_tasks(EVERYONE, running, limit=1)).items)
-        return Queue(task_type, pause, is_running, await _messages(broker, task_type))
+        return Queue(task_type, pause, is_running, await _messages(broker, task_type), traffic)
 
 
 async def _messages(broker: Broker | None, task_type: str) -> Mapping[str, int] | None:

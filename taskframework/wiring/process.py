@@ -13,7 +13,6 @@ from taskframework.events.bridge import ExternalEventBridge
 from taskframework.events.publisher import TaskEventPublisher
 from taskframework.limits.pauses import Pauses
 from taskframework.limits.slots import SlotKeeper
-from taskframework.observability.counting import TaskCounter
 from taskframework.observability.loop_watch import LoopWatch
 from taskframework.observability.metrics import Metrics
 from taskframework.operations.collector import DeadLetterCollector
@@ -46,6 +45,7 @@ def _without_worker_and_repairs(services: StoreServices, broker: Broker, *, exec
     metrics = Metrics()
     deliveries = PendingDeliveries(clock, lambda: broker.consumer_timeout)
     topology = TopologyRepair(broker, services.registry.task_types)
+    services.counter.on_look.append(metrics.show_counts)
     pauses = Pauses(store)
     pauses.on_change.append(lambda: metrics.show_paused(pauses.paused))
     reporter = SubtaskReporter(store, services.moves, clock)
@@ -67,7 +67,6 @@ def _without_worker_and_repairs(services: StoreServices, broker: Broker, *, exec
         collector=DeadLetterCollector(store, broker),
         topology=topology,
         metrics=metrics,
-        counter=TaskCounter(store, metrics.show_counts),
         loop_watch=LoopWatch(settings.observability.loop_lag_warning, metrics.loop_lag.set, metrics.loop_blocked.add),
         health=Health(store),
         breaker=StoreBreaker(store.ping, clock, (lambda: deliveries.unanswered) if executes else None),

@@ -13,7 +13,6 @@ from taskframework.events.bridge import ExternalEventBridge
 from taskframework.limits.pauses import Pauses
 from taskframework.limits.slots import SlotKeeper
 from taskframework.model.retry import RetryPolicy
-from taskframework.observability.counting import TaskCounter
 from taskframework.observability.loop_watch import LoopWatch
 from taskframework.observability.metrics import Metrics
 from taskframework.operations.collector import DeadLetterCollector
@@ -44,7 +43,6 @@ class ProcessServices:
     collector: DeadLetterCollector
     topology: TopologyRepair
     metrics: Metrics
-    counter: TaskCounter
     loop_watch: LoopWatch
     health: Health
     breaker: StoreBreaker

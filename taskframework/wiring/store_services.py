@@ -10,11 +10,13 @@ from taskframework.clock import Clock
 from taskframework.limits.buckets import Buckets
 from taskframework.limits.names import limits_of
 from taskframework.moves import TaskMoves
+from taskframework.observability.counting import TaskCounter
 from taskframework.operations.batches import BatchOperations
 from taskframework.operations.dead_letters import DeadLetterOperations
 from taskframework.operations.explain import ExplainOperations
 from taskframework.operations.keys import Callers, KeyOperations
 from taskframework.operations.limits import LimitOperations
+from taskframework.operations.overview import OverviewOperations
 from taskframework.operations.queues import QueueOperations
 from taskframework.operations.schedules import ScheduleOperations
 from taskframework.operations.streams import StreamOperations
@@ -65,6 +67,8 @@ class StoreServices:
     buckets: Buckets
     limits: LimitOperations
     workers: WorkerOperations
+    overview: OverviewOperations
+    counter: TaskCounter
     #: How long the process that stored a task has to dispatch it.
     dispatch_after: timedelta
 
@@ -101,7 +105,7 @@ def build_store_services(
     debounced = DebouncedInserts(store, moves, settings.retention.idempotency_keys)
     submission = TaskSubmissionService(bus, new_tasks, versions, debounced)
     tasks = TaskOperations(store, moves, dispatch_after)
-    limits = limits_of(settings.rate_limiter)
+    limits, counter = limits_of(settings.rate_limiter), TaskCounter(store)
     return StoreServices(
         settings=settings,
         registry=registry,
@@ -125,5 +129,7 @@ def build_store_services(
         buckets=buckets,
         limits=LimitOperations(buckets, limits, store),
         workers=WorkerOperations(store),
+        overview=OverviewOperations(store, types, counter.look),
+        counter=counter,
         dispatch_after=dispatch_after,
     )

@@ -228,7 +228,7 @@ LEAST: dict[Role, set[str]] = {
     Role.OPERATOR: {
         *("list_dead_letters", "get_dead_letter", "replay_dead_letters"),
         *("list_queues", "get_queue", "pause_queue", "resume_queue", "list_limits"),
-        *("list_workers", "list_worker_tasks"),
+        *("list_workers", "list_worker_tasks", "get_overview"),
         *("list_schedules", "create_schedule", "get_schedule", "put_schedule", "delete_schedule"),
         *("run_schedule", "pause_schedule", "resume_schedule"),
     },

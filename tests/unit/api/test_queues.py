@@ -21,7 +21,9 @@ async def working(open_api: OpenApi) -> AsyncIterator[Api]:
 async def test_a_queue_is_paused_and_goes_on(working: Api) -> None:
     fresh = {"task_type": "count-words", "is_paused": False, "paused": None, "is_running": False}
     messages = {"high": 0, "normal": 0, "low": 0}
-    assert (await working.get(f"{QUEUES}/count-words")).json() == {**fresh, "messages": messages}
+    nothing = {"waiting": 0, "oldest_at": None, "running": 0, "in_per_second": 0.0, "out_per_second": 0.0}
+    traffic = {"lanes": dict.fromkeys(messages, nothing), "is_bounded": False}
+    assert (await working.get(f"{QUEUES}/count-words")).json() == {**fresh, "messages": messages, **traffic}
     paused = (await working.post(f"{QUEUES}/count-words/pause", json={"reason": "a bad release"})).json()
     assert (paused["is_paused"], paused["paused"]["by"]) == (True, "anonymous")
     assert paused["paused"]["reason"] == "a bad release"
@@ -32,6 +34,9 @@ async def test_a_queue_is_paused_and_goes_on(working: Api) -> None:
     listed = {queue["task_type"]: queue for queue in (await working.get(QUEUES)).json()["items"]}
     assert listed["count-words"]["is_paused"]
     assert not listed["refuses"]["is_paused"]
+    lane = listed["count-words"]["lanes"]["normal"]
+    assert (lane["waiting"], lane["oldest_at"]) == (1, waiting["not_before"])
+    assert lane["in_per_second"] == round(1 / 60, 3)
     assert (await working.framework.handle(waiting["task_id"]).task()).status is TaskStatus.QUEUED
     for _ in range(2):
         assert (await working.post(f"{QUEUES}/count-words/resume")).json()["is_paused"] is False

@@ -32,7 +32,7 @@ def test_lanes_are_told_apart_and_a_type_is_their_sum() -> None:
     assert seen.of_lane("charge", LOW) == LaneTraffic(running=2, finished_per_second=0.25, failed_per_second=0.25)
     assert seen.of_type("charge") == LaneTraffic(4, NOW - 2 * MINUTE, 2, 2.0, 1.0, 0.5)
     assert seen.of_type("unknown") == LaneTraffic()
-    assert (seen.task_types, seen.is_bounded) == ({"charge"}, False)
+    assert (seen.task_types, seen.is_bounded) == (frozenset({"charge"}), False)
 
 
 def test_a_rate_is_taken_over_what_was_looked_at() -> None:

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from taskframework.errors import StoreUnavailableError
+from taskframework.model.counts import TaskCounts
 from taskframework.model.status import TaskStatus
 from taskframework.observability import counting
-from taskframework.observability.counting import TaskCounter, TaskCounts
+from taskframework.observability.counting import TaskCounter
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.testing.clock import FakeClock
 from taskframework.testing.conformance.store_suite import insert_one
@@ -55,7 +56,8 @@ class Process:
 
     def __init__(self, store: SqliteStore) -> None:
         self.shown: list[TaskCounts] = []
-        self.counter = TaskCounter(store, self.shown.append)
+        self.counter = TaskCounter(store)
+        self.counter.on_look.append(self.shown.append)
 
     async def queued(self) -> int:
         await self.counter.look()

@@ -1,0 +1,67 @@
+"""The installation at a glance, over HTTP."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from taskframework.api.context import framework_of, json_response
+from taskframework.api.openapi import refuses
+from taskframework.model.overview import ProblemCode
+from taskframework.model.status import ReachableStatus
+from taskframework.operations.overview import overview_view
+
+router = APIRouter(prefix="/api/v1/admin/overview", tags=["overview"])
+
+
+class TypeOverviewView(BaseModel):
+    """One task type. Rates are of the last minute, in tasks a second."""
+
+    task_type: str
+    is_paused: bool
+    waiting: int = Field(description="Tasks that could begin now")
+    running: int
+    is_bounded: bool = Field(description="More wait or run than were looked at")
+    oldest_waiting_at: datetime | None = Field(description="Since when the first of them could begin")
+    submitted_per_second: float
+    finished_per_second: float = Field(description="However they ended")
+    failed_per_second: float
+
+
+class ProblemFoundView(BaseModel):
+    """Something that somebody should look at."""
+
+    code: ProblemCode
+    text: str
+
+
+class OverviewView(BaseModel):
+    """An installation at one moment."""
+
+    at: datetime
+    by_status: dict[ReachableStatus, int] = Field(
+        description="All tasks, as counted some seconds ago; with millions of them some minutes ago"
+    )
+    types: list[TypeOverviewView]
+    is_bounded: bool = Field(description="More wait or run than were looked at; the longest there are counted")
+    problems: list[ProblemFoundView] = Field(description="The worst first")
+    workers: int = Field(description="Worker processes that are there")
+    dead_letters: int = Field(description="Tasks that are FAILED or DEAD_LETTER, of `by_status`")
+
+
+@router.get(
+    "",
+    summary="Show the installation at a glance",
+    responses={
+        200: {"model": OverviewView, "description": "What there is, and what needs somebody"},
+        **refuses("store_unavailable", "not_running"),
+    },
+)
+async def get_overview(request: Request) -> Response:
+    """Tell what waits, runs, comes and goes, and what needs somebody. It costs the same for any number of tasks."""
+    framework = framework_of(request)
+    return json_response(overview_view(await framework.services.overview.look(framework.process.broker)))

@@ -1,0 +1,50 @@
+"""The shapes of the queues over HTTP."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from pydantic import BaseModel, Field
+
+from taskframework.model.status import Priority
+
+
+class PauseView(BaseModel):
+    """Who paused a task type, when and why."""
+
+    by: str
+    at: datetime
+    reason: str | None
+
+
+class LaneView(BaseModel):
+    """One lane of a task type, as the store has it. Rates are of the last minute, in tasks a second."""
+
+    waiting: int = Field(description="Tasks that could begin now")
+    oldest_at: datetime | None = Field(description="Since when the first of them could; null: none waits")
+    running: int
+    in_per_second: float = Field(description="What was submitted", examples=[2.5])
+    out_per_second: float = Field(description="What ended, however that was", examples=[2.5])
+
+
+class QueueView(BaseModel):
+    """The queues of one task type."""
+
+    task_type: str
+    is_paused: bool
+    paused: PauseView | None = Field(description="Null while it is not paused")
+    is_running: bool = Field(description="Whether an attempt of it runs in some worker")
+    messages: dict[Priority, int] | None = Field(
+        description="Messages ready in the broker, by lane; null while the broker is away"
+    )
+    lanes: dict[Priority, LaneView]
+    is_bounded: bool = Field(
+        description="More of any type wait or run than the 10,000 that were looked at; the longest there are counted"
+    )
+
+
+class QueuePage(BaseModel):
+    """All queues."""
+
+    items: list[QueueView]
+    next_cursor: None

@@ -1,0 +1,81 @@
+"""`top`: the installation at a glance, on a screen that follows it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Annotated
+
+import typer
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from taskframework.cli.options import Json, or_bad_parameter, seconds_or_duration
+from taskframework.cli.output import ago, counted, out, print_json, printable, table
+from taskframework.cli.render import status_text
+from taskframework.cli.store import on_store
+from taskframework.model.overview import Overview
+from taskframework.model.status import REACHABLE
+from taskframework.operations.overview import overview_view
+from taskframework.runtime import TaskFramework
+
+Every = Annotated[
+    timedelta | None,
+    typer.Option(
+        "--every",
+        parser=or_bad_parameter(seconds_or_duration),
+        metavar="TIME",
+        help="Between two looks: 2s if nothing is said.",
+        show_default=False,
+    ),
+]
+Once = Annotated[bool, typer.Option("--once", help="Look once and end, as it does where nobody watches.")]
+
+_USUAL = timedelta(seconds=2)
+#: Looking more often would show nothing but what looking costs.
+_SOONEST = timedelta(milliseconds=500)
+
+
+@on_store
+async def top(framework: TaskFramework, every: Every = None, once: Once = False, as_json: Json = False) -> None:
+    """Show what waits, runs, comes and goes, and what needs somebody; until Ctrl-C."""
+    overview = await framework.services.overview.look()
+    if as_json:
+        print_json(overview_view(overview))
+    elif once or not out().is_terminal:
+        out().print(screen(overview))
+    else:
+        with Live(screen(overview), console=out(), screen=True, auto_refresh=False) as live:
+            while True:
+                await asyncio.sleep(max(every or _USUAL, _SOONEST).total_seconds())
+                live.update(screen(await framework.services.overview.look()), refresh=True)
+
+
+def screen(overview: Overview) -> RenderableType:
+    """An overview for people."""
+    return Group(*_lines(overview), Text(), _types(overview))
+
+
+def _lines(overview: Overview) -> Iterator[Text]:
+    line = Text(f"{counted(len(overview.live_workers), 'worker')}, {counted(overview.dead_letters, 'dead letter')}")
+    counts = {} if overview.counts is None else overview.counts.by_status
+    for status in REACHABLE:
+        if counts.get(status):
+            line.append("   ").append_text(status_text(status)).append(f" {counts[status]:,}")
+    yield line
+    for problem in overview.problems():
+        yield Text(f"{problem.code}: ", style="bold red").append(printable(problem.text), style="not bold red")
+
+
+def _types(overview: Overview) -> RenderableType:
+    shown = table("Type", "Waiting", "Oldest", "Running", "In", "Out", "Failed")
+    for task_type in overview.task_types:
+        seen = overview.traffic.of_type(task_type)
+        oldest = "-" if seen.oldest_waiting_at is None else ago(seen.oldest_waiting_at, overview.at)
+        more = "+" if overview.traffic.is_bounded else ""
+        rates = (seen.submitted_per_second, seen.finished_per_second, seen.failed_per_second)
+        counts = (f"{seen.waiting:,}{more}", oldest, f"{seen.running:,}{more}")
+        shown.add_row(task_type, *counts, *(f"{rate:g}/s" for rate in rates))
+    return shown

@@ -1,0 +1,93 @@
+"""The installation at a glance: how much there is, and what needs somebody."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from taskframework.model.counts import TaskCounts
+from taskframework.model.message import rfc3339
+from taskframework.model.pauses import Pause
+from taskframework.model.status import DEAD
+from taskframework.model.traffic import LaneTraffic, Traffic
+from taskframework.model.workers import Presence
+
+ProblemCode = Literal["broker_away", "undriven", "no_worker", "worker_lost", "failing", "paused"]
+#: This part of what ended in the last minute has to have failed for a type to be called failing.
+_FAILING = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that somebody should look at."""
+
+    code: ProblemCode
+    #: What it is, and what to do, in a sentence or two.
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """An installation at one moment."""
+
+    traffic: Traffic
+    #: None: nobody has counted yet, since the store is away.
+    counts: TaskCounts | None
+    task_types: tuple[str, ...]
+    pauses: Mapping[str, Pause]
+    workers: tuple[Presence, ...]
+    #: None: whoever asks has no broker itself.
+    is_broker_connected: bool | None
+
+    @property
+    def at(self) -> datetime:
+        return self.traffic.at
+
+    @property
+    def live_workers(self) -> tuple[Presence, ...]:
+        return tuple([it for it in self.workers if not it.is_lost(self.at)])
+
+    @property
+    def dead_letters(self) -> int:
+        """Tasks that failed for good."""
+        return 0 if self.counts is None else sum(self.counts.by_status.get(status, 0) for status in DEAD)
+
+    def runs(self, task_type: str) -> bool:
+        """Whether a live worker runs a type."""
+        return any(task_type in it.task_types for it in self.live_workers)
+
+    def problems(self) -> Iterator[Problem]:
+        """What needs somebody, the worst first."""
+        if self.is_broker_connected is False:
+            text = "There is no connection to the broker: what is submitted is stored, and begins when it is back."
+            yield Problem("broker_away", text)
+        if self.counts is not None and self.counts.undriven:
+            text = f"{self.counts.undriven:,} live tasks have nothing that would move them on: taskframework doctor"
+            yield Problem("undriven", text)
+        types = [(task_type, self.traffic.of_type(task_type)) for task_type in self.task_types]
+        for task_type, seen in types:
+            if seen.waiting and not self.runs(task_type):
+                yield Problem("no_worker", f"Of {task_type} {_wait(seen)}, and no worker runs that type.")
+        for it in self.workers:
+            if it.is_lost(self.at):
+                told = f"Worker {it.worker_id} has told nothing of itself since {rfc3339(it.seen_at)}"
+                yield Problem("worker_lost", f"{told}: it was killed, is frozen, or cannot reach the store.")
+        for task_type, seen in types:
+            if _is_failing(seen):
+                share = seen.failed_per_second / seen.finished_per_second
+                text = f"{share:.0%} of what ended of {task_type} in the last minute failed: taskframework dlq list"
+                yield Problem("failing", text)
+        for task_type, pause in sorted(self.pauses.items()):
+            reason = f" ({pause.reason})" if pause.reason else ""
+            paused = f"{pause.by} paused {task_type} at {rfc3339(pause.at)}{reason}"
+            yield Problem("paused", f"{paused}; {_wait(self.traffic.of_type(task_type))}.")
+
+
+def _wait(seen: LaneTraffic) -> str:
+    return "1 task waits" if seen.waiting == 1 else f"{seen.waiting:,} tasks wait"
+
+
+def _is_failing(seen: LaneTraffic) -> bool:
+    return seen.failed_per_second > 0 and seen.failed_per_second >= _FAILING * seen.finished_per_second

@@ -1,0 +1,86 @@
+"""The installation at a glance."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from taskframework.brokers.base import Broker
+from taskframework.model.counts import TaskCounts
+from taskframework.model.overview import Overview
+from taskframework.model.pauses import PAUSE
+from taskframework.model.query import MAX_LIMIT
+from taskframework.model.traffic import LaneTraffic
+from taskframework.model.view import moment
+from taskframework.model.workers import PRESENCE
+from taskframework.operations.traffic import read_traffic
+from taskframework.stores.base import TaskStore
+from taskframework.stores.reading import all_contents
+from taskframework.submission.types import TaskTypes
+
+
+def overview_view(overview: Overview) -> dict[str, Any]:
+    """An overview as plain JSON."""
+    return {
+        "at": moment(overview.at),
+        "by_status": {} if overview.counts is None else dict(overview.counts.by_status),
+        "types": [_type_view(overview, task_type) for task_type in overview.task_types],
+        "is_bounded": overview.traffic.is_bounded,
+        "problems": [{"code": problem.code, "text": problem.text} for problem in overview.problems()],
+        "workers": len(overview.live_workers),
+        "dead_letters": overview.dead_letters,
+    }
+
+
+def lane_view(lane: LaneTraffic) -> dict[str, Any]:
+    """One lane of a queue as plain JSON."""
+    return {
+        "waiting": lane.waiting,
+        "oldest_at": moment(lane.oldest_waiting_at),
+        "running": lane.running,
+        "in_per_second": lane.submitted_per_second,
+        "out_per_second": lane.finished_per_second,
+    }
+
+
+class OverviewOperations:
+    """Shows the installation; it costs the same however many tasks there are."""
+
+    def __init__(self, store: TaskStore, types: TaskTypes, count: Callable[[], Awaitable[TaskCounts | None]]) -> None:
+        """Prepare to look; `count` tells how many tasks there are, as counted lately."""
+        self._store = store
+        self._types = types
+        self._count = count
+
+    async def look(self, broker: Broker | None = None) -> Overview:
+        """The installation as it is now; `broker` is that of this process, if it has one.
+
+        Raises:
+            StoreUnavailableError: if the store cannot be asked.
+        """
+        traffic = await read_traffic(self._store)
+        declared = {known.task_type for known in await self._types.known()}
+        found = await self._store.list_records(PRESENCE.name, limit=MAX_LIMIT)
+        return Overview(
+            traffic,
+            await self._count(),
+            tuple(sorted(declared | traffic.task_types)),
+            {pause.task_type: pause for pause in await all_contents(self._store, PAUSE)},
+            tuple(map(PRESENCE.content, found)),
+            None if broker is None else broker.is_connected,
+        )
+
+
+def _type_view(overview: Overview, task_type: str) -> dict[str, Any]:
+    seen = overview.traffic.of_type(task_type)
+    return {
+        "task_type": task_type,
+        "is_paused": task_type in overview.pauses,
+        "waiting": seen.waiting,
+        "running": seen.running,
+        "is_bounded": overview.traffic.is_bounded,
+        "oldest_waiting_at": moment(seen.oldest_waiting_at),
+        "submitted_per_second": seen.submitted_per_second,
+        "finished_per_second": seen.finished_per_second,
+        "failed_per_second": seen.failed_per_second,
+    }

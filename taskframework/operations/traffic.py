@@ -1,0 +1,27 @@
+"""How much waits, runs, comes and goes, as it is now."""
+
+from __future__ import annotations
+
+import asyncio
+
+from taskframework.model.traffic import RATE_OVER, Crowd, Tally, Traffic, traffic
+from taskframework.stores.base import TaskStore
+
+#: Tasks that are looked at of those that wait and of those that run, and of those that came or ended lately.
+_WAITING, _RECENT = 10_000, 2_000
+
+
+async def read_traffic(store: TaskStore) -> Traffic:
+    """Count it, by five bounded reads.
+
+    Raises:
+        StoreUnavailableError: if the store cannot be asked.
+    """
+    now = store.now()
+
+    async def tally(crowd: Crowd) -> Tally:
+        if crowd.is_newest_first:
+            return await store.tally(crowd, _RECENT, due_before=now, since=now - RATE_OVER)
+        return await store.tally(crowd, _WAITING, due_before=now)
+
+    return traffic(dict(zip(Crowd, await asyncio.gather(*map(tally, Crowd)), strict=True)), now)

@@ -1,0 +1,31 @@
+"""The installation at a glance, over HTTP."""
+
+from __future__ import annotations
+
+from taskframework.api.overview import OverviewView
+from taskframework.model.status import TaskStatus
+from tests.unit.api.conftest import Api, OpenApi
+
+OVERVIEW = "/api/v1/admin/overview"
+
+
+async def test_an_installation_without_a_worker_says_what_is_missing(api: Api) -> None:
+    task = await api.submit()
+    overview = OverviewView.model_validate((await api.get(OVERVIEW)).json(), strict=False)
+    assert (overview.workers, overview.dead_letters, overview.by_status[TaskStatus.QUEUED]) == (0, 0, 1)
+    [charged] = [it for it in overview.types if it.task_type == task["task_type"]]
+    assert (charged.waiting, charged.running, charged.is_bounded) == (1, 0, False)
+    assert [problem.code for problem in overview.problems] == ["no_worker"]
+
+
+async def test_what_fails_is_told(open_api: OpenApi) -> None:
+    async with open_api(worker=True) as api:
+        worker = api.framework.process.worker
+        assert worker is not None
+        await worker.sign_of_life.give()
+        await api.finished(await api.submit(task_type="refuses", parameters=None))
+        overview = OverviewView.model_validate((await api.get(OVERVIEW)).json(), strict=False)
+        [problem] = overview.problems
+        assert (problem.code, problem.text[:27]) == ("failing", "100% of what ended of refus")
+        [refuses] = [it for it in overview.types if it.task_type == "refuses"]
+        assert refuses.failed_per_second == refuses.finished_per_second == round(1 / 60, 3)

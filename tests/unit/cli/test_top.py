@@ -1,0 +1,52 @@
+"""`top` and `queues list`: what people and programs see of an installation."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from taskframework.cli.top import screen
+from taskframework.model.status import Priority
+from taskframework.model.traffic import LaneTraffic, Traffic
+from tests.unit.cli.conftest import Cli
+from tests.unit.model.scenes import MINUTE, NOW
+from tests.unit.model.test_overview import UNWELL, WELL
+
+
+def shown(overview: object) -> list[str]:
+    console = Console(width=200)
+    with console.capture() as capture:
+        console.print(overview)
+    return capture.get().splitlines()
+
+
+def test_the_screen_has_the_counts_the_problems_and_a_line_for_each_type() -> None:
+    first, problem, _, names, charge, mail = shown(screen(UNWELL["paused"][0]))
+    assert first == "1 worker, 5 dead letters   COMPLETED 90   FAILED 2   DEAD_LETTER 3"
+    assert problem.startswith("paused: ada paused charge")
+    assert names.split() == ["Type", "Waiting", "Oldest", "Running", "In", "Out", "Failed"]
+    assert charge.split() == ["charge", "3", "-", "0", "0/s", "2/s", "0/s"]
+    assert mail.split()[0] == "mail"
+
+
+def test_a_bound_is_marked() -> None:
+    lane = LaneTraffic(10_000, NOW - 5 * MINUTE)
+    bounded = Traffic(NOW, {("charge", Priority.HIGH): lane}, is_bounded=True)
+    line = shown(screen(replace(WELL, traffic=bounded, task_types=("charge",))))[-1]
+    assert line.split()[:4] == ["charge", "10,000+", "5", "min"]
+
+
+@pytest.mark.usefixtures("empty_store")
+def test_an_empty_installation_is_shown_once_where_nobody_watches(cli: Cli) -> None:
+    done = cli("top")
+    assert (done.code, done.out.splitlines()[0]) == (0, "0 workers, 0 dead letters")
+    told = json.loads(cli("top", "--json").out)
+    assert (told["workers"], told["types"], told["problems"]) == (0, [], [])
+
+
+@pytest.mark.usefixtures("empty_store")
+def test_what_is_no_time_is_refused(cli: Cli) -> None:
+    assert cli("top", "--every", "soon").code == 2

@@ -1,0 +1,69 @@
+"""What needs somebody, out of what is seen of an installation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from taskframework.model.counts import TaskCounts
+from taskframework.model.overview import Overview
+from taskframework.model.pauses import Pause
+from taskframework.model.status import Priority
+from taskframework.model.traffic import LaneTraffic, Traffic
+from taskframework.model.workers import LOST_AFTER, Presence
+from tests.unit.model.scenes import MINUTE, NOW, SECOND
+
+WORKER = Presence("worker-1", "host", 1, "1.0", ("charge",), 10, 0, NOW - MINUTE, NOW - SECOND)
+LOST = replace(WORKER, worker_id="gone", seen_at=NOW - LOST_AFTER - SECOND)
+WELL = Overview(
+    Traffic(NOW, {("charge", Priority.NORMAL): LaneTraffic(waiting=3, finished_per_second=2.0)}, is_bounded=False),
+    TaskCounts(NOW, {"COMPLETED": 90, "FAILED": 2, "DEAD_LETTER": 3}),
+    ("charge", "mail"),
+    {},
+    (WORKER,),
+    is_broker_connected=True,
+)
+
+
+def seen(lane: LaneTraffic) -> Traffic:
+    return Traffic(NOW, {("charge", Priority.LOW): lane}, is_bounded=False)
+
+
+UNWELL: Mapping[str, tuple[Overview, str]] = {
+    "broker_away": (replace(WELL, is_broker_connected=False), "no connection to the broker"),
+    "undriven": (replace(WELL, counts=TaskCounts(NOW, undriven=2)), "2 live tasks"),
+    "no_worker": (replace(WELL, workers=()), "Of charge 3 tasks wait, and no worker runs"),
+    "worker_lost": (replace(WELL, workers=(WORKER, LOST)), "Worker gone has told nothing of itself since 2026-01-02"),
+    "failing": (
+        replace(WELL, traffic=seen(LaneTraffic(finished_per_second=1.0, failed_per_second=0.75))),
+        "75% of what ended of charge",
+    ),
+    "paused": (
+        replace(WELL, pauses={"charge": Pause("charge", "ada", NOW, "a bad release")}),
+        "ada paused charge at 2026-01-02T03:04:05.000Z (a bad release); 3 tasks wait",
+    ),
+}
+
+
+def test_what_is_well_needs_nobody() -> None:
+    assert list(WELL.problems()) == []
+    assert (WELL.dead_letters, WELL.at) == (5, NOW)
+    few = LaneTraffic(finished_per_second=1.0, failed_per_second=0.4)
+    assert list(replace(WELL, traffic=seen(few)).problems()) == []
+    assert list(replace(WELL, counts=None, is_broker_connected=None).problems()) == []
+
+
+@pytest.mark.parametrize("code", UNWELL)
+def test_a_problem_is_named(code: str) -> None:
+    overview, text = UNWELL[code]
+    [problem] = overview.problems()
+    assert problem.code == code
+    assert text in problem.text
+
+
+def test_a_lost_worker_runs_nothing() -> None:
+    overview = replace(WELL, workers=(LOST,))
+    assert [problem.code for problem in overview.problems()] == ["no_worker", "worker_lost"]
+    assert overview.live_workers == ()
