@@ -93,6 +93,7 @@ POINTS: Mapping[str, str] = {
     "reap.after_write": "a task is taken from a dead worker, nobody was told",
     "cancel.after_write": "a cancel is stored, nobody was told and the caller has no answer",
     "replay.after_write": "a finished task is queued anew, nobody was told and the caller has no answer",
+    "discard.after_write": "a dead letter is given up, nobody was told and the caller has no answer",
     "expire.after_write": "a deadline is enforced, nobody was told",
     "queue_timeout.after_write": "a task that no worker began in time is ended, nobody was told",
     "relay.after_reserve": "the relay reserved tasks with unpublished events, nothing is published",

@@ -104,6 +104,10 @@ class TaskReplayedEvent(TaskEvent):
     """An operator queued a finished task anew."""
 
 
+class TaskDiscardedEvent(TaskEvent):
+    """An operator gave a dead letter up; the task stays what it is."""
+
+
 @dataclass(frozen=True, slots=True)
 class AttemptFinished(Event):
     """Please write the outcome of this attempt. `task` is the task as it was claimed."""
@@ -153,6 +157,7 @@ EVENT_OF: dict[str, type[TaskEvent]] = {
     "cancel_requested": TaskCancelRequestedEvent,
     "released": TaskReleasedEvent,
     "replayed": TaskReplayedEvent,
+    "discarded": TaskDiscardedEvent,
     "unblocked": TaskUnblockedEvent,
     "skipped": TaskSkippedEvent,
 }

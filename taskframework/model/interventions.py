@@ -1,16 +1,16 @@
-"""The transitions that are not made by the worker of a task: reap, cancel, expire, postpone, replay."""
+"""The transitions that are not made by the worker of a task: reap, cancel, expire, postpone, replay, discard."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from taskframework.model import drivers
 from taskframework.model.scope import Scope
-from taskframework.model.status import CLAIMABLE, LIVE, REPLAYABLE, TaskStatus
+from taskframework.model.status import CLAIMABLE, DEAD, LIVE, REPLAYABLE, TaskStatus
 from taskframework.model.stream_moves import blocked_again, without_its_stream
-from taskframework.model.task import CancelRequest, Task
+from taskframework.model.task import CancelRequest, Discarded, Task
 from taskframework.model.transitions import (
     BY_DEADLINE,
     DEADLINE_PASSED,
@@ -22,6 +22,7 @@ from taskframework.model.transitions import (
     with_error,
     with_event,
 )
+from taskframework.model.values import Json
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +187,14 @@ NO_HANDLER = "No worker that received it could run this type and version."
 
 
 @dataclass(frozen=True, slots=True)
+class Edited:
+    """Other parameters that a task gets when it is replayed, and their hash."""
+
+    parameters: Json = field(repr=False)
+    parameters_hash: str
+
+
+@dataclass(frozen=True, slots=True)
 class Replay(Alone):
     """FAILED, DEAD_LETTER or CANCELLED → QUEUED as a new generation; the fencing token goes on counting.
 
@@ -200,6 +209,17 @@ class Replay(Alone):
     by: str
     dispatch_after: timedelta
     revision: int | None = None
+    #: None: with the parameters that it has.
+    edited: Edited | None = None
+    reason: str | None = None
+    #: The action on many tasks that this one belongs to.
+    replay_id: str | None = None
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What the history says of it."""
+        optional = {"reason": self.reason, "replay_id": self.replay_id, "is_edited": self.edited is not None or None}
+        return {"by": self.by} | {name: value for name, value in optional.items() if value is not None}
 
     def apply(self, task: Task, now: datetime) -> Task | None:
         if (
@@ -217,6 +237,7 @@ class Replay(Alone):
             releases=0,
             no_handler=0,
             cancel=None,
+            discarded=None,
             deadline=None,
             start_by=None if task.start_limit is None else now + task.start_limit.time,
             error=None,
@@ -229,4 +250,28 @@ class Replay(Alone):
             signals=(),
             woken_by=None,
         )
-        return with_event(blocked_again(queued, now), "replayed", now, data={"by": self.by})
+        if self.edited is not None:
+            queued = queued.evolve(parameters=self.edited.parameters, parameters_hash=self.edited.parameters_hash)
+        return with_event(blocked_again(queued, now), "replayed", now, data=self.told)
+
+
+@dataclass(frozen=True, slots=True)
+class Discard(Alone):
+    """A dead letter is given up. The task stays what it is, and can still be queued anew by its id."""
+
+    failpoint: ClassVar[str] = "discard.after_write"
+    task_id: str
+    scope: Scope
+    by: str
+    reason: str | None
+
+    def apply(self, task: Task, now: datetime) -> Task | None:
+        if (
+            task.status not in DEAD
+            or task.batch is not None
+            or task.discarded is not None
+            or not self.scope.covers(task.user_id)
+        ):
+            return None
+        discarded = task.evolve(discarded=Discarded(self.by, now, self.reason))
+        return with_event(discarded, "discarded", now, data={"by": self.by, "reason": self.reason})

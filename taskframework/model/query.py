@@ -103,8 +103,13 @@ class TaskFilter:
     stream: str | None = None
     #: Only batches; without it everything else.
     batches: bool = False
-    #: Only tasks that are FAILED or DEAD_LETTER, listed by the time of their end.
+    #: Only tasks that are FAILED or DEAD_LETTER and not given up, listed by the time of their end.
     dead: bool = False
+    #: Only tasks whose error has this fingerprint, or this text in its message, whatever the case of its ASCII letters.
+    fingerprint: str | None = None
+    error: str | None = None
+    #: Of the dead ones only those that had ended by then.
+    ended_by: datetime | None = None
 
     @property
     def is_by_plan(self) -> bool:
@@ -157,3 +162,13 @@ class DeadMessage:
     at: datetime
     task_id: str | None = None
     task_type: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MessageOutline:
+    """The little of a kept message that lists choose by: messages may be large."""
+
+    id: str
+    reason: str
+    task_type: str | None
+    at: datetime

@@ -32,6 +32,7 @@ ERRORS_KEPT = 5
 RARE = (
     *("unique", "debounce", "stream", "cascade_at", "check_at", "batch", "seal_by", "retry_at", "unblock_at", "stage"),
     *("waits_for", "signals", "woken_by", "waits_for_limit", "slot", "start_limit", "start_by", "retention", "steps"),
+    "discarded",
 )
 
 
@@ -47,6 +48,15 @@ class Lease:
 @dataclass(frozen=True, slots=True)
 class CancelRequest:
     """Somebody wants the task to end; the first final write decides whether it still can."""
+
+    by: str
+    at: datetime
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Discarded:
+    """An operator gave a dead letter up: it is in no list of them any more."""
 
     by: str
     at: datetime
@@ -225,6 +235,7 @@ class Task:
     lease: Lease | None = None
     last_claim_id: str | None = None
     cancel: CancelRequest | None = None
+    discarded: Discarded | None = None
     deadline: datetime | None = None
     start_limit: StartLimit | None = None
     start_by: datetime | None = None

@@ -270,6 +270,7 @@ class Reopen(Alone):
             finished_at=None,
             purge_at=None,
             cancel=None,
+            discarded=None,
             deadline=None,
             error=None,
             cascade_at=None,

@@ -12,8 +12,9 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from taskframework.model.drivers import Driver
+from taskframework.model.letters import DeadCount
 from taskframework.model.marks import Mark
-from taskframework.model.query import DeadMessage, Page, RoundOfSubtasks, StreamTimes, TaskFilter
+from taskframework.model.query import DeadMessage, MessageOutline, Page, RoundOfSubtasks, StreamTimes, TaskFilter
 from taskframework.model.records import Record, RecordChange
 from taskframework.model.scope import Scope
 from taskframework.model.status import Priority, TaskStatus
@@ -136,6 +137,10 @@ class TaskReads(Protocol):
         """
         ...
 
+    async def count_dead(self, scope: Scope, filter: TaskFilter, *, most: int) -> Sequence[DeadCount]:
+        """Dead tasks by cause, type and hour: of the `most` that ended last, those that the filter lets through."""
+        ...
+
 
 class SubtaskReads(Protocol):
     """Looking at the sub-tasks of a task. Whoever may see the task may see them, so without a scope."""
@@ -253,7 +258,15 @@ class DeadMessages(Protocol):
         """Kept messages, newest first."""
         ...
 
+    async def outline_dead_messages(self, *, limit: int) -> Sequence[MessageOutline]:
+        """Kept messages without what was in them, newest first."""
+        ...
+
     async def get_dead_message(self, message_id: str) -> DeadMessage | None: ...
+
+    async def delete_dead_message(self, message_id: str) -> bool:
+        """Delete a message; whether it was there."""
+        ...
 
 
 class Records(Protocol):

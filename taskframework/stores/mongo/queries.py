@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 from datetime import timedelta
 
 from taskframework.model.drivers import DRIVERS, Driver
+from taskframework.model.letters import TREND_HOURS
 from taskframework.model.query import Cursor, RoundOfSubtasks, SlotCursor, TaskFilter
 from taskframework.model.scope import Scope
 from taskframework.model.status import CLAIMABLE, DEAD, LANES, Priority, TaskStatus
@@ -187,7 +189,44 @@ def listed(scope: Scope, wanted: TaskFilter, cursor: str | None) -> Document:
         filter["parent.task_id"] = wanted.parent_task_id
     if wanted.stream is not None:
         filter["stream.key"] = wanted.stream
+    return both(filter, of_errors(wanted))
+
+
+def of_errors(wanted: TaskFilter) -> Document:
+    """What is asked of the end of a task."""
+    filter: Document = {"discarded": None} if wanted.dead else {}
+    if wanted.fingerprint is not None:
+        filter["error.fingerprint"] = wanted.fingerprint
+    if wanted.error is not None:
+        filter["error.message"] = {"$regex": re.escape(wanted.error), "$options": "i"}
+    if wanted.ended_by is not None:
+        filter["$and"] = [{"finished_at": {"$lte": wanted.ended_by}}]  # beside the place in the list
     return filter
+
+
+def counted_dead(scope: Scope, wanted: TaskFilter, most: int) -> list[Document]:
+    """Dead tasks by cause, type and hour: of the newest, those that are wanted."""
+    ended = {"status": in_status(*DEAD), "finished_at": {"$type": "date"}}
+    type_of = {} if wanted.task_type is None else {"task_type": wanted.task_type}
+    hours: Document = {"$dateDiff": {"startDate": "$finished_at", "endDate": NOW, "unit": "millisecond"}}
+    hours = {"$floor": {"$divide": [{"$max": [hours, 0]}, 3_600_000]}}
+    cause = {"fingerprint": "$error.fingerprint", "task_type": "$task_type", "hours": {"$min": [hours, TREND_HOURS]}}
+    return [
+        {"$match": ended},
+        {"$sort": newest_first("finished_at")},
+        {"$limit": most},
+        {"$match": {"batch": None, **type_of, **within(scope), **of_errors(wanted)}},
+        {
+            "$group": {
+                "_id": cause,
+                "count": {"$sum": 1},
+                "first_at": {"$min": "$finished_at"},
+                "last_at": {"$max": "$finished_at"},
+                "error_type": {"$first": "$error.type"},
+                "error_message": {"$first": "$error.message"},
+            }
+        },
+    ]
 
 
 def _listed_by_plan(scope: Scope, wanted: TaskFilter, cursor: str | None) -> Document:

@@ -31,6 +31,7 @@ from taskframework.stores.mongo.client import (
     encoded,
     time_limit,
 )
+from taskframework.stores.mongo.dead_letters import DeadLetterCalls
 from taskframework.stores.mongo.documents import (
     Document,
     dead_message_document,
@@ -78,7 +79,7 @@ class _Opened:
     keep: Grouping[Any, None]
 
 
-class MongoStore(RecordCalls, StreamCalls):
+class MongoStore(RecordCalls, StreamCalls, DeadLetterCalls):
     """Tasks in a MongoDB database; implements `TaskStore`."""
 
     def __init__(
@@ -293,10 +294,6 @@ class MongoStore(RecordCalls, StreamCalls):
         order = queries.newest_first("at")
         found = await self._dead_messages.find(queries.after(cursor, "at"), sort=order, limit=limit + 1, index="list")
         return _page(found, limit, dead_message_of, lambda document: queries.cursor_by_time(document, "at"))
-
-    async def get_dead_message(self, message_id: str) -> DeadMessage | None:
-        document = await self._dead_messages.find_one({"_id": message_id})
-        return None if document is None else dead_message_of(document)
 
     def _connect(self, pool_size: int) -> Connection:
         return connect(self._url, self._driver, self._timeout, pool_size)

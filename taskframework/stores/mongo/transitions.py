@@ -18,6 +18,7 @@ from taskframework.model.interventions import (
     NO_HANDLER,
     NOT_STARTED,
     Cancel,
+    Discard,
     EndUnstarted,
     Expire,
     Postpone,
@@ -36,7 +37,7 @@ from taskframework.model.marks import (
     ReserveDispatch,
     WaitAnew,
 )
-from taskframework.model.status import CLAIMABLE, LIVE, REPLAYABLE, TaskStatus
+from taskframework.model.status import CLAIMABLE, DEAD, LIVE, REPLAYABLE, TaskStatus
 from taskframework.model.stream_moves import Unblock
 from taskframework.model.task import SCHEMA_VERSION, plain
 from taskframework.model.transitions import (
@@ -266,7 +267,7 @@ def _postpone(postpone: Postpone) -> Write:
 
 #: What belongs to one generation.
 _NONE_AFTER_REPLAY = (
-    *("cancel", "deadline", "error", "progress", "started_at", "purge_at"),
+    *("cancel", "discarded", "deadline", "error", "progress", "started_at", "purge_at"),
     *("cascade_at", "subtasks", "woken_by"),
 )
 
@@ -288,8 +289,18 @@ def _replay(replay: Replay) -> Write:
         "stage": "execute",
         "signals": [],
     }
-    replayed = {**queued, **with_event("replayed", data=lit({"by": replay.by}), attempt=0)}
+    if (edited := replay.edited) is not None:
+        queued |= {"parameters": lit(stored(edited.parameters)), "parameters_hash": lit(edited.parameters_hash)}
+    replayed = {**queued, **with_event("replayed", data=lit(replay.told), attempt=0)}
     return Write(guard, [change(replayed), blocked_again()])
+
+
+@write_alone.register
+def _discard(discard: Discard) -> Write:
+    guard = {"_id": discard.task_id, "status": in_status(*DEAD), "batch": None, "discarded": None}
+    discarded = {"by": lit(discard.by), "at": NOW, "reason": lit(discard.reason)}
+    told = with_event("discarded", data=lit({"by": discard.by, "reason": discard.reason}))
+    return Write({**guard, **within(discard.scope)}, [change({"discarded": discarded, **told})])
 
 
 def _dispatch_marks(marks: JointRequests[MarkDispatched]) -> Write:

@@ -181,7 +181,7 @@ def _reopen(reopen: Reopen) -> Write:
     guard = {"_id": reopen.task_id, "status": in_status(*FINAL), "subtasks.plan_records": 0, **within(reopen.scope)}
     waiting = {
         "status": TaskStatus.WAITING,
-        **dict.fromkeys(("finished_at", "purge_at", "cancel", "deadline", "error", "cascade_at")),
+        **dict.fromkeys(("finished_at", "purge_at", "cancel", "discarded", "deadline", "error", "cascade_at")),
         "subtasks.is_awaited": True,
         "subtasks.done": "$subtasks.succeeded",
         "subtasks.failed": 0,

@@ -7,6 +7,7 @@ from dataclasses import astuple
 from functools import cache
 
 from taskframework.model.drivers import DISPATCH, DRIVERS, Driver
+from taskframework.model.letters import TREND_HOURS
 from taskframework.model.query import Cursor, SlotCursor, TaskFilter
 from taskframework.model.scope import Scope
 from taskframework.model.status import TaskStatus
@@ -177,6 +178,11 @@ KEEP_MESSAGE = (
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"
 )
 MESSAGE = f"{_MESSAGES} WHERE id = ?"
+OUTLINE_MESSAGES = (
+    "SELECT id, reason, task_type, at FROM dead_messages INDEXED BY dead_messages_newest "
+    "ORDER BY at DESC, id DESC LIMIT ?"
+)
+DELETE_MESSAGE = "DELETE FROM dead_messages WHERE id = ?"
 
 _RECORDS = "SELECT id, kind, data, revision, expires_at FROM records"
 RECORDS_BY_ID = f"{_RECORDS} WHERE id IN (SELECT value FROM json_each(?))"
@@ -274,10 +280,41 @@ def list_tasks(scope: Scope, filter: TaskFilter, limit: int, cursor: str | None)
     select = f"{_indexed('tasks_dead')} WHERE t.{_DEAD}" if filter.dead else _indexed(index)
     # Letter for letter as in the partial index of the batches.
     select += f"{' AND' if filter.dead else ' WHERE'} t.is_batch = {int(filter.batches)}"
+    given |= dict(_error_clauses(filter))
     if filter.is_by_plan:
         place = None if cursor is None else astuple(SlotCursor.decode(cursor))
         return _page(select, given, ("t.parent_generation", "t.parent_round", "t.parent_slot"), limit, place)
     return _page(select, given, (f"t.{filter.order}", "t.task_id"), limit, _time_and_id(cursor))
+
+
+def _error_clauses(filter: TaskFilter) -> list[tuple[str, Value]]:
+    """What is asked of the end of a task, besides its columns: conditions with a value each."""
+    clauses: list[tuple[str, Value]] = []
+    if filter.dead:
+        clauses.append(("coalesce(json_type(t.document, '$.discarded'), 'null') = ?", "null"))
+    if filter.fingerprint is not None:
+        clauses.append(("json_extract(t.document, '$.error.fingerprint') = ?", filter.fingerprint))
+    if filter.error is not None:
+        clauses.append(("instr(lower(json_extract(t.document, '$.error.message')), lower(?))", filter.error))
+    if filter.ended_by is not None:
+        clauses.append(("t.finished_at <= ?", milliseconds(filter.ended_by)))
+    return clauses
+
+
+def count_dead(scope: Scope, filter: TaskFilter, now: int, most: int) -> Query:
+    """Dead tasks by cause, type and hour. The newest are found by the index, and only they are read."""
+    newest = f"SELECT number FROM tasks INDEXED BY tasks_dead WHERE {_DEAD} ORDER BY finished_at DESC, task_id DESC"
+    clauses: list[tuple[str, Value]] = [("t.is_batch = ?", 0), *_error_clauses(filter)]
+    clauses += [("t.user_id = ?", scope.owner)] if scope.owner is not None else []
+    clauses += [("t.task_type = ?", filter.task_type)] if filter.task_type is not None else []
+    text = (
+        "SELECT json_extract(t.document, '$.error.fingerprint') cause, t.task_type, "
+        "min(max(? - t.finished_at, 0) / 3600000, ?) hours, count(*), min(t.finished_at), max(t.finished_at), "
+        "json_extract(t.document, '$.error.type'), json_extract(t.document, '$.error.message') "
+        f"FROM ({newest} LIMIT ?) f CROSS JOIN tasks t USING (number) "
+        f"WHERE {' AND '.join(clause for clause, _ in clauses)} GROUP BY cause, t.task_type, hours"
+    )
+    return text, [now, TREND_HOURS, most, *(value for _, value in clauses)]
 
 
 def _index_for(columns: Collection[str]) -> str:
@@ -309,7 +346,8 @@ def _time_and_id(cursor: str | None) -> tuple[int, str] | None:
 def _page(
     select: str, given: dict[str, Value], order: Sequence[str], limit: int, place: Sequence[Value] | None
 ) -> Query:
-    clauses, values = [f"{column} = ?" for column in given], list(given.values())
+    clauses = [column if "?" in column else f"{column} = ?" for column in given]
+    values = list(given.values())
     if place is not None:
         clauses.append(f"({', '.join(order)}) < ({', '.join('?' * len(place))})")
         values += place

@@ -11,8 +11,9 @@ from typing import cast
 from taskframework.clock import Clock, SystemClock
 from taskframework.grouping import Grouping
 from taskframework.model.drivers import Driver
+from taskframework.model.letters import DeadCount
 from taskframework.model.marks import Mark, RenewLease
-from taskframework.model.query import DeadMessage, Page, RoundOfSubtasks, StreamTimes, TaskFilter
+from taskframework.model.query import DeadMessage, MessageOutline, Page, RoundOfSubtasks, StreamTimes, TaskFilter
 from taskframework.model.records import Record, RecordChange
 from taskframework.model.scope import Scope
 from taskframework.model.status import LANES, Priority, TaskStatus
@@ -115,6 +116,13 @@ class SqliteStore:
     ) -> Page[Task]:
         rows = await self._database.fetch(*queries.list_tasks(scope, filter, limit, cursor))
         return task_page(rows, limit, filter)
+
+    async def count_dead(self, scope: Scope, filter: TaskFilter, *, most: int) -> Sequence[DeadCount]:
+        rows = await self._database.fetch(*queries.count_dead(scope, filter, milliseconds(self._clock.now()), most))
+        return [
+            DeadCount(cause, task_type, hours, count, moment(first), moment(last), error_type, message)
+            for cause, task_type, hours, count, first, last, error_type, message in rows
+        ]
 
     async def count_subtasks(self, round: RoundOfSubtasks) -> dict[TaskStatus, int]:
         counts: dict[str, int] = dict(await self._database.fetch(queries.COUNT_SUBTASKS, _place_of(round)))
@@ -232,6 +240,13 @@ class SqliteStore:
 
     async def list_dead_messages(self, *, limit: int, cursor: str | None) -> Page[DeadMessage]:
         return message_page(await self._database.fetch(*queries.list_dead_messages(limit, cursor)), limit)
+
+    async def outline_dead_messages(self, *, limit: int) -> Sequence[MessageOutline]:
+        rows = await self._database.fetch(queries.OUTLINE_MESSAGES, (limit,))
+        return [MessageOutline(name, reason, task_type, moment(at)) for name, reason, task_type, at in rows]
+
+    async def delete_dead_message(self, message_id: str) -> bool:
+        return await self._database.execute(queries.DELETE_MESSAGE, [message_id]) == 1
 
     async def get_dead_message(self, message_id: str) -> DeadMessage | None:
         rows = await self._database.fetch(queries.MESSAGE, (message_id,))

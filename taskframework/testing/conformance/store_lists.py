@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from taskframework import failpoint
+from taskframework.clock import whole_milliseconds
+from taskframework.model.interventions import Discard, Replay
 from taskframework.model.marks import MarkPublished
-from taskframework.model.query import Cursor, CursorInvalidError, DeadMessage, Page, SlotCursor, TaskFilter
+from taskframework.model.query import (
+    Cursor,
+    CursorInvalidError,
+    DeadMessage,
+    MessageOutline,
+    Page,
+    SlotCursor,
+    TaskFilter,
+)
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import DEAD, TaskStatus
-from taskframework.model.task import ParentLink, Task, new_task_id
+from taskframework.model.task import Batch, ParentLink, Task, new_task_id
 from taskframework.model.transitions import Complete, Fail
 from taskframework.stores.base import TaskStore
 from taskframework.testing.conformance.store_suite import (
+    HOUR,
     SECOND,
     StoreSuite,
     an_error,
@@ -25,6 +37,7 @@ from taskframework.testing.conformance.store_suite import (
     moved,
     put,
     put_final,
+    refused,
 )
 
 
@@ -191,6 +204,89 @@ class DeadLetterCases(StoreSuite):
         assert await store.purge(finished=timedelta(0), dead_letters=None, limit=5) == 1
         assert [await store.get(task.task_id, EVERYONE) is None for task in (done, dead)] == [True, False]
 
+    async def test_what_is_given_up_is_in_no_list_until_it_is_dead_again(self, store: TaskStore) -> None:
+        kept = await put_final(store, TaskStatus.FAILED)
+        gone = await put_final(store, TaskStatus.DEAD_LETTER)
+        await moved(store, Discard(gone.task_id, EVERYONE, "operator", "of last year"))
+        await refused(store, Discard(gone.task_id, EVERYONE, "operator", "once more"))
+        assert _ids(await store.list_tasks(EVERYONE, TaskFilter(dead=True), limit=5)) == [kept.task_id]
+        assert sum(each.count for each in await store.count_dead(EVERYONE, TaskFilter(dead=True), most=9)) == 1
+        queued = await moved(store, Replay(gone.task_id, EVERYONE, "operator", SECOND))
+        _, fence = await claimed(store, queued)
+        await moved(store, Fail(fence, "w", an_error(), False, SECOND))
+        assert len((await store.list_tasks(EVERYONE, TaskFilter(dead=True), limit=5)).items) == 2
+
+    async def test_dead_tasks_are_found_by_their_error_and_end(self, store: TaskStore) -> None:
+        now = store.now()
+        odd = "50% of (a.*) $x _ 'quoted'"
+        tasks = [
+            await put_final(store, status, error=replace(an_error(text), fingerprint=cause), finished_at=now - n * HOUR)
+            for n, (status, text, cause) in enumerate(
+                [
+                    (TaskStatus.FAILED, f"first: {odd}", "f1"),
+                    (TaskStatus.DEAD_LETTER, "SECOND", "f2"),
+                    (TaskStatus.FAILED, "third", "f1"),
+                ]
+            )
+        ]
+        for filter, found in (
+            (TaskFilter(dead=True, fingerprint="f1"), [0, 2]),
+            (TaskFilter(dead=True, error=odd), [0]),
+            (TaskFilter(dead=True, error="FIRST"), [0]),
+            (TaskFilter(dead=True, error="second"), [1]),
+            (TaskFilter(dead=True, ended_by=now - HOUR), [1, 2]),
+            (TaskFilter(dead=True, fingerprint="f1", ended_by=now - HOUR), [2]),
+            (TaskFilter(status=TaskStatus.FAILED, fingerprint="f1"), [0, 2]),
+            (TaskFilter(dead=True, error="none has this"), []),
+        ):
+            assert [task.task_id for task in sorted(await _all_pages(store, filter, 1), key=_ended, reverse=True)] == [
+                tasks[n].task_id for n in found
+            ], filter
+
+    async def test_dead_tasks_are_counted_by_cause_type_and_hour(self, store: TaskStore) -> None:
+        now = store.now()
+        await put(store, batch=Batch(), status=TaskStatus.FAILED, finished_at=now)
+        await put(store, status=TaskStatus.CANCELLED, finished_at=now)
+        for cause, task_type, hours, user_id in (
+            ("f1", "a", 0.1, "alice"),
+            ("f1", "a", 0.2, "bob"),
+            ("f1", "a", 1.5, "bob"),
+            ("f1", "b", 0.1, "bob"),
+            ("f2", "a", 99, "bob"),
+        ):
+            error = replace(an_error(f"because of {cause}"), fingerprint=cause)
+            ended = {"error": error, "finished_at": now - hours * HOUR, "user_id": user_id}
+            await put_final(store, TaskStatus.FAILED, task_type=task_type, **ended)
+
+        everything = await store.count_dead(EVERYONE, TaskFilter(dead=True), most=100)
+        assert sorted((each.fingerprint, each.task_type, each.hours_ago, each.count) for each in everything) == [
+            ("f1", "a", 0, 2),
+            ("f1", "a", 1, 1),
+            ("f1", "b", 0, 1),
+            ("f2", "a", 24, 1),
+        ]
+        oldest = next(each for each in everything if each.fingerprint == "f2")
+        assert oldest.first_at == oldest.last_at == whole_milliseconds(now - 99 * HOUR)
+        assert (oldest.error_type, oldest.error_message) == (an_error().type, "because of f2")
+        for scope, filter, most, count in (
+            (Scope.of("alice"), TaskFilter(dead=True), 100, 1),
+            (EVERYONE, TaskFilter(dead=True, task_type="b"), 100, 1),
+            (EVERYONE, TaskFilter(dead=True, fingerprint="f1"), 100, 4),
+            (EVERYONE, TaskFilter(dead=True, ended_by=now - HOUR), 100, 2),
+            (EVERYONE, TaskFilter(dead=True), 3, 2),  # the batch is among the newest three
+        ):
+            found = await store.count_dead(scope, filter, most=most)
+            assert sum(each.count for each in found) == count, (scope, filter)
+
+    async def test_outlines_of_dead_messages_and_the_deletion_of_one(self, store: TaskStore) -> None:
+        now = store.now()
+        for n in range(3):
+            await store.keep_dead_message(_message(f"m-{n}", now - n * SECOND, f"reason {n}"))
+        outlines = await store.outline_dead_messages(limit=2)
+        assert outlines == [MessageOutline(f"m-{n}", f"reason {n}", None, now - n * SECOND) for n in range(2)]
+        assert [await store.delete_dead_message("m-0") for _ in range(2)] == [True, False]
+        assert [outline.id for outline in await store.outline_dead_messages(limit=9)] == ["m-1", "m-2"]
+
     async def test_a_dead_message_is_kept_whole(self, store: TaskStore) -> None:
         message = DeadMessage(
             "m-1",
@@ -242,6 +338,11 @@ class DeadLetterCases(StoreSuite):
         assert listed == ["m-1", "m-0", "m-3", "m-2", "m-4"]
         assert cursor is None
         assert (await store.list_dead_messages(limit=5, cursor=None)).next_cursor is None, "a full page may be the last"
+
+
+def _ended(task: Task) -> datetime:
+    assert task.finished_at is not None
+    return task.finished_at
 
 
 def _message(id: str, at: datetime, reason: str = "unreadable") -> DeadMessage:

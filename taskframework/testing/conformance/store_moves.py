@@ -28,7 +28,17 @@ from taskframework.model.drivers import (
     Driver,
     missing_drivers,
 )
-from taskframework.model.interventions import Cancel, EndUnstarted, Expire, Postpone, Reap, Replay, Supersede
+from taskframework.model.interventions import (
+    Cancel,
+    Discard,
+    Edited,
+    EndUnstarted,
+    Expire,
+    Postpone,
+    Reap,
+    Replay,
+    Supersede,
+)
 from taskframework.model.marks import (
     CascadeAgain,
     ForgetDispatch,
@@ -53,6 +63,7 @@ from taskframework.model.task import (
     SCHEMA_VERSION,
     Batch,
     CancelRequest,
+    Discarded,
     HistoryEntry,
     Lease,
     ParentLink,
@@ -129,6 +140,11 @@ REQUESTS: dict[str, Callable[[Fence], Request]] = {
     "postpone": lambda fence: Postpone(fence.task_id, 1, HOUR, 2),
     "replay": lambda fence: Replay(fence.task_id, EVERYONE, "operator", HOUR),
     "replay one's own": lambda fence: Replay(fence.task_id, Scope.of("alice"), "alice", HOUR, revision=1),
+    "replay with other parameters": lambda fence: Replay(
+        fence.task_id, EVERYONE, "$x", HOUR, edited=Edited({"$n": [{"a.b": 1}]}, "other"), reason="$r", replay_id="r-1"
+    ),
+    "discard": lambda fence: Discard(fence.task_id, EVERYONE, "$operator", "$reason"),
+    "discard one's own": lambda fence: Discard(fence.task_id, Scope.of("alice"), "alice", None),
     "reserve": lambda fence: ReserveDispatch(fence.task_id, 1, MINUTE, HOUR),
     "dispatched": lambda fence: MarkDispatched(fence.task_id, 1, MINUTE, HOUR),
     "make due": lambda fence: MakeDue(fence.task_id, 1),
@@ -251,6 +267,7 @@ def _changes(now: datetime) -> Iterator[dict[str, Any]]:
     yield {"retention": KeptFor(1_000, 2_000), "deadline": now - MINUTE, "no_handler": 7}
     yield {"releases": 1, "no_handler": 2, "progress": 1, "result": 2, "started_at": now, "purge_at": now + HOUR}
     yield from ({"parent": ParentLink("parent", 0, 1)}, {"steps": (StepOutcome("charge", {"receipt": 7}),)})
+    yield {"discarded": Discarded("alice", now - HOUR, "given up")}
     yield {"error": an_error(), "errors": (an_error("older"),) * ERRORS_KEPT}
     yield {"published_sequence": 1, "publish_at": None}
     history = tuple(HistoryEntry(n, "released", now, 1, "worker-1", None) for n in range(1, HISTORY_LENGTH + 21))
@@ -283,6 +300,7 @@ def _of_families(now: datetime) -> Iterator[dict[str, Any]]:
     yield {**dict.fromkeys((driver.field for driver in UNUSUAL), _READ), "parent": ParentLink("parent", 0, 1)}
     yield {"parent": ParentLink("parent", 2, 1, 3, 4), "generation": 1}
     yield {"subtasks": counted, "retention": KeptFor(1_000, 2_000)}
+    yield {"subtasks": counted, "discarded": Discarded("alice", now - HOUR, None)}
     heard, kept, other = (
         Signal(f"key-{n}", name, now - HOUR, payload, is_heard)
         for n, name, payload, is_heard in (

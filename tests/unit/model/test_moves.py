@@ -14,7 +14,7 @@ from taskframework.model import debounce, interventions, marks, stream_moves, tr
 from taskframework.model.debounce import ReplaceParameters
 from taskframework.model.drivers import CASCADE
 from taskframework.model.events import ENDS_OF_ATTEMPTS, EVENT_OF, event_of
-from taskframework.model.interventions import Cancel, EndUnstarted, Expire, Postpone, Reap, Replay, Supersede
+from taskframework.model.interventions import Cancel, Discard, EndUnstarted, Expire, Postpone, Reap, Replay, Supersede
 from taskframework.model.marks import (
     CascadeAgain,
     ForgetDispatch,
@@ -81,6 +81,7 @@ TRANSITIONS: dict[str, Any] = {
     "postpone": Postpone(TASK_ID, 1, MINUTE, 5),
     "postpone too often": Postpone(TASK_ID, 1, MINUTE, 0),
     "replay": Replay(TASK_ID, EVERYONE, "operator", ZERO),
+    "discard": Discard(TASK_ID, EVERYONE, "operator", "of last year"),
     "reserve": ReserveDispatch(TASK_ID, 1, SECOND, MINUTE),
     "make due": MakeDue(TASK_ID, 1),
     "make due later": MakeDue(TASK_ID, 1, MINUTE),
@@ -187,7 +188,7 @@ def test_only_an_operator_leads_out_of_a_final_status() -> None:
 
 def test_a_final_task_changes_only_by_marks_or_by_an_operator() -> None:
     for name, before, after in outcomes():
-        by_operator = name in ("replay", "reopen", "move the position")
+        by_operator = name in ("replay", "discard", "reopen", "move the position")
         if before.status in FINAL and not by_operator and type(TRANSITIONS[name]) not in MARKS:
             pytest.fail(f"{name} changed a {before.status} task into {after}")
 

@@ -1,0 +1,113 @@
+"""Dead letters in groups: those of one cause together, with how many came when."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from taskframework.model.query import MessageOutline
+from taskframework.model.values import fingerprint
+from taskframework.model.view import moment
+
+#: A trend has one number for each of these hours.
+TREND_HOURS = 24
+#: `error.type` of the groups of messages.
+MESSAGE_ERROR = "MessageUnreadableError"
+_HOUR = timedelta(hours=1)
+#: What differs in the reasons of one cause: numbers and what was quoted.
+_PARTICULAR = re.compile(r"'[^']*'|\"[^\"]*\"|\d[\d,.]*")
+
+
+@dataclass(frozen=True, slots=True)
+class DeadCount:
+    """Dead letters of one fingerprint and task type that ended in the same hour before now, counted by the store."""
+
+    #: None: a task without an error, which an earlier release may have left.
+    fingerprint: str | None
+    task_type: str | None
+    #: Whole hours since they ended; `TREND_HOURS` for all that are older.
+    hours_ago: int
+    count: int
+    first_at: datetime
+    last_at: datetime
+    #: Of one of them.
+    error_type: str | None
+    error_message: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class LetterGroup:
+    """All dead letters of one cause."""
+
+    fingerprint: str
+    count: int
+    first_at: datetime
+    last_at: datetime
+    task_types: tuple[str, ...]
+    error_type: str | None
+    error_message: str | None
+    #: By the hour that they ended in, the oldest first; the last number is that of the hour before now.
+    trend: tuple[int, ...]
+
+    def view(self) -> dict[str, Any]:
+        """The group as plain JSON."""
+        return {
+            "fingerprint": self.fingerprint,
+            "count": self.count,
+            "first_at": moment(self.first_at),
+            "last_at": moment(self.last_at),
+            "task_types": list(self.task_types),
+            "error": {"type": self.error_type, "message": self.error_message},
+            "trend": list(self.trend),
+        }
+
+
+def message_fingerprint(reason: str) -> str:
+    """The fingerprint of a message that was kept for this reason."""
+    return fingerprint("message", _PARTICULAR.sub("*", reason))
+
+
+def count_messages(messages: Iterable[MessageOutline], now: datetime) -> list[DeadCount]:
+    """Kept messages, each as a count of its own."""
+    return [
+        DeadCount(
+            message_fingerprint(message.reason),
+            message.task_type,
+            min(max(now - message.at, timedelta(0)) // _HOUR, TREND_HOURS),
+            1,
+            message.at,
+            message.at,
+            MESSAGE_ERROR,
+            message.reason,
+        )
+        for message in messages
+    ]
+
+
+def grouped(counts: Iterable[DeadCount]) -> list[LetterGroup]:
+    """Counts put together by cause: the largest group first."""
+    causes: dict[str, list[DeadCount]] = {}
+    for count in counts:
+        causes.setdefault(count.fingerprint or "", []).append(count)
+    groups = [_group(cause, found) for cause, found in causes.items()]
+    return sorted(groups, key=lambda group: (-group.count, group.fingerprint))
+
+
+def _group(cause: str, counts: list[DeadCount]) -> LetterGroup:
+    newest = max(counts, key=lambda count: count.last_at)
+    by_hour: Mapping[int, int] = {
+        hour: sum(count.count for count in counts if count.hours_ago == hour) for hour in range(TREND_HOURS)
+    }
+    return LetterGroup(
+        cause,
+        sum(count.count for count in counts),
+        min(count.first_at for count in counts),
+        newest.last_at,
+        tuple(sorted({count.task_type for count in counts if count.task_type is not None})),
+        newest.error_type,
+        newest.error_message,
+        tuple(by_hour[hour] for hour in reversed(range(TREND_HOURS))),
+    )

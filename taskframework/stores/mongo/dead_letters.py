@@ -1,0 +1,57 @@
+"""Looking at dead letters in MongoDB: dead tasks by cause, and kept messages one by one."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from taskframework.model.letters import DeadCount
+from taskframework.model.query import DeadMessage, MessageOutline, TaskFilter
+from taskframework.model.scope import Scope
+from taskframework.stores.mongo import queries
+from taskframework.stores.mongo.client import Collection
+from taskframework.stores.mongo.documents import Document, dead_message_of, moment
+
+_OUTLINE = ("reason", "task_type", "at")
+
+
+class DeadLetterCalls(ABC):
+    """What the port says of dead letters beside the lists, for the store that knows the collections."""
+
+    @property
+    @abstractmethod
+    def _tasks(self) -> Collection: ...
+
+    @property
+    @abstractmethod
+    def _dead_messages(self) -> Collection: ...
+
+    async def count_dead(self, scope: Scope, filter: TaskFilter, *, most: int) -> Sequence[DeadCount]:
+        counted = await self._tasks.aggregate(queries.counted_dead(scope, filter, most), index="ended")
+        return [_count_of(group) for group in counted]
+
+    async def outline_dead_messages(self, *, limit: int) -> Sequence[MessageOutline]:
+        order = queries.newest_first("at")
+        found = await self._dead_messages.find({}, sort=order, limit=limit, fields=_OUTLINE, index="list")
+        return [MessageOutline(each["_id"], each["reason"], each["task_type"], moment(each["at"])) for each in found]
+
+    async def get_dead_message(self, message_id: str) -> DeadMessage | None:
+        document = await self._dead_messages.find_one({"_id": message_id})
+        return None if document is None else dead_message_of(document)
+
+    async def delete_dead_message(self, message_id: str) -> bool:
+        return await self._dead_messages.delete_these([message_id], {}) == 1
+
+
+def _count_of(group: Document) -> DeadCount:
+    cause = group["_id"]
+    return DeadCount(
+        cause.get("fingerprint"),
+        cause["task_type"],
+        int(cause["hours"]),
+        group["count"],
+        moment(group["first_at"]),
+        moment(group["last_at"]),
+        group["error_type"],
+        group["error_message"],
+    )
