@@ -16,6 +16,7 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from taskframework.api.problems import PROBLEM_JSON, RequestRefusedError, describe
+from taskframework.api.safety import SAFETY
 
 if TYPE_CHECKING:
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as UvicornProtocol
@@ -148,7 +149,7 @@ class BoundedProtocol(UvicornProtocol):
             "Connection": "close",
             "Content-Type": PROBLEM_JSON,
             "Content-Length": str(len(body)),
-            "X-Content-Type-Options": "nosniff",
+            **SAFETY,
         }
         lines = [f"HTTP/1.1 {problem.status} {http.HTTPStatus(problem.status).phrase}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]

@@ -8,9 +8,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from taskframework.api.problems import RequestRefusedError, describe, problem_response
+from taskframework.api.safety import with_safety
 
-#: A browser must not guess a type: results are the users' own texts.
-_SAFETY = (b"x-content-type-options", b"nosniff")
 _STOPPED = RequestRefusedError(
     "The process stopped before the request was done; it is not known whether it took effect.",
     hint="Repeat it in a moment; give a submission an idempotency key, then it happens once.",
@@ -34,7 +33,7 @@ class AnswerAlways:
             nonlocal is_started
             if message["type"] == "http.response.start":
                 is_started = True
-                message["headers"] = [*message["headers"], _SAFETY]
+                message["headers"] = with_safety(message["headers"], is_encrypted=scope.get("scheme") == "https")
             await send(message)
 
         try:
