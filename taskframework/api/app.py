@@ -36,8 +36,8 @@ from taskframework.settings.release import RELEASE
 
 _DESCRIPTION = (
     "Submit background tasks, follow them, and operate on what failed. Accepted means stored: a task that was answered "
-    "with 202 is executed at least once. A caller shows an API key, `Authorization: Bearer <key>`, and sees what is "
-    "its own; until the first key is made, all callers see and change every task."
+    "with 202 is executed at least once. A caller shows an API key or a token, `Authorization: Bearer <key>`, and "
+    "sees what is its own; until the first key is made, all callers see and change every task."
 )
 
 
@@ -76,7 +76,9 @@ def create_app(framework: Framework, *, hosts: Collection[str] | None = None) ->
     )
     routers = (module.router for module in modules)
     app = _application(framework, *routers)
-    app.add_middleware(IdentifyCallers, callers=lambda: framework.services.callers, hosts=hosts)
+    app.add_middleware(
+        IdentifyCallers, callers=lambda: framework.services.callers, hosts=hosts, security=framework.settings.security
+    )
     app.add_middleware(AnswerAlways)
     app.state.feed = Feed(lambda: framework.process.broker, lambda: not framework.is_running or server_is_stopping())
     return app

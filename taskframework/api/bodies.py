@@ -159,6 +159,13 @@ class CreateSchedule(ScheduleDefinition):
     )
 
 
+class KeyLimit(Body):
+    """How many requests may be made with an API key."""
+
+    rate: float = Field(gt=0, le=1_000_000, description="Requests a second")
+    burst: int = Field(default=1, ge=1, le=1_000_000, strict=True, description="Requests at once after a pause")
+
+
 class CreateKey(Body):
     """An API key to be made."""
 
@@ -173,6 +180,9 @@ class CreateKey(Body):
     )
     expires_after: Annotated[Duration, Field(gt=timedelta(0))] | None = Field(
         default=None, description="How long it counts, such as 90d; null: until it is revoked"
+    )
+    limit: KeyLimit | None = Field(
+        default=None, description="How many requests may be made with it; null: as many as the settings allow"
     )
 
 

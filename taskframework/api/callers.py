@@ -1,4 +1,4 @@
-"""Who calls: told by the API key of a request before anything else looks at it.
+"""Who calls: told by the API key or token of a request before anything else looks at it.
 
 What a caller needs follows from the address, so that a new route cannot be forgotten: everything below the prefix needs
 a role, what changes something needs more than what looks, and what is below `/admin` more than the rest.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import math
 from collections.abc import Callable, Collection
 from typing import cast
 from urllib.parse import urlsplit
@@ -16,11 +17,14 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from taskframework.api.allowances import Allowances
 from taskframework.api.problems import RequestRefusedError
 from taskframework.errors import StoreError
 from taskframework.model.keys import Caller, Role
+from taskframework.model.rate_limits import BucketLimit
 from taskframework.model.scope import Scope as Owners
 from taskframework.operations.keys import ANYBODY, Callers
+from taskframework.settings import BucketSettings, SecuritySettings
 
 #: Without a key: they tell nothing of anybody's tasks.
 OPEN_PATHS = frozenset({"/", "/docs", "/openapi.json", "/healthz", "/readyz", "/metrics"})
@@ -82,7 +86,14 @@ def needed_for(path: str, method: str) -> Role | None:
 class IdentifyCallers:
     """Plain ASGI middleware: refuses who may not make a request, and notes who makes it."""
 
-    def __init__(self, app: ASGIApp, *, callers: Callable[[], Callers], hosts: Collection[str] | None = None) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        callers: Callable[[], Callers],
+        hosts: Collection[str] | None = None,
+        security: SecuritySettings,
+    ) -> None:
         """Stand before an application.
 
         Args:
@@ -90,37 +101,76 @@ class IdentifyCallers:
             callers: tells who shows a key.
             hosts: by which names besides those of this machine it is reached while callers are not identified; None:
                 by any.
+            security: how many requests each may make.
         """
         self._app = app
         self._callers = callers
         self._hosts = hosts
+        self._for_each_key = _limit_of(security.key_limit)
+        self._for_failures = _limit_of(security.failure_limit)
+        self._asked, self._failed = Allowances(), Allowances()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and (needed := needed_for(_path_of(scope), scope["method"])) is not None:
-            scope[_CALLER] = await self._identified(Headers(scope=scope), needed)
+            scope[_CALLER] = caller = await self._identified(scope)
+            self._require_allowance(caller)
+            if not caller.may(needed):
+                role = f"the role {', '.join(caller.roles)}" if caller.roles else "no role"
+                raise RequestRefusedError(
+                    f"This key has {role}; the request needs {needed}.",
+                    hint="Use one with that role.",
+                    code="forbidden",
+                )
         await self._app(scope, receive, send)
 
-    async def _identified(self, headers: Headers, needed: Role) -> Caller:
-        callers = self._callers()
+    async def _identified(self, scope: Scope) -> Caller:
+        callers, headers = self._callers(), Headers(scope=scope)
         if not await callers.are_identified():
             if self._hosts is not None:
                 _refuse_foreign(headers, self._hosts)
             return ANYBODY
+        address, limit = _address_of(scope), self._for_failures
         scheme, _, key = headers.get("authorization", "").partition(" ")
-        caller = await callers.find(key.strip()) if scheme.lower() == "bearer" else None
-        if caller is None:
-            raise RequestRefusedError(
-                "The request has no API key that counts.",
-                hint="Send the header `Authorization: Bearer <key>`; `taskframework keys create` makes one.",
-                code="unauthorized",
-            )
-        if not caller.may(needed):
-            raise RequestRefusedError(
-                f"This key has the role {', '.join(caller.roles)}; the request needs {needed}.",
-                hint="Use a key with that role.",
-                code="forbidden",
-            )
-        return caller
+        # From where too much was wrong, only what this process knows is looked at: guessing costs nobody anything then,
+        # and who has a key and the same address goes on.
+        asks = limit is None or not self._failed.wait(address, limit)
+        caller = await callers.find(key.strip(), asks=asks) if scheme.lower() == "bearer" else None
+        if caller is not None:
+            return caller
+        if limit is not None and (wait := self._failed.take(address, limit)):
+            raise _too_many("Too many requests without a key that counts came from this address.", wait)
+        raise RequestRefusedError(
+            "The request has no API key or token that counts.",
+            hint="Send the header `Authorization: Bearer <key>`; `taskframework keys create` makes one.",
+            code="unauthorized",
+        )
+
+    def _require_allowance(self, caller: Caller) -> None:
+        limit = caller.limit or self._for_each_key
+        if limit is None or caller is ANYBODY:
+            return
+        # A token is another text each hour, and of one user there may be many.
+        wait = self._asked.take(caller.prefix or f"user/{caller.principal}", limit)
+        if wait:
+            raise _too_many(f"This caller may make {limit.rate:g} requests a second, {limit.burst} at once.", wait)
+
+
+def _limit_of(bucket: BucketSettings | None) -> BucketLimit | None:
+    return None if bucket is None else BucketLimit(bucket.rate, bucket.burst_capacity)
+
+
+def _address_of(scope: Scope) -> str:
+    client = scope.get("client")
+    return str(client[0]) if client else ""
+
+
+def _too_many(message: str, wait: float) -> RequestRefusedError:
+    return RequestRefusedError(
+        message,
+        hint="Repeat it after as many seconds as the header Retry-After says.",
+        code="too_many_requests",
+        headers={"Retry-After": str(math.ceil(wait))},
+    )
 
 
 def _path_of(scope: Scope) -> str:

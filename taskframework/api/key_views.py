@@ -15,7 +15,17 @@ class CallerView(BaseModel):
     principal: str = Field(description="The user whose tasks are submitted")
     roles: list[Role]
     may_act_for_users: bool
-    prefix: str | None = Field(description="The beginning of the key; null while callers are not identified")
+    prefix: str | None = Field(
+        description="The beginning of the key; null while callers are not identified, and with a token"
+    )
+    expires_at: datetime | None = Field(description="When the token ends that was shown; null with a key")
+
+
+class KeyLimitView(BaseModel):
+    """How many requests may be made with an API key."""
+
+    rate: float
+    burst: int
 
 
 class KeyView(BaseModel):
@@ -30,6 +40,7 @@ class KeyView(BaseModel):
     expires_at: datetime | None = Field(description="Null: it counts until it is revoked")
     revoked_by: str | None
     revoked_at: datetime | None
+    limit: KeyLimitView | None = Field(description="Null: as many requests as the settings allow")
 
 
 class NewKeyView(KeyView):

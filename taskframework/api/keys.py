@@ -18,6 +18,8 @@ from taskframework.api.problems import root_of
 from taskframework.api.tasks import DEFAULT_LIMIT, PREFIX
 from taskframework.model.keys import ApiKey
 from taskframework.model.query import MAX_LIMIT
+from taskframework.model.rate_limits import BucketLimit
+from taskframework.model.view import moment
 from taskframework.operations.keys import key_view
 
 router = APIRouter(prefix=PREFIX, tags=["keys"])
@@ -42,7 +44,7 @@ class KeyQuery(BaseModel):
     responses={200: {"model": CallerView, "description": "The caller"}, **refuses("store_unavailable")},
 )
 async def get_me(request: Request) -> Response:
-    """Show who the caller is by its key, and what it may do."""
+    """Show who the caller is by its key or token, and what it may do."""
     caller = caller_of(request)
     return json_response(
         {
@@ -50,6 +52,7 @@ async def get_me(request: Request) -> Response:
             "roles": list(caller.roles),
             "may_act_for_users": caller.may_act_for_users,
             "prefix": caller.prefix,
+            "expires_at": moment(caller.expires_at),
         }
     )
 
@@ -92,6 +95,7 @@ async def create_key(request: Request) -> Response:
         by=caller_of(request).principal,
         may_act_for_users=body.may_act_for_users,
         expires_after=body.expires_after,
+        limit=None if body.limit is None else BucketLimit(body.limit.rate, body.limit.burst),
     )
     headers = {"Location": f"{root_of(request)}{PREFIX}/admin/keys/{key.prefix}", "Cache-Control": "no-store"}
     return json_response({**key_view(key), "key": text}, 201, headers)

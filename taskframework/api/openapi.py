@@ -83,7 +83,7 @@ class DocumentedApi(FastAPI):
             for path, operations in document["paths"].items():
                 for operation in operations.values():
                     if path not in OPEN_PATHS:
-                        operation["responses"].update(refuses("unauthorized", "forbidden"))
+                        operation["responses"].update(refuses("unauthorized", "forbidden", "too_many_requests"))
                         # Or none, until there is a key.
                         operation["security"] = [{"key": []}, {}]
                     for parameter in operation.get("parameters", ()):

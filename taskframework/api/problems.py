@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import orjson
@@ -37,7 +38,7 @@ from taskframework.errors import (
 from taskframework.limits.buckets import LimiterUnavailableError
 from taskframework.model.query import CursorInvalidError
 from taskframework.model.values import MOST_PROBLEMS, problem, problems_of
-from taskframework.operations.keys import KeyNotFoundError
+from taskframework.operations.keys import KeyNotFoundError, TokenKeysUnavailableError
 from taskframework.operations.schedules import ScheduleNotFoundError
 from taskframework.operations.workers import WorkerNotFoundError
 from taskframework.submission.refusals import BatchClosedError, BatchConflictError, BatchItemError
@@ -56,7 +57,7 @@ _SHOWN = 100
 CODES: dict[str, tuple[int, str]] = {
     "bad_request": (400, "The request cannot be read"),
     "invalid_json": (400, "The body is not JSON"),
-    "unauthorized": (401, "An API key is needed"),
+    "unauthorized": (401, "An API key or token is needed"),
     "forbidden": (403, "The caller may not do this"),
     "not_found": (404, "There is nothing at this address"),
     "worker_not_found": (404, "There is no such worker"),
@@ -87,10 +88,12 @@ CODES: dict[str, tuple[int, str]] = {
     "invalid_parameters": (422, "The parameters do not fit the task type"),
     "value_not_storable": (422, "A value cannot be stored"),
     "invalid_cursor": (422, "The cursor is not one of this list"),
+    "too_many_requests": (429, "The caller asks too often"),
     "headers_too_large": (431, "The headers are too large"),
     "internal_error": (500, "Something went wrong here"),
     "store_unavailable": (503, "The store cannot be reached"),
     "limiter_unavailable": (503, "The server of the rate limits cannot be reached"),
+    "token_keys_unavailable": (503, "The keys by which tokens are checked cannot be read"),
     "too_many_connections": (503, "Too many connections are open"),
     "too_many_streams": (503, "Too many event streams are open"),
     "not_running": (503, "The framework is not running"),
@@ -108,6 +111,7 @@ class RequestRefusedError(TaskframeworkError):
         hint: str,
         code: str = "invalid_request",
         fields: Sequence[Mapping[str, str]] = (),
+        headers: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """Refuse a request.
 
@@ -116,10 +120,12 @@ class RequestRefusedError(TaskframeworkError):
             hint: what to do about it.
             code: one of `CODES`.
             fields: the wrong fields, each `{field, message}`.
+            headers: of the answer, besides those that go with its status.
         """
         super().__init__(message, hint=hint)
         self.code = code
         self.fields = fields
+        self.headers = {**_HEADERS.get(CODES[code][0], {}), **headers}
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +166,7 @@ class Problem:
 def describe(error: Exception) -> Problem:
     """The problem that tells of an exception; of one that is not ours it tells nothing but that it happened."""
     if isinstance(error, RequestRefusedError):
-        return Problem(error.code, error.message, error.hint, error.fields, _HEADERS.get(CODES[error.code][0], {}))
+        return Problem(error.code, error.message, error.hint, error.fields, error.headers)
     if isinstance(error, SubmissionError):
         code = error.code if error.code in CODES else "invalid_task"
         return Problem(code, error.message, error.hint, _fields(error), task=_in_the_way(error))
@@ -189,6 +195,8 @@ def describe(error: Exception) -> Problem:
     if isinstance(error, StoreUnavailableError):
         logger.info("the store did not answer a request: %s", error.message)  # that it is away is told elsewhere, once
         return _STORE_AWAY
+    if isinstance(error, TokenKeysUnavailableError):
+        return Problem("token_keys_unavailable", "Tokens cannot be checked now.", error.hint, headers=_LATER)
     if isinstance(error, LimiterUnavailableError):
         logger.info("the rate limits could not be read: %s", error.message)
         return _LIMITER_AWAY

@@ -31,7 +31,13 @@ class ApiServer(uvicorn.Server):
     """A uvicorn server that is started and stopped by us."""
 
     def __init__(
-        self, app: ASGIApp, sockets: Sequence[socket.socket], *, root_path: str = "", max_connections: int | None = None
+        self,
+        app: ASGIApp,
+        sockets: Sequence[socket.socket],
+        *,
+        root_path: str = "",
+        proxies: Sequence[str] = (),
+        max_connections: int | None = None,
     ) -> None:
         """Prepare to serve.
 
@@ -39,6 +45,7 @@ class ApiServer(uvicorn.Server):
             app: the application.
             sockets: where it listens, bound.
             root_path: what a proxy cuts off the paths.
+            proxies: whose word about the caller's address and about TLS is believed.
             max_connections: further ones are refused; without it, as many as the limit of file descriptors allows.
         """
         super().__init__(
@@ -53,7 +60,8 @@ class ApiServer(uvicorn.Server):
                 log_level=logging.ERROR,  # a warning for each malformed request would let any client fill the log
                 access_log=False,
                 server_header=False,
-                proxy_headers=False,
+                proxy_headers=bool(proxies),
+                forwarded_allow_ips=list(proxies),
                 timeout_keep_alive=_KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=_GRACE_SECONDS,
             )
@@ -108,17 +116,24 @@ async def serving(framework: Framework) -> AsyncIterator[ApiServer]:
         The server, which tells its address.
 
     Raises:
-        ConfigurationError: if host and port cannot be listened on, or would let unidentified callers in.
+        ConfigurationError: if host and port cannot be listened on, or would let unidentified callers in; or if the
+            file of keys for tokens cannot be used.
+        ExtraMissingError: if tokens are to be taken and the package for them is not installed.
     """
     settings = framework.settings.api
     addresses = await resolve(settings.host, key="api.host")
     if not (settings.allow_remote or await framework.services.callers.are_identified()):
         require_loopback(settings.host, addresses)
+    if (keys := framework.settings.security.jwt_keys) is not None:
+        from taskframework.operations.token_keys import require_readable  # here: it needs a package that is optional
+
+        await asyncio.to_thread(require_readable, keys)
     app = create_app(framework, hosts=None if settings.allow_remote else settings.hosts)
     server = ApiServer(
         app,
         listen(addresses, settings.port, key="api.port"),
         root_path=settings.root_path,
+        proxies=settings.proxies,
         max_connections=None if settings.max_connections == "auto" else settings.max_connections,
     )
     async with contextlib.AsyncExitStack() as stack:

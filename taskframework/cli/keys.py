@@ -13,6 +13,7 @@ from taskframework.cli.output import ago, note, print_json, say
 from taskframework.cli.render import print_rows
 from taskframework.cli.store import on_store, operator
 from taskframework.model.keys import ApiKey, Role
+from taskframework.model.rate_limits import BucketLimit
 from taskframework.operations.keys import key_view
 from taskframework.runtime import TaskFramework
 from taskframework.settings.durations import parse_duration
@@ -33,6 +34,10 @@ Expires = Annotated[
         "--expires", metavar="TIME", parser=or_bad_parameter(parse_duration), help="How long it counts, such as 90d."
     ),
 ]
+Rate = Annotated[
+    float | None, typer.Option("--rate", metavar="N", min=0.001, help="Requests a second that may be made with it.")
+]
+Burst = Annotated[int, typer.Option("--burst", metavar="N", min=1, help="With --rate: requests at once after a pause.")]
 Prefix = Annotated[str, typer.Argument(metavar="PREFIX", help="The beginning of the key, as the list shows it.")]
 
 
@@ -44,6 +49,8 @@ async def create(
     role: Roles = None,
     act_for_users: ActsForUsers = False,
     expires: Expires = None,
+    rate: Rate = None,
+    burst: Burst = 1,
     as_json: Json = False,
 ) -> None:
     """Make a key. With the first one, every request over HTTP needs one from then on."""
@@ -53,6 +60,7 @@ async def create(
         by=operator(),
         may_act_for_users=act_for_users,
         expires_after=expires,
+        limit=None if rate is None else BucketLimit(rate, burst),
     )
     if as_json:
         print_json({**key_view(key), "key": text})

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from taskframework.model.rate_limits import BucketLimit
 from taskframework.model.records import RecordKind
 from taskframework.model.scope import EVERYONE, Scope
 
@@ -50,8 +51,12 @@ class Caller:
     roles: tuple[Role, ...]
     #: Whether it submits for, and looks at the tasks of, any user it names: a program that serves many users.
     may_act_for_users: bool = False
-    #: The beginning of the key it showed; None: callers are not identified.
+    #: The beginning of the key it showed; None: callers are not identified, or it showed a token.
     prefix: str | None = None
+    #: When the token that it showed ends; None: it showed none.
+    expires_at: datetime | None = None
+    #: How many requests it may make; None: as many as the settings allow.
+    limit: BucketLimit | None = None
 
     def may(self, needed: Role) -> bool:
         """Whether one of its roles is enough."""
@@ -79,6 +84,8 @@ class ApiKey:
     expires_at: datetime | None = None
     revoked_by: str | None = None
     revoked_at: datetime | None = None
+    #: How many requests may be made with it; None: as many as the settings allow.
+    limit: BucketLimit | None = None
 
     def opens_for(self, text: str, now: datetime) -> bool:
         """Whether a text is this key, and the key still counts."""
@@ -91,7 +98,7 @@ class ApiKey:
     @property
     def caller(self) -> Caller:
         """Who shows this key."""
-        return Caller(self.principal, self.roles, self.may_act_for_users, self.prefix)
+        return Caller(self.principal, self.roles, self.may_act_for_users, self.prefix, limit=self.limit)
 
 
 #: A record a key; it stays when the key is revoked, so that the interface never opens to everybody again.

@@ -7,11 +7,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Protocol
 
 from taskframework.errors import InvalidRequestError, TaskframeworkError
 from taskframework.model.keys import KEY, ApiKey, Caller, Role, new_key, prefix_of, sha256_of
 from taskframework.model.query import Page
+from taskframework.model.rate_limits import BucketLimit
 from taskframework.model.records import Record
 from taskframework.model.values import MAX_NAME, is_name
 from taskframework.model.view import moment
@@ -42,6 +43,12 @@ class KeyNotFoundError(TaskframeworkError):
         super().__init__(f"There is no API key {prefix[:100]!r}.")
 
 
+class TokenKeysUnavailableError(TaskframeworkError):
+    """The keys by which tokens are checked cannot be read."""
+
+    hint = "Check security.jwt_keys, and whether the server that it names answers."
+
+
 def key_view(key: ApiKey) -> dict[str, Any]:
     """What is stored of a key as plain JSON, without its hash."""
     return {
@@ -54,6 +61,7 @@ def key_view(key: ApiKey) -> dict[str, Any]:
         "expires_at": moment(key.expires_at),
         "revoked_by": key.revoked_by,
         "revoked_at": moment(key.revoked_at),
+        "limit": None if key.limit is None else {"rate": key.limit.rate, "burst": key.limit.burst},
     }
 
 
@@ -78,6 +86,7 @@ class KeyOperations:
         by: str,
         may_act_for_users: bool = False,
         expires_after: timedelta | None = None,
+        limit: BucketLimit | None = None,
     ) -> tuple[ApiKey, str]:
         """Make a key. With the first one of an installation, every caller of the HTTP interface needs one.
 
@@ -87,6 +96,7 @@ class KeyOperations:
             by: who makes it.
             may_act_for_users: whether it may submit for other users, and look at their tasks.
             expires_after: how long it counts; None: until it is revoked.
+            limit: how many requests may be made with it; None: as many as the settings allow.
 
         Returns:
             What is stored, and the key itself, which nobody can read again.
@@ -105,7 +115,7 @@ class KeyOperations:
         prefix, text = new_key()
         expires_at = None if expires_after is None else now + expires_after
         known = tuple(role for role in Role if role in roles)
-        key = ApiKey(prefix, sha256_of(text), principal, known, may_act_for_users, by, now, expires_at)
+        key = ApiKey(prefix, sha256_of(text), principal, known, may_act_for_users, by, now, expires_at, limit=limit)
         await self._records.write_records([KEY.new(prefix, content=key)])
         return key, text
 
@@ -144,11 +154,28 @@ class KeyOperations:
         return record
 
 
+class TokenReader(Protocol):
+    """Tells who calls by a token that somebody else made."""
+
+    async def find(self, text: str, *, asks: bool = True) -> Caller | None:
+        """Who shows this as a token; None if it is none that counts.
+
+        Args:
+            text: what was shown.
+            asks: whether somebody may be asked for what is not known in this process.
+        """
+        ...
+
+
 class Callers:
     """Tells who calls, in one process."""
 
     def __init__(
-        self, records: Records, now: Callable[[], datetime], monotonic: Callable[[], float] = time.monotonic
+        self,
+        records: Records,
+        now: Callable[[], datetime],
+        monotonic: Callable[[], float] = time.monotonic,
+        tokens: Callable[[], TokenReader] | None = None,
     ) -> None:
         """Know nobody yet.
 
@@ -156,10 +183,13 @@ class Callers:
             records: where keys are.
             now: time by the store's clock.
             monotonic: seconds on a clock that nobody sets.
+            tokens: makes what reads tokens, when the first one comes; None: none are taken.
         """
         self._records = records
         self._now = now
         self._monotonic = monotonic
+        self._make_tokens = tokens
+        self._tokens: TokenReader | None = None
         #: By prefix: when it was read, and what was there.
         self._remembered: OrderedDict[str, tuple[float, ApiKey | None]] = OrderedDict()
         #: None until the first look.
@@ -167,33 +197,54 @@ class Callers:
         self._looked_at = 0.0
 
     async def are_identified(self) -> bool:
-        """Whether a key was ever made; if not, everybody may do everything."""
+        """Whether tokens are taken, or a key was ever made; if not, everybody may do everything."""
+        if self._make_tokens is not None:
+            return True
         is_due = self._has_keys is None or self._monotonic() - self._looked_at >= _OPEN_SECONDS
         if not self._has_keys and is_due:
             self._looked_at = self._monotonic()
             self._has_keys = bool(await self._records.list_records(KEY.name, limit=1))
         return bool(self._has_keys)
 
-    async def find(self, text: str) -> Caller | None:
-        """Who shows this as a key; None if it is no key that counts.
+    async def find(self, text: str, *, asks: bool = True) -> Caller | None:
+        """Who shows this as a key or a token; None if it is none that counts.
+
+        Args:
+            text: what was shown.
+            asks: whether the store, or the issuer of tokens, may be asked about what this process does not know.
 
         Raises:
             StoreUnavailableError: if the store cannot be asked.
+            TokenKeysUnavailableError: if there are no keys by which tokens can be checked.
         """
         prefix = prefix_of(text)
-        key = None if prefix is None else await self._read(prefix)
+        if prefix is None:
+            return await self._find_token(text, asks)
+        _, known = self._remembered.get(prefix, (None, None))
+        if not asks and (known is None or not known.opens_for(text, self._now())):
+            return None
+        key = await self._read(prefix)
         return key.caller if key is not None and key.opens_for(text, self._now()) else None
 
     async def still_counts(self, caller: Caller) -> bool:
-        """Whether the key that a caller showed before still counts, for what goes on for long.
+        """Whether the key or token that a caller showed before still counts, for what goes on for long.
 
         Raises:
             StoreUnavailableError: if the store cannot be asked.
         """
+        if caller.expires_at is not None:
+            return self._now() < caller.expires_at
         if caller.prefix is None:
             return not await self.are_identified()
         key = await self._read(caller.prefix)
         return key is not None and key.counts_at(self._now())
+
+    async def _find_token(self, text: str, asks: bool) -> Caller | None:
+        if self._make_tokens is None:
+            return None
+        if self._tokens is None:
+            self._tokens = self._make_tokens()
+        return await self._tokens.find(text, asks=asks)
 
     async def _read(self, prefix: str) -> ApiKey | None:
         read_at, key = self._remembered.get(prefix, (None, None))

@@ -15,6 +15,7 @@ from taskframework.settings.schema import (
     ShutdownSettings,
     WorkerSettings,
 )
+from taskframework.settings.security import SecuritySettings
 from taskframework.settings.servers import BrokerSettings, StoreSettings
 from taskframework.settings.urls import redacted, sqlite_file
 
@@ -33,6 +34,7 @@ __all__ = [
     "RetentionSettings",
     "RetrySettings",
     "SchedulesSettings",
+    "SecuritySettings",
     "Settings",
     "ShutdownSettings",
     "StoreSettings",

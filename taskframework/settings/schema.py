@@ -12,6 +12,7 @@ from pydantic import ByteSize, ConfigDict, Field, ValidationInfo, field_validato
 from taskframework.settings.durations import Duration
 from taskframework.settings.limits import ConcurrencySettings, RateLimiterSettings
 from taskframework.settings.section import ZERO, Section, not_below
+from taskframework.settings.security import SecuritySettings
 from taskframework.settings.servers import BrokerSettings, StoreSettings
 from taskframework.settings.sizes import Size
 
@@ -95,6 +96,11 @@ class ApiSettings(Section):
         default=(),
         description="Names by which a reverse proxy on this machine is reached, such as [tasks.example.org]; "
         "needed only while there are no API keys",
+    )
+    proxies: tuple[str, ...] = Field(
+        default=(),
+        description="Addresses of reverse proxies, such as [10.0.0.5]; what these say of the caller's address and of "
+        "TLS (X-Forwarded-For, X-Forwarded-Proto) is believed",
     )
     root_path: str = Field(
         default="",
@@ -265,6 +271,7 @@ class Settings(Section):
     broker: BrokerSettings = BrokerSettings()
     store: StoreSettings = StoreSettings()
     api: ApiSettings = ApiSettings()
+    security: SecuritySettings = SecuritySettings()
     worker: WorkerSettings = WorkerSettings()
     priority: PrioritySettings = PrioritySettings()
     retry: RetrySettings = RetrySettings()

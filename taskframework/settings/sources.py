@@ -14,8 +14,10 @@ from taskframework.settings.documents import is_empty, pairs, parse, read_docume
 from taskframework.settings.keys import PREFIX, advice, groups, is_known, known_keys
 from taskframework.settings.refusals import KeyPath, Problem
 
-#: Variables that are no settings: the name of the profile, the key of commands, those of the tests, the failpoints.
+#: Variables that are no settings: the name of the profile, the key for commands, those of the tests, the failpoints.
 _FOREIGN = re.compile(r"TASKFRAMEWORK_(PROFILE|KEY|FAILPOINTS|TEST_.*)")
+#: The address of an API for commands; with braces it is the section of that name.
+_FOREIGN_ADDRESS = re.compile(r"TASKFRAMEWORK_API=https?://.*", re.DOTALL)
 #: What Kubernetes puts into every container beside a service whose name starts with taskframework.
 _SERVICE_LINK = re.compile(r"TASKFRAMEWORK_(.*_)?(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT_\d+_(TCP|UDP|SCTP)(_.*)?)")
 _SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://")
@@ -148,6 +150,7 @@ def _variable_advice(name: str) -> str:
 def _is_foreign(name: str, value: str) -> bool:
     return bool(
         _FOREIGN.fullmatch(name)
+        or _FOREIGN_ADDRESS.fullmatch(f"{name}={value}")
         or _SERVICE_LINK.fullmatch(name)
         or (name.endswith("_PORT") and _SERVICE_ADDRESS.match(value))
     )

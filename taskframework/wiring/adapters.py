@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from taskframework.brokers.base import Broker
 from taskframework.clock import Clock
 from taskframework.limits.buckets import Buckets, MemoryBuckets, StoreBuckets
-from taskframework.settings import Settings, sqlite_file
+from taskframework.operations.keys import TokenReader
+from taskframework.settings import SecuritySettings, Settings, sqlite_file
 from taskframework.stores.base import Records, TaskStore
 
 
@@ -50,6 +51,30 @@ def build_buckets(settings: Settings, store: Records, clock: Clock) -> Buckets:
 
     waits = limiter.on_unavailable == "wait"
     return RedisBuckets(limiter.redis_url, settings.broker.prefix, clock, waits=waits)
+
+
+def build_tokens(security: SecuritySettings) -> Callable[[], TokenReader] | None:
+    """What makes the reader of tokens once there is one to read; None: the settings take none."""
+    place = security.jwt_keys
+    if place is None:
+        return None
+
+    def build() -> TokenReader:
+        from taskframework.operations.token_keys import TokenKeys
+        from taskframework.operations.tokens import TokenRules, Tokens
+
+        rules = TokenRules(
+            issuer=security.jwt_issuer or "",
+            audience=security.jwt_audience or "",
+            algorithms=security.jwt_algorithms,
+            leeway=security.jwt_leeway,
+            principal_claim=security.jwt_principal_claim,
+            roles_claim=security.jwt_roles_claim,
+            users_claim=security.jwt_users_claim,
+        )
+        return Tokens(rules, TokenKeys.at(place))
+
+    return build
 
 
 def topology_lines(settings: Settings, task_types: Sequence[str]) -> list[str]:

@@ -35,7 +35,7 @@ from taskframework.submission.types import TaskTypes
 from taskframework.submission.versions import VersionedInserts
 from taskframework.tasks.registry import TaskRegistry
 from taskframework.tasks.retention import kept_by
-from taskframework.wiring.adapters import build_buckets
+from taskframework.wiring.adapters import build_buckets, build_tokens
 
 #: How long the record of a stream is kept, before it is looked at, where tasks are kept for ever.
 _RECORDS_KEPT = timedelta(days=1)
@@ -125,7 +125,7 @@ def build_store_services(
         queues=QueueOperations(store, types),
         schedules=ScheduleOperations(store, types, submission),
         keys=KeyOperations(store, store.now),
-        callers=Callers(store, store.now),
+        callers=Callers(store, store.now, tokens=build_tokens(settings.security)),
         buckets=buckets,
         limits=LimitOperations(buckets, limits, store),
         workers=WorkerOperations(store),

@@ -1,0 +1,52 @@
+"""How many requests each of many callers may make: token buckets in the memory of this process alone.
+
+With N processes behind one address a caller may so make N times as many. What a bucket holds does not matter after a
+restart, and asking a store for each request would cost more than the requests that it refuses.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+from taskframework.model.rate_limits import Bucket, BucketLimit, TakePermits
+
+#: Buckets that are kept; of more, the one that was not asked for longest is full again. Bounds what a caller with many
+#: addresses costs.
+_MOST = 10_000
+
+
+class Allowances:
+    """A bucket for each name."""
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        """Begin with all of them full.
+
+        Args:
+            monotonic: seconds on a clock that nobody sets.
+        """
+        self._monotonic = monotonic
+        self._buckets: OrderedDict[str, Bucket] = OrderedDict()
+
+    def take(self, name: str, limit: BucketLimit) -> float:
+        """Take one permit out of a bucket.
+
+        Returns:
+            0 if there was one, else the seconds until there is.
+        """
+        bucket, wait = self._asked(name, limit)
+        self._buckets[name] = bucket
+        self._buckets.move_to_end(name)
+        if len(self._buckets) > _MOST:
+            self._buckets.popitem(last=False)
+        return wait
+
+    def wait(self, name: str, limit: BucketLimit) -> float:
+        """What `take` would return, and nothing is taken."""
+        return self._asked(name, limit)[1] if name in self._buckets else 0.0
+
+    def _asked(self, name: str, limit: BucketLimit) -> tuple[Bucket, float]:
+        now = self._monotonic()
+        bucket = TakePermits(name, limit).apply(self._buckets.get(name), now)
+        return bucket, 0.0 if bucket.granted else max(0.001, bucket.first_at - now)

@@ -1,0 +1,77 @@
+"""Settings of who may ask what of the HTTP interface."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Literal
+from urllib.parse import urlsplit
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from taskframework.settings.durations import Duration
+from taskframework.settings.limits import BucketSettings
+from taskframework.settings.section import ZERO, Section
+
+#: Those with a public key. With a shared secret whoever can check a token can also make one.
+Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "ES256K", "EdDSA"]
+_THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
+
+
+class SecuritySettings(Section):
+    """Who may ask what of the HTTP interface; see docs/security.md."""
+
+    key_limit: BucketSettings | None = Field(
+        default=None,
+        description="Requests a second of each API key and each user of tokens, such as "
+        "{rate: 20, burst_capacity: 40}; each process counts by itself",
+    )
+    failure_limit: BucketSettings | None = Field(
+        default=BucketSettings(rate=1, burst_capacity=20),
+        description="Requests a second of each address with a wrong key; what comes on top is not looked at",
+    )
+    jwt_issuer: str | None = Field(default=None, min_length=1, max_length=500, description="The `iss` of tokens")
+    jwt_audience: str | None = Field(
+        default=None, min_length=1, max_length=500, description="What must be in the `aud` of tokens"
+    )
+    jwt_keys: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=500,
+        description="Public keys of tokens (JWT): a PEM or JWKS file, or https://… of a JWKS; empty takes no tokens",
+    )
+    jwt_algorithms: tuple[Algorithm, ...] = Field(
+        default=("RS256", "ES256", "EdDSA"), description="How tokens may be signed; with a shared secret never"
+    )
+    jwt_leeway: Duration = Field(
+        default=timedelta(seconds=30),
+        ge=ZERO,
+        le=timedelta(minutes=10),
+        description="How far the clock of who makes tokens may be off",
+    )
+    jwt_principal_claim: str = Field(
+        default="sub", min_length=1, max_length=100, description="The claim that names the user"
+    )
+    jwt_roles_claim: str = Field(
+        default="roles",
+        min_length=1,
+        max_length=100,
+        description="The claim with the roles, a list or a text with spaces; realm_access.roles is one within another",
+    )
+    jwt_users_claim: str = Field(
+        default="may_act_for_users",
+        min_length=1,
+        max_length=100,
+        description="The claim that, if true, lets a token act for all users",
+    )
+
+    @field_validator("jwt_keys")
+    @classmethod
+    def _usable(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is None:
+            return None
+        if not (info.data.get("jwt_issuer") and info.data.get("jwt_audience")):
+            raise ValueError("needs jwt_issuer and jwt_audience, else tokens that were made for others would count")
+        parts = urlsplit(value)
+        if parts.scheme == "http" and parts.hostname not in _THIS_MACHINE:
+            raise ValueError("must be https://, else who is on the way could put keys of its own in their place")
+        return value

@@ -1,0 +1,276 @@
+"""Tokens of an issuer, beside API keys."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import jwt
+import orjson
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+from taskframework.errors import ConfigurationError
+from taskframework.model.keys import Role
+from taskframework.operations.keys import TokenKeysUnavailableError
+from taskframework.operations.token_keys import TokenKeys, require_readable
+from taskframework.settings import SecuritySettings
+from taskframework.testing import eventually
+from tests.unit.api.conftest import TASKS, Api, OpenApi, problem_of
+
+_RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+_EC = ec.generate_private_key(ec.SECP256R1())
+_ED = ed25519.Ed25519PrivateKey.generate()
+_STRANGER = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+_PEM = _RSA.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+
+def _jwk(key: Any, name: str, **more: str) -> dict[str, Any]:
+    algorithms: dict[Any, Any] = {_RSA: jwt.algorithms.RSAAlgorithm, _EC: jwt.algorithms.ECAlgorithm}
+    algorithm = algorithms.get(key, jwt.algorithms.RSAAlgorithm if key is _STRANGER else jwt.algorithms.OKPAlgorithm)
+    return {**algorithm.to_jwk(key.public_key(), as_dict=True), "kid": name, **more}
+
+
+_JWKS = {
+    "keys": [
+        *(_jwk(_RSA, "rsa"), _jwk(_EC, "ec", alg="ES256", use="sig"), _jwk(_ED, "ed"), {"kty": "new", "kid": "new"}),
+        *(
+            _jwk(_STRANGER, "enc", use="enc"),
+            {"kty": "oct", "kid": "secret", "k": base64.urlsafe_b64encode(b"s").decode()},
+        ),
+    ]
+}
+
+
+def _claims(**more: Any) -> dict[str, Any]:
+    now = int(time.time())
+    whole = {
+        "iss": "https://id.example",
+        "aud": "tasks",
+        "sub": "ada",
+        "exp": now + 600,
+        "roles": ["submitter"],
+        **more,
+    }
+    return {name: value for name, value in whole.items() if value is not None}
+
+
+def _token(key: Any = _RSA, algorithm: str = "RS256", kid: str | None = "rsa", **claims: Any) -> str:
+    return jwt.encode(_claims(**claims), key, algorithm, {} if kid is None else {"kid": kid})
+
+
+def _security(tmp_path: Path, content: bytes | None = None, **more: Any) -> dict[str, Any]:
+    file = tmp_path / "keys"
+    file.write_bytes(orjson.dumps(_JWKS) if content is None else content)
+    return {"jwt_keys": str(file), "jwt_issuer": "https://id.example", "jwt_audience": "tasks"} | more
+
+
+async def _me(api: Api, token: str) -> httpx.Response:
+    return await api.get("/api/v1/me", headers={"Authorization": f"Bearer {token}"})
+
+
+async def test_a_token_says_who_calls(open_api: OpenApi, tmp_path: Path) -> None:
+    async with open_api(security=_security(tmp_path)) as api:
+        problem_of(await api.get("/api/v1/me"), 401, "unauthorized")
+        ends = int(time.time()) + 100
+        for token in (
+            *(_token(exp=ends), _token(_EC, "ES256", "ec", exp=ends), _token(_ED, "EdDSA", "ed", exp=ends)),
+            *(_token(exp=ends, roles="openid submitter"), _token(exp=ends, aud=["others", "tasks"])),
+        ):
+            me = (await _me(api, token)).json()
+            assert (me["principal"], me["roles"], me["prefix"]) == ("ada", ["submitter"], None)
+            assert not me["may_act_for_users"]
+            assert me["expires_at"] is not None
+        assert (await _me(api, _token(may_act_for_users=True))).json()["may_act_for_users"]
+        assert not (await _me(api, _token(may_act_for_users="yes"))).json()["may_act_for_users"]
+
+        mine = {"Authorization": f"Bearer {_token()}"}
+        body = {"task_type": "count-words", "parameters": {"text": "one"}}
+        task = (await api.post(TASKS, json=body, headers=mine)).json()
+        assert task["user_id"] == "ada"
+        other = {"Authorization": f"Bearer {_token(sub='eve')}"}
+        problem_of(await api.get(f"{TASKS}/{task['task_id']}", headers=other), 404, "task_not_found")
+        problem_of(await api.get("/api/v1/admin/queues", headers=mine), 403, "forbidden")
+        unknown_roles = {"Authorization": f"Bearer {_token(roles=['root', 7])}"}
+        assert "no role" in problem_of(await api.get(TASKS, headers=unknown_roles), 403, "forbidden")["detail"]
+        _, key = await api.framework.services.keys.create("bob", [Role.READER], by="test")
+        assert (await _me(api, key)).json()["principal"] == "bob", "keys count beside tokens"
+
+
+async def test_what_is_no_token_of_the_issuer_opens_nothing(open_api: OpenApi, tmp_path: Path) -> None:
+    now = int(time.time())
+    security = _security(tmp_path) | {"failure_limit": None}
+    whole = _token()
+    head, body, signature = whole.split(".")
+    forged = f"{head}.{base64.urlsafe_b64encode(orjson.dumps(_claims(sub='root'))).decode().rstrip('=')}.{signature}"
+    refused = {
+        "over": _token(exp=now - 31),
+        "of another issuer": _token(iss="https://evil.example"),
+        "without an issuer": _token(iss=None),
+        "for others": _token(aud="others"),
+        "for nobody": _token(aud=None),
+        "without an end": _token(exp=None),
+        "not yet": _token(nbf=now + 100),
+        "of a stranger": _token(_STRANGER),
+        "by the key for encryption": _token(_STRANGER, kid="enc"),
+        "by an unknown key": _token(kid="unknown"),
+        "without a key's name": _token(kid=None),
+        "by an algorithm that is not allowed": _token(algorithm="RS512"),
+        "without a signature": jwt.encode(_claims(), "", "none", {"kid": "rsa"}),
+        "with the public key as the secret": _signed_by_secret(_PEM, "rsa"),
+        "with a secret of the issuer": _signed_by_secret(b"s", "secret"),
+        "changed": forged,
+        "with the algorithm of another key": _token(_RSA, "RS256", "ec"),
+        "without a user": _token(sub=None),
+        "with a user that is none": _token(sub="a\nb"),
+        "with a number as user": jwt.encode(_claims(sub="1") | {"exp": "soon"}, _RSA, "RS256", {"kid": "rsa"}),
+        "long": _token(more="x" * 10_000),
+        "nothing": "..",
+        "half": f"{head}.{body}",
+        "no JSON": "e30.e30.e30",
+    }
+    async with open_api(security=security) as api:
+        assert (await _me(api, _token(exp=now - 20))).status_code == 200, "the issuer's clock may be off by 30 s"
+        for why, token in refused.items():
+            answer = await _me(api, token)
+            assert answer.status_code == 401, why
+            assert token not in answer.text
+
+
+def _signed_by_secret(secret: bytes, kid: str) -> str:
+    """PyJWT refuses to make such a token."""
+    parts = [orjson.dumps({"alg": "HS256", "typ": "JWT", "kid": kid}), orjson.dumps(_claims())]
+    signed = b".".join(base64.urlsafe_b64encode(part).rstrip(b"=") for part in parts)
+    signature = base64.urlsafe_b64encode(hmac.digest(secret, signed, hashlib.sha256)).rstrip(b"=")
+    return (signed + b"." + signature).decode()
+
+
+async def test_one_key_in_a_pem_file(open_api: OpenApi, tmp_path: Path) -> None:
+    claims = {"jwt_roles_claim": "realm_access.roles", "jwt_principal_claim": "email", "jwt_users_claim": "a.b"}
+    async with open_api(security=_security(tmp_path, _PEM, **claims)) as api:
+        token = _token(kid="any", email="ada@example.org", realm_access={"roles": ["admin"]}, a={"b": True}, roles=[])
+        me = (await _me(api, token)).json()
+        assert (me["principal"], me["roles"], me["may_act_for_users"]) == ("ada@example.org", ["admin"], True)
+        assert (await _me(api, _token(_STRANGER))).status_code == 401
+
+
+async def test_a_stream_ends_with_its_token(open_api: OpenApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("taskframework.api.stream.REMEMBERED_SECONDS", 0.01)
+    async with open_api(security=_security(tmp_path, jwt_leeway="0s")) as api:
+        token = _token(exp=int(time.time()) + 2)
+        following = asyncio.create_task(api.get("/api/v1/events", headers={"Authorization": f"Bearer {token}"}))
+        await eventually(lambda: api.feed.watchers)
+        async with asyncio.timeout(10):
+            assert (await following).status_code == 200, "it ended, as streams do"
+
+
+async def test_all_tokens_of_a_user_share_one_limit(open_api: OpenApi, tmp_path: Path) -> None:
+    security = _security(tmp_path, key_limit={"rate": 0.001, "burst_capacity": 2})
+    async with open_api(security=security) as api:
+        statuses = [(await _me(api, _token(n=n))).status_code for n in range(3)]
+        assert statuses == [200, 200, 429]
+        assert (await _me(api, _token(sub="eve"))).status_code == 200
+
+
+class _Issuer:
+    """Keys that are asked for, with a clock."""
+
+    def __init__(self) -> None:
+        self.now, self.asked = 1000.0, 0
+        self.keys: list[dict[str, Any]] = [_jwk(_RSA, "first")]
+        self.is_away = False
+
+    async def load(self) -> bytes:
+        self.asked += 1
+        await asyncio.sleep(0)
+        if self.is_away:
+            raise httpx.ConnectError("nobody there")
+        return orjson.dumps({"keys": self.keys})
+
+    def found(self) -> TokenKeys:
+        return TokenKeys("https://user:planted@id.example/keys", self.load, lambda: self.now)
+
+
+async def test_a_new_key_is_asked_for_but_not_for_each_request(caplog: pytest.LogCaptureFixture) -> None:
+    issuer = _Issuer()
+    keys = issuer.found()
+    assert all(await asyncio.gather(*(keys.find("first") for _ in range(10))))
+    assert issuer.asked == 1, "those that come at once wait for one answer"
+    issuer.keys = [_jwk(_EC, "second")]
+    assert await keys.find("second") is None, "it looked just now"
+    issuer.now += 10
+    assert await keys.find("second", asks=False) is None
+    assert await keys.find("second") is not None
+    assert await keys.find("first") is None, "the issuer has taken it back"
+    assert issuer.asked == 2
+    issuer.now += 300
+    issuer.is_away = True
+    assert await keys.find("second") is not None, "while the issuer is away its keys stay"
+    assert "planted" not in caplog.text
+    issuer.now, issuer.is_away, issuer.keys = issuer.now + 300, False, []
+    with pytest.raises(TokenKeysUnavailableError):
+        await keys.find("second")
+
+
+async def test_without_any_keys_a_token_can_wait(open_api: OpenApi, tmp_path: Path) -> None:
+    away = "http://127.0.0.1:9/keys"  # the port of "discard", where nobody listens
+    async with open_api(security=_security(tmp_path) | {"jwt_keys": away}) as api:
+        answer = await _me(api, _token())
+        problem_of(answer, 503, "token_keys_unavailable")
+        assert answer.headers["retry-after"]
+
+
+async def test_keys_over_http(tmp_path: Path) -> None:
+    content = orjson.dumps(_JWKS)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(content) + content)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        keys = TokenKeys.at(f"http://127.0.0.1:{port}/keys")
+        assert (await keys.find("ec")) is not None
+        assert (await keys.find("secret")) is None
+        content = b" " * 300_000
+        with pytest.raises(TokenKeysUnavailableError):
+            await TokenKeys.at(f"http://127.0.0.1:{port}/keys").find("ec")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{}", b"[]", b'{"keys": []}', b"-----BEGIN PUBLIC KEY-----\nx", b'{"keys": [{"kty": "oct", "k": "cw"}]}'],
+)
+def test_a_file_without_public_keys_is_noticed_at_the_start(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "keys"
+    file.write_bytes(content)
+    with pytest.raises(ConfigurationError, match="jwt_keys"):
+        require_readable(str(file))
+    file.write_bytes(_PEM)
+    require_readable(str(file))
+    file.write_bytes(_RSA.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        require_readable(str(file))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"jwt_keys": "keys.pem"}, "needs jwt_issuer and jwt_audience"),
+        ({"jwt_keys": "http://id.example/keys", "jwt_issuer": "i", "jwt_audience": "a"}, "must be https://"),
+        ({"jwt_algorithms": ["HS256"]}, "accepted"),
+        ({"jwt_algorithms": ["none"]}, "accepted"),
+    ],
+)
+def test_settings_under_which_tokens_could_be_forged_are_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        SecuritySettings.model_validate(given)
