@@ -63,6 +63,8 @@ def _blocking_calls() -> BlockBuster:
     watch = BlockBuster("taskframework")
     # A client is made once; looking whether it runs in a container is part of that.
     watch.functions["os.stat"].can_block_in("pymongo/pool_options.py", "get_container_env_info")
+    # Whether certificates are there is looked at once, at the start.
+    watch.functions["os.access"].can_block_in("wiring/adapters.py", "_require_files")
     for call in ("os.stat", "io.TextIOWrapper.read", "io.BufferedReader.read"):
         watch.functions[call].can_block_in("redis/utils.py", "get_lib_version")
     # A warning that is logged goes to where this test run wants it, at times to a file.

@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import logging
 import socket
+import ssl
 from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -15,7 +17,8 @@ from taskframework.api.app import create_app
 from taskframework.api.connections import BoundedProtocol, most_connections
 from taskframework.api.context import Framework
 from taskframework.api.listening import listen, require_loopback, resolve
-from taskframework.settings import WorkerSettings
+from taskframework.errors import ConfigurationError
+from taskframework.settings import Settings, WorkerSettings
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +40,8 @@ class ApiServer(uvicorn.Server):
         *,
         root_path: str = "",
         proxies: Sequence[str] = (),
+        certificate: Path | None = None,
+        private_key: Path | None = None,
         max_connections: int | None = None,
     ) -> None:
         """Prepare to serve.
@@ -46,6 +51,8 @@ class ApiServer(uvicorn.Server):
             sockets: where it listens, bound.
             root_path: what a proxy cuts off the paths.
             proxies: whose word about the caller's address and about TLS is believed.
+            certificate: PEM file for TLS; None: there is none.
+            private_key: PEM file of its key; None: it is in the same file.
             max_connections: further ones are refused; without it, as many as the limit of file descriptors allows.
         """
         super().__init__(
@@ -56,6 +63,8 @@ class ApiServer(uvicorn.Server):
                 limit_concurrency=max_connections or most_connections(),
                 lifespan="off",
                 ws="none",
+                ssl_certfile=certificate,
+                ssl_keyfile=private_key,
                 log_config=None,
                 log_level=logging.ERROR,  # a warning for each malformed request would let any client fill the log
                 access_log=False,
@@ -76,7 +85,8 @@ class ApiServer(uvicorn.Server):
     @property
     def url(self) -> str:
         host, port = self.address
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        scheme = "https" if self.config.is_ssl else "http"
+        return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -108,6 +118,29 @@ class ApiServer(uvicorn.Server):
             await self._serving
 
 
+async def _require_files(settings: Settings) -> None:
+    """Look at the start whether what TLS and tokens need can be used.
+
+    Raises:
+        ConfigurationError: naming the setting, if it cannot.
+        ExtraMissingError: if tokens are to be taken and the package for them is not installed.
+    """
+    if (certificate := settings.api.certificate) is not None:
+        try:
+            trial = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            await asyncio.to_thread(trial.load_cert_chain, certificate, settings.api.private_key, lambda: "")
+        except OSError as error:
+            raise ConfigurationError(
+                f"api.certificate: {certificate} cannot be used with its key ({error.strerror or error}).",
+                key="api.certificate",
+                hint="Name PEM files: the certificate, and in api.private_key its key, without a pass phrase.",
+            ) from None
+    if (keys := settings.security.jwt_keys) is not None:
+        from taskframework.operations.token_keys import require_readable  # here: it needs a package that is optional
+
+        await asyncio.to_thread(require_readable, keys)
+
+
 @contextlib.asynccontextmanager
 async def serving(framework: Framework) -> AsyncIterator[ApiServer]:
     """Serve the HTTP interface of a running framework.
@@ -116,24 +149,23 @@ async def serving(framework: Framework) -> AsyncIterator[ApiServer]:
         The server, which tells its address.
 
     Raises:
-        ConfigurationError: if host and port cannot be listened on, or would let unidentified callers in; or if the
-            file of keys for tokens cannot be used.
+        ConfigurationError: if host and port cannot be listened on, or would let unidentified callers in; or if a
+            file for TLS or tokens cannot be used.
         ExtraMissingError: if tokens are to be taken and the package for them is not installed.
     """
     settings = framework.settings.api
     addresses = await resolve(settings.host, key="api.host")
     if not (settings.allow_remote or await framework.services.callers.are_identified()):
         require_loopback(settings.host, addresses)
-    if (keys := framework.settings.security.jwt_keys) is not None:
-        from taskframework.operations.token_keys import require_readable  # here: it needs a package that is optional
-
-        await asyncio.to_thread(require_readable, keys)
+    await _require_files(framework.settings)
     app = create_app(framework, hosts=None if settings.allow_remote else settings.hosts)
     server = ApiServer(
         app,
         listen(addresses, settings.port, key="api.port"),
         root_path=settings.root_path,
         proxies=settings.proxies,
+        certificate=settings.certificate,
+        private_key=settings.private_key,
         max_connections=None if settings.max_connections == "auto" else settings.max_connections,
     )
     async with contextlib.AsyncExitStack() as stack:

@@ -26,8 +26,6 @@ Key = Annotated[
     typer.Option("--key", metavar="KEY", envvar="TASKFRAMEWORK_KEY", help="API key for the HTTP interface."),
 ]
 
-_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-
 
 @app.command()
 def tail(
@@ -40,7 +38,7 @@ def tail(
 
 async def _tail(settings: Settings, url: str | None, key: str | None, as_json: bool) -> None:
     if url is None and settings.broker.scheme == "embedded":
-        url = _own_url(settings)
+        url = settings.api.url
     console = out()
     async with _subscriber(settings, url, key) as subscriber:
         try:
@@ -62,8 +60,3 @@ def _subscriber(settings: Settings, url: str | None, key: str | None) -> EventSu
     if url is None:
         return build_subscriber(settings)
     return EventSubscriber(HttpEvents(url, api_key=key, tell=note), owns_broker=True)
-
-
-def _own_url(settings: Settings) -> str:
-    host = _EVERYWHERE.get(settings.api.host, settings.api.host)
-    return f"http://[{host}]:{settings.api.port}" if ":" in host else f"http://{host}:{settings.api.port}"

@@ -160,7 +160,7 @@ def _say_starting(framework: TaskFramework) -> None:
 def _welcome(settings: ApiSettings) -> None:
     """Tell a person where to go on; programs read the log."""
     if sys.stderr.isatty() and settings.port:
-        note(f"API with documentation: http://{settings.host}:{settings.port}/docs. Ctrl-C stops.")
+        note(f"API with documentation: {settings.url}/docs. Ctrl-C stops.")
 
 
 def _arm_failpoints() -> None:

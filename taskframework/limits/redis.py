@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Awaitable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from taskframework.clock import Clock
@@ -22,6 +23,8 @@ except ImportError as error:
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+#: PEM files for TLS: the authority, the own certificate, its key.
+Files = tuple[Path | None, Path | None, Path | None]
 
 #: Seconds for one answer, and of the pauses between two attempts while Redis is away.
 _TIMEOUT = 1.0
@@ -68,21 +71,26 @@ full_at = math.max(full_at, now + seconds + (burst - 1) / rate)
 class RedisBuckets:
     """Buckets in Redis: one limit for all processes that use the same server and prefix."""
 
-    def __init__(self, url: str, prefix: str, clock: Clock, *, waits: bool = True) -> None:
+    def __init__(
+        self, url: str, prefix: str, clock: Clock, files: Files = (None, None, None), *, waits: bool = True
+    ) -> None:
         """Prepare without connecting.
 
         Args:
             url: `redis://host:port/number`.
             prefix: what every key begins with.
             clock: for the pauses while Redis is away.
+            files: for `rediss://`: of who signed the server's certificate, the own certificate, and its key.
             waits: whether `take` waits while Redis is away; if not, it lets everything through.
 
         Raises:
             LimiterUnavailableError: if the URL cannot be used.
         """
         try:
+            names = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
+            tls: dict[str, Any] = {name: str(file) for name, file in zip(names, files, strict=True) if file is not None}
             self._redis: Redis = Redis.from_url(
-                url, socket_timeout=_TIMEOUT, socket_connect_timeout=_TIMEOUT, decode_responses=True
+                url, socket_timeout=_TIMEOUT, socket_connect_timeout=_TIMEOUT, decode_responses=True, **tls
             )
         except ValueError as error:
             raise LimiterUnavailableError(f"The address of Redis cannot be used: {redacted(str(error))}.") from error

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
-from taskframework.settings.section import Section
+from taskframework.settings.section import Section, only_by
 
 #: The name of the bucket that `rate_limiter.default` describes.
 DEFAULT_BUCKET = "default"
@@ -45,6 +46,15 @@ class RateLimiterSettings(Section):
         max_length=500,
         description="Where Redis is, if type is redis",
     )
+    redis_ca_file: Path | None = Field(
+        default=None, description="PEM file of who signed Redis's certificate, for rediss://; empty asks the system"
+    )
+    redis_certificate: Path | None = Field(
+        default=None, description="PEM file with this program's own certificate, where Redis wants one"
+    )
+    redis_private_key: Path | None = Field(
+        default=None, description="PEM file with the key of it; empty: it is in the same file"
+    )
     on_unavailable: Literal["wait", "allow"] = Field(
         default="wait", description="What tasks with a limit do while Redis is away: wait, or begin without it"
     )
@@ -54,6 +64,11 @@ class RateLimiterSettings(Section):
     providers: dict[str, BucketSettings] = Field(
         default={}, description="Further buckets by their names, such as {openai: {rate: 5, burst_capacity: 10}}"
     )
+
+    @field_validator("redis_ca_file", "redis_certificate", "redis_private_key")
+    @classmethod
+    def _with_tls(cls, value: Path | None, info: ValidationInfo) -> Path | None:
+        return only_by(value, info, "redis_url", "rediss")
 
     @field_validator("providers")
     @classmethod

@@ -18,6 +18,8 @@ from taskframework.settings.sizes import Size
 
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 
+#: Where a program reaches what listens on all addresses of its machine.
+_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 #: At most this long after the end of a lease the reaper waits: a late renewal of a busy worker arrives by then.
 _LONGEST_GRACE = timedelta(seconds=5)
 
@@ -89,6 +91,13 @@ class ApiSettings(Section):
 
     host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on")
     port: int = Field(default=8000, ge=0, le=65535, description="Port to listen on; 0 takes any free one")
+    certificate: Path | None = Field(
+        default=None,
+        description="PEM file with the certificate for TLS, and those up to its root; empty serves plain HTTP",
+    )
+    private_key: Path | None = Field(
+        default=None, description="PEM file with the key of it; empty: it is in the same file"
+    )
     allow_remote: bool = Field(
         default=False, description="Listen on other than loopback although there are no API keys"
     )
@@ -116,6 +125,20 @@ class ApiSettings(Section):
         description="Connections open at once, event streams included; further ones are answered with 503. "
         "auto is three quarters of the process's limit of file descriptors, at most 10,000",
     )
+
+    @field_validator("private_key")
+    @classmethod
+    def _with_certificate(cls, value: Path | None, info: ValidationInfo) -> Path | None:
+        if value is not None and info.data.get("certificate") is None:
+            raise ValueError("is without effect as long as there is no api.certificate")
+        return value
+
+    @property
+    def url(self) -> str:
+        """How a program on this machine reaches it."""
+        host = _EVERYWHERE.get(self.host, self.host)
+        name = f"[{host}]" if ":" in host else host
+        return f"{'http' if self.certificate is None else 'https'}://{name}:{self.port}"
 
 
 class WorkerSettings(Section):

@@ -6,13 +6,14 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo
 
 from taskframework.settings import refusals
 from taskframework.settings.durations import format_duration
-from taskframework.settings.urls import redacted
+from taskframework.settings.urls import redacted, scheme_of
 
 if TYPE_CHECKING:
     from pydantic._internal._model_construction import ModelMetaclass
@@ -65,6 +66,18 @@ def _in_words(section: type) -> Iterator[None]:
         name = re.sub(r"(?<!^)(?=[A-Z])", "_", section.__name__.removesuffix("Settings")).lower()
         problems = refusals.explain(error, section, section=(name,) if name else ())
         raise refusals.refusal(list(problems)) from None
+
+
+def only_by(value: Path | None, info: ValidationInfo, address: str, *schemes: str) -> Path | None:
+    """Check that a file is given only where it is used: with an address of one of these schemes, declared before it.
+
+    Raises:
+        ValueError: if it would be without effect, as a certificate for a connection without TLS.
+    """
+    url = info.data.get(address)  # absent if it was wrong itself
+    if value is not None and isinstance(url, str) and scheme_of(url) not in schemes:
+        raise ValueError(f"is for {' or '.join(f'{scheme}://' for scheme in schemes)}, which {address} is not")
+    return value
 
 
 def not_below(value: timedelta, info: ValidationInfo, other: str) -> timedelta:

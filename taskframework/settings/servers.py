@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator
 
 from taskframework.settings.durations import Duration
-from taskframework.settings.section import ZERO, Section
+from taskframework.settings.section import ZERO, Section, only_by
 from taskframework.settings.urls import check_broker_url, check_store_url, scheme_of
 
 
@@ -23,6 +24,15 @@ class BrokerSettings(Section):
     url: Annotated[str, AfterValidator(check_broker_url)] = Field(
         default="embedded://",
         description="Where the broker is: embedded:// (in this process) or amqp://user:password@host:5672/vhost",
+    )
+    ca_file: Path | None = Field(
+        default=None, description="PEM file of who signed the broker's certificate, for amqps://; empty asks the system"
+    )
+    certificate: Path | None = Field(
+        default=None, description="PEM file with this program's own certificate, where the broker wants one"
+    )
+    private_key: Path | None = Field(
+        default=None, description="PEM file with the key of it; empty: it is in the same file"
     )
     prefix: str = Field(
         default="tasks",
@@ -72,6 +82,11 @@ class BrokerSettings(Section):
         description="Whether api and worker collect <prefix>.dlq into the store; if not, messages wait there",
     )
 
+    @field_validator("ca_file", "certificate", "private_key")
+    @classmethod
+    def _with_tls(cls, value: Path | None, info: ValidationInfo) -> Path | None:
+        return only_by(value, info, "url", "amqps")
+
     @property
     def scheme(self) -> str:
         """What stands before `://`; it chooses the adapter."""
@@ -85,6 +100,15 @@ class StoreSettings(Section):
         default="sqlite:///taskframework.db",
         description="Where the store is: sqlite:///file or mongodb://host:27017/database?replicaSet=name",
     )
+    ca_file: Path | None = Field(
+        default=None,
+        description="PEM file of who signed MongoDB's certificate; it turns TLS on, as does ?tls=true in the address",
+    )
+    certificate: Path | None = Field(
+        default=None,
+        description="PEM file with this program's own certificate and its key, where MongoDB wants one; "
+        "it turns TLS on too",
+    )
     driver: Literal["motor", "pymongo"] = Field(
         default="motor", description="Driver for MongoDB: motor, or pymongo's own asynchronous client"
     )
@@ -92,6 +116,11 @@ class StoreSettings(Section):
         default=timedelta(seconds=10), gt=ZERO, description="Longest wait for one operation of the store"
     )
     pool_size: int = Field(default=100, ge=1, description="Most connections one process opens to MongoDB")
+
+    @field_validator("ca_file", "certificate")
+    @classmethod
+    def _with_server(cls, value: Path | None, info: ValidationInfo) -> Path | None:
+        return only_by(value, info, "url", "mongodb", "mongodb+srv")
 
     @property
     def scheme(self) -> str:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from taskframework.brokers.base import Broker
 from taskframework.clock import Clock
+from taskframework.errors import ConfigurationError
 from taskframework.limits.buckets import Buckets, MemoryBuckets, StoreBuckets
 from taskframework.operations.keys import TokenReader
 from taskframework.settings import SecuritySettings, Settings, sqlite_file
+from taskframework.settings.section import Section
 from taskframework.stores.base import Records, TaskStore
 
 
@@ -19,13 +22,16 @@ def build_store(settings: Settings, clock: Clock) -> TaskStore:
         from taskframework.stores.sqlite import SqliteStore
 
         return SqliteStore(sqlite_file(settings.store.url), clock=clock)
+    from taskframework.stores.mongo.client import TlsFiles
     from taskframework.stores.mongo.store import MongoStore
 
+    _require_files(settings.store, "store", "ca_file", "certificate")
     return MongoStore(
         settings.store.url,
         driver=settings.store.driver,
         timeout=settings.store.timeout,
         pool_size=settings.store.pool_size,
+        tls=TlsFiles(settings.store.ca_file, settings.store.certificate),
     )
 
 
@@ -37,6 +43,7 @@ def build_broker(settings: Settings, clock: Clock) -> Broker:
         return EmbeddedBroker(clock=clock, prefix=settings.broker.prefix)
     from taskframework.brokers.rabbitmq.broker import RabbitBroker
 
+    _require_files(settings.broker, "broker", "ca_file", "certificate", "private_key")
     return RabbitBroker(settings.broker)
 
 
@@ -49,8 +56,24 @@ def build_buckets(settings: Settings, store: Records, clock: Clock) -> Buckets:
         return MemoryBuckets(clock)
     from taskframework.limits.redis import RedisBuckets
 
+    _require_files(limiter, "rate_limiter", "redis_ca_file", "redis_certificate", "redis_private_key")
+    files = (limiter.redis_ca_file, limiter.redis_certificate, limiter.redis_private_key)
     waits = limiter.on_unavailable == "wait"
-    return RedisBuckets(limiter.redis_url, settings.broker.prefix, clock, waits=waits)
+    return RedisBuckets(limiter.redis_url, settings.broker.prefix, clock, files, waits=waits)
+
+
+def _require_files(section: Section, name: str, *keys: str) -> None:
+    """Look at the start whether files can be read; a driver would name one only when it connects, and try for ever.
+
+    Raises:
+        ConfigurationError: naming the setting.
+    """
+    for key in keys:
+        file = getattr(section, key)
+        if file is not None and not os.access(file, os.R_OK):
+            raise ConfigurationError(
+                f"{name}.{key}: {file} cannot be read.", key=f"{name}.{key}", hint="Name a PEM file that is there."
+            )
 
 
 def build_tokens(security: SecuritySettings) -> Callable[[], TokenReader] | None:

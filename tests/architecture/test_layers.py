@@ -26,6 +26,7 @@ _PLANTED = {
     "model/task.py": ("import pymongo.errors", "taskframework.model.task -> pymongo"),
     "clock.py": ("import sqlite3", "taskframework.clock -> sqlite3"),
     "limits/buckets.py": ("import redis", "taskframework.limits.buckets -> redis"),
+    "operations/keys.py": ("import jwt", "taskframework.operations.keys -> jwt"),
     "brokers/embedded.py": ("import aio_pika", "taskframework.brokers.embedded -> aio_pika"),
     "model/circle_a.py": ("import taskframework.model.circle_b", ".circle_"),
     "model/circle_b.py": ("import taskframework.model.circle_a", ".circle_"),

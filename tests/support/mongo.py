@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import shutil
 import signal
+from collections.abc import Sequence
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -27,7 +28,12 @@ class MongoServer:
     """One server. Data survive `kill()`, `stop()` and `restart()`; `close()` removes everything."""
 
     def __init__(
-        self, *, replica_set: str | None = "rs0", initiates: bool = True, cache_gigabytes: float = 0.5
+        self,
+        *,
+        replica_set: str | None = "rs0",
+        initiates: bool = True,
+        cache_gigabytes: float = 0.5,
+        options: Sequence[str] = (),
     ) -> None:
         """Prepare a server without starting it.
 
@@ -35,6 +41,7 @@ class MongoServer:
             replica_set: Name of the one-node replica set; None for a standalone.
             initiates: Make it that replica set; without, it takes no writes.
             cache_gigabytes: WiredTiger's cache.
+            options: Further ones of the command line.
 
         Raises:
             ServerUnavailable: No mongod on this machine.
@@ -43,6 +50,7 @@ class MongoServer:
         self._replica_set = replica_set
         self._initiates = initiates
         self._cache_gigabytes = cache_gigabytes
+        self._options = options
         self._folder = data_folder("mongodb")
         (self.port,) = free_ports(1)
         self._process: Process | None = None
@@ -149,7 +157,7 @@ class MongoServer:
         command += ["--setParameter", "enableTestCommands=1", "--setParameter", "diagnosticDataCollectionEnabled=false"]
         if self._replica_set:
             command += ["--replSet", self._replica_set, "--oplogSize", "128"]
-        return command
+        return [*command, *self._options]
 
     def _is_writable(self, client: MongoClient[dict[str, Any]]) -> bool:
         try:

@@ -6,6 +6,8 @@ import atexit
 import shutil
 import signal
 import socket
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from tests.support.process import Process, ServerUnavailable, data_folder, free_ports, wait_until
 
@@ -13,11 +15,12 @@ from tests.support.process import Process, ServerUnavailable, data_folder, free_
 class RedisServer:
     """One server in a temporary folder."""
 
-    def __init__(self, *, is_durable: bool = True) -> None:
+    def __init__(self, *, is_durable: bool = True, options: Mapping[str, object] = MappingProxyType({})) -> None:
         """Prepare a server without starting it.
 
         Args:
             is_durable: whether it writes every command to disk; if not, it forgets everything with its end.
+            options: Further ones by name.
 
         Raises:
             ServerUnavailable: No redis-server on this machine.
@@ -27,6 +30,7 @@ class RedisServer:
             raise ServerUnavailable("Redis is not on this machine: install the package redis-server")
         self._program = program
         self._appends = "yes" if is_durable else "no"
+        self._options = options
         self._folder = data_folder("redis")
         (self.port,) = free_ports(1)
         self._process: Process | None = None
@@ -44,6 +48,7 @@ class RedisServer:
     def start(self) -> None:
         """Start the server and return when it answers."""
         options = {"port": self.port, "bind": "127.0.0.1", "dir": self._folder, "save": "", "appendonly": self._appends}
+        options |= self._options
         arguments = [part for name, value in options.items() for part in (f"--{name}", str(value))]
         process = self._process = Process([self._program, *arguments], log=self._folder / "redis.log")
         wait_until(self._answers, "Redis answers", timeout=10, alive=lambda: process.is_alive)

@@ -6,9 +6,10 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
+from typing import Any, cast
 
 from aio_pika import Connection
-from aio_pika.abc import AbstractChannel
+from aio_pika.abc import AbstractChannel, SSLOptions
 from aio_pika.connection import make_url
 
 from taskframework.brokers.rabbitmq.faults import driver_errors
@@ -101,6 +102,13 @@ def _must_wait(connection: Connection) -> bool:
     return True
 
 
+def _files_of(settings: BrokerSettings) -> SSLOptions:
+    """The files for TLS by the driver's names; it reads them anew for each connection."""
+    files = {"cafile": settings.ca_file, "certfile": settings.certificate, "keyfile": settings.private_key}
+    options: Any = {name: str(file) for name, file in files.items() if file is not None}
+    return cast(SSLOptions, options)
+
+
 class Connector:
     """Opens connections to one address, which it shows without the password."""
 
@@ -111,7 +119,8 @@ class Connector:
             ConfigurationError: if the address cannot be read.
         """
         try:
-            self._url = make_url(settings.url, heartbeat=max(1, round(settings.heartbeat.total_seconds())))
+            heartbeat = max(1, round(settings.heartbeat.total_seconds()))
+            self._url = make_url(settings.url, ssl_options=_files_of(settings), heartbeat=heartbeat)
         except ValueError:
             # Without the parser's words: they may quote a part of a password that was not encoded.
             raise ConfigurationError(

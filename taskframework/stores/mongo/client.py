@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal, cast
 
 import bson
@@ -295,7 +296,31 @@ class Connection:
             await closing
 
 
-def connect(url: str, driver: MongoDriver, timeout: timedelta, pool_size: int, **options: Any) -> Connection:
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """PEM files for TLS; with one of them there is TLS."""
+
+    #: Of who signed the server's certificate; None: the system knows.
+    ca: Path | None = None
+    #: The program's own certificate, with its key.
+    certificate: Path | None = None
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """By the drivers' names."""
+        files = {"tlsCAFile": self.ca, "tlsCertificateKeyFile": self.certificate}
+        given = {name: str(file) for name, file in files.items() if file is not None}
+        return {"tls": True, **given} if given else {}
+
+
+def connect(
+    url: str,
+    driver: MongoDriver,
+    timeout: timedelta,
+    pool_size: int,
+    tls: TlsFiles = TlsFiles(),
+    **options: Any,
+) -> Connection:
     """Prepare a pool; nothing is sent before the first call. `options` override the URL's.
 
     Raises:
@@ -316,15 +341,16 @@ def connect(url: str, driver: MongoDriver, timeout: timedelta, pool_size: int, *
             maxPoolSize=pool_size,
             serverSelectionTimeoutMS=min(timeout, _SERVER_SELECTION) // timedelta(milliseconds=1),
             timeoutMS=timeout // timedelta(milliseconds=1),
+            **tls.options,
             **options,
         )
         database = client.get_default_database(codec_options=_CODEC)
-    except (PyMongoError, ValueError) as error:
+    except (PyMongoError, ValueError, OSError) as error:  # the last for files
         message = f"The address of the MongoDB store cannot be used: {redacted(str(error))}."
-        raise StoreMisconfiguredError(message, hint="Correct store.url.") from error
+        raise StoreMisconfiguredError(message, hint="Correct store.url, or the files for TLS.") from error
     run = partial(database.command, codec_options=_CODEC)
     tasks, dead_messages, records = (Collection(database[name], run) for name in _COLLECTIONS)
-    to_any_set = partial(connect, url, driver, timeout, pool_size=1, replicaSet=None)
+    to_any_set = partial(connect, url, driver, timeout, pool_size=1, tls=tls, replicaSet=None)
     return Connection(tasks, dead_messages, records, database, client, to_any_set)
 
 

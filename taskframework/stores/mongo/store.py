@@ -27,6 +27,7 @@ from taskframework.stores.mongo.client import (
     Collection,
     Connection,
     MongoDriver,
+    TlsFiles,
     connect,
     encoded,
     time_limit,
@@ -90,6 +91,7 @@ class MongoStore(RecordCalls, StreamCalls, DeadLetterCalls):
         timeout: timedelta = timedelta(seconds=10),
         pool_size: int = 100,
         remembered: int = _REMEMBERED,
+        tls: TlsFiles = TlsFiles(),  # noqa: B008 - frozen
     ) -> None:
         """Prepare a store; nothing is sent before `open` or `inspect`.
 
@@ -99,18 +101,20 @@ class MongoStore(RecordCalls, StreamCalls, DeadLetterCalls):
             timeout: longest wait for one operation.
             pool_size: most connections.
             remembered: how many running attempts are remembered, so that their ends are not read back; 0 for none.
+            tls: files for TLS.
         """
         self._url = url
         self._driver: MongoDriver = driver
         self._timeout = timeout
         self._pool_size = pool_size
         self._remembered = remembered
+        self._tls = tls
         self._opened: _Opened | None = None
         self._clock = ServerClock(self._server_time)
 
     async def open(self) -> None:
         connection = self._connect(self._pool_size)
-        heartbeats = connect(self._url, "pymongo", self._timeout, _HEARTBEAT_CONNECTIONS)
+        heartbeats = connect(self._url, "pymongo", self._timeout, _HEARTBEAT_CONNECTIONS, self._tls)
         limits: Any = {"timeout": self._timeout.total_seconds(), "on_timeout": self._too_late}
         patience = self._timeout * 0.9  # so that callers hear the reason before their own time is over
         earlier = EarlierRelease(connection, self, self._clock.now)
@@ -296,7 +300,7 @@ class MongoStore(RecordCalls, StreamCalls, DeadLetterCalls):
         return _page(found, limit, dead_message_of, lambda document: queries.cursor_by_time(document, "at"))
 
     def _connect(self, pool_size: int) -> Connection:
-        return connect(self._url, self._driver, self._timeout, pool_size)
+        return connect(self._url, self._driver, self._timeout, pool_size, self._tls)
 
     def _too_late(self) -> StoreUnavailableError:
         return StoreUnavailableError(f"MongoDB did not answer within {self._timeout.total_seconds():g} s.")

@@ -17,12 +17,12 @@ from tests.unit.settings.conftest import Load, Refusal
         ("broker:\n  delya: auto\n", "broker.delya (application.yml:2) is not a setting. Did you mean broker.delay?"),
         (
             "brokre:\n  url: embedded://\n",
-            "brokre (application.yml:1) is not a setting. The section broker has: url, pre",
+            "brokre (application.yml:1) is not a setting. The section broker has: url, ca_file",
         ),
         ("port: 8000\n", "port (application.yml:1) is not a setting. Did you mean api.port?"),
         (
             "broker:\n  xyz: 1\n",
-            "broker.xyz (application.yml:2) is not a setting. The section broker has: url, prefix, ",
+            "broker.xyz (application.yml:2) is not a setting. The section broker has: url, ca_file, ",
         ),
         ("nonsense: 1\n", "nonsense (application.yml:1) is not a setting. The sections are: app, broker, store, api,"),
         (
