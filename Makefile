@@ -4,10 +4,12 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PEERS  := .venv-bench
+AUDIT  := .venv-audit
+ASK     = { $(MAKE) -s $(AUDIT)/.installed && $(AUDIT)/bin/python .ci/audit requirements.lock && touch $(AUDIT)/.audited; }
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install servers demo test chaos bench bench-growth check docs lock clean
+.PHONY: help install servers demo test chaos bench bench-growth check audit docs lock clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -63,6 +65,18 @@ check: install ## formatting, lint, types and import rules
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo --no-cache
+	@$(PIP) check
+	@[ "$(AUDIT)/.audited" -nt requirements.lock ] || $(ASK) || [ $$? != 1 ]
+
+# Once for each lock file; `make audit` asks anew. Where nobody tells of known vulnerabilities, `check` says so loudly and
+# goes on: that is nothing which a change can mend. What is known fails both.
+audit: ## ask what is known against the dependencies
+	@$(ASK)
+
+$(AUDIT)/.installed: .ci/audit.lock
+	@$(AUDIT)/bin/python -m pip --version >/dev/null 2>&1 || PYTHON='$(PYTHON)' .ci/venv $(AUDIT)
+	@$(AUDIT)/bin/python -m pip --disable-pip-version-check install -qq --require-hashes -r $<
+	@touch $@
 
 docs: install ## write the pages that are generated from the code
 	@mkdir -p docs/reference
@@ -78,7 +92,10 @@ lock: ## resolve the newest versions anew and write the lock files
 	@uv pip compile --quiet --universal --python-version 3.11 --upgrade --generate-hashes \
 		--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' \
 		tests/benchmarks/requirements.in --output-file tests/benchmarks/requirements.lock
+	@uv pip compile --quiet --universal --python-version 3.11 --upgrade --generate-hashes \
+		--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' \
+		.ci/audit.in --output-file .ci/audit.lock
 
 clean: ## remove .venv, caches and build results
-	@rm -rf $(VENV) $(PEERS) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	@rm -rf $(VENV) $(PEERS) $(AUDIT) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	@find taskframework tests docs config -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

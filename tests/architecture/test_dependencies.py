@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib import metadata
 from pathlib import Path
+
+import pytest
 
 from tests.architecture.sources import PACKAGE, ROOT, modules
 
@@ -74,3 +78,25 @@ def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None
         - _LOADED_BY_OTHERS
     )
     assert imported(suites) <= needed | declared(extras["test"])
+
+
+@pytest.mark.parametrize(
+    ("told", "code", "said"),
+    [
+        ([{"name": "a", "version": "1", "vulns": []}], 0, "nothing is known against the 1 packages"),
+        (
+            [{"name": "a", "version": "1", "vulns": [{"id": "CVE-1", "fix_versions": ["2"]}]}],
+            *(1, "a 1: CVE-1, repaired in 2"),
+        ),
+        ([{"name": "a", "skip_reason": "unknown"}], 3, "NOT AUDITED"),
+        (None, 3, "NOT AUDITED"),
+    ],
+)
+def test_the_audit_tells_what_is_known_and_whether_it_could_ask(
+    tmp_path: Path, told: object, code: int, said: str
+) -> None:
+    answer = "no network" if told is None else json.dumps({"dependencies": told})
+    (tmp_path / "pip_audit.py").write_text(f"print({answer!r})")
+    command = [sys.executable, str(ROOT / ".ci/audit"), str(ROOT / "requirements.lock")]
+    done = subprocess.run(command, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True)
+    assert (done.returncode, said in done.stdout + done.stderr) == (code, True), done
