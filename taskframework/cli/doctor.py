@@ -15,7 +15,7 @@ from taskframework.cli.invocation import Invocation
 from taskframework.cli.options import Apps, Config, Json
 from taskframework.cli.output import counted, facts, out, print_json, printable, run
 from taskframework.clock import SystemClock
-from taskframework.errors import TaskframeworkError
+from taskframework.errors import TaskframeworkError, UnknownTaskTypeError
 from taskframework.model.drivers import missing_drivers
 from taskframework.model.schedules import SCHEDULE, RunProblem
 from taskframework.model.scope import EVERYONE
@@ -116,7 +116,7 @@ async def _servers(settings: Settings) -> list[Finding]:
     found = await _store(store, settings)
     findings = [found, await _broker(settings)]
     if not found.problems and "state" not in found.facts:
-        findings[1:1] = await _stored(store)
+        findings[1:1] = await _stored(store, settings.concurrency.limits)
     return findings
 
 
@@ -141,25 +141,29 @@ async def _broker(settings: Settings) -> Finding:
     return Finding("broker", where | report.facts, report.problems)
 
 
-async def _stored(store: TaskStore) -> list[Finding]:
+async def _stored(store: TaskStore, limited: Mapping[str, int]) -> list[Finding]:
     """What is wrong with what the store holds."""
     try:
         await store.open()
         try:
-            return [await _tasks(store), await _parents(store), await _schedules(store)]
+            return [await _tasks(store, limited), await _parents(store), await _schedules(store)]
         finally:
             await store.close()
     except TaskframeworkError as error:
         return [Finding("tasks", problems=[str(error)])]
 
 
-async def _tasks(store: TaskStore) -> Finding:
+async def _tasks(store: TaskStore, limited: Mapping[str, int]) -> Finding:
+    """The tasks by status, and the limits of types that nobody knows; before a worker has started nobody knows any."""
     counts = await store.count_by_status()
     undriven = [await _lack(store, task_id) for task_id in await store.undriven(_MOST_NAMED)]
-    declared = await declared_types(store)
+    declared = sorted(declaration.task_type for declaration in await declared_types(store))
     found = {status.value: f"{count:,}" for status, count in counts.items() if count} or {"tasks": "none"}
-    found["declared types"] = ", ".join(sorted(declaration.task_type for declaration in declared)) or "none"
-    return Finding("tasks", found, [_problem(undriven)] if undriven else [])
+    found["declared types"] = ", ".join(declared) or "none"
+    problems = [_problem(undriven)] if undriven else []
+    unknown = sorted(limited.keys() - set(declared)) if declared else []
+    problems += [f"concurrency.limits: {UnknownTaskTypeError(name, declared)}" for name in unknown]
+    return Finding("tasks", found, problems)
 
 
 async def _schedules(store: TaskStore) -> Finding:

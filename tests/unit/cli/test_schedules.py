@@ -10,6 +10,7 @@ from typing import Any
 import jsonschema_rs  # noqa: F401 - read before it is first needed
 import pytest
 
+import taskframework.wiring.process  # noqa: F401 - as above
 from taskframework import Settings, TaskFramework
 from taskframework.cli.applications import register_modules
 from tests.unit.cli.conftest import Cli, Done
@@ -84,3 +85,12 @@ def test_doctor_tells_of_schedules_that_cannot_run_and_of_wrong_settings(cli: Cl
     done = cli("doctor")
     assert done.code == 1
     assert "schedules.nightly: cron: has a wrong minute '61'" in " ".join(done.out.split())
+
+
+def test_doctor_tells_of_limits_of_types_that_nobody_knows(cli: Cli, folder: Path) -> None:
+    (folder / "application.yml").write_text("concurrency: {limits: {greets: 2, greet: 3}}")
+    done = cli("doctor")
+    assert done.code == 1
+    said = " ".join(done.out.split())
+    assert "concurrency.limits: There is no task type 'greet'. Did you mean 'greets'?" in said
+    assert "1 problem found" in said
