@@ -57,6 +57,8 @@ if TYPE_CHECKING:  # for type checkers and editors; `_PUBLIC` is the same for Py
     from taskframework.submission.service import SubmitRequest as SubmitRequest
     from taskframework.tasks.context import TaskContext as TaskContext
     from taskframework.tasks.executable import BackgroundTaskExecutable as BackgroundTaskExecutable
+    from taskframework.tasks.function import task as task
+    from taskframework.tasks.kinds import ResultUnreadableError as ResultUnreadableError
     from taskframework.tasks.limits import ConcurrencyLimit as ConcurrencyLimit
     from taskframework.tasks.limits import QueueTimeout as QueueTimeout
     from taskframework.tasks.limits import RateLimit as RateLimit
@@ -95,6 +97,8 @@ _PUBLIC = {
     "submission.service": "SubmitRequest",
     "tasks.context": "TaskContext",
     "tasks.executable": "BackgroundTaskExecutable",
+    "tasks.function": "task",
+    "tasks.kinds": "ResultUnreadableError",
     "tasks.limits": "ConcurrencyLimit QueueTimeout RateLimit",
     "tasks.options": "TaskOptions",
     "tasks.retention": "Retention",

@@ -1,11 +1,14 @@
-"""Whose code a frame is: the standard library's, the framework's, or somebody else's."""
+"""Whose code a frame is: the standard library's, the framework's, or somebody else's; and where code is written."""
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Sequence
 from itertools import dropwhile
+from pathlib import Path
 from traceback import FrameSummary
+from typing import Any
 
 _STANDARD_LIBRARY = (os.path.dirname(os.__file__) + os.sep, "<frozen ")
 _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
@@ -29,3 +32,19 @@ def of_the_author(frames: Sequence[FrameSummary]) -> Sequence[FrameSummary]:
     """The frames of a traceback without ours, and without those of the standard library that called the task code."""
     called = dropwhile(lambda frame: is_ours(frame.filename) or is_of_the_standard_library(frame.filename), frames)
     return [frame for frame in called if not is_ours(frame.filename)]
+
+
+def shown_place(file: str, line: int | None) -> str:
+    """A line of a file for people, ` (shop.py, line 7)`: from the working directory on, if it is below that."""
+    path = Path(file)
+    return f" ({path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}, line {line})"
+
+
+def place_in_source(thing: Any) -> str:
+    """Where a class or a function is written, as `shown_place`; nothing if nobody can say."""
+    try:
+        thing = inspect.unwrap(thing)
+        file, line = inspect.getsourcefile(thing), inspect.getsourcelines(thing)[1]
+    except (OSError, TypeError, ValueError):  # built in, or made by `exec`
+        return ""
+    return shown_place(file, line) if file else ""

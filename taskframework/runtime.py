@@ -7,7 +7,7 @@ import importlib
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
 from functools import partial
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from taskframework.clock import Clock, SystemClock
 from taskframework.errors import ConfigurationError, NotRunningError, StoreOnlyError
@@ -23,12 +23,15 @@ from taskframework.submission.batches import BatchRequest, in_parts
 from taskframework.submission.options import BatchOptions, SubmissionOptions
 from taskframework.submission.service import ANONYMOUS, Submission, SubmitRequest
 from taskframework.tasks.executable import AnyExecutable
+from taskframework.tasks.kinds import AnyKind, AnyTaskType, KindOf, P, kind_of
 from taskframework.tasks.registry import Registration, TaskRegistry
 from taskframework.wiring.adapters import build_broker, build_store, execution_lock, is_shared
 from taskframework.wiring.store_services import StoreServices, build_store_services
 
 if TYPE_CHECKING:  # not needed by a process that only opens the store
     from taskframework.wiring.process_services import ProcessServices
+
+R = TypeVar("R")
 
 
 class TaskFramework:
@@ -152,20 +155,47 @@ class TaskFramework:
             raise NotRunningError if self._services is None else StoreOnlyError
         return self._process
 
+    @overload
     async def submit(
         self,
-        task_type: str | AnyExecutable,
+        task_type: str,
         parameters: Any = None,
         *,
         user_id: str | None = None,
         **options: Unpack[SubmissionOptions],
-    ) -> TaskHandle:
+    ) -> TaskHandle[Any]: ...
+    @overload
+    async def submit(
+        self,
+        task_type: KindOf[None, R],
+        parameters: None = None,
+        *,
+        user_id: str | None = None,
+        **options: Unpack[SubmissionOptions],
+    ) -> TaskHandle[R]: ...
+    @overload
+    async def submit(
+        self,
+        task_type: KindOf[P, R],
+        parameters: P,
+        *,
+        user_id: str | None = None,
+        **options: Unpack[SubmissionOptions],
+    ) -> TaskHandle[R]: ...
+    async def submit(
+        self,
+        task_type: AnyTaskType,
+        parameters: Any = None,
+        *,
+        user_id: str | None = None,
+        **options: Unpack[SubmissionOptions],
+    ) -> TaskHandle[Any]:
         """Submit a task; it is stored durably when this returns.
 
         Args:
-            task_type: a type that is registered here, by its name, its class or an instance of that; or the name of one
+            task_type: the class of the task, or an instance of that; or the name of a type that is registered here, or
                 that a worker has declared in the store.
-            parameters: what its model accepts, as JSON or as an instance.
+            parameters: what its model accepts, as an instance or as JSON. With the class, checkers want an instance.
             user_id: who owns the task.
             options: how it is to be done, such as `priority="high"`; `SubmissionOptions` says what there is.
 
@@ -174,21 +204,42 @@ class TaskFramework:
             StoreUnavailableError: if it could not be stored.
         """
         request = SubmitRequest(task_type=task_type, parameters=parameters, user_id=user_id, **options)
-        return self._handle(await self.services.submission.submit(request))
+        return self._handle(await self.services.submission.submit(request), request)
 
-    async def submit_many(self, requests: Sequence[SubmitRequest]) -> list[TaskHandle | Exception]:
+    async def submit_many(self, requests: Sequence[SubmitRequest[R]]) -> list[TaskHandle[R] | Exception]:
         """Submit many tasks at once; each has its own outcome, in the order given."""
         outcomes = await self.services.submission.submit_many(requests)
-        return [self._handle(outcome) if isinstance(outcome, Submission) else outcome for outcome in outcomes]
+        return [
+            self._handle(outcome, request) if isinstance(outcome, Submission) else outcome
+            for outcome, request in zip(outcomes, requests, strict=True)
+        ]
 
+    @overload
     async def submit_batch(
         self,
-        task_type: str | AnyExecutable,
+        task_type: str,
         items: Iterable[Any] | AsyncIterable[Any],
         *,
         user_id: str | None = None,
         **options: Unpack[BatchOptions],
-    ) -> BatchHandle:
+    ) -> BatchHandle[Any]: ...
+    @overload
+    async def submit_batch(
+        self,
+        task_type: KindOf[P, R],
+        items: Iterable[P] | AsyncIterable[P],
+        *,
+        user_id: str | None = None,
+        **options: Unpack[BatchOptions],
+    ) -> BatchHandle[R]: ...
+    async def submit_batch(
+        self,
+        task_type: AnyTaskType,
+        items: Iterable[Any] | AsyncIterable[Any],
+        *,
+        user_id: str | None = None,
+        **options: Unpack[BatchOptions],
+    ) -> BatchHandle[Any]:
         """Submit a task for each of many items; all of them are stored durably when this returns.
 
         A list is looked through first, and nothing is stored if one of its items is wrong. From anything else items are
@@ -211,19 +262,27 @@ class TaskFramework:
             submission = await service.submit(request, items)
         else:
             submission = await service.upload(request, in_parts(items))
-        return BatchHandle(submission.batch.task_id, submission.is_new, self.services.batches)
+        return BatchHandle(submission.batch.task_id, submission.is_new, self.services.batches, kind_of(task_type))
 
-    def batch(self, batch_id: str) -> BatchHandle:
-        """A handle on a batch that was submitted earlier."""
-        return BatchHandle(batch_id, False, self.services.batches)
+    @overload
+    def batch(self, batch_id: str) -> BatchHandle[Any]: ...
+    @overload
+    def batch(self, batch_id: str, kind: KindOf[Any, R]) -> BatchHandle[R]: ...
+    def batch(self, batch_id: str, kind: AnyKind | None = None) -> BatchHandle[Any]:
+        """A handle on a batch that was submitted earlier; `kind` is the class of its tasks, which reads the results."""
+        return BatchHandle(batch_id, False, self.services.batches, kind_of(kind))
 
     def stream(self, key: str, *, user_id: str | None = None) -> StreamHandle:
         """A handle on the ordered stream of this key; `user_id` is whose tasks they are."""
         return StreamHandle(StreamKey(ANONYMOUS if user_id is None else user_id, key), self.services.streams)
 
-    def handle(self, task_id: str) -> TaskHandle:
-        """A handle on a task that was submitted earlier."""
-        return TaskHandle(task_id, False, self.services.tasks)
+    @overload
+    def handle(self, task_id: str) -> TaskHandle[Any]: ...
+    @overload
+    def handle(self, task_id: str, kind: KindOf[Any, R]) -> TaskHandle[R]: ...
+    def handle(self, task_id: str, kind: AnyKind | None = None) -> TaskHandle[Any]:
+        """A handle on a task that was submitted earlier; `kind` is its class, which reads the result."""
+        return TaskHandle(task_id, False, self.services.tasks, kind_of(kind))
 
     async def get(self, task_id: str) -> Task:
         """Read a task.
@@ -233,8 +292,9 @@ class TaskFramework:
         """
         return await self.services.tasks.get(task_id, EVERYONE)
 
-    def _handle(self, submission: Submission) -> TaskHandle:
-        return TaskHandle(submission.task.task_id, submission.is_new, self.services.tasks)
+    def _handle(self, submission: Submission, request: SubmitRequest[R]) -> TaskHandle[R]:
+        kind = kind_of(request.task_type)
+        return TaskHandle(submission.task.task_id, submission.is_new, self.services.tasks, kind)
 
     async def _open_store(self, stack: contextlib.AsyncExitStack, *, dispatches: bool) -> StoreServices:
         if self._services is not None:

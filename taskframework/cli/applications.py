@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 from taskframework.errors import ConfigurationError, RegistrationError, TaskframeworkError
+from taskframework.frames import shown_place
 from taskframework.runtime import TaskFramework
 
 _PACKAGE = os.path.join(str(Path(__file__).parents[1]), "")
@@ -153,6 +154,4 @@ def _place(error: BaseException) -> str:
     own = [frame for frame in frames if not frame.filename.startswith(("<", _PACKAGE, importlib.__file__))]
     if not own:
         return ""
-    file = Path(own[-1].filename)
-    shown = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
-    return f" ({shown}, line {own[-1].lineno})"
+    return shown_place(own[-1].filename, own[-1].lineno)

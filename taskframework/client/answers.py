@@ -6,12 +6,16 @@ why they are not the models of the interface, which state exactly what one relea
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, Generic
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
+from pydantic import AwareDatetime, BaseModel, ConfigDict, PrivateAttr, ValidationError
+from typing_extensions import TypeVar  # with a default before Python 3.13
 
 from taskframework.errors import ApiError
-from taskframework.model.status import Priority, TaskStatus
+from taskframework.model.status import SUCCEEDED, Priority, TaskStatus
+from taskframework.tasks.kinds import AnyTaskType, TaskKind, kind_of, read_result
+
+R = TypeVar("R", default=Any)
 
 
 class Answer(BaseModel):
@@ -20,8 +24,8 @@ class Answer(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-class RemoteTask(Answer):
-    """A task as the interface tells of it.
+class RemoteTask(Answer, Generic[R]):
+    """A task as the interface tells of it. Of one that was submitted by its class the result is an R, else plain JSON.
 
     Attributes:
         attempt: attempts begun so far.
@@ -35,7 +39,7 @@ class RemoteTask(Answer):
     user_id: str
     parameters: Any
     progress: Any
-    result: Any
+    result: R | None
     error: dict[str, Any] | None
     attempt: int
     max_attempts: int
@@ -53,6 +57,7 @@ class RemoteTask(Answer):
     finished_at: AwareDatetime | None
     updated_at: AwareDatetime
     history: list[dict[str, Any]]
+    _kind: type[TaskKind[Any, R]] | None = PrivateAttr(None)
 
 
 class RemoteExplanation(Answer):
@@ -74,8 +79,8 @@ class RemoteExplanation(Answer):
     at: AwareDatetime
 
 
-class RemoteBatch(Answer):
-    """A batch as the interface tells of it. Numbers are of items.
+class RemoteBatch(Answer, Generic[R]):
+    """A batch as the interface tells of it. Numbers are of items; each gives an R.
 
     Attributes:
         is_sealed: whether all its items came.
@@ -99,9 +104,10 @@ class RemoteBatch(Answer):
     first_result_at: AwareDatetime | None
     created_at: AwareDatetime
     finished_at: AwareDatetime | None
+    _kind: type[TaskKind[Any, R]] | None = PrivateAttr(None)
 
 
-class RemoteResult(Answer):
+class RemoteResult(Answer, Generic[R]):
     """What became of one item of a batch, so far.
 
     Attributes:
@@ -113,7 +119,7 @@ class RemoteResult(Answer):
     index: int
     task_id: str
     status: TaskStatus
-    result: Any
+    result: R | None
     error: dict[str, Any] | None
 
 
@@ -142,3 +148,42 @@ def read(kind: type[AnswerT], content: Any) -> AnswerT:
             f"This is no {kind.__name__}: {place}: {first['msg']}.",
             hint="Is the address that of an API, and of a release this client knows?",
         ) from None
+
+
+AnyRemote = TypeVar("AnyRemote", bound=RemoteTask[Any] | RemoteBatch[Any])
+
+
+def of_kind(answer: AnyRemote, given: AnyTaskType | RemoteTask[Any] | RemoteBatch[Any]) -> AnyRemote:
+    """An answer that knows the class by which its task was submitted, if it was by one.
+
+    Args:
+        answer: as it came.
+        given: how the program named the task type, or an earlier answer.
+
+    Raises:
+        ResultUnreadableError: if the result is not what the class says.
+    """
+    kind = given._kind if isinstance(given, RemoteTask | RemoteBatch) else kind_of(given)
+    if kind is None:
+        return answer
+    known = with_result(answer, kind) if isinstance(answer, RemoteTask) else answer.model_copy()
+    known._kind = kind
+    return known
+
+
+AnyWithResult = TypeVar("AnyWithResult", bound=RemoteTask[Any] | RemoteResult[Any])
+
+
+def with_result(answer: AnyWithResult, kind: type[TaskKind[Any, Any]]) -> AnyWithResult:
+    """An answer whose result, if there is one, was read as the class says."""
+    if answer.status not in SUCCEEDED:
+        return answer
+    result = read_result(kind, answer.result)
+    return answer.model_copy(update={"result": result})  # type: ignore[return-value]  # it is the same class
+
+
+def id_of(given: str | RemoteTask[Any] | RemoteBatch[Any]) -> str:
+    """The id of a task or batch that is given by it or by an earlier answer."""
+    if isinstance(given, str):
+        return given
+    return given.task_id if isinstance(given, RemoteTask) else given.batch_id

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
-from typing import Unpack
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping
+from contextlib import aclosing
+from typing import Any, Unpack, overload
 from urllib.parse import quote
 
-from taskframework.client.answers import RemoteBatch, RemoteResult, read
+from taskframework.client.answers import R, RemoteBatch, RemoteResult, id_of, of_kind, read, with_result
 from taskframework.client.bulk import subject_of, with_key
 from taskframework.client.connection import Call, Calls, json_call
 from taskframework.client.families import FollowingItems, ItemResult, followed_results
 from taskframework.client.uploads import Items, batch_call
 from taskframework.submission.options import SubmissionOptions
+from taskframework.tasks.kinds import AnyTaskType, KindOf, P
 
 
 class BatchCalls(Calls):
     """Submit batches, look at them and their results, end them."""
 
+    @overload
     async def submit_batch(
         self,
         task_type: str,
@@ -25,7 +28,26 @@ class BatchCalls(Calls):
         chunk_size: int | None = None,
         policy: str | None = None,
         **options: Unpack[SubmissionOptions],
-    ) -> RemoteBatch:
+    ) -> RemoteBatch[Any]: ...
+    @overload
+    async def submit_batch(
+        self,
+        task_type: KindOf[P, R],
+        items: Iterable[P] | AsyncIterable[P],
+        *,
+        chunk_size: int | None = None,
+        policy: str | None = None,
+        **options: Unpack[SubmissionOptions],
+    ) -> RemoteBatch[R]: ...
+    async def submit_batch(
+        self,
+        task_type: AnyTaskType,
+        items: Items,
+        *,
+        chunk_size: int | None = None,
+        policy: str | None = None,
+        **options: Unpack[SubmissionOptions],
+    ) -> RemoteBatch[Any]:
         """Submit a batch: one task for each item, or for each chunk of them.
 
         A list that fits into one request is taken or refused as a whole. Anything else is sent line by line while it is
@@ -33,7 +55,7 @@ class BatchCalls(Calls):
         more: what is there is passed over. Items that can be iterated again are sent again by the client itself.
 
         Args:
-            task_type: the name of the tasks' type.
+            task_type: the class of the tasks, or the name of their type.
             items: the parameters of each task. Only a `TaskClient` takes what is iterated by `async for`.
             chunk_size: how many items go into one task; its parameters are a list of them then.
             policy: when the batch has succeeded.
@@ -49,7 +71,8 @@ class BatchCalls(Calls):
         """
         whole = with_key({"task_type": task_type, "chunk_size": chunk_size, "policy": policy, **options})
         given = {name: value for name, value in whole.items() if value is not None}
-        return read(RemoteBatch, await self._api.ask(batch_call(items, given, subject_of(given))))
+        answer = await self._api.ask(batch_call(items, given, subject_of(given)))
+        return of_kind(read(RemoteBatch, answer), task_type)
 
     async def batch(self, batch_id: str) -> RemoteBatch:
         """A batch as it is now.
@@ -63,13 +86,21 @@ class BatchCalls(Calls):
         """Batches from the newest to the oldest, read page by page while they are iterated."""
         return self._api.pages(Call("GET", "/batches"), RemoteBatch)
 
+    @overload
     def batch_results(
-        self, batch_id: str, *, follow: bool = False, first: int = 0
-    ) -> AsyncGenerator[RemoteResult, None]:
+        self, batch: str, *, follow: bool = False, first: int = 0
+    ) -> AsyncGenerator[RemoteResult[Any], None]: ...
+    @overload
+    def batch_results(
+        self, batch: RemoteBatch[R], *, follow: bool = False, first: int = 0
+    ) -> AsyncGenerator[RemoteResult[R], None]: ...
+    async def batch_results(
+        self, batch: str | RemoteBatch[Any], *, follow: bool = False, first: int = 0
+    ) -> AsyncGenerator[RemoteResult[Any], None]:
         """What became of each item of a batch, in their order.
 
         Args:
-            batch_id: the batch.
+            batch: its id, or what `submit_batch` gave.
             follow: give each item as soon as it and all before it are over, to the last one; connections may break.
                 Else those that are there now come as they are now, read page by page while they are iterated.
             first: the item to begin with, from 0.
@@ -77,9 +108,14 @@ class BatchCalls(Calls):
         Raises:
             TaskNotFoundError: if there is no such batch, or not any more.
             ApiUnavailableError: if nobody answered for too long.
+            ResultUnreadableError: if a result is not what the class says by which the batch was submitted.
         """
+        batch_id, kind = id_of(batch), None if isinstance(batch, str) else batch._kind
         call = Call("GET", f"{_path(batch_id)}/results", query={"cursor": str(first)}, about=_about(batch_id))
-        return followed_results(self._api, call, first) if follow else self._api.pages(call, RemoteResult)
+        found = followed_results(self._api, call, first) if follow else self._api.pages(call, RemoteResult)
+        async with aclosing(found):
+            async for result in found:
+                yield result if kind is None else with_result(result, kind)
 
     def stream_items(self, batch_id: str, *, after: str = "") -> AsyncGenerator[ItemResult, None]:
         """What became of each item of a batch, once, in the order in which they end, until all have; connections may

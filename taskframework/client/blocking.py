@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 
 import httpx
 
+from taskframework.client.answers import R, RemoteBatch, RemoteResult, RemoteTask
 from taskframework.client.asynchronous import PATIENCE, TIMEOUT
 from taskframework.client.calls import AllCalls
 from taskframework.client.connection import ApiConnection, address_of
 from taskframework.client.wire import BlockingWire, done, each
+from taskframework.submission.options import SubmissionOptions
+from taskframework.tasks.kinds import AnyTaskType, KindOf, P
 
 Arguments = ParamSpec("Arguments")
 Value = TypeVar("Value")
@@ -82,23 +85,97 @@ class SyncTaskClient:
         """Close the connections."""
         done(self._wire.close())
 
-    submit = blocking(AllCalls.submit)
     submit_many = blocking(AllCalls.submit_many)
-    get = blocking(AllCalls.get)
     explain = blocking(AllCalls.explain)
     list_tasks = iterating(AllCalls.list_tasks)
     cancel = blocking(AllCalls.cancel)
     retry = blocking(AllCalls.retry)
-    wait = blocking(AllCalls.wait)
-    finished = blocking(AllCalls.finished)
     stream = iterating(AllCalls.stream)
     stream_tree = iterating(AllCalls.stream_tree)
     signal = blocking(AllCalls.signal)
     subtasks = iterating(AllCalls.subtasks)
-    submit_batch = blocking(AllCalls.submit_batch)
     batch = blocking(AllCalls.batch)
     batches = iterating(AllCalls.batches)
-    batch_results = iterating(AllCalls.batch_results)
     stream_items = iterating(AllCalls.stream_items)
     cancel_batch = blocking(AllCalls.cancel_batch)
     retry_failed = blocking(AllCalls.retry_failed)
+
+    # What has overloads is written out: a wrapper would keep one of them.
+
+    @overload
+    def submit(
+        self, task_type: str, parameters: Any = None, **options: Unpack[SubmissionOptions]
+    ) -> RemoteTask[Any]: ...
+    @overload
+    def submit(
+        self, task_type: KindOf[None, R], parameters: None = None, **options: Unpack[SubmissionOptions]
+    ) -> RemoteTask[R]: ...
+    @overload
+    def submit(self, task_type: KindOf[P, R], parameters: P, **options: Unpack[SubmissionOptions]) -> RemoteTask[R]: ...
+    @functools.wraps(AllCalls.submit)
+    def submit(
+        self, task_type: AnyTaskType, parameters: Any = None, **options: Unpack[SubmissionOptions]
+    ) -> RemoteTask[Any]:
+        return done(self._calls.submit(task_type, parameters, **options))
+
+    @overload
+    def get(self, task: str) -> RemoteTask[Any]: ...
+    @overload
+    def get(self, task: RemoteTask[R]) -> RemoteTask[R]: ...
+    @functools.wraps(AllCalls.get)
+    def get(self, task: str | RemoteTask[Any]) -> RemoteTask[Any]:
+        return done(self._calls.get(task))
+
+    @overload
+    def wait(self, task: str, timeout: timedelta | float | None = None) -> Any: ...
+    @overload
+    def wait(self, task: RemoteTask[R], timeout: timedelta | float | None = None) -> R: ...
+    @functools.wraps(AllCalls.wait)
+    def wait(self, task: str | RemoteTask[Any], timeout: timedelta | float | None = None) -> Any:
+        return done(self._calls.wait(task, timeout))
+
+    @overload
+    def finished(self, task: str, timeout: timedelta | float | None = None) -> RemoteTask[Any]: ...
+    @overload
+    def finished(self, task: RemoteTask[R], timeout: timedelta | float | None = None) -> RemoteTask[R]: ...
+    @functools.wraps(AllCalls.finished)
+    def finished(self, task: str | RemoteTask[Any], timeout: timedelta | float | None = None) -> RemoteTask[Any]:
+        return done(self._calls.finished(task, timeout))
+
+    @overload
+    def submit_batch(
+        self,
+        task_type: str,
+        items: Iterable[Any],
+        *,
+        chunk_size: int | None = None,
+        policy: str | None = None,
+        **options: Unpack[SubmissionOptions],
+    ) -> RemoteBatch[Any]: ...
+    @overload
+    def submit_batch(
+        self,
+        task_type: KindOf[P, R],
+        items: Iterable[P],
+        *,
+        chunk_size: int | None = None,
+        policy: str | None = None,
+        **options: Unpack[SubmissionOptions],
+    ) -> RemoteBatch[R]: ...
+    @functools.wraps(AllCalls.submit_batch)
+    def submit_batch(self, task_type: AnyTaskType, items: Iterable[Any], **options: Any) -> RemoteBatch[Any]:
+        return done(self._calls.submit_batch(task_type, items, **options))
+
+    @overload
+    def batch_results(
+        self, batch: str, *, follow: bool = False, first: int = 0
+    ) -> Generator[RemoteResult[Any], None, None]: ...
+    @overload
+    def batch_results(
+        self, batch: RemoteBatch[R], *, follow: bool = False, first: int = 0
+    ) -> Generator[RemoteResult[R], None, None]: ...
+    @functools.wraps(AllCalls.batch_results)
+    def batch_results(
+        self, batch: str | RemoteBatch[Any], *, follow: bool = False, first: int = 0
+    ) -> Generator[RemoteResult[Any], None, None]:
+        yield from each(self._calls.batch_results(batch, follow=follow, first=first))

@@ -17,6 +17,7 @@ from taskframework.errors import (
     ValueNotStorableError,
 )
 from taskframework.submission.options import SubmissionOptions
+from taskframework.tasks.kinds import AnyTaskType, type_name
 
 #: Tasks, or items of a batch, that the interface takes in one body.
 MOST_TOGETHER = 1_000
@@ -27,7 +28,7 @@ MOST_BYTES = 1_000_000
 class NewTask(SubmissionOptions, total=False):
     """A task to be submitted with others."""
 
-    task_type: Required[str]
+    task_type: Required[AnyTaskType]
     parameters: Any
 
 
@@ -49,9 +50,10 @@ async def submitted(api: ApiConnection, tasks: Iterable[NewTask]) -> list[Remote
 
 
 def with_key(task: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A task whose submission can be repeated: with an idempotency key, unless another option says as much."""
+    """A task as it is sent, so that it can be repeated: with an idempotency key, unless another option says as much."""
     is_known = any(task.get(name) is not None for name in ("idempotency_key", "unique", "debounce", "throttle"))
-    return task if is_known else {**task, "idempotency_key": new_key()}
+    named = {**task, "task_type": type_name(task["task_type"])}
+    return named if is_known else {**named, "idempotency_key": new_key()}
 
 
 def subject_of(task: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterable
 from datetime import timedelta
-from typing import Any, Unpack
+from typing import Any, Unpack, overload
 from urllib.parse import quote
 
-from taskframework.client.answers import RemoteExplanation, RemoteTask, read
+from taskframework.client.answers import R, RemoteExplanation, RemoteTask, id_of, of_kind, read
 from taskframework.client.bulk import NewTask, subject_of, submitted, with_key
 from taskframework.client.connection import Call, Calls, in_seconds, json_call, new_key, task_path
 from taskframework.client.families import FollowingTree, TreeEvent
 from taskframework.client.following import FollowingTask
 from taskframework.errors import InvalidRequestError, ResultTimeoutError, TaskFailedError, TaskframeworkError
 from taskframework.events.external import ExternalEvent
-from taskframework.model.status import TaskStatus
+from taskframework.model.status import SUCCEEDED, TaskStatus
 from taskframework.submission.options import SubmissionOptions, accepted, accepted_name
+from taskframework.tasks.kinds import AnyTaskType, KindOf, P
 
 _FIRST_LOOK, _SLOWEST_LOOK = 0.05, 2.0
 
@@ -23,11 +24,25 @@ _FIRST_LOOK, _SLOWEST_LOOK = 0.05, 2.0
 class TaskCalls(Calls):
     """Submit tasks, look at them, follow them, end them."""
 
-    async def submit(self, task_type: str, parameters: Any = None, **options: Unpack[SubmissionOptions]) -> RemoteTask:
+    @overload
+    async def submit(
+        self, task_type: str, parameters: Any = None, **options: Unpack[SubmissionOptions]
+    ) -> RemoteTask[Any]: ...
+    @overload
+    async def submit(
+        self, task_type: KindOf[None, R], parameters: None = None, **options: Unpack[SubmissionOptions]
+    ) -> RemoteTask[R]: ...
+    @overload
+    async def submit(
+        self, task_type: KindOf[P, R], parameters: P, **options: Unpack[SubmissionOptions]
+    ) -> RemoteTask[R]: ...
+    async def submit(
+        self, task_type: AnyTaskType, parameters: Any = None, **options: Unpack[SubmissionOptions]
+    ) -> RemoteTask[Any]:
         """Submit a task. However often the request has to be repeated, there is one task.
 
         Args:
-            task_type: the name of its type.
+            task_type: the class of the task, or the name of its type.
             parameters: what the type accepts: JSON, or anything pydantic can write as JSON, such as a model.
             options: see `SubmissionOptions`. Without an idempotency key one is made up.
 
@@ -39,7 +54,8 @@ class TaskCalls(Calls):
             ApiUnavailableError, StoreUnavailableError: if nobody took it for too long; it may be stored all the same.
         """
         task = with_key({"task_type": task_type, "parameters": parameters, **options})
-        return read(RemoteTask, await self._api.ask(json_call("POST", "/tasks", task, about=subject_of(task))))
+        answer = await self._api.ask(json_call("POST", "/tasks", task, about=subject_of(task)))
+        return of_kind(read(RemoteTask, answer), task_type)
 
     async def submit_many(self, tasks: Iterable[NewTask]) -> list[RemoteTask | TaskframeworkError]:
         """Submit many tasks, in as few requests as they fit in.
@@ -53,13 +69,21 @@ class TaskCalls(Calls):
         """
         return await submitted(self._api, tasks)
 
-    async def get(self, task_id: str) -> RemoteTask:
+    @overload
+    async def get(self, task: str) -> RemoteTask[Any]: ...
+    @overload
+    async def get(self, task: RemoteTask[R]) -> RemoteTask[R]: ...
+    async def get(self, task: str | RemoteTask[Any]) -> RemoteTask[Any]:
         """A task as it is now, with its result or error and its history.
+
+        Args:
+            task: its id, or what `submit` gave.
 
         Raises:
             TaskNotFoundError: if there is no such task.
+            ResultUnreadableError: if the result is not what the class says by which it was submitted.
         """
-        return await self._look(task_id, float("inf"))
+        return of_kind(await self._look(id_of(task), float("inf")), task)
 
     async def explain(self, task_id: str) -> RemoteExplanation:
         """Why a task is not running, or not finished, as it is now.
@@ -156,37 +180,49 @@ class TaskCalls(Calls):
         call = Call("GET", f"{task_path(task_id)}/subtasks", query={"status": status}, about=about)
         return self._api.pages(call, RemoteTask)
 
-    async def wait(self, task_id: str, timeout: timedelta | float | None = None) -> Any:
+    @overload
+    async def wait(self, task: str, timeout: timedelta | float | None = None) -> Any: ...
+    @overload
+    async def wait(self, task: RemoteTask[R], timeout: timedelta | float | None = None) -> R: ...
+    async def wait(self, task: str | RemoteTask[Any], timeout: timedelta | float | None = None) -> Any:
         """Wait for the result of a task.
 
         Args:
-            task_id: the task.
+            task: its id, or what `submit` gave.
             timeout: longest time to wait, in seconds or as a timedelta; None waits for ever.
 
         Returns:
-            The result as JSON.
+            What `execute` gave, of a task that was submitted by its class; else plain JSON.
 
         Raises:
             TaskFailedError: if the task ended without one.
-            ResultTimeoutError, TaskNotFoundError, ApiUnavailableError: as `finished`.
+            ResultTimeoutError, TaskNotFoundError, ApiUnavailableError, ResultUnreadableError: as `finished`.
         """
-        task = await self.finished(task_id, timeout)
-        if task.status in (TaskStatus.COMPLETED, TaskStatus.COMPLETED_WITH_ERRORS):
-            return task.result
-        raise TaskFailedError(task_id, task.status, task.error)
+        over = await self.finished(task, timeout)
+        if over.status in SUCCEEDED:
+            return over.result
+        raise TaskFailedError(id_of(task), over.status, over.error)
 
-    async def finished(self, task_id: str, timeout: timedelta | float | None = None) -> RemoteTask:
+    @overload
+    async def finished(self, task: str, timeout: timedelta | float | None = None) -> RemoteTask[Any]: ...
+    @overload
+    async def finished(self, task: RemoteTask[R], timeout: timedelta | float | None = None) -> RemoteTask[R]: ...
+    async def finished(self, task: str | RemoteTask[Any], timeout: timedelta | float | None = None) -> RemoteTask[Any]:
         """Wait until a task is final, however it ends: by its event stream, or by asking where there is none.
 
         Args:
-            task_id: the task.
+            task: its id, or what `submit` gave.
             timeout: longest time to wait, in seconds or as a timedelta; None waits for ever.
 
         Raises:
             ResultTimeoutError: if it is not final by then.
             TaskNotFoundError: if there is no such task.
             ApiUnavailableError: if nobody answered for too long.
+            ResultUnreadableError: if the result is not what the class says by which it was submitted.
         """
+        return of_kind(await self._over(id_of(task), timeout), task)
+
+    async def _over(self, task_id: str, timeout: timedelta | float | None) -> RemoteTask[Any]:
         left = self._countdown(timeout)
         task = await self._look(task_id, left())
         following = FollowingTask(self._api, task_id, task.history[-1]["sequence"] if task.history else 0)

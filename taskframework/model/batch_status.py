@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Generic
+
+from typing_extensions import TypeVar  # with a default before Python 3.13
 
 from taskframework.model.batches import is_sealed, parts_of
 from taskframework.model.status import TaskStatus
 from taskframework.model.subtasks import Counts
 from taskframework.model.task import Task
-from taskframework.model.values import Json
 from taskframework.model.view import error_view, moment
+
+R = TypeVar("R", default=Any, covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,16 +118,16 @@ class BatchStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class BatchResult:
-    """What became of one item, so far."""
+class BatchResult(Generic[R]):
+    """What became of one item, so far, and its result."""
 
     #: Its place in the upload, from 0.
     index: int
     #: The task that does it; several items may have the same.
     task_id: str
     status: TaskStatus
-    result: Json = field(default=None, repr=False)
-    error: dict[str, Any] | None = None
+    result: R = field(repr=False)
+    error: dict[str, Any] | None
 
     def view(self) -> dict[str, Any]:
         """The fields of the HTTP contract."""

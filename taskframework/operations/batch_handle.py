@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import Any, Generic
 
 from taskframework.model.batch_status import BatchResult, BatchStatus
 from taskframework.model.scope import EVERYONE
+from taskframework.model.status import SUCCEEDED
 from taskframework.operations.batches import BatchOperations
-from taskframework.operations.handle import until_final
+from taskframework.operations.handle import R, until_final
+from taskframework.tasks.kinds import TaskKind, read_result
 
 #: `by` of what is done through a handle, as the history names it.
 _BY = "program"
 
 
 @dataclass(frozen=True, slots=True)
-class BatchHandle:
-    """One submitted batch.
+class BatchHandle(Generic[R]):
+    """One submitted batch, whose items give an R each.
 
     Attributes:
         is_new: this submission made it complete, not an earlier one with the same idempotency key.
+        kind: the class it was submitted by, which reads the results; None if only its name is known.
     """
 
     batch_id: str
     is_new: bool
     operations: BatchOperations
+    kind: type[TaskKind[Any, R]] | None = None
 
     async def status(self) -> BatchStatus:
         """How far it is, counted now.
@@ -35,7 +40,7 @@ class BatchHandle:
         """
         return await self.operations.status(self.batch_id, EVERYONE)
 
-    async def results(self, *, first: int = 0) -> AsyncIterator[BatchResult]:
+    async def results(self, *, first: int = 0) -> AsyncIterator[BatchResult[R | None]]:
         """The result of each item in their order, as soon as it and all before it are there, until the last one.
 
         Args:
@@ -43,10 +48,11 @@ class BatchHandle:
 
         Raises:
             TaskNotFoundError: if it was removed.
+            ResultUnreadableError: if one is not what the class says.
         """
         async for part in self.operations.follow_results(self.batch_id, EVERYONE, first=first):
             for result in part:
-                yield result
+                yield self._read(result)
 
     async def finished(self, timeout: timedelta | float | None = None) -> BatchStatus:
         """Wait until the batch is final.
@@ -76,3 +82,8 @@ class BatchHandle:
             BatchNotRetriedError: if it has COMPLETED, its upload was never complete, or its tasks are being cancelled.
         """
         return await self.operations.retry_failed(self.batch_id, EVERYONE, by=_BY)
+
+    def _read(self, found: BatchResult) -> BatchResult[R | None]:
+        if self.kind is None or found.status not in SUCCEEDED:
+            return found
+        return replace(found, result=read_result(self.kind, found.result))

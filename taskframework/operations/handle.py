@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Generic
+
+from typing_extensions import TypeVar  # with a default before Python 3.13
 
 from taskframework.errors import ResultTimeoutError, TaskFailedError
 from taskframework.model.scope import EVERYONE
@@ -14,6 +16,9 @@ from taskframework.model.status import SUCCEEDED
 from taskframework.model.task import Task
 from taskframework.model.view import error_view
 from taskframework.operations.tasks import TaskOperations
+from taskframework.tasks.kinds import TaskKind, read_result
+
+R = TypeVar("R", default=Any, covariant=True)
 
 _FIRST_LOOK = 0.01
 _SLOWEST_LOOK = 0.5
@@ -44,16 +49,18 @@ async def until_final(look: Callable[[], Awaitable[Task]], timeout: timedelta | 
 
 
 @dataclass(frozen=True, slots=True)
-class TaskHandle:
-    """One submitted task.
+class TaskHandle(Generic[R]):
+    """One submitted task, whose result is an R.
 
     Attributes:
         is_new: this submission made it, not an earlier one with the same idempotency key.
+        kind: the class it was submitted by, which reads the result; None if only its name is known.
     """
 
     task_id: str
     is_new: bool
     operations: TaskOperations
+    kind: type[TaskKind[Any, R]] | None = None
 
     async def task(self) -> Task:
         """The task as it is now.
@@ -78,17 +85,19 @@ class TaskHandle:
         """
         return await until_final(self.task, timeout)
 
-    async def result(self, timeout: timedelta | float | None = None) -> Any:
+    async def result(self, timeout: timedelta | float | None = None) -> R:
         """Wait for the result.
 
         Returns:
-            The result as JSON.
+            What `execute` gave, of a task that was submitted by its class; of one that was by its name, plain JSON.
 
         Raises:
             TaskFailedError: if the task ended without one.
             ResultTimeoutError: as `finished`.
+            ResultUnreadableError: if it is not what the class says.
         """
         task = await self.finished(timeout)
         if task.status in SUCCEEDED:
-            return task.result
+            result: R = read_result(self.kind, task.result)
+            return result
         raise TaskFailedError(self.task_id, task.status, error_view(task.error))

@@ -31,7 +31,7 @@ from taskframework.submission.refusals import BatchItemError
 from taskframework.submission.service import ANONYMOUS
 from taskframework.submission.types import Submittable
 from taskframework.submission.uploads import Item, Upload, check_policy, contents_of
-from taskframework.tasks.executable import AnyExecutable
+from taskframework.tasks.kinds import AnyTaskType
 
 #: Items that are stored together.
 TOGETHER = 500
@@ -48,13 +48,11 @@ _NO_KEY = "the upload broke off, and without an idempotency key nobody can conti
 class BatchRequest:
     """What somebody wants done with many items: a task type, whose tasks they are, and how they are to be done."""
 
-    task_type: str | AnyExecutable
+    task_type: AnyTaskType
     user_id: str
     options: BatchOptions
 
-    def __init__(
-        self, *, task_type: str | AnyExecutable, user_id: str | None = None, **options: Unpack[BatchOptions]
-    ) -> None:
+    def __init__(self, *, task_type: AnyTaskType, user_id: str | None = None, **options: Unpack[BatchOptions]) -> None:
         """Make a request; it is looked through when it is submitted.
 
         Args:

@@ -16,7 +16,7 @@ from taskframework.stores.base import TaskStore
 from taskframework.submission.idempotency import IdempotentInserts, TaskInserts
 from taskframework.submission.options import accepted_name, accepted_times
 from taskframework.submission.types import Submittable, TaskTypes
-from taskframework.tasks.executable import AnyExecutable, type_name
+from taskframework.tasks.kinds import AnyTaskType, type_name
 from taskframework.tasks.retention import FOR_EVER, at_least
 from taskframework.telemetry import current_traceparent
 
@@ -71,7 +71,7 @@ class NewTasks:
         self._keys_kept = keys_kept
         self._kept = kept
 
-    async def find(self, task_type: str | AnyExecutable) -> Submittable:
+    async def find(self, task_type: AnyTaskType) -> Submittable:
         """The type of that name.
 
         Raises:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Unpack
+from typing import Any, Generic, Unpack, overload
+
+from typing_extensions import TypeVar  # with a default before Python 3.13
 
 from taskframework import failpoint
 from taskframework.bus import EventBus
@@ -21,7 +23,9 @@ from taskframework.submission.new_tasks import NewTasks
 from taskframework.submission.options import OPTIONS, SubmissionOptions, accepted
 from taskframework.submission.types import Submittable
 from taskframework.submission.versions import VersionedInserts
-from taskframework.tasks.executable import AnyExecutable, type_name
+from taskframework.tasks.kinds import AnyTaskType, KindOf, P, type_name
+
+R = TypeVar("R", default=Any, covariant=True)
 
 ANONYMOUS = "anonymous"
 #: Requests of `submit_many` that are stored together; the event loop has its turn in between.
@@ -29,18 +33,45 @@ _TOGETHER = 1_000
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class SubmitRequest:
-    """What somebody wants done: a task type, its parameters, whose task it is, and how it is to be done."""
+class SubmitRequest(Generic[R]):
+    """What somebody wants done: a task type (giving R), its parameters, whose task it is, and how it is to be done."""
 
-    task_type: str | AnyExecutable
+    task_type: AnyTaskType
     parameters: Any = field(repr=False)
     user_id: str
     options: SubmissionOptions
 
+    @overload
+    def __init__(
+        self: SubmitRequest[Any],
+        *,
+        task_type: str,
+        parameters: Any = None,
+        user_id: str | None = None,
+        **options: Unpack[SubmissionOptions],
+    ) -> None: ...
+    @overload
     def __init__(
         self,
         *,
-        task_type: str | AnyExecutable,
+        task_type: KindOf[None, R],
+        parameters: None = None,
+        user_id: str | None = None,
+        **options: Unpack[SubmissionOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        *,
+        task_type: KindOf[P, R],
+        parameters: P,
+        user_id: str | None = None,
+        **options: Unpack[SubmissionOptions],
+    ) -> None: ...
+    def __init__(
+        self,
+        *,
+        task_type: AnyTaskType,
         parameters: Any = None,
         user_id: str | None = None,
         **options: Unpack[SubmissionOptions],

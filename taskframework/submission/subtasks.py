@@ -15,7 +15,7 @@ from taskframework.model.values import Json
 from taskframework.submission.new_tasks import defaults_of
 from taskframework.submission.options import SubmissionOptions, accepted, accepted_times
 from taskframework.submission.types import Submittable, TaskTypes
-from taskframework.tasks.executable import type_name
+from taskframework.tasks.kinds import type_name
 
 
 @dataclass(frozen=True, slots=True)

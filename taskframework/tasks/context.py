@@ -6,12 +6,12 @@ import logging
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, overload
 
 from taskframework.model.values import Json
+from taskframework.tasks.kinds import AnyTaskType, KindOf
 from taskframework.tasks.steps import Steps
 from taskframework.tasks.subtasks import (
-    AnyTaskType,
     Family,
     WaitForSignal,
     WantedSubtasks,
@@ -22,6 +22,7 @@ from taskframework.tasks.subtasks import (
 )
 
 P = TypeVar("P")
+Q = TypeVar("Q")
 
 
 class AttemptControl(Protocol):
@@ -128,6 +129,18 @@ class TaskContext(Generic[P]):
         """The name of a step within the task: two items of a chunk may have steps of the same name."""
         return step if self.item is None else f"{self.item}/{step}"
 
+    @overload
+    async def submit_subtask(
+        self, task_type: str, parameters: Any = None, *, policy: str | None = None, **options: Any
+    ) -> str: ...
+    @overload
+    async def submit_subtask(
+        self, task_type: KindOf[None, Any], parameters: None = None, *, policy: str | None = None, **options: Any
+    ) -> str: ...
+    @overload
+    async def submit_subtask(
+        self, task_type: KindOf[Q, Any], parameters: Q, *, policy: str | None = None, **options: Any
+    ) -> str: ...
     async def submit_subtask(
         self, task_type: AnyTaskType, parameters: Any = None, *, policy: str | None = None, **options: Any
     ) -> str:
@@ -142,6 +155,18 @@ class TaskContext(Generic[P]):
         [task_id] = await planned_one(self.control.family, WantedSubtasks(task_type, options, policy, (parameters,)))
         return task_id
 
+    @overload
+    def submit_subtask_blocking(
+        self, task_type: str, parameters: Any = None, *, policy: str | None = None, **options: Any
+    ) -> str: ...
+    @overload
+    def submit_subtask_blocking(
+        self, task_type: KindOf[None, Any], parameters: None = None, *, policy: str | None = None, **options: Any
+    ) -> str: ...
+    @overload
+    def submit_subtask_blocking(
+        self, task_type: KindOf[Q, Any], parameters: Q, *, policy: str | None = None, **options: Any
+    ) -> str: ...
     def submit_subtask_blocking(
         self, task_type: AnyTaskType, parameters: Any = None, *, policy: str | None = None, **options: Any
     ) -> str:
@@ -154,6 +179,24 @@ class TaskContext(Generic[P]):
         [task_id] = planned_one_blocking(self.control.family, WantedSubtasks(task_type, options, policy, (parameters,)))
         return task_id
 
+    @overload
+    async def submit_subtasks(
+        self,
+        task_type: str,
+        parameters: Iterable[Any] | AsyncIterable[Any],
+        *,
+        policy: str | None = None,
+        **options: Any,
+    ) -> list[str]: ...
+    @overload
+    async def submit_subtasks(
+        self,
+        task_type: KindOf[Q, Any],
+        parameters: Iterable[Q] | AsyncIterable[Q],
+        *,
+        policy: str | None = None,
+        **options: Any,
+    ) -> list[str]: ...
     async def submit_subtasks(
         self,
         task_type: AnyTaskType,
@@ -168,7 +211,7 @@ class TaskContext(Generic[P]):
         nothing. The task waits for them then, and takes no slot of a worker meanwhile.
 
         Args:
-            task_type: the name of a type, or its class or an instance of that.
+            task_type: the class of a type or an instance of that, or its name.
             parameters: of each sub-task what the type's model accepts; a generator of 100,000 will do.
             policy: for the whole round, instead of `options.subtasks` of this task type.
             options: `priority`, `max_attempts`, `not_before`, `deadline` and `correlation_id` of `SubmissionOptions`.
@@ -186,6 +229,14 @@ class TaskContext(Generic[P]):
         """
         return await planned(self.control.family, WantedSubtasks(task_type, options, policy), parameters)
 
+    @overload
+    def submit_subtasks_blocking(
+        self, task_type: str, parameters: Iterable[Any], *, policy: str | None = None, **options: Any
+    ) -> list[str]: ...
+    @overload
+    def submit_subtasks_blocking(
+        self, task_type: KindOf[Q, Any], parameters: Iterable[Q], *, policy: str | None = None, **options: Any
+    ) -> list[str]: ...
     def submit_subtasks_blocking(
         self, task_type: AnyTaskType, parameters: Iterable[Any], *, policy: str | None = None, **options: Any
     ) -> list[str]:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Generic, TypeVar
+from collections.abc import Awaitable
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
-from taskframework.errors import InvalidRequestError
 from taskframework.model.task import Signal
 from taskframework.tasks.context import TaskContext
+from taskframework.tasks.kinds import TaskKind
 from taskframework.tasks.options import TaskOptions
-from taskframework.tasks.subtasks import SubtaskSummary
+from taskframework.tasks.subtasks import SubtaskSummary, WaitForSignal
 
 P = TypeVar("P")
 R = TypeVar("R")
 
+#: What `execute` gives; one that goes on in another method gives None, or what `context.wait_for` gave.
+Returned: TypeAlias = R | WaitForSignal | Awaitable[R | WaitForSignal | None] | None
 
-class BackgroundTaskExecutable(ABC, Generic[P, R]):
+
+class BackgroundTaskExecutable(TaskKind[P, R], ABC):
     """One type of background task.
 
     P and R are anything pydantic validates. `execute` is `async def`, or a plain `def` that then runs in a thread
@@ -30,26 +34,25 @@ class BackgroundTaskExecutable(ABC, Generic[P, R]):
     `context.once`, `context.idempotency_key` and `context.fencing_token` where an effect must not happen twice.
     """
 
-    #: Name on the wire and over HTTP: `[a-z0-9][a-z0-9._-]*`, at most 100 characters.
-    task_type: ClassVar[str]
     options: ClassVar[TaskOptions] = TaskOptions()
 
     @abstractmethod
-    def execute(self, context: TaskContext[P]) -> Any:
+    def execute(self, context: TaskContext[P]) -> Returned[R]:
         """Do the work.
 
         Args:
             context: the parameters and everything else about this attempt.
 
         Returns:
-            R, or a coroutine that gives R; or what `context.wait_for` gave.
+            R, or a coroutine that gives R; or what `context.wait_for` gave. With sub-tasks and `on_subtasks_finished`
+            None will do: that method gives the result.
 
         Raises:
             RetryableError: to be tried again, after `delay` if given.
             NonRetryableError: to fail for good.
         """
 
-    def on_subtasks_finished(self, context: TaskContext[P], summary: SubtaskSummary) -> Any:
+    def on_subtasks_finished(self, context: TaskContext[P], summary: SubtaskSummary) -> Returned[R]:
         """Go on when the sub-tasks have met the policy.
 
         Without this method the task is done then, and what `execute` returned is its result.
@@ -84,7 +87,7 @@ class BackgroundTaskExecutable(ABC, Generic[P, R]):
         """
         raise NotImplementedError
 
-    def on_signal(self, context: TaskContext[P], signal: Signal) -> Any:
+    def on_signal(self, context: TaskContext[P], signal: Signal) -> Returned[R]:
         """Go on when the signal has come that the task waits for, or is late.
 
         Args:
@@ -102,20 +105,3 @@ class BackgroundTaskExecutable(ABC, Generic[P, R]):
 
 #: An executable as users name it: an instance, or a class that needs no arguments.
 AnyExecutable = BackgroundTaskExecutable[Any, Any] | type[BackgroundTaskExecutable[Any, Any]]
-
-
-def type_name(given: object) -> str:
-    """The name of a task type that is given by it, by its class or by an instance.
-
-    Raises:
-        InvalidRequestError: if it is anything else.
-    """
-    if isinstance(given, str):
-        return given
-    is_task = isinstance(given, BackgroundTaskExecutable) or (
-        isinstance(given, type) and issubclass(given, BackgroundTaskExecutable)
-    )
-    if is_task and isinstance(name := getattr(given, "task_type", None), str):
-        return name
-    what = "the task class has no task_type" if is_task else f"{given!r:.100} names no task"
-    raise InvalidRequestError("task_type", what, "Give the type's name, its class or an instance of that.")

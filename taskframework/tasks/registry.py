@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUndefinedAnnotation
@@ -18,6 +18,7 @@ from taskframework.model.options import KeptFor, StartLimit
 from taskframework.model.status import LANES
 from taskframework.model.values import Json, problem, problems_of
 from taskframework.tasks.executable import AnyExecutable, BackgroundTaskExecutable
+from taskframework.tasks.kinds import type_arguments
 from taskframework.tasks.limits import ConcurrencyLimit, RateLimit, start_limit_of
 from taskframework.tasks.options import TaskOptions
 from taskframework.tasks.retention import kept_for
@@ -207,12 +208,12 @@ def _instance(
     kind = executable if inspect.isclass(executable) else type(executable)
     if not issubclass(kind, BackgroundTaskExecutable):
         raise RegistrationError(
-            f"{kind.__qualname__} is not a BackgroundTaskExecutable.",
+            f"{described(kind)} is not a BackgroundTaskExecutable.",
             hint="Derive it from taskframework.BackgroundTaskExecutable[Parameters, Result].",
         )
     if inspect.isabstract(kind):
         raise RegistrationError(
-            f"{kind.__qualname__} is abstract: {', '.join(sorted(kind.__abstractmethods__))} is missing.",
+            f"{described(kind)} is abstract: {', '.join(sorted(kind.__abstractmethods__))} is missing.",
             hint="Implement it, or register a concrete subclass.",
         )
     if isinstance(executable, BackgroundTaskExecutable):
@@ -221,7 +222,7 @@ def _instance(
         return executable()
     except TypeError as error:
         raise RegistrationError(
-            f"{kind.__qualname__} cannot be made without arguments: {error}.",
+            f"{described(kind)} cannot be made without arguments: {error}.",
             hint="Register an instance: framework.register(YourTask(...)).",
         ) from error
 
@@ -249,34 +250,12 @@ def _checked_type(instance: BackgroundTaskExecutable[Any, Any]) -> str:
 
 
 def _type_arguments(kind: type[BackgroundTaskExecutable[Any, Any]]) -> tuple[Any, Any]:
-    """P and R of a subclass, through generic bases in between."""
-    found = _arguments_in(kind, ())
-    if not found or any(isinstance(argument, TypeVar) or _is_open(argument) for argument in found):
+    if (found := type_arguments(kind)) is None:
         raise RegistrationError(
-            f"{kind.__qualname__} does not say its parameter and result types.",
+            f"{described(kind)} does not say its parameter and result types.",
             hint=f"Write class {kind.__name__}(BackgroundTaskExecutable[Parameters, Result]).",
         )
-    parameters, result = found
-    return parameters, result
-
-
-def _is_open(argument: Any) -> bool:
-    """Whether a generic alias, such as list[T], still has a variable in it."""
-    return get_origin(argument) is not None and bool(getattr(argument, "__parameters__", ()))
-
-
-def _arguments_in(kind: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """P and R of a class whose own type variables stand for `arguments`; empty if it does not say them."""
-    if kind is BackgroundTaskExecutable:
-        return arguments
-    bound = dict(zip(getattr(kind, "__parameters__", ()), arguments, strict=False))
-    for base in vars(kind).get("__orig_bases__", kind.__bases__):
-        origin = get_origin(base) or base
-        if inspect.isclass(origin) and issubclass(origin, BackgroundTaskExecutable):
-            if _is_open(base):
-                base = base[tuple(bound.get(variable, variable) for variable in base.__parameters__)]
-            return _arguments_in(origin, get_args(base))
-    return ()
+    return found
 
 
 def _adapter(argument: Any, instance: BackgroundTaskExecutable[Any, Any], what: str) -> TypeAdapter[Any]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from taskframework.errors import RegistrationError
+from taskframework.frames import place_in_source
 from taskframework.model.task import Signal, Stage, Subtasks, Task
 from taskframework.tasks.chunks import called_for_each
 from taskframework.tasks.context import TaskContext
@@ -85,26 +86,28 @@ def stages_of(instance: BackgroundTaskExecutable[Any, Any]) -> dict[Part, bool]:
         stages[stage] = inspect.iscoroutinefunction(method)
         if stages[stage] and instance.options.run_in == "process":
             raise RegistrationError(
-                f"{described(instance)} has run_in='process' and an async {name}.", hint="Make it a plain def."
+                f"{described(instance, method)} has run_in='process' and an async {name}.", hint="Make it a plain def."
             )
     return stages
 
 
-def described(instance: BackgroundTaskExecutable[Any, Any]) -> str:
-    """The class of an executable, for people."""
-    return f"{type(instance).__module__}.{type(instance).__qualname__}"
+def described(executable: object, method: object = None) -> str:
+    """An executable for people: its class, and where that, or a method of it, is written."""
+    kind = executable if isinstance(executable, type) else type(executable)
+    is_function = hasattr(kind, "__wrapped__")  # its methods are not the author's
+    return f"{kind.__module__}.{kind.__qualname__}{place_in_source(kind if method is None or is_function else method)}"
 
 
 def _check(instance: BackgroundTaskExecutable[Any, Any], name: str, method: Any) -> None:
     if inspect.isasyncgenfunction(method) or inspect.isgeneratorfunction(method):
         raise RegistrationError(
-            f"{name} of {described(instance)} is a generator.", hint="Return the result instead of yielding it."
+            f"{name} of {described(instance, method)} is a generator.", hint="Return the result instead of yielding it."
         )
     arguments = _ARGUMENTS[name]
     try:
         inspect.signature(method).bind(*arguments)
     except TypeError as error:
         raise RegistrationError(
-            f"{name} of {described(instance)} cannot be called with a {' and a '.join(arguments)}: {error}.",
+            f"{name} of {described(instance, method)} cannot be called with a {' and a '.join(arguments)}: {error}.",
             hint=f"Write def {name}(self, {', '.join(arguments)}).",
         ) from error

@@ -12,31 +12,25 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from itertools import islice
-from typing import Any, ClassVar, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, overload
+
+from typing_extensions import TypeVar  # with a default before Python 3.13
 
 from taskframework.errors import InvalidParametersError, InvalidRequestError, ValueNotStorableError
-from taskframework.model.status import TaskStatus
+from taskframework.model.status import SUCCEEDED, TaskStatus
 from taskframework.model.task import Subtasks, Task
 from taskframework.model.values import MAX_NAME, Json, is_name
 from taskframework.model.view import error_view
+from taskframework.tasks.kinds import AnyKind, AnyTaskType, KindOf, kind_of, read_result
 from taskframework.tasks.limits import as_timedelta, is_time
 from taskframework.tasks.steps import refuse_on_a_loop
 
 T = TypeVar("T")
+R = TypeVar("R", default=Any, covariant=True)
 
 #: Sub-tasks that are planned together; the event loop has its turn in between.
 _TOGETHER = 100
 LONGEST_WAIT = timedelta(days=3650)
-
-
-class HasTaskType(Protocol):
-    """An executable; or, of a class, what its objects are."""
-
-    task_type: ClassVar[str]
-
-
-#: A task type as task code names it.
-AnyTaskType = str | HasTaskType | type[HasTaskType]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +69,14 @@ def saying_which(number: int | None) -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class SubtaskOutcome:
-    """What became of one sub-task.
+class SubtaskOutcome(Generic[R]):
+    """What became of one sub-task, whose result is an R.
 
     Attributes:
         slot: its place among the sub-tasks of its round, from 0, in the order in which they were submitted.
         parameters: as JSON; they tell which item it was, also of one that failed.
         status: a final one, or that of a sub-task which is being cancelled because it is not needed any more.
-        result: as JSON; None if it did not succeed.
+        result: what `outcomes` was given the class of, else plain JSON; None if it did not succeed.
         error: `{"code", "type", "message", "retryable", "fingerprint"}`; None if it did not fail.
     """
 
@@ -90,7 +84,7 @@ class SubtaskOutcome:
     task_id: str
     parameters: Json = field(repr=False)
     status: TaskStatus
-    result: Json = field(repr=False)
+    result: R = field(repr=False)
     error: dict[str, Any] | None
 
     @classmethod
@@ -141,19 +135,31 @@ class SubtaskSummary:
         assert subtasks.planned is not None, "what is still open is not decided"
         return cls(subtasks.round, subtasks.planned, subtasks.succeeded, subtasks.failed, subtasks.cancelled, family)
 
-    async def outcomes(self) -> AsyncIterator[SubtaskOutcome]:
+    @overload
+    def outcomes(self) -> AsyncIterator[SubtaskOutcome[Any]]: ...
+    @overload
+    def outcomes(self, kind: KindOf[Any, R]) -> AsyncIterator[SubtaskOutcome[R | None]]: ...
+    async def outcomes(self, kind: AnyKind | None = None) -> AsyncIterator[SubtaskOutcome[Any]]:
         """What became of each, in slot order, read from the store page by page.
 
+        Args:
+            kind: the class of the sub-tasks where all are of one; it reads their results.
+
         Raises:
+            ResultUnreadableError: if a result is not what the class says.
             asyncio.CancelledError: if the lease was lost: the attempt is stopped, another worker does the task.
         """
         after = -1
         while page := await _answer(self.family.outcomes(after)):
             for outcome in page:
-                yield outcome
+                yield _read(outcome, kind)
             after = page[-1].slot
 
-    def outcomes_blocking(self) -> Iterator[SubtaskOutcome]:
+    @overload
+    def outcomes_blocking(self) -> Iterator[SubtaskOutcome[Any]]: ...
+    @overload
+    def outcomes_blocking(self, kind: KindOf[Any, R]) -> Iterator[SubtaskOutcome[R | None]]: ...
+    def outcomes_blocking(self, kind: AnyKind | None = None) -> Iterator[SubtaskOutcome[Any]]:
         """`outcomes` for a plain `def`, in a thread or a process.
 
         Raises:
@@ -163,7 +169,7 @@ class SubtaskSummary:
         refuse_on_a_loop("outcomes_blocking", "async for ... in summary.outcomes()")
         after = -1
         while page := self.family.outcomes(after).result():
-            yield from page
+            yield from (_read(outcome, kind) for outcome in page)
             after = page[-1].slot
 
 
@@ -197,6 +203,12 @@ class WaitForSignal:
                 "Use a timedelta or seconds, above zero and not above ten years, or None to wait for ever.",
             )
         return cls(signal, as_timedelta(timeout))
+
+
+def _read(outcome: SubtaskOutcome, kind: AnyKind | None) -> SubtaskOutcome[Any]:
+    if kind is None or outcome.status not in SUCCEEDED:
+        return outcome
+    return replace(outcome, result=read_result(kind_of(kind), outcome.result))
 
 
 async def planned_one(family: Family, wanted: WantedSubtasks) -> list[str]:

@@ -27,7 +27,7 @@ from taskframework.model.outcome import Failed, classify, describe
 from taskframework.model.task import StepOutcome
 from taskframework.model.values import MAX_PROGRESS_BYTES, MAX_RESULT_BYTES
 from taskframework.tasks.context import TaskContext
-from taskframework.tasks.executable import type_name
+from taskframework.tasks.kinds import type_name
 from taskframework.tasks.steps import Steps
 from taskframework.tasks.subtasks import Family, SubtaskOutcome, WantedSubtasks, saying_which
 from taskframework.tasks.values import storable, storable_parameters

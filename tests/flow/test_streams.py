@@ -7,7 +7,7 @@ import itertools
 import random
 from collections import defaultdict
 from datetime import timedelta
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from pydantic import BaseModel
@@ -84,9 +84,9 @@ def _afresh() -> None:
     Holds.gates = defaultdict(asyncio.Event)
 
 
-def request(step: Step, **stream: str) -> SubmitRequest:
-    place = {"key": step.key, **stream}
-    return SubmitRequest(task_type="walks", parameters=step, stream=place)  # type: ignore[arg-type]
+def request(step: Step, **stream: Any) -> SubmitRequest:
+    place: Any = {"key": step.key, **stream}
+    return SubmitRequest(task_type="walks", parameters=step, stream=place)
 
 
 async def over(framework: TaskFramework, count: int) -> None:

@@ -64,7 +64,7 @@ def test_what_cannot_be_used_is_an_error_with_the_next_step(cli: Cli, app: str, 
 def test_two_programs_with_the_same_task_type_are_refused(cli: Cli) -> None:
     done = cli("submit", "greets", '"you"', "--app", "greeting", "--app", "same")
     assert done.code == 1
-    assert "registered twice: by greeting.Greets and same.Greets" in done.err
+    assert "by greeting.Greets (greeting.py, line 5) and same.Greets (same.py, line 5)" in done.err
 
 
 def test_programs_add_up_and_one_named_twice_is_one(cli: Cli, folder: Path) -> None:

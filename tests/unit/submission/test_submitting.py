@@ -92,9 +92,9 @@ async def test_a_value_of_another_type_is_refused_by_the_name_of_its_argument(
 
 async def test_an_option_that_does_not_exist_is_a_mistake_that_type_checkers_see_too(framework: TaskFramework) -> None:
     with pytest.raises(TypeError, match="no option prioriti"):
-        await framework.submit("counts", "text", prioriti="high")  # type: ignore[call-arg]
+        await framework.submit("counts", "text", prioriti="high")  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="no option user"):
-        SubmitRequest(task_type="counts", user="ada")  # type: ignore[call-arg]
+        SubmitRequest(task_type="counts", user="ada")  # type: ignore[call-overload]
 
 
 async def test_a_secret_that_would_be_stored_as_asterisks_is_refused(framework: TaskFramework) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import abstractmethod
 from datetime import timedelta
 from typing import Annotated, Any, Generic, TypeVar
@@ -142,6 +143,23 @@ def test_registering_is_refused_with_the_reason(wrong: Any, said: str) -> None:
 def test_a_wrong_option_is_refused_where_it_is_written(name: str, wrong: Any) -> None:
     with pytest.raises(RegistrationError, match=rf"option {name} is .* Use "):
         TaskOptions(**{name: wrong})
+
+
+def test_a_refusal_tells_the_line_of_the_author() -> None:
+    lines: dict[Any, int] = {Bare: inspect.getsourcelines(Bare)[1]}
+    for wrong in (WithoutContext, Yields, AsyncInProcess):  # here it is the method
+        lines[wrong] = inspect.getsourcelines(wrong.execute)[1]
+    for wrong, line in lines.items():
+        with pytest.raises(RegistrationError, match=rf"{wrong.__name__} \(.*test_declaring\.py, line {line}\)"):
+            TaskRegistry().register(wrong)
+
+
+def test_two_of_one_type_are_told_with_both_lines() -> None:
+    registry = TaskRegistry()
+    registry.register(NeedsArguments(2))
+    place = rf"NeedsArguments \(.*test_declaring\.py, line {inspect.getsourcelines(NeedsArguments)[1]}\)"
+    with pytest.raises(RegistrationError, match=f"by .*{place} and .*{place}"):
+        registry.register(NeedsArguments(3))
 
 
 def test_types_are_found_through_generic_bases() -> None:

@@ -142,7 +142,7 @@ class AsyncInProcess(BackgroundTaskExecutable[int, int]):
 @pytest.mark.parametrize(
     ("executable", "said"),
     [
-        (Yields, "on_subtasks_finished of .*Yields is a generator. Return the result"),
+        (Yields, "on_subtasks_finished of .*Yields .* is a generator. Return the result"),
         (WithoutSummary, r"cannot be called with a context and a summary.*def on_subtasks_finished\(self, context, su"),
         (AsyncInProcess, "has run_in='process' and an async on_signal. Make it a plain def"),
     ],

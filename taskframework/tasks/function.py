@@ -1,0 +1,125 @@
+"""`@task`: a task type that is one function."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import types
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, get_origin, get_type_hints, overload
+
+from taskframework.errors import RegistrationError
+from taskframework.frames import place_in_source
+from taskframework.tasks.context import TaskContext
+from taskframework.tasks.executable import BackgroundTaskExecutable
+from taskframework.tasks.options import TaskOptions
+
+P = TypeVar("P")
+R = TypeVar("R")
+Options = ParamSpec("Options")
+Function = Callable[..., Any]
+
+_HINT = (
+    "Write def {name}(parameters: Parameters, context: TaskContext[Parameters]) -> Result; the context may be left out."
+)
+
+
+class Decorator(Protocol):
+    """Makes a task type of a function, which may be async, and may do without the context."""
+
+    @overload
+    def __call__(
+        self, function: Callable[[P, TaskContext[P]], Awaitable[R]], /
+    ) -> type[BackgroundTaskExecutable[P, R]]: ...
+    @overload
+    def __call__(self, function: Callable[[P], Awaitable[R]], /) -> type[BackgroundTaskExecutable[P, R]]: ...
+    @overload
+    def __call__(self, function: Callable[[P, TaskContext[P]], R], /) -> type[BackgroundTaskExecutable[P, R]]: ...
+    @overload
+    def __call__(self, function: Callable[[P], R], /) -> type[BackgroundTaskExecutable[P, R]]: ...
+
+
+def _taking(make: Callable[Options, TaskOptions]) -> Callable[Concatenate[str, Options], Decorator]:
+    """`task`, with the options that `TaskOptions` has: checkers and editors know them, and they are listed once."""
+
+    def task(task_type: str, /, *args: Options.args, **options: Options.kwargs) -> Decorator:
+        """Make a task type of the function below, in place of a class with `execute`.
+
+        ::
+
+            @task("count-words", max_attempts=5)
+            async def count_words(parameters: CountWordsParameters) -> CountWordsResult: ...
+
+        The name then stands for a `BackgroundTaskExecutable`, to be registered and submitted like any other.
+
+        Args:
+            task_type: its name: `[a-z0-9][a-z0-9._-]*`, at most 100 characters.
+            options: see `TaskOptions`.
+
+        Raises:
+            RegistrationError: if an option is wrong, or the function does not say its parameters and its result.
+        """
+        chosen = make(*args, **options)
+        around = sys._getframe(1).f_locals  # where a type may be defined that the function names
+
+        def decorated(function: Function) -> type[BackgroundTaskExecutable[Any, Any]]:
+            parameters, result = _types_of(function, around)
+            base = BackgroundTaskExecutable[parameters, result]  # type: ignore[valid-type]
+            body = {
+                "task_type": task_type,
+                "options": chosen,
+                "execute": _execute(function),
+                "__doc__": function.__doc__,
+                "__module__": function.__module__,
+                "__qualname__": function.__qualname__,
+                "__wrapped__": staticmethod(function),
+            }
+            return types.new_class(function.__name__, (base,), exec_body=lambda names: names.update(body))
+
+        return decorated
+
+    return task
+
+
+task = _taking(TaskOptions)
+
+
+def _execute(function: Function) -> Function:
+    """The method around a function; a coroutine function if that is one, since that says where it runs."""
+    is_given_context = len(inspect.signature(function).parameters) == 2
+
+    def call(context: TaskContext[Any]) -> Any:
+        return function(context.parameters, context) if is_given_context else function(context.parameters)
+
+    async def execute_on_loop(self: object, context: TaskContext[Any]) -> Any:
+        return await call(context)
+
+    def execute(self: object, context: TaskContext[Any]) -> Any:
+        return call(context)
+
+    return execute_on_loop if inspect.iscoroutinefunction(function) else execute
+
+
+def _types_of(function: Function, around: Mapping[str, Any]) -> tuple[Any, Any]:
+    """P and R, as the function says them."""
+    what = f"{function.__module__}.{function.__qualname__}{place_in_source(function)}"
+    hint = _HINT.format(name=function.__name__)
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise RegistrationError(f"{what} is a generator.", hint="Return the result instead of yielding it.")
+    names = list(inspect.signature(function).parameters)
+    if len(names) not in (1, 2):
+        raise RegistrationError(f"{what} takes {len(names)} arguments.", hint=hint)
+    try:
+        hints = get_type_hints(function, localns={**around}, include_extras=True)
+    except NameError as error:
+        raise RegistrationError(f"{what} names a type that is not there: {error}.", hint=hint) from error
+    if missing := [name for name in (names[0], "return") if name not in hints]:
+        wanted = "type of its result" if missing == ["return"] else f"type of {missing[0]}"
+        raise RegistrationError(f"{what} does not say the {wanted}.", hint=hint)
+    if _is_context(hints[names[0]]) or (len(names) == 2 and not _is_context(hints.get(names[1], TaskContext))):
+        raise RegistrationError(f"{what} takes the context in another place.", hint=hint)
+    return hints[names[0]], hints["return"]
+
+
+def _is_context(hint: Any) -> bool:
+    return hint is TaskContext or get_origin(hint) is TaskContext

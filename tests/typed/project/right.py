@@ -1,0 +1,62 @@
+"""Right use: what each door takes, and what comes out of it."""
+
+from typing import Any, assert_type
+
+from taskframework import BatchHandle, SubmitRequest, SyncTaskClient, TaskClient, TaskFramework, TaskHandle
+from tests.typed.project.counting import (
+    Approved,
+    CountAll,
+    CountWords,
+    CountWordsParameters,
+    CountWordsResult,
+    count_lines,
+    double,
+    texts,
+)
+
+WORDS = CountWordsParameters(text="one two three")
+
+
+async def from_a_program(framework: TaskFramework) -> None:
+    for each in (CountWords, CountAll(), Approved, double, count_lines):
+        framework.register(each)
+    handle = await framework.submit(CountWords, WORDS, priority="high", idempotency_key="first")
+    assert_type(handle, TaskHandle[CountWordsResult])
+    assert_type(await handle.result(timeout=10), CountWordsResult)
+    assert_type(await (await framework.submit(CountAll(), ["one two"])).result(), int)
+    assert_type(await framework.submit(Approved), TaskHandle[bool])
+    assert_type(await framework.submit(double, 4), TaskHandle[int])
+    assert_type(await framework.submit(count_lines, WORDS), TaskHandle[CountWordsResult])
+    assert_type(await framework.submit("count-words", {"text": "by its name"}), TaskHandle[Any])
+    assert_type(framework.handle(handle.task_id, CountWords), TaskHandle[CountWordsResult])
+    assert_type(framework.handle(handle.task_id), TaskHandle[Any])
+
+
+async def many(framework: TaskFramework) -> None:
+    outcomes = await framework.submit_many([SubmitRequest(task_type=CountWords, parameters=WORDS) for _ in range(2)])
+    assert_type(outcomes, list[TaskHandle[CountWordsResult] | Exception])
+    batch = await framework.submit_batch(CountWords, [WORDS], policy="allow_failures")
+    assert_type(batch, BatchHandle[CountWordsResult])
+    async for found in batch.results():
+        assert_type(found.result, CountWordsResult | None)
+    assert_type(await framework.submit_batch(CountWords, texts()), BatchHandle[CountWordsResult])
+    assert_type(await framework.submit_batch("double", [1, 2]), BatchHandle[Any])
+
+
+async def over_http(client: TaskClient) -> None:
+    task = await client.submit(CountWords, WORDS)
+    assert_type(await client.wait(task, timeout=10), CountWordsResult)
+    assert_type((await client.get(task)).result, CountWordsResult | None)
+    assert_type(await client.wait(task.task_id), Any)
+    assert_type(await client.wait(await client.submit("count-words", {"text": "one"})), Any)
+    batch = await client.submit_batch(double, [1, 2, 3])
+    async for found in client.batch_results(batch, follow=True):
+        assert_type(found.result, int | None)
+
+
+def over_http_without_asyncio(client: SyncTaskClient) -> None:
+    assert_type(client.wait(client.submit(CountWords, WORDS)), CountWordsResult)
+    assert_type(client.wait(client.submit(Approved)), bool)
+    assert_type(client.finished(client.submit(double, 1)).result, int | None)
+    for found in client.batch_results(client.submit_batch(double, [1, 2, 3])):
+        assert_type(found.result, int | None)

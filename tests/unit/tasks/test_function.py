@@ -1,0 +1,130 @@
+"""`@task`: a function becomes a task type; what is wrong about it is said with its line."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+import sys
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from taskframework import RegistrationError, TaskContext, TaskOptions, task
+from taskframework.tasks.registry import TaskRegistry
+
+
+class Text(BaseModel):
+    text: str
+
+
+@task("count-words", max_attempts=3, priority="high")
+async def count_words(parameters: Text, context: TaskContext[Text]) -> int:
+    """Count them."""
+    return len(parameters.text.split()) + context.attempt
+
+
+@task("double", run_in="process")
+def double(parameters: int) -> int:
+    return parameters * 2
+
+
+def test_it_is_registered_with_what_the_function_says() -> None:
+    registration = TaskRegistry().register(count_words)
+    assert registration.task_type == "count-words"
+    assert registration.executable.options == TaskOptions(max_attempts=3, priority="high")
+    assert registration.stages == {"execute": True}
+    assert registration.validate_parameters({"text": "one"}) == Text(text="one")
+    assert registration.result.validate_python("3") == 3
+    assert inspect.getdoc(count_words) == "Count them."
+
+
+def test_a_module_registers_its_functions() -> None:
+    registered = TaskRegistry().register_module(sys.modules[__name__])
+    assert [each.task_type for each in registered] == ["count-words", "double"]
+
+
+def test_one_that_runs_in_a_process_gets_there() -> None:
+    [instance] = [TaskRegistry().register(double).executable]
+    assert type(pickle.loads(pickle.dumps(instance))) is double
+
+
+def test_types_that_are_defined_beside_it_are_found() -> None:
+    class Here(BaseModel):
+        n: int
+
+    @task("here")
+    def here(parameters: Here) -> None: ...
+
+    assert TaskRegistry().register(here).validate_parameters({"n": 1}) == Here(n=1)
+
+
+def no_result(parameters: int):  # type: ignore[no-untyped-def]
+    return parameters
+
+
+def no_parameters(parameters, context: TaskContext[int]) -> int:  # type: ignore[no-untyped-def]
+    return 1
+
+
+def nothing() -> int:
+    return 1
+
+
+def too_many(parameters: int, context: TaskContext[int], more: int) -> int:
+    return more
+
+
+def context_first(context: TaskContext[int], parameters: int) -> int:
+    return parameters
+
+
+def context_alone(context: TaskContext[int]) -> int:
+    return context.parameters
+
+
+def unknown(parameters: Nowhere) -> int:  # type: ignore[name-defined]  # noqa: F821
+    return 1
+
+
+async def yields(parameters: int) -> Any:
+    yield parameters
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (no_result, "does not say the type of its result"),
+        (no_parameters, "does not say the type of parameters"),
+        (nothing, "takes 0 arguments"),
+        (too_many, "takes 3 arguments"),
+        (context_first, "takes the context in another place"),
+        (context_alone, "takes the context in another place"),
+        (unknown, "names a type that is not there: name 'Nowhere' is not defined"),
+        (yields, "is a generator"),
+    ],
+)
+def test_what_is_wrong_is_said_with_the_line_of_the_function(wrong: Any, said: str) -> None:
+    line = wrong.__code__.co_firstlineno
+    with pytest.raises(RegistrationError, match=rf"\.{wrong.__name__} \(.*test_function\.py, line {line}\) {said}"):
+        task("wrong")(wrong)
+
+
+def test_what_shows_only_when_it_is_registered_has_the_line_too() -> None:
+    @task("Wrong name")
+    def named(parameters: int) -> int:
+        return parameters
+
+    @task("in-process", run_in="process")
+    async def in_process(parameters: int) -> int:
+        return parameters
+
+    for wrong in (named, in_process):
+        line = inspect.getsourcelines(inspect.unwrap(wrong))[1]
+        with pytest.raises(RegistrationError, match=rf"test_function\.py, line {line}\)"):
+            TaskRegistry().register(wrong)
+
+
+def test_a_wrong_option_is_refused() -> None:
+    with pytest.raises(RegistrationError, match="option max_attempts is 0"):
+        task("wrong", max_attempts=0)
