@@ -86,7 +86,7 @@ async def resume(framework: TaskFramework, task_type: TypeName, as_json: Json = 
 def _row(queue: Queue, now: datetime) -> tuple[Text, ...]:
     seen = queue.traffic.of_type(queue.task_type)
     oldest = "-" if seen.oldest_waiting_at is None else ago(seen.oldest_waiting_at, now)
-    rates = f"{seen.submitted_per_second:g}/s", f"{seen.finished_per_second:g}/s"
+    rates = f"{seen.submitted_per_second:.3g}/s", f"{seen.finished_per_second:.3g}/s"
     cells = (queue.task_type, _waiting(queue), oldest, str(seen.running), *rates)
     return *map(Text, cells), _paused(queue)
 

@@ -77,5 +77,5 @@ def _types(overview: Overview) -> RenderableType:
         more = "+" if overview.traffic.is_bounded else ""
         rates = (seen.submitted_per_second, seen.finished_per_second, seen.failed_per_second)
         counts = (f"{seen.waiting:,}{more}", oldest, f"{seen.running:,}{more}")
-        shown.add_row(task_type, *counts, *(f"{rate:g}/s" for rate in rates))
+        shown.add_row(task_type, *counts, *(f"{rate:.3g}/s" for rate in rates))
     return shown

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 
@@ -138,11 +138,4 @@ def traffic(tallies: Mapping[Crowd, Tally], now: datetime) -> Traffic:
         lanes[place] += LaneTraffic(finished_per_second=rate)
     for place, rate in tallies[Crowd.DEAD].rates(now).items():
         lanes[place] += LaneTraffic(finished_per_second=rate, failed_per_second=rate)
-    rounded = {place: _rounded(lane) for place, lane in lanes.items()}
-    return Traffic(now, rounded, any(tallies[crowd].is_bounded for crowd in (Crowd.WAITING, Crowd.RUNNING)))
-
-
-def _rounded(lane: LaneTraffic) -> LaneTraffic:
-    """Rates as people read them."""
-    rates = ("submitted_per_second", "finished_per_second", "failed_per_second")
-    return replace(lane, **{name: round(getattr(lane, name), 3) for name in rates})
+    return Traffic(now, dict(lanes), any(tallies[crowd].is_bounded for crowd in (Crowd.WAITING, Crowd.RUNNING)))

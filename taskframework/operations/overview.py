@@ -38,8 +38,8 @@ def lane_view(lane: LaneTraffic) -> dict[str, Any]:
         "waiting": lane.waiting,
         "oldest_at": moment(lane.oldest_waiting_at),
         "running": lane.running,
-        "in_per_second": lane.submitted_per_second,
-        "out_per_second": lane.finished_per_second,
+        "in_per_second": round(lane.submitted_per_second, 3),
+        "out_per_second": round(lane.finished_per_second, 3),
     }
 
 
@@ -80,7 +80,7 @@ def _type_view(overview: Overview, task_type: str) -> dict[str, Any]:
         "running": seen.running,
         "is_bounded": overview.traffic.is_bounded,
         "oldest_waiting_at": moment(seen.oldest_waiting_at),
-        "submitted_per_second": seen.submitted_per_second,
-        "finished_per_second": seen.finished_per_second,
-        "failed_per_second": seen.failed_per_second,
+        "submitted_per_second": round(seen.submitted_per_second, 3),
+        "finished_per_second": round(seen.finished_per_second, 3),
+        "failed_per_second": round(seen.failed_per_second, 3),
     }
