@@ -29,7 +29,7 @@ from taskframework.model.query import MAX_LIMIT, TaskFilter
 from taskframework.model.status import ReachableStatus
 from taskframework.model.values import MAX_NAME
 from taskframework.model.view import public_view
-from taskframework.submission.options import Name, SharedOptions, described
+from taskframework.submission.options import Moment, Name, SharedOptions, described
 from taskframework.submission.service import Submission, SubmitRequest
 from taskframework.telemetry import log_context
 
@@ -80,6 +80,31 @@ class TaskQuery(BatchQuery):
 
     parent_task_id: str | None = Field(default=None, max_length=100, description="Only sub-tasks of this task")
     stream: str | None = Field(default=None, max_length=MAX_NAME, description="Only tasks of the stream with this key")
+    created_after: Moment | None = Field(default=None, description="Only those submitted at this time or later")
+    created_before: Moment | None = Field(default=None, description="Only those submitted earlier")
+    correlation_id: Name | None = Field(default=None, description="Only those with this correlation id")
+    idempotency_key: Name | None = Field(default=None, description="Only those with this idempotency key")
+    error: str | None = Field(
+        default=None, min_length=1, max_length=200, description="Only those with this text in the message of the error"
+    )
+    fingerprint: str | None = Field(
+        default=None, min_length=1, max_length=100, description="Only those whose error has this fingerprint"
+    )
+
+    @property
+    def filter(self) -> TaskFilter:
+        return TaskFilter(
+            self.status,
+            self.task_type,
+            self.parent_task_id,
+            self.stream,
+            created_after=self.created_after,
+            created_before=self.created_before,
+            correlation_id=self.correlation_id,
+            idempotency_key=self.idempotency_key,
+            error=self.error,
+            fingerprint=self.fingerprint,
+        )
 
 
 @router.post(
@@ -150,10 +175,15 @@ async def submit_tasks(request: Request) -> Response:
     },
 )
 async def list_tasks(request: Request, query: Annotated[TaskQuery, Query()]) -> Response:
-    """List tasks from the newest to the oldest. All filters given must hold."""
+    """List tasks from the newest to the oldest. All filters given must hold.
+
+    For `correlation_id`, `idempotency_key`, `error` and `fingerprint` there is no index: with one of them each page
+    looks through the next 5,000 tasks that the other filters let through. It may be short or empty, and others behind
+    it as long as `next_cursor` is not null.
+    """
     page = await framework_of(request).services.tasks.list_tasks(
         scope_of(request, query.user_id),
-        TaskFilter(query.status, query.task_type, query.parent_task_id, query.stream),
+        query.filter,
         limit=query.limit,
         cursor=query.cursor,
     )

@@ -56,7 +56,15 @@ def _moment(text: str) -> datetime:
     try:
         return datetime.now(UTC) + parse_duration(text)
     except ValueError:
-        pass
+        return read_moment(text)
+
+
+def read_moment(text: str) -> datetime:
+    """A time that an option names.
+
+    Raises:
+        ValueError: if it is none.
+    """
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

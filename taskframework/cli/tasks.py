@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
@@ -19,14 +20,16 @@ from taskframework.cli.render import (
     print_timeline,
 )
 from taskframework.cli.store import on_store, operator
-from taskframework.cli.submit import read_json
+from taskframework.cli.submit import read_json, read_moment
 from taskframework.cli.watching import follow
 from taskframework.model.query import Page, TaskFilter
-from taskframework.model.scope import EVERYONE
+from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import REACHABLE, TaskStatus
 from taskframework.model.task import Task
 from taskframework.model.view import public_view
 from taskframework.runtime import TaskFramework
+from taskframework.settings.durations import parse_duration
+from taskframework.stores.base import SEARCHED
 
 app = typer.Typer(no_args_is_help=True, help="Look at tasks; follow, cancel, signal and retry one.")
 
@@ -41,6 +44,14 @@ def _status(text: str) -> TaskStatus:
     raise ValueError(f"is not a status. {f'Did you mean {close[0]}?' if close else 'Use ' + _STATUSES + '.'}")
 
 
+def _past(text: str) -> datetime:
+    """A time, or how long ago it was."""
+    try:
+        return datetime.now(UTC) - parse_duration(text)
+    except ValueError:
+        return read_moment(text)
+
+
 Status = Annotated[
     TaskStatus | None,
     typer.Option(
@@ -52,6 +63,32 @@ Status = Annotated[
 ]
 TypeName = Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Only tasks of this type.")]
 StreamName = Annotated[str | None, typer.Option("--stream", metavar="KEY", help="Only tasks of this stream.")]
+UserName = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Only tasks of this user.")]
+After = Annotated[
+    datetime | None,
+    typer.Option(
+        "--after",
+        parser=or_bad_parameter(_past),
+        metavar="TIME",
+        help="Only tasks submitted since a time, or since 10m.",
+    ),
+]
+Before = Annotated[
+    datetime | None,
+    typer.Option("--before", parser=or_bad_parameter(_past), metavar="TIME", help="Only tasks submitted before that."),
+]
+Correlation = Annotated[
+    str | None, typer.Option("--correlation-id", metavar="ID", help="Only tasks with this correlation id.")
+]
+IdempotencyKey = Annotated[
+    str | None, typer.Option("--idempotency-key", metavar="KEY", help="Only tasks with this idempotency key.")
+]
+ErrorText = Annotated[
+    str | None, typer.Option("--error", metavar="TEXT", help="Only tasks with this in the message of the error.")
+]
+Fingerprint = Annotated[
+    str | None, typer.Option("--fingerprint", metavar="TEXT", help="Only tasks whose error has this fingerprint.")
+]
 SignalName = Annotated[str, typer.Argument(metavar="NAME", help="What the task is told.")]
 Payload = Annotated[str, typer.Argument(metavar="JSON", help="What goes with it; - reads it, @FILE too.")]
 Key = Annotated[str | None, typer.Option("--key", metavar="KEY", help="A second signal with it is the same signal.")]
@@ -65,14 +102,34 @@ async def list_tasks(
     status: Status = None,
     task_type: TypeName = None,
     stream: StreamName = None,
+    user: UserName = None,
+    after: After = None,
+    before: Before = None,
+    correlation_id: Correlation = None,
+    idempotency_key: IdempotencyKey = None,
+    error: ErrorText = None,
+    fingerprint: Fingerprint = None,
     limit: Limit = 20,
     cursor: Cursor = None,
     as_json: Json = False,
 ) -> None:
     """List tasks, the newest first."""
-    wanted = TaskFilter(status=status, task_type=task_type, stream=stream)
-    page = await framework.services.tasks.list_tasks(EVERYONE, wanted, limit=limit, cursor=cursor)
-    _print_page(framework, page, as_json, "No tasks." if wanted == TaskFilter() else "No such tasks.")
+    wanted = TaskFilter(
+        status=status,
+        task_type=task_type,
+        stream=stream,
+        created_after=after,
+        created_before=before,
+        correlation_id=correlation_id,
+        idempotency_key=idempotency_key,
+        error=error,
+        fingerprint=fingerprint,
+    )
+    scope = EVERYONE if user is None else Scope.of(user)
+    page = await framework.services.tasks.list_tasks(scope, wanted, limit=limit, cursor=cursor)
+    is_all = (scope, wanted) == (EVERYONE, TaskFilter())
+    more = "" if page.next_cursor is None else f" among the {SEARCHED:,} that were looked at"
+    _print_page(framework, page, as_json, "No tasks." if is_all else f"No such tasks{more}.")
 
 
 @app.command()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Generic, Literal, TypeVar
 
@@ -108,8 +108,25 @@ class TaskFilter:
     #: Only tasks whose error has this fingerprint, or this text in its message, whatever the case of its ASCII letters.
     fingerprint: str | None = None
     error: str | None = None
+    correlation_id: str | None = None
+    idempotency_key: str | None = None
     #: Of the dead ones only those that had ended by then.
     ended_by: datetime | None = None
+    #: Only tasks that were submitted at this time or later, and those that were submitted earlier than this one.
+    created_after: datetime | None = None
+    created_before: datetime | None = None
+
+    @property
+    def is_sought(self) -> bool:
+        """Whether it asks for what no index has. One would cost each task that is stored; people look now and then."""
+        return self.indexed is not self
+
+    @property
+    def indexed(self) -> TaskFilter:
+        """The same without that."""
+        if all(it is None for it in (self.fingerprint, self.error, self.correlation_id, self.idempotency_key)):
+            return self
+        return replace(self, fingerprint=None, error=None, correlation_id=None, idempotency_key=None)
 
     @property
     def is_by_plan(self) -> bool:

@@ -48,8 +48,13 @@ class TaskOperations:
     async def list_tasks(
         self, scope: Scope, filter: TaskFilter, *, limit: int, cursor: str | None = None
     ) -> Page[Task]:
-        """Tasks from the newest to the oldest."""
-        return await self._store.list_tasks(scope, filter, limit=limit, cursor=cursor)
+        """Tasks from the newest to the oldest.
+
+        If the filter asks for something that no index has, each page looks through a part of the list: it may have few
+        tasks, and others behind it.
+        """
+        find = self._store.search_tasks if filter.is_sought else self._store.list_tasks
+        return await find(scope, filter, limit=limit, cursor=cursor)
 
     async def cancel(self, task_id: str, scope: Scope, *, by: str, reason: str | None = None) -> Task:
         """Cancel a task. At rest it is CANCELLED at once; a running one is asked to stop and decides by its end.

@@ -23,6 +23,9 @@ from taskframework.model.task import CancelRequest, Task
 from taskframework.model.traffic import Crowd, Tally
 from taskframework.model.transitions import Fence, Transition
 
+#: Tasks that one search looks through.
+SEARCHED = 5_000
+
 
 @dataclass(frozen=True, slots=True)
 class Inserted:
@@ -131,6 +134,18 @@ class TaskReads(Protocol):
         self, scope: Scope, filter: TaskFilter, *, limit: int, cursor: str | None = None
     ) -> Page[Task]:
         """Tasks from the newest to the oldest, by the time that the filter says.
+
+        Raises:
+            CursorInvalidError: if the cursor is not one of this list.
+        """
+        ...
+
+    async def search_tasks(
+        self, scope: Scope, filter: TaskFilter, *, limit: int, cursor: str | None = None
+    ) -> Page[Task]:
+        """The same list if what it is filtered by has no index: a page looks through the next `SEARCHED` tasks only.
+
+        So it may have fewer tasks than `limit`, or none, and others behind it.
 
         Raises:
             CursorInvalidError: if the cursor is not one of this list.

@@ -72,7 +72,7 @@ def _printable(value: str) -> str:
 
 
 _Lane = Annotated[str, AfterValidator(_lane), Field(json_schema_extra={"enum": [*map(str, LANES)]})]
-_Moment = Annotated[AwareDatetime, BeforeValidator(_only_timestamps), AfterValidator(_near_and_in_utc)]
+Moment = Annotated[AwareDatetime, BeforeValidator(_only_timestamps), AfterValidator(_near_and_in_utc)]
 _Attempts = Annotated[int, Field(ge=1, le=MAX_ATTEMPTS, strict=True)]
 Name = Annotated[
     str,
@@ -151,7 +151,7 @@ class StreamOption(TypedDict):
     key: Required[Name]
     mode: NotRequired[StreamMode]
     on_failure: NotRequired[OnFailure]
-    deadline: NotRequired[_Moment]
+    deadline: NotRequired[Moment]
 
 
 _STREAM_SCHEMA = {
@@ -172,8 +172,8 @@ class SharedOptions(TypedDict, total=False):
     """What holds for a task as well as for each task of a batch; stored in the task's field of the same name."""
 
     priority: Annotated[_Lane | None, Field(description="The lane it travels in: high, normal or low")]
-    not_before: Annotated[_Moment | None, Field(description="Earliest time of the first attempt")]
-    deadline: Annotated[_Moment | None, Field(description="It ends FAILED if it is not done by then")]
+    not_before: Annotated[Moment | None, Field(description="Earliest time of the first attempt")]
+    deadline: Annotated[Moment | None, Field(description="It ends FAILED if it is not done by then")]
     max_attempts: Annotated[_Attempts | None, Field(description="Attempts in all")]
     idempotency_key: Annotated[Name | None, Field(description="A second submission with it returns the first task")]
     correlation_id: Annotated[Name | None, Field(description="Carried through messages, logs and events")]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -124,6 +125,7 @@ LISTS = {
     "owner and status": (RARE, TaskFilter(TaskStatus.COMPLETED)),
     "type": (EVERYONE, TaskFilter(task_type="rare")),
     "dead": (EVERYONE, TaskFilter(dead=True)),
+    "time": (EVERYONE, TaskFilter(created_after=MongoStoreClock.now - 2 * HOUR, created_before=MongoStoreClock.now)),
     "parent": (EVERYONE, TaskFilter(parent_task_id="large")),
     "parent and owner": (Scope.of("alice"), TaskFilter(parent_task_id="large")),
     "parent and status": (EVERYONE, TaskFilter(TaskStatus.FAILED, parent_task_id="large")),
@@ -198,6 +200,19 @@ async def test_a_list_reads_little_more_than_its_pages(name: str, database: Any,
     for cursor in (None, first.next_cursor):
         call = partial(MongoStore.list_tasks, scope=scope, filter=filter, limit=LIMIT, cursor=cursor)
         check(await asked(database, store, call), returned=LIMIT + 1)
+
+
+@pytest.mark.parametrize("name", LISTS)
+async def test_a_search_looks_through_no_more_than_its_part(
+    name: str, database: Any, store: MongoStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("taskframework.stores.mongo.search.SEARCHED", LIMIT)
+    scope, filter = LISTS[name]
+    sought = replace(filter, error="nowhere")
+    looked, _ = await asked(database, store, lambda store: store.search_tasks(scope, sought, limit=LIMIT))
+    assert not looked.get("hasSortStage")
+    assert looked["docsExamined"] <= LIMIT + SLACK
+    assert looked["keysExamined"] <= 3 * LIMIT + SLACK
 
 
 @pytest.mark.parametrize("name", READ_THROUGH)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Sequence
 from datetime import timedelta
 
@@ -15,7 +14,7 @@ from taskframework.model.streams import StreamKey
 from taskframework.model.transitions import Fence
 from taskframework.stores.mongo.client import TASKS
 from taskframework.stores.mongo.documents import Document, moment
-from taskframework.stores.mongo.expressions import NOW, in_status, passed, within
+from taskframework.stores.mongo.expressions import NOW, Expression, in_status, lit, passed, within
 from taskframework.stores.mongo.indexes import SUBTASKS
 from taskframework.stores.mongo.joint import both
 
@@ -189,16 +188,22 @@ def listed(scope: Scope, wanted: TaskFilter, cursor: str | None) -> Document:
         filter["parent.task_id"] = wanted.parent_task_id
     if wanted.stream is not None:
         filter["stream.key"] = wanted.stream
+    if created := _created(wanted):
+        filter["created_at"] = {**older.get("created_at", {}), **created}
     return both(filter, of_errors(wanted))
 
 
+def _created(wanted: TaskFilter) -> Document:
+    """Conditions for the time of the submission."""
+    bounds = {"$gte": wanted.created_after, "$lt": wanted.created_before}
+    return {operator: time for operator, time in bounds.items() if time is not None}
+
+
 def of_errors(wanted: TaskFilter) -> Document:
-    """What is asked of the end of a task."""
+    """What no index has, and what is asked of the end of a task."""
     filter: Document = {"discarded": None} if wanted.dead else {}
-    if wanted.fingerprint is not None:
-        filter["error.fingerprint"] = wanted.fingerprint
-    if wanted.error is not None:
-        filter["error.message"] = {"$regex": re.escape(wanted.error), "$options": "i"}
+    if wanted.is_sought:
+        filter["$expr"] = is_found(wanted)
     if wanted.ended_by is not None:
         filter["$and"] = [{"finished_at": {"$lte": wanted.ended_by}}]  # beside the place in the list
     return filter
@@ -229,8 +234,24 @@ def counted_dead(scope: Scope, wanted: TaskFilter, most: int) -> list[Document]:
     ]
 
 
+def is_found(wanted: TaskFilter) -> Expression:
+    """Whether a task has all that is looked for without an index."""
+    equal = {
+        "$correlation_id": wanted.correlation_id,
+        "$idempotency_key": wanted.idempotency_key,
+        "$error.fingerprint": wanted.fingerprint,
+    }
+    conditions: list[Expression] = [{"$eq": [path, lit(value)]} for path, value in equal.items() if value is not None]
+    if wanted.error is not None:
+        place = {"$indexOfBytes": [{"$toLower": "$error.message"}, {"$toLower": lit(wanted.error)}]}
+        conditions.append({"$gte": [place, 0]})
+    return {"$and": conditions}
+
+
 def _listed_by_plan(scope: Scope, wanted: TaskFilter, cursor: str | None) -> Document:
     those: Document = {"parent.task_id": wanted.parent_task_id, **within(scope)}
+    if created := _created(wanted):
+        those["created_at"] = created
     if wanted.stream is not None:
         those["stream.key"] = wanted.stream
     if wanted.task_type is not None:

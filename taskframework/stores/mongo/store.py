@@ -48,6 +48,7 @@ from taskframework.stores.mongo.indexes import SUBTASKS, WAITING_FOR_LIMIT
 from taskframework.stores.mongo.inserts import Inserter, insert_tasks
 from taskframework.stores.mongo.records import POINT, RecordCalls
 from taskframework.stores.mongo.retention import Purge
+from taskframework.stores.mongo.search import search_tasks
 from taskframework.stores.mongo.server_clock import ServerClock
 from taskframework.stores.mongo.stream_reads import StreamCalls
 from taskframework.stores.mongo.traffic import tally
@@ -207,6 +208,11 @@ class MongoStore(RecordCalls, StreamCalls, DeadLetterCalls):
         wanted, index = queries.listed(scope, filter, cursor), queries.list_index(scope, filter)
         found = await self._tasks.find(wanted, sort=queries.list_order(filter), limit=limit + 1, index=index)
         return _page(found, limit, task_of, lambda document: queries.cursor_behind(document, filter))
+
+    async def search_tasks(
+        self, scope: Scope, filter: TaskFilter, *, limit: int, cursor: str | None = None
+    ) -> Page[Task]:
+        return await search_tasks(self._tasks, scope, filter, limit, cursor)
 
     async def count_subtasks(self, round: RoundOfSubtasks) -> dict[TaskStatus, int]:
         options: dict[str, Any] = {"index": SUBTASKS, "at_one_moment": True}

@@ -33,6 +33,18 @@ def task_page(rows: Sequence[Row], limit: int, filter: TaskFilter) -> Page[Task]
     return Page(tuple(tasks_of(rows[:limit])), cursor)
 
 
+def found_among(rows: Sequence[Row], limit: int, most: int, filter: TaskFilter) -> tuple[list[str], str | None]:
+    """The ids of a page out of what `queries.search_tasks` gave, and where the next one begins."""
+    found, last = [row for row in rows if row[0]], rows[-1] if len(rows) == most else None
+    if len(found) > limit:
+        found, last = found[:limit], found[limit - 1]
+    return [row[1] for row in found], None if last is None else _cursor_at(last[2:], filter)
+
+
+def _cursor_at(place: Row, filter: TaskFilter) -> str:
+    return SlotCursor(*place).encode() if filter.is_by_plan else Cursor(moment(place[0]), place[1]).encode()
+
+
 def _cursor_behind(row: TaskRow, filter: TaskFilter) -> str:
     """Where a list goes on behind a task, which this release may not be able to read."""
     if filter.is_by_plan:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import astuple
 from functools import cache
 
@@ -268,6 +268,34 @@ def list_subtasks(statuses: int) -> str:
 
 def list_tasks(scope: Scope, filter: TaskFilter, limit: int, cursor: str | None) -> Query:
     """One entry more than the page: it tells whether another page follows."""
+    return _list(_indexed, scope, filter, limit, cursor)
+
+
+def search_tasks(scope: Scope, filter: TaskFilter, most: int, cursor: str | None) -> Query:
+    """Of so many tasks of a list: whether each is looked for, its id, and what the list is ordered by."""
+    order, sought = ", ".join(_order(filter)), _sought(filter)
+    is_found = " AND ".join(clause for clause, _ in sought)
+
+    def head(index: str) -> str:
+        return f"SELECT coalesce({is_found}, 0), t.task_id, {order} FROM tasks t INDEXED BY {index}"
+
+    text, values = _list(head, scope, filter.indexed, most - 1, cursor)
+    return text, [*(value for _, value in sought), *values]
+
+
+def _sought(filter: TaskFilter) -> list[tuple[str, Value]]:
+    """What no index has: conditions with a value each."""
+    clauses = {
+        "json_extract(t.document, '$.correlation_id') = ?": filter.correlation_id,
+        "t.idempotency_key = ?": filter.idempotency_key,
+        "json_extract(t.document, '$.error.fingerprint') = ?": filter.fingerprint,
+        "instr(lower(json_extract(t.document, '$.error.message')), lower(?)) > 0": filter.error,
+    }
+    return [(clause, value) for clause, value in clauses.items() if value is not None]
+
+
+def _list(head: Callable[[str], str], scope: Scope, filter: TaskFilter, limit: int, cursor: str | None) -> Query:
+    """What `head` makes of the index, for the tasks of a list."""
     wanted: dict[str, Value] = {
         "t.parent_task_id": filter.parent_task_id,
         "t.stream_key": filter.stream,
@@ -277,25 +305,35 @@ def list_tasks(scope: Scope, filter: TaskFilter, limit: int, cursor: str | None)
     }
     given: dict[str, Value] = {column: value for column, value in wanted.items() if value is not None}
     index = "tasks_batches" if filter.batches else _index_for(given.keys())
-    select = f"{_indexed('tasks_dead')} WHERE t.{_DEAD}" if filter.dead else _indexed(index)
+    given |= _created(filter)
+    select = f"{head('tasks_dead')} WHERE t.{_DEAD}" if filter.dead else head(index)
     # Letter for letter as in the partial index of the batches.
     select += f"{' AND' if filter.dead else ' WHERE'} t.is_batch = {int(filter.batches)}"
     given |= dict(_error_clauses(filter))
     if filter.is_by_plan:
         place = None if cursor is None else astuple(SlotCursor.decode(cursor))
-        return _page(select, given, ("t.parent_generation", "t.parent_round", "t.parent_slot"), limit, place)
-    return _page(select, given, (f"t.{filter.order}", "t.task_id"), limit, _time_and_id(cursor))
+        return _page(select, given, _order(filter), limit, place)
+    return _page(select, given, _order(filter), limit, _time_and_id(cursor))
+
+
+def _order(filter: TaskFilter) -> tuple[str, ...]:
+    """What a list is ordered by."""
+    if filter.is_by_plan:
+        return "t.parent_generation", "t.parent_round", "t.parent_slot"
+    return f"t.{filter.order}", "t.task_id"
+
+
+def _created(filter: TaskFilter) -> dict[str, Value]:
+    """The time of the submission, if only some of that are wanted: conditions with their values."""
+    bounds = {"t.created_at >= ?": filter.created_after, "t.created_at < ?": filter.created_before}
+    return {clause: milliseconds(time) for clause, time in bounds.items() if time is not None}
 
 
 def _error_clauses(filter: TaskFilter) -> list[tuple[str, Value]]:
-    """What is asked of the end of a task, besides its columns: conditions with a value each."""
-    clauses: list[tuple[str, Value]] = []
+    """What no index has, and what is asked of the end of a task: conditions with a value each."""
+    clauses = _sought(filter)
     if filter.dead:
         clauses.append(("coalesce(json_type(t.document, '$.discarded'), 'null') = ?", "null"))
-    if filter.fingerprint is not None:
-        clauses.append(("json_extract(t.document, '$.error.fingerprint') = ?", filter.fingerprint))
-    if filter.error is not None:
-        clauses.append(("instr(lower(json_extract(t.document, '$.error.message')), lower(?))", filter.error))
     if filter.ended_by is not None:
         clauses.append(("t.finished_at <= ?", milliseconds(filter.ended_by)))
     return clauses

@@ -21,12 +21,12 @@ from taskframework.model.streams import PassTurn, StreamKey, Turn
 from taskframework.model.task import CancelRequest, Task
 from taskframework.model.traffic import Crowd, Tally
 from taskframework.model.transitions import Fence, Transition
-from taskframework.stores.base import DueTask, Inserted, StoreReport
+from taskframework.stores.base import SEARCHED, DueTask, Inserted, StoreReport
 from taskframework.stores.sqlite import queries, traffic
 from taskframework.stores.sqlite.connection import Database, Row
 from taskframework.stores.sqlite.groups import Change, GroupWriter, Inserts, Marks, Reply, Request
 from taskframework.stores.sqlite.inspection import inspect
-from taskframework.stores.sqlite.pages import message_of, message_page, message_row, task_page, tasks_of
+from taskframework.stores.sqlite.pages import found_among, message_of, message_page, message_row, task_page, tasks_of
 from taskframework.stores.sqlite.records import WriteRecords, changed, record_of
 from taskframework.stores.sqlite.retention import Purge
 from taskframework.stores.sqlite.rows import TaskRow, Value, milliseconds, moment, read_cancel, read_row, to_json
@@ -116,6 +116,15 @@ class SqliteStore:
     ) -> Page[Task]:
         rows = await self._database.fetch(*queries.list_tasks(scope, filter, limit, cursor))
         return task_page(rows, limit, filter)
+
+    async def search_tasks(
+        self, scope: Scope, filter: TaskFilter, *, limit: int, cursor: str | None = None
+    ) -> Page[Task]:
+        rows = await self._database.fetch(*queries.search_tasks(scope, filter, SEARCHED, cursor))
+        ids, next_cursor = found_among(rows, limit, SEARCHED, filter)
+        whole = tasks_of(await self._database.fetch(queries.TASKS_BY_ID, [to_json(ids)]))
+        found = {task.task_id: task for task in whole}
+        return Page(tuple([found[task_id] for task_id in ids if task_id in found]), next_cursor)
 
     async def count_dead(self, scope: Scope, filter: TaskFilter, *, most: int) -> Sequence[DeadCount]:
         rows = await self._database.fetch(*queries.count_dead(scope, filter, milliseconds(self._clock.now()), most))

@@ -22,6 +22,7 @@ from taskframework.testing.conformance.store_marks import DispatchMarkCases, His
 from taskframework.testing.conformance.store_moves import MoveCases
 from taskframework.testing.conformance.store_records import RecordCases
 from taskframework.testing.conformance.store_scopes import ScopeCases
+from taskframework.testing.conformance.store_searches import SearchCases
 from taskframework.testing.conformance.store_settlements import SettlementCases
 from taskframework.testing.conformance.store_slots import SlotCases, SlotClaimCases
 from taskframework.testing.conformance.store_streams import StreamCases
@@ -44,6 +45,7 @@ class StoreConformance(
     TallyCases,
     PurgeCases,
     ListCases,
+    SearchCases,
     DeadLetterCases,
     ScopeCases,
     RecordCases,

@@ -41,7 +41,8 @@ from taskframework.testing.conformance.store_suite import (
 )
 
 
-async def _all_pages(store: TaskStore, filter: TaskFilter, limit: int, scope: Scope = EVERYONE) -> list[Task]:
+async def all_pages(store: TaskStore, filter: TaskFilter, limit: int, scope: Scope = EVERYONE) -> list[Task]:
+    """A whole list, whose pages are all full but the last."""
     tasks: list[Task] = []
     cursor = None
     while True:
@@ -77,7 +78,7 @@ class ListCases(StoreSuite):
     async def test_pages_give_each_task_once(self, store: TaskStore, limit: int) -> None:
         now = store.now()
         tasks = [await put(store, created_at=now - (n // 3) * SECOND) for n in range(8)]
-        listed = await _all_pages(store, TaskFilter(), limit)
+        listed = await all_pages(store, TaskFilter(), limit)
         assert {task.task_id for task in listed} == {task.task_id for task in tasks}
         assert listed == sorted(listed, key=lambda task: (task.created_at, task.task_id), reverse=True)
 
@@ -121,8 +122,8 @@ class ListCases(StoreSuite):
             (bob, everything, 1),
             (Scope.of("carol"), TaskFilter(), 0),
         ):
-            assert len(await _all_pages(store, filter, 2, scope)) == count, (scope, filter)
-        assert await _all_pages(store, everything, 2, bob) == [wanted]
+            assert len(await all_pages(store, filter, 2, scope)) == count, (scope, filter)
+        assert await all_pages(store, everything, 2, bob) == [wanted]
 
     @pytest.mark.parametrize("limit", [1, 3, 4, 100])
     @pytest.mark.parametrize("status", [None, TaskStatus.FAILED, TaskStatus.RUNNING])
@@ -134,7 +135,7 @@ class ListCases(StoreSuite):
         plan = [ParentLink(parent, generation, slot, round) for generation, round in rounds for slot in range(4)]
         planned = [await put(store, parent=link, status=kinds[n % 3]) for n, link in enumerate(plan)]
         await put(store, parent=ParentLink(new_task_id(), 0, 0), status=TaskStatus.FAILED)
-        listed = await _all_pages(store, TaskFilter(status, parent_task_id=parent), limit)
+        listed = await all_pages(store, TaskFilter(status, parent_task_id=parent), limit)
         assert listed == [task for task in reversed(planned) if status in (None, task.status)]
 
     @pytest.mark.parametrize(
@@ -239,7 +240,7 @@ class DeadLetterCases(StoreSuite):
             (TaskFilter(status=TaskStatus.FAILED, fingerprint="f1"), [0, 2]),
             (TaskFilter(dead=True, error="none has this"), []),
         ):
-            assert [task.task_id for task in sorted(await _all_pages(store, filter, 1), key=_ended, reverse=True)] == [
+            assert [task.task_id for task in sorted(await all_pages(store, filter, 1), key=_ended, reverse=True)] == [
                 tasks[n].task_id for n in found
             ], filter
 

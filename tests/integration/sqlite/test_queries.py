@@ -7,6 +7,7 @@ import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -139,6 +140,18 @@ def test_no_list_sorts_or_reads_more_than_it_must(database: sqlite3.Connection, 
         for filter in itertools.starmap(TaskFilter, choices)
         for scope in (EVERYONE, Scope.of("alice"))
     }
+    lists |= {
+        f"search of {filter}": queries.search_tasks(
+            EVERYONE,
+            replace(filter, correlation_id="id", idempotency_key="key", error="text", fingerprint="fingerprint"),
+            10,
+            _cursor_for(filter) if cursor else None,
+        )
+        for filter in (TaskFilter(), TaskFilter(dead=True), TaskFilter(parent_task_id="parent"))
+    }
+    now = datetime.now(UTC)
+    in_time = TaskFilter(created_after=now, created_before=now)
+    lists["in time"] = queries.list_tasks(EVERYONE, in_time, 10, CURSOR if cursor else None)
     lists["messages"] = queries.list_dead_messages(10, cursor)
     for name, (text, values) in lists.items():
         assert text.count("?") == len(values)

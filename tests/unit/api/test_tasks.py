@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
 import pytest
 
 from taskframework.model.view import public_view
@@ -75,6 +77,28 @@ async def test_lists_are_filtered(api: Api) -> None:
     assert await ids("status=CANCELLED") == [other["task_id"]]
     assert await ids("task_type=counts&status=QUEUED") == []
     assert await ids("task_type=counts") == [other["task_id"]]
+    between = quote(other["created_at"])
+    assert await ids(f"created_after={between}") == [other["task_id"]]
+    assert await ids(f"created_before={between}") == [first["task_id"]]
+    assert await ids("user_id=anonymous&created_after=2020-01-01T00:00:00Z") == [other["task_id"], first["task_id"]]
+    problem_of(await api.get(f"{TASKS}?created_after=2020-01-01"), 422, "invalid_request")
+
+
+async def test_what_no_index_has_is_looked_for(open_api: OpenApi) -> None:
+    async with open_api(worker=True) as api:
+        failed = await api.finished(await api.submit(task_type="broken", parameters=None, idempotency_key="once"))
+        await api.finished(await api.submit(task_type="refuses", parameters=None))
+        for query in (
+            f"correlation_id={failed['correlation_id']}",
+            "idempotency_key=once",
+            "error=A%20BUG",
+            f"fingerprint={failed['error']['fingerprint']}&status=FAILED",
+        ):
+            page = (await api.get(f"{TASKS}?{query}")).json()
+            assert [task["task_id"] for task in page["items"]] == [failed["task_id"]], query
+            assert page["next_cursor"] is None
+        assert (await api.get(f"{TASKS}?error=nothing")).json()["items"] == []
+        problem_of(await api.get(f"{TASKS}?error="), 422, "invalid_request")
 
 
 async def test_a_waiting_task_is_cancelled_at_once(api: Api) -> None:

@@ -16,6 +16,7 @@ from tests.unit.cli.conftest import Cli
         (["tasks", "show"], "Missing argument"),
         (["tasks", "list", "--status", "fail"], "'--status': 'fail' is not a status. Did you mean failed?"),
         (["tasks", "list", "--status", "nix"], "Use queued, running, retrying, waiting, blocked, completed"),
+        (["tasks", "list", "--after", "noon"], "'noon' is neither a time such as 2027-01-31T12:00:00Z nor a duration"),
         (["tasks", "list", "--limit", "501"], "'501' is not a whole number from 1 to 500"),
         (["dev", "--port", "x"], "'--port': 'x' is not a whole number"),
         (["submit", "greets", "{not json"], "Quote it for the shell"),
@@ -89,7 +90,9 @@ def test_wrong_requests(cli: Cli, empty_store: None, arguments: list[str], messa
     "command",
     [
         ["tasks", "list"],
-        *(["tasks", verb, "an-id"] for verb in ("show", "cancel", "retry", "watch")),
+        *(["tasks", verb, "an-id"] for verb in ("show", "explain", "cancel", "retry", "watch")),
+        ["queues", "list"],
+        ["top"],
         ["dlq", "list"],
         *(["dlq", verb, "an-id"] for verb in ("show", "replay")),
         ["schedules", "list"],

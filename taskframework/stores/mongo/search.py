@@ -1,0 +1,50 @@
+"""Looking through a part of a list for what no index has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from taskframework.model.query import Page, TaskFilter
+from taskframework.model.scope import Scope
+from taskframework.model.task import Task
+from taskframework.stores.base import SEARCHED
+from taskframework.stores.mongo import queries
+from taskframework.stores.mongo.client import BY_ID, Collection
+from taskframework.stores.mongo.documents import Document, readable, task_of
+
+
+async def search_tasks(
+    tasks: Collection, scope: Scope, filter: TaskFilter, limit: int, cursor: str | None
+) -> Page[Task]:
+    """`TaskReads.search_tasks`: one look tells the places of those that are found, and a read gives them whole."""
+    pipeline = _pipeline(scope, filter, limit, cursor)
+    looked_through = await tasks.aggregate(pipeline, index=queries.list_index(scope, filter))
+    if not looked_through:
+        return Page((), None)
+    [looked] = looked_through
+    found, last = looked["found"], looked["last"] if looked["seen"] == SEARCHED else None
+    if len(found) > limit:
+        found, last = found[:limit], found[limit - 1]
+    ids = [place["_id"] for place in found]
+    whole = {task.task_id: task for task in readable(await tasks.find(queries.these(ids), index=BY_ID), task_of)}
+    page = tuple([whole[task_id] for task_id in ids if task_id in whole])
+    return Page(page, None if last is None else queries.cursor_behind(last, filter))
+
+
+def _pipeline(scope: Scope, filter: TaskFilter, limit: int, cursor: str | None) -> Sequence[Document]:
+    fields = ("_id", "parent") if filter.is_by_plan else ("_id", filter.order)
+    place = {name: f"${name}" for name in fields}
+    return [
+        {"$match": queries.listed(scope, filter.indexed, cursor)},
+        {"$sort": queries.list_order(filter)},
+        {"$limit": SEARCHED},
+        {
+            "$group": {
+                "_id": None,
+                "seen": {"$sum": 1},
+                "last": {"$last": place},
+                "found": {"$push": {"$cond": [queries.is_found(filter), place, "$$REMOVE"]}},
+            }
+        },
+        {"$set": {"found": {"$slice": ["$found", limit + 1]}}},
+    ]

@@ -1,0 +1,74 @@
+"""Store suite: lists by time, and looking through lists for what no index has."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from taskframework.model.query import CursorInvalidError, TaskFilter
+from taskframework.model.scope import EVERYONE, Scope
+from taskframework.model.status import TaskStatus
+from taskframework.model.task import ParentLink, new_task_id
+from taskframework.stores.base import TaskStore
+from taskframework.testing.conformance.store_lists import all_pages
+from taskframework.testing.conformance.store_suite import SECOND, StoreSuite, an_error, put, put_final
+
+
+class SearchCases(StoreSuite):
+    """What `list_tasks` promises of times, and `search_tasks` of the rest."""
+
+    async def test_tasks_are_listed_by_the_time_of_their_submission(self, store: TaskStore) -> None:
+        now = store.now()
+        tasks = [await put(store, created_at=now - n * SECOND) for n in range(5)]
+        wanted = TaskFilter(created_after=tasks[3].created_at, created_before=tasks[0].created_at)
+        assert await all_pages(store, wanted, 2) == tasks[1:4]
+        ended = [await put_final(store, TaskStatus.FAILED, created_at=now - n * SECOND) for n in range(3)]
+        late = TaskFilter(dead=True, created_after=ended[1].created_at)
+        assert {task.task_id for task in await all_pages(store, late, 2)} == {it.task_id for it in ended[:2]}
+
+    async def test_what_no_index_has_is_looked_for(self, store: TaskStore) -> None:
+        error = replace(an_error("The Bank ($1) is {gone}"), fingerprint="abc")
+        wanted = {"correlation_id": "$order", "idempotency_key": "a-key", "error": error, "user_id": "bob"}
+        parts = [{name: wanted[name]} for name in wanted if name != "user_id"]
+        tasks = [await put_final(store, TaskStatus.FAILED, **wanted) for _ in range(3)]
+        others = [await put_final(store, TaskStatus.FAILED, **part) for part in parts]
+        for sought, count in (
+            (TaskFilter(correlation_id="$order"), 4),
+            (TaskFilter(idempotency_key="a-key"), 4),
+            (TaskFilter(error="bank ($1) IS {"), 4),
+            (TaskFilter(fingerprint="abc"), 4),
+            (TaskFilter(correlation_id="$order", idempotency_key="a-key", error="gone", fingerprint="abc"), 3),
+            (TaskFilter(error="$1)$"), 0),
+            (TaskFilter(correlation_id="$correlation_id"), 0),
+        ):
+            searched = await store.search_tasks(EVERYONE, sought, limit=10)
+            assert (len(searched.items), searched.next_cursor) == (count, None), sought
+            assert await store.list_tasks(EVERYONE, sought, limit=10) == searched
+        newest_first = sorted(tasks, key=lambda task: (task.created_at, task.task_id), reverse=True)
+        bobs = await store.search_tasks(Scope.of("bob"), TaskFilter(TaskStatus.FAILED, fingerprint="abc"), limit=10)
+        assert list(bobs.items) == newest_first
+        assert others[0] not in bobs.items
+
+    @pytest.mark.parametrize("is_by_plan", [False, True])
+    async def test_a_search_goes_on_where_its_page_ended(
+        self, store: TaskStore, monkeypatch: pytest.MonkeyPatch, is_by_plan: bool
+    ) -> None:
+        for module in ("mongo.search", "sqlite.store"):
+            monkeypatch.setattr(f"taskframework.stores.{module}.SEARCHED", 4)
+        now, parent = store.now(), new_task_id()
+        ids = [f"{'sought' if n in (3, 4, 5, 10) else 'other'}" for n in range(11)]
+        for n, correlation_id in enumerate(ids):
+            link = ParentLink(parent, 0, len(ids) - n)
+            await put(store, created_at=now - n * SECOND, correlation_id=correlation_id, parent=link)
+        wanted = TaskFilter(parent_task_id=parent if is_by_plan else None, correlation_id="sought")
+        pages, cursor = list[int](), None
+        while True:
+            page = await store.search_tasks(EVERYONE, wanted, limit=2, cursor=cursor)
+            pages.append(len(page.items))
+            assert {task.correlation_id for task in page.items} <= {"sought"}
+            if (cursor := page.next_cursor) is None:
+                break
+        assert pages == [1, 2, 1]
+        with pytest.raises(CursorInvalidError):
+            await store.search_tasks(EVERYONE, wanted, limit=2, cursor="?")

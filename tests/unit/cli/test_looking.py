@@ -1,0 +1,90 @@
+"""`tasks list`, `tasks explain` and `queues list` on tasks that wait in a file."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from taskframework.model.outcome import describe
+from taskframework.model.status import TaskStatus
+from taskframework.stores.sqlite import SqliteStore
+from taskframework.testing.factories import new_task
+from tests.unit.cli.conftest import Cli
+
+BUG = replace(describe(ValueError("a bug"), retryable=False), fingerprint="abc")
+
+
+@pytest.fixture
+def stored(empty_store: None, folder: Path) -> None:
+    """An old task that failed, one that waits, and one that runs."""
+
+    async def insert() -> None:
+        store = SqliteStore(folder / "taskframework.db")
+        await store.open()
+        now = store.now()
+        failed = new_task(
+            now=now - timedelta(hours=3),
+            task_id="failed",
+            status=TaskStatus.FAILED,
+            error=BUG,
+            user_id="ada",
+            correlation_id="order-7",
+            idempotency_key="once",
+        )
+        later = now + timedelta(hours=1)
+        waiting = new_task(now=now, task_id="waiting", not_before=later, priority="high")
+        running = new_task(now=now, task_id="running", status=TaskStatus.RUNNING, progress={"percent": 40})
+        await store.insert([failed, waiting, running])
+        await store.close()
+
+    asyncio.run(insert())
+
+
+@pytest.mark.usefixtures("stored")
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--user", "ada"],
+        ["--before", "1h"],
+        ["--error", "A BUG"],
+        ["--correlation-id", "order-7"],
+        ["--idempotency-key", "once", "--status", "failed"],
+        ["--fingerprint", "abc", "--after", "1d"],
+    ],
+    ids=lambda options: options[0],
+)
+def test_a_list_is_narrowed(cli: Cli, options: list[str]) -> None:
+    items = json.loads(cli("tasks", "list", *options, "--json").out)["items"]
+    assert [task["task_id"] for task in items] == ["failed"]
+    done = cli("tasks", "list", *options, "--after", "1m")
+    assert (done.code, done.out, done.err.strip()) == (0, "", "No such tasks.")
+
+
+@pytest.mark.usefixtures("stored")
+def test_a_list_shows_progress_of_what_runs_and_the_error_of_what_failed(cli: Cli) -> None:
+    lines = {line.split()[0]: line for line in cli("tasks", "list").out.splitlines()}
+    assert lines["running"].endswith("40 %")
+    assert lines["failed"].endswith("ValueError: a bug")
+
+
+@pytest.mark.usefixtures("stored")
+def test_a_task_is_explained(cli: Cli) -> None:
+    first, because, change = cli("tasks", "explain", "waiting").out.splitlines()
+    assert first.split() == ["QUEUED", "not_before"]
+    assert because.startswith("It is not to begin before 20")
+    assert change
+    told = json.loads(cli("tasks", "explain", "failed", "--json").out)
+    assert (told["code"], told["details"]["error"]["message"]) == ("final", "a bug")
+    assert cli("tasks", "explain", "nothing").code == 1
+
+
+@pytest.mark.usefixtures("stored")
+def test_queues_tell_what_waits_and_runs(cli: Cli) -> None:
+    assert "No worker has declared a task type yet." in cli("queues", "list").err
+    cells = cli("top").out.splitlines()[-1].split()
+    assert cells == ["test-task", "0", "-", "1", "0.0333/s", "0/s", "0/s"]
