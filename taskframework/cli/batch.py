@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Unpack
+from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
 
 from taskframework.cli.batch_file import ItemFile
 from taskframework.cli.batch_watching import follow, print_batch, print_batches, print_end, print_results
 from taskframework.cli.invocation import Invocation
-from taskframework.cli.options import Apps, BatchId, Config, Cursor, Json, Limit, NumberCursor
+from taskframework.cli.options import Api, ApiKey, Apps, BatchId, Config, Cursor, Json, Limit, NumberCursor
 from taskframework.cli.output import counted, print_json, print_json_line, run, say
 from taskframework.cli.render import print_page
-from taskframework.cli.store import lacks_store, on_store, operator
+from taskframework.cli.store import lacks_store, on_store, operator, remote_framework
 from taskframework.cli.submit import Type, User, takes_options
 from taskframework.cli.tasks import Reason, Status, TypeName
 from taskframework.model.batch_status import BatchResult, BatchStatus
@@ -21,6 +21,9 @@ from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.runtime import TaskFramework
 from taskframework.submission.options import BatchOptions, described_of_batch
+
+if TYPE_CHECKING:
+    from taskframework.cli.remote.framework import RemoteFramework
 
 app = typer.Typer(no_args_is_help=True, help="Submit many items as one batch; look at batches, cancel and retry them.")
 
@@ -39,6 +42,8 @@ def submit(
     file: File,
     watch: Watch = False,
     user: User = None,
+    api: Api = None,
+    api_key: ApiKey = None,
     config: Config = None,
     app: Apps = None,
     as_json: Json = False,
@@ -48,17 +53,21 @@ def submit(
 
     With --idempotency-key an upload that broke off is continued by the same command.
     """
-    invocation = Invocation.of(context, config, app)
-    framework = invocation.framework(registers=bool(invocation.apps))
-    if lacks_store(framework.settings):  # so nobody has declared anything; and what is refused is to make no store
-        invocation.register(framework).registry.require(task_type)
+    framework = remote_framework(api, api_key) or _framework_here(Invocation.of(context, config, app), task_type)
     status = run(_submit(framework, task_type, file, watch, user, as_json, options))
     if watch and status.status is not TaskStatus.COMPLETED:
         raise typer.Exit(1)
 
 
+def _framework_here(invocation: Invocation, task_type: str) -> TaskFramework:
+    framework = invocation.framework(registers=bool(invocation.apps))
+    if lacks_store(framework.settings):  # so nobody has declared anything; and what is refused is to make no store
+        invocation.register(framework).registry.require(task_type)
+    return framework
+
+
 async def _submit(
-    framework: TaskFramework,
+    framework: TaskFramework | RemoteFramework,
     task_type: str,
     file: str,
     watches: bool,

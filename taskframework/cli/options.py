@@ -26,6 +26,16 @@ Apps = Annotated[
         help="Module whose tasks are registered, or module:name of a TaskFramework built there. Repeatable.",
     ),
 ]
+#: Where commands ask, if not in the store; and the key that they show there.
+API_VARIABLE, KEY_VARIABLE = "TASKFRAMEWORK_API", "TASKFRAMEWORK_KEY"
+Api = Annotated[
+    str | None,
+    typer.Option("--api", metavar="URL", envvar=API_VARIABLE, help="Ask the API at this address instead of the store."),
+]
+_KEY_HELP = "API key or token for it."
+ApiKey = Annotated[str | None, typer.Option("--key", "--api-key", metavar="KEY", envvar=KEY_VARIABLE, help=_KEY_HELP)]
+#: Of a command that has a --key of another meaning.
+ApiKeyBesideKey = Annotated[str | None, typer.Option("--api-key", metavar="KEY", envvar=KEY_VARIABLE, help=_KEY_HELP)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Cursor = Annotated[str | None, typer.Option("--cursor", metavar="CURSOR", help="Where the next page begins.")]
 TaskId = Annotated[str, typer.Argument(metavar="ID", help="The task's id.")]

@@ -1,4 +1,4 @@
-"""Working on the store from a command."""
+"""Working on the store from a command, or on an installation at an address: the command does not see which."""
 
 from __future__ import annotations
 
@@ -8,24 +8,33 @@ import inspect
 import os
 from collections.abc import Callable, Coroutine
 from inspect import Parameter
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from taskframework.cli.invocation import Invocation
-from taskframework.cli.options import Config
+from taskframework.cli.options import Api, ApiKey, ApiKeyBesideKey, Config
 from taskframework.cli.output import run
 from taskframework.errors import ConfigurationError
 from taskframework.runtime import TaskFramework
 from taskframework.settings import Settings, sqlite_file
 
+if TYPE_CHECKING:
+    from taskframework.cli.remote.framework import RemoteFramework
+
 
 def on_store(command: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """A command that gets a framework with an open store first; typer sees --config in its place, before --json."""
+    """A command that gets a framework with an open store first, or one that asks an API.
+
+    typer sees --api, its key and --config in their place, before --json.
+    """
 
     @functools.wraps(command)
-    def with_store(context: typer.Context, config: Config, **given: Any) -> None:
-        framework = _store_framework(Invocation.of(context, config))
+    def with_store(
+        context: typer.Context, api: str | None, api_key: str | None, config: Path | None, **given: Any
+    ) -> None:
+        framework = remote_framework(api, api_key) or _store_framework(Invocation.of(context, config))
 
         async def work() -> None:
             async with framework.store_only():
@@ -36,11 +45,33 @@ def on_store(command: Callable[..., Coroutine[Any, Any, None]]) -> Callable[...,
     signature = inspect.signature(command, eval_str=True)
     _, *options, as_json = signature.parameters.values()
     context = Parameter("context", Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
-    config = Parameter("config", Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=Config)
+    key = ApiKeyBesideKey if "key" in {option.name for option in options} else ApiKey
+    places = {"api": Api, "api_key": key, "config": Config}
+    asked = [
+        Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=place)
+        for name, place in places.items()
+    ]
     with_store.__signature__ = signature.replace(  # type: ignore[attr-defined]
-        parameters=[context, *options, config, as_json]
+        parameters=[context, *options, *asked, as_json]
     )
     return with_store
+
+
+def remote_framework(url: str | None, key: str | None) -> RemoteFramework | None:
+    """An installation at an address; None: it is worked on the store.
+
+    Args:
+        url: the address. The variable of it may hold the whole section `api` of the settings instead.
+        key: what is shown there.
+
+    Raises:
+        ConfigurationError: if the address is none.
+    """
+    if not url or url.startswith("{"):
+        return None
+    from taskframework.cli.remote.framework import RemoteFramework  # here: it loads what speaks HTTP
+
+    return RemoteFramework(url, key)
 
 
 def _store_framework(invocation: Invocation) -> TaskFramework:

@@ -8,16 +8,25 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from inspect import Parameter
 from pathlib import Path
-from typing import Annotated, Any, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import orjson
 import typer
 
 from taskframework.cli.invocation import Invocation
-from taskframework.cli.options import Apps, Config, Json, or_bad_parameter, seconds_or_duration, whole_number
+from taskframework.cli.options import (
+    Api,
+    ApiKey,
+    Apps,
+    Config,
+    Json,
+    or_bad_parameter,
+    seconds_or_duration,
+    whole_number,
+)
 from taskframework.cli.output import print_json, run, say
 from taskframework.cli.render import print_next_step, print_outcome
-from taskframework.cli.store import lacks_store
+from taskframework.cli.store import lacks_store, remote_framework
 from taskframework.cli.watching import follow
 from taskframework.clock import SystemClock
 from taskframework.errors import UnknownTaskTypeError
@@ -29,6 +38,9 @@ from taskframework.submission.options import SubmissionOptions, described
 from taskframework.submission.service import SubmitRequest
 from taskframework.wiring.adapters import build_store
 from taskframework.wiring.store_services import build_store_services
+
+if TYPE_CHECKING:
+    from taskframework.cli.remote.framework import RemoteFramework
 
 _EXAMPLE = """'{"name": "value"}'"""
 
@@ -138,6 +150,8 @@ def submit(
     wait: Wait = False,
     timeout: Timeout = None,
     user: User = None,
+    api: Api = None,
+    api_key: ApiKey = None,
     config: Config = None,
     app: Apps = None,
     as_json: Json = False,
@@ -148,19 +162,27 @@ def submit(
     Needs no --app once a process that executes TYPE has started.
     """
     request = SubmitRequest(task_type=task_type, parameters=read_json(parameters), user_id=user, **options)
-    invocation = Invocation.of(context, config, app)
+    waits = wait or timeout is not None
+    if (remote := remote_framework(api, api_key)) is not None:
+        status = run(_submit(remote, request, waits, timeout, as_json))
+    else:
+        status = _submit_here(Invocation.of(context, config, app), request, waits, timeout, as_json)
+    if waits and status is not TaskStatus.COMPLETED:
+        raise typer.Exit(1)
+
+
+def _submit_here(
+    invocation: Invocation, request: SubmitRequest, waits: bool, timeout: timedelta | None, as_json: bool
+) -> TaskStatus:
     framework = invocation.framework(registers=bool(invocation.apps))
     if lacks_store(framework.settings):  # so nobody has declared anything; and what is refused is to make no store
         _check(invocation.register(framework), request)
-    waits = wait or timeout is not None
     try:
-        status = run(_submit(framework, request, waits, timeout, as_json))
+        return run(_submit(framework, request, waits, timeout, as_json))
     except UnknownTaskTypeError:
         if len(framework.registry) or not framework.settings.app.modules:
             raise
-        status = run(_submit(invocation.register(framework), request, waits, timeout, as_json))
-    if waits and status is not TaskStatus.COMPLETED:
-        raise typer.Exit(1)
+        return run(_submit(invocation.register(framework), request, waits, timeout, as_json))
 
 
 def _check(framework: TaskFramework, request: SubmitRequest) -> None:
@@ -170,7 +192,11 @@ def _check(framework: TaskFramework, request: SubmitRequest) -> None:
 
 
 async def _submit(
-    framework: TaskFramework, request: SubmitRequest, waits: bool, timeout: timedelta | None, as_json: bool
+    framework: TaskFramework | RemoteFramework,
+    request: SubmitRequest,
+    waits: bool,
+    timeout: timedelta | None,
+    as_json: bool,
 ) -> TaskStatus:
     async with framework.store_only():
         submission = await framework.services.submission.submit(request)

@@ -143,6 +143,11 @@ class ApiConnection:
         self._authorization = authorization(api_key)
 
     async def ask(self, call: Call, *, within: float = float("inf")) -> Any:
+        """The JSON of the answer to a call; None of one without content. See `answered`."""
+        _, content = await self.answered(call, within=within)
+        return content
+
+    async def answered(self, call: Call, *, within: float = float("inf")) -> tuple[int, Any]:
         """Make a call, if need be several times.
 
         Args:
@@ -150,7 +155,7 @@ class ApiConnection:
             within: seconds there are at the most.
 
         Returns:
-            The JSON of the answer; None of one without content.
+            The status of the answer, and its JSON; None of one without content.
 
         Raises:
             TaskframeworkError: what was refused, and why.
@@ -163,7 +168,7 @@ class ApiConnection:
         if not response.is_success:
             raise refusal(response, call.about)
         try:
-            return response.json() if response.content else None
+            return response.status_code, response.json() if response.content else None
         except ValueError:
             raise ApiError(
                 f"{response.request.url} answered with something that is not JSON.",

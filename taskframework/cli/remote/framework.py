@@ -1,0 +1,96 @@
+"""What a command gets in place of a framework with an open store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Any, Self, Unpack, cast
+
+from taskframework.cli.remote import operations as remote
+from taskframework.client.asynchronous import PATIENCE, TIMEOUT
+from taskframework.client.calls import AllCalls
+from taskframework.client.connection import ApiConnection, address_of
+from taskframework.client.wire import AsyncWire
+from taskframework.model.scope import EVERYONE
+from taskframework.model.streams import StreamKey
+from taskframework.model.task import Task
+from taskframework.operations.batch_handle import BatchHandle
+from taskframework.operations.batches import BatchOperations
+from taskframework.operations.handle import TaskHandle
+from taskframework.operations.stream_handle import StreamHandle
+from taskframework.operations.streams import StreamOperations
+from taskframework.operations.tasks import TaskOperations
+from taskframework.settings import Settings
+from taskframework.submission.options import BatchOptions
+
+
+class RemoteServices:
+    """The services that commands use, by the names that they have in `StoreServices`. One more is one more line."""
+
+    def __init__(self, api: ApiConnection) -> None:
+        self.store = remote.RemoteClock()
+        self.submission = remote.RemoteSubmission(api)
+        self.tasks = remote.RemoteTasks(api)
+        self.dead_letters = remote.RemoteDeadLetters(api)
+        self.batches = remote.RemoteBatches(api)
+        self.streams = remote.RemoteStreams(api)
+        self.queues = remote.RemoteQueues(api)
+        self.schedules = remote.RemoteSchedules(api)
+        self.keys = remote.RemoteKeys(api)
+        self.limits = remote.RemoteLimits(api)
+        self.explain = remote.RemoteExplain(api)
+        self.overview = remote.RemoteOverview(api)
+        self.workers = remote.RemoteWorkers(api)
+
+
+class RemoteFramework:
+    """An installation at an address, with what commands use of a `TaskFramework`."""
+
+    def __init__(self, url: str, key: str | None) -> None:
+        """Prepare to ask.
+
+        Args:
+            url: of an `api` or `dev`.
+            key: an API key or a token, where callers need one.
+
+        Raises:
+            ConfigurationError: if the URL is none.
+        """
+        #: What an installation has set is not told; these are the defaults.
+        self.settings = Settings()
+        address = address_of(url)
+        self._wire = AsyncWire(address, None)
+        self._api = ApiConnection(address, self._wire, timeout=TIMEOUT, patience=PATIENCE, api_key=key)
+        self.services = RemoteServices(self._api)
+
+    @asynccontextmanager
+    async def store_only(self) -> AsyncIterator[Self]:
+        """Speak to it, and close the connections at the end."""
+        try:
+            yield self
+        finally:
+            await self._wire.close()
+
+    async def get(self, task_id: str) -> Task:
+        """As `TaskFramework.get`."""
+        return await self.services.tasks.get(task_id, EVERYONE)
+
+    def handle(self, task_id: str) -> TaskHandle:
+        """As `TaskFramework.handle`."""
+        return TaskHandle(task_id, False, cast(TaskOperations, self.services.tasks))
+
+    def batch(self, batch_id: str, *, is_new: bool = False) -> BatchHandle:
+        """As `TaskFramework.batch`."""
+        return BatchHandle(batch_id, is_new, cast(BatchOperations, self.services.batches))
+
+    def stream(self, key: str, *, user_id: str | None = None) -> StreamHandle:
+        """As `TaskFramework.stream`."""
+        return StreamHandle(StreamKey(user_id or "", key), cast(StreamOperations, self.services.streams))
+
+    async def submit_batch(
+        self, task_type: str, items: Iterable[Any], *, user_id: str | None = None, **options: Unpack[BatchOptions]
+    ) -> BatchHandle:
+        """As `TaskFramework.submit_batch`."""
+        named: Any = {} if user_id is None else {"user_id": user_id}
+        made = await AllCalls(self._api).submit_batch(task_type, items, **options, **named)
+        return self.batch(made.batch_id, is_new=True)

@@ -1,0 +1,303 @@
+"""Commands on a store and on an API at an address: which can do both, and that both print the same."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import re
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+import taskframework.api.server
+import taskframework.cli.remote.framework  # noqa: F401 - read before a loop runs
+from taskframework import BackgroundTaskExecutable, NonRetryableError, Settings, TaskContext, TaskFramework, TaskOptions
+from taskframework.api.server import serving
+from taskframework.cli.main import LaterCommand, command_line
+from taskframework.cli.remote import operations as remote
+from taskframework.model.keys import Role
+from taskframework.operations.batches import BatchOperations
+from taskframework.operations.dead_letters import DeadLetterOperations
+from taskframework.operations.explain import ExplainOperations
+from taskframework.operations.keys import KeyOperations
+from taskframework.operations.limits import LimitOperations
+from taskframework.operations.overview import OverviewOperations
+from taskframework.operations.queues import QueueOperations
+from taskframework.operations.schedules import ScheduleOperations
+from taskframework.operations.streams import StreamOperations
+from taskframework.operations.tasks import TaskOperations
+from taskframework.operations.workers import WorkerOperations
+from taskframework.submission.service import TaskSubmissionService
+from tests.unit.cli.conftest import Cli
+
+#: Commands that have no --api, since they run something here or look at what is here.
+HERE = {
+    *("demo", "dev", "api", "worker", "events tail", "doctor", "config show", "topology show", "topology apply"),
+}
+#: How each other command is tried. A word in capitals stands for one of a kind: each try has an own one.
+TRIED = {
+    "submit": "submit echo 1 --wait --timeout 20",
+    "tasks list": "tasks list --status failed",
+    "tasks show": "tasks show FAILED",
+    "tasks cancel": "tasks cancel WAITING --reason enough",
+    "tasks subtasks": "tasks subtasks BATCH",
+    "tasks signal": 'tasks signal WAITING go {"a":1} --key once',
+    "tasks retry": "tasks retry FAILED",
+    "tasks watch": "tasks watch DONE",
+    "batch submit": "batch submit echo items.ndjson --watch",
+    "batch list": "batch list --status completed",
+    "batch show": "batch show BATCH",
+    "batch watch": "batch watch BATCH",
+    "batch results": "batch results BATCH",
+    "batch cancel": "batch cancel OPEN",
+    "batch retry-failed": "batch retry-failed BROKEN",
+    "streams show": "streams show STREAM --user ada",
+    "streams results": "streams results STREAM --user ada",
+    "streams go-on": "streams go-on HALTED --user ada",
+    "queues list": "queues list",
+    "queues pause": "queues pause FREE --reason night",
+    "queues resume": "queues resume PAUSED",
+    "schedules list": "schedules list",
+    "schedules show": "schedules show hourly",
+    "schedules create": "schedules create NEW echo 1 --every 1h",
+    "schedules update": "schedules update OWN --every 2h",
+    "schedules delete": "schedules delete OWN",
+    "schedules run": "schedules run hourly",
+    "schedules pause": "schedules pause OWN",
+    "schedules resume": "schedules resume OWN",
+    "dlq list": "dlq list",
+    "dlq show": "dlq show FAILED",
+    "dlq replay": "dlq replay FAILED",
+    "tasks explain": "tasks explain FAILED",
+    "top": "top --once",
+    "workers": "workers",
+    "limits": "limits",
+    "keys create": "keys create eve --role reader --rate 5 --burst 7 --expires 1h",
+    "keys list": "keys list --limit 1",
+    "keys revoke": "keys revoke KEY",
+}
+#: What only the store tells a person.
+_STORE_KNOWS = ("Dispatches", "Next dispatch", "Fencing token", "Steps done", "Not before", "Crashes", "File", "Worker")
+
+
+class Echo(BackgroundTaskExecutable[Any, Any]):
+    task_type = "echo"
+
+    async def execute(self, context: TaskContext[Any]) -> Any:
+        await context.update_progress({"percent": 50})
+        return context.parameters
+
+
+class Fails(BackgroundTaskExecutable[Any, None]):
+    task_type = "fails"
+    options = TaskOptions(rate_limit="service")
+
+    async def execute(self, context: TaskContext[Any]) -> None:
+        raise NonRetryableError(f"no {context.parameters}")
+
+
+class Idle(BackgroundTaskExecutable[Any, None]):
+    task_type = "idle"
+
+    async def execute(self, context: TaskContext[Any]) -> Any:
+        return context.wait_for(signal="never")
+
+
+@dataclass
+class Installation:
+    """An installation that serves, in a thread of its own; the commands are in this one."""
+
+    framework: TaskFramework
+    loop: asyncio.AbstractEventLoop
+    url: str
+    key: str
+
+    def do(self, coroutine: Any) -> Any:
+        future: Future[Any] = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        return future.result(60)
+
+    def made(self, word: str) -> str:
+        """One of a kind, new."""
+        return str(self.do(self._made(word)))
+
+    async def _made(self, word: str) -> str:
+        framework, name = self.framework, f"{word.lower()}-{id(object())}-{len(self._names)}"
+        self._names.append(name)
+        match word:
+            case "FAILED":
+                task = await framework.submit("fails", 1, user_id="ada")
+            case "DONE":
+                task = await framework.submit("echo", {"a": [1, None]}, user_id="ada")
+            case "WAITING":
+                return (await framework.submit("echo", 1, not_before=datetime.now(UTC) + timedelta(days=1))).task_id
+            case "BATCH" | "BROKEN" | "OPEN":
+                more: Any = {"not_before": datetime.now(UTC) + timedelta(days=1)} if word == "OPEN" else {}
+                kind = "fails" if word == "BROKEN" else "echo"
+                batch = await framework.submit_batch(kind, [1, 2], chunk_size=1, **more)
+                if word != "OPEN":
+                    await batch.finished(30)
+                return batch.batch_id
+            case "STREAM" | "HALTED":
+                kind = "fails" if word == "HALTED" else "echo"
+                stream: Any = {"key": name, "mode": "serial", "on_failure": "halt"}
+                task = await framework.submit(kind, 1, user_id="ada", stream=stream)
+            case "FREE" | "PAUSED":
+                await framework.services.queues.resume("idle")
+                if word == "PAUSED":
+                    await framework.services.queues.pause("idle", by="test")
+                return "idle"
+            case "KEY":
+                key, _ = await framework.services.keys.create("eve", [Role.READER], by="test")
+                return key.prefix
+            case "OWN":
+                from taskframework.submission.schedules import definition_of
+
+                definition = definition_of({"task_type": "echo", "parameters": 1, "every": "1h"})
+                await framework.services.schedules.create(name, definition)
+                return name
+            case _:
+                return name
+        await task.finished(30)
+        return name if word in ("STREAM", "HALTED") else task.task_id
+
+    def __post_init__(self) -> None:
+        self._names: list[str] = []
+
+
+@pytest.fixture
+def installation(folder: Path) -> Iterator[Installation]:
+    (folder / "items.ndjson").write_text("1\n2\n")
+    url = f"sqlite:///{folder / 'taskframework.db'}"
+    limits = {"providers": {"service": {"rate": 1000, "burst_capacity": 1000}}}
+    schedules = {"hourly": {"task_type": "echo", "parameters": 1, "cron": "0 * * * *"}}
+    settings = {"store": {"url": url}, "api": {"port": 0}, "rate_limiter": limits, "schedules": schedules}
+    (folder / "application.yml").write_text(json.dumps(settings))
+    started: Future[Installation] = Future()
+    over = asyncio.Event()
+
+    async def serve() -> None:
+        framework = TaskFramework(Settings.model_validate(settings))
+        for executable in (Echo, Fails, Idle):
+            framework.register(executable)
+        async with framework.running(worker=True, api=False), serving(framework) as server:
+            _, key = await framework.services.keys.create("root", [Role.ADMIN], by="test")
+            framework.services.callers._has_keys = True  # a second later
+            started.set_result(Installation(framework, asyncio.get_running_loop(), server.url, key))
+            await over.wait()
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    serving_now = started.result(30)
+    try:
+        yield serving_now
+    finally:
+        serving_now.loop.call_soon_threadsafe(over.set)
+        thread.join(30)
+
+
+def test_every_command_is_tried_on_both_or_known_to_be_for_here() -> None:
+    found = dict(_leaves(command_line()))
+    both = {name for name, command in found.items() if "api" in {option.name for option in command.params}}
+    assert both == TRIED.keys(), "a command that asks a store can ask an API; try it here"
+    assert found.keys() - both == HERE
+
+
+def _leaves(group: Any, above: str = "") -> Iterator[tuple[str, click.Command]]:
+    for name, command in group.commands.items():
+        real = command.real() if isinstance(command, LaterCommand) else command
+        if hasattr(real, "commands"):
+            yield from _leaves(real, f"{above}{name} ")
+        else:
+            yield f"{above}{name}", real
+
+
+@pytest.mark.parametrize(
+    ("asked", "done"),
+    [
+        (remote.RemoteSubmission, TaskSubmissionService),
+        (remote.RemoteTasks, TaskOperations),
+        (remote.RemoteDeadLetters, DeadLetterOperations),
+        (remote.RemoteQueues, QueueOperations),
+        (remote.RemoteExplain, ExplainOperations),
+        (remote.RemoteOverview, OverviewOperations),
+        (remote.RemoteWorkers, WorkerOperations),
+        (remote.RemoteLimits, LimitOperations),
+        (remote.RemoteKeys, KeyOperations),
+        (remote.RemoteSchedules, ScheduleOperations),
+        (remote.RemoteStreams, StreamOperations),
+        (remote.RemoteBatches, BatchOperations),
+    ],
+)
+def test_what_is_asked_of_an_api_is_called_as_what_is_done_on_a_store(asked: type, done: type) -> None:
+    for name, method in inspect.getmembers(asked, inspect.isfunction):
+        if not name.startswith("_"):
+            there = {**inspect.signature(getattr(done, name)).parameters}
+            there.pop("broker", None)  # what only a process with a broker has
+            assert dict(inspect.signature(method).parameters) == there, f"{asked.__name__}.{name}"
+
+
+def test_both_print_the_same(installation: Installation, cli: Cli) -> None:
+    there = ("--api", installation.url, "--api-key", installation.key)
+    for word in ("FAILED", "DONE", "BATCH", "STREAM", "KEY"):
+        installation.made(word)
+    # Lists first: what is changed goes on changing.
+    for line in sorted(TRIED.values(), key=lambda line: " list" not in line):
+        for form in ((), ("--json",)):
+            here, remotely = (cli(*_words(line, installation), *where, *form) for where in ((), there))
+            assert (here.code, remotely.code) == (0, 0), f"{line}: {here} {remotely}"
+            assert _comparable(remotely.out) == _comparable(here.out), (line, form)
+            if form:
+                assert json.loads(remotely.out) is not None
+
+
+def _words(line: str, installation: Installation) -> list[str]:
+    return [installation.made(word) if re.fullmatch("[A-Z]{3,}", word) else word for word in line.split()]
+
+
+_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|tf_[0-9a-f]{10}(_[\w-]+)?|(own|new|stream|halted)-\d+-\d+")
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?( UTC|Z)?")
+_LENGTH = re.compile(r"(in |\+ *)?\d[\d.,]* (ms|s|min|h|d)\b( ago)?|(just )?now")
+_SPEED = re.compile(r'("(rate|\w+_per_second)": )[\d.]+|[\d.,]+( a second|/s\b)')
+#: Who acted: here the user of the machine, there the key's.
+_WHO = re.compile(r"cli:\w+|cli\b|\broot\b|anonymous")
+
+
+def _comparable(text: str) -> list[str]:
+    text = re.sub(r'\n *File ".*\n.*', "", text)  # the traceback of an error, which a caller does not see
+    lines = [line for line in text.splitlines() if not line.strip().startswith(_STORE_KNOWS)]
+    known = ((_ID, "ID"), (_MOMENT, "TIME"), (_LENGTH, "LENGTH"), (_SPEED, "SPEED"), (_WHO, "WHO"))
+    for pattern, replaced in (*known, (re.compile(" +"), " ")):
+        lines = [pattern.sub(replaced, line) for line in lines]
+    return [line.strip() for line in lines if line.strip()]
+
+
+def test_refusals_read_the_same(installation: Installation, cli: Cli) -> None:
+    there = ("--api", installation.url, "--key", installation.key)
+    for line in ("tasks show nobody", "dlq show nobody", "keys revoke tf_0", "batch show nobody", "submit unknown 1"):
+        here, remotely = cli(*line.split()), cli(*line.split(), *there)
+        assert (here.code, remotely.code) == (1, 1)
+        assert remotely.err.split(".")[0] == here.err.split(".")[0], line
+    refused = cli("tasks", "list", "--api", installation.url, "--key", "tf_0000000000_x")
+    assert (refused.code, "no API key" in refused.err) == (1, True)
+    nobody = cli("tasks", "list", "--api", "x")
+    assert (nobody.code, "no address of an API" in nobody.err) == (1, True)
+
+
+def test_the_environment_says_where(installation: Installation, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    task_id = installation.made("DONE")
+    monkeypatch.setenv("TASKFRAMEWORK_STORE__URL", "sqlite:///nowhere.db")
+    assert cli("tasks", "show", task_id).code == 1
+    monkeypatch.setenv("TASKFRAMEWORK_API", installation.url)
+    monkeypatch.setenv("TASKFRAMEWORK_KEY", installation.key)
+    assert task_id in cli("tasks", "show", task_id).out
+    monkeypatch.setenv("TASKFRAMEWORK_API", "{port: 8001}")  # the section of the settings, as ever
+    assert cli("tasks", "show", task_id).code == 1
+    assert "8001" in cli("config", "show").out
