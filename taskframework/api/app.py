@@ -8,6 +8,7 @@ from operator import attrgetter
 from fastapi import APIRouter
 
 from taskframework.api import (
+    audit,
     batch_stream,
     batches,
     dead_letters,
@@ -19,6 +20,7 @@ from taskframework.api import (
     ordered_streams,
     overview,
     queues,
+    replays,
     schedules,
     stream,
     subtasks,
@@ -56,6 +58,7 @@ def create_app(framework: Framework, *, hosts: Collection[str] | None = None) ->
         The application. Its event streams end when the framework stops, and when uvicorn was told to stop.
     """
     modules = (
+        replays,  # before the tasks, whose ids `retry` and `cancel` are not
         tasks,
         explain,
         subtasks,
@@ -71,6 +74,7 @@ def create_app(framework: Framework, *, hosts: Collection[str] | None = None) ->
         workers,
         schedules,
         keys,
+        audit,
         health,
         docs,
     )

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
+from taskframework.api.auditing import noted_if_foreign, reason_of
 from taskframework.api.bodies import (
     BODIES,
     BODY_CODES,
@@ -257,8 +258,9 @@ async def read_results(request: Request, batch_id: IdInPath, query: Annotated[Re
 async def cancel_batch(request: Request, batch_id: IdInPath) -> Response:
     """Cancel a batch. Its tasks that wait are cancelled, running ones are asked to stop."""
     body = await read(request, CancelTask, is_optional=True)
-    cancel = framework_of(request).services.batches.cancel
-    status = await cancel(checked_id(batch_id), scope_of(request), by=caller_of(request).principal, reason=body.reason)
+    cancel, reason = framework_of(request).services.batches.cancel, reason_of(request, body.reason)
+    async with await noted_if_foreign(request, "batch.cancel", checked_id(batch_id), reason):
+        status = await cancel(batch_id, scope_of(request), by=caller_of(request).principal, reason=reason)
     return json_response(status.view(), 202)
 
 
@@ -274,5 +276,6 @@ async def cancel_batch(request: Request, batch_id: IdInPath) -> Response:
 async def retry_failed(request: Request, batch_id: IdInPath) -> Response:
     """Queue every task of a batch anew that failed or was cancelled. A batch that is over waits for them again."""
     retry = framework_of(request).services.batches.retry_failed
-    status = await retry(checked_id(batch_id), scope_of(request), by=caller_of(request).principal)
+    async with await noted_if_foreign(request, "batch.retry-failed", checked_id(batch_id)):
+        status = await retry(batch_id, scope_of(request), by=caller_of(request).principal)
     return json_response(status.view(), 202)

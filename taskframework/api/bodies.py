@@ -8,7 +8,6 @@ from datetime import timedelta
 from typing import Annotated, Any, Required, TypeVar
 
 from pydantic import (
-    BaseModel,
     ConfigDict,
     Field,
     RootModel,
@@ -20,6 +19,14 @@ from pydantic import (
 )
 from starlette.requests import ClientDisconnect, Request
 
+from taskframework.api.body import MAX_REASON, Body, Reopen, UserInBody
+from taskframework.api.operator_bodies import (
+    CancelTasks,
+    DiscardDeadLetters,
+    RepairMessage,
+    ReplayDeadLetters,
+    RetryTasks,
+)
 from taskframework.api.problems import RequestRefusedError, invalid_fields
 from taskframework.api.schedule_views import SCHEDULE_NAME
 from taskframework.model.keys import Role
@@ -39,21 +46,10 @@ BODY_CODES = (
 )
 JSON, NDJSON = "application/json", "application/x-ndjson"
 MAX_BULK = 1000
-MAX_REPLAY = 500
-_MAX_REASON = 1000
 #: Seconds that each piece of a body may take.
 _PIECE_SECONDS = 10.0
 #: Bytes a second that a body needs on average, so that pieces of one byte do not keep a connection for ever.
 _SLOWEST = 1024
-
-
-class Body(BaseModel):
-    """Of a repeated key in an object the last one counts."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
-
-
-_User = Annotated[Name | None, Field(description="Whose it is, if the caller may act for users; else the caller's own")]
 
 
 @with_config(
@@ -66,7 +62,7 @@ class SubmitTask(SubmissionOptions, total=False):
 
     task_type: Required[Annotated[str, Field(description="A registered task type", max_length=MAX_NAME)]]
     parameters: Annotated[Any, Field(description="What the task type's parameter model accepts")]
-    user_id: _User
+    user_id: UserInBody
 
 
 def _or_refusal(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
@@ -92,7 +88,7 @@ class UploadBatch(BatchOptions, total=False):
     """What is to be done with the items of an upload; these come line by line."""
 
     task_type: Required[Annotated[str, Field(description="A registered task type", max_length=MAX_NAME)]]
-    user_id: _User
+    user_id: UserInBody
 
 
 @with_config(
@@ -116,7 +112,7 @@ class CancelTask(Body):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "not needed any more"}]})
 
-    reason: str | None = Field(default=None, max_length=_MAX_REASON, description="Kept in the task's history")
+    reason: str | None = Field(default=None, max_length=MAX_REASON, description="Kept in the task's history")
 
 
 class PauseQueue(Body):
@@ -124,22 +120,14 @@ class PauseQueue(Body):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "the provider is down"}]})
 
-    reason: str | None = Field(default=None, max_length=_MAX_REASON, description="Shown with the queue")
-
-
-_Reopen = Annotated[
-    bool,
-    Field(
-        strict=True,
-        description="For a sub-task whose parent is over: the parent waits for its sub-tasks again and ends anew",
-    ),
-]
+    reason: str | None = Field(default=None, max_length=MAX_REASON, description="Shown with the queue")
 
 
 class RetryTask(Body):
     """How to queue a task anew; no body at all is as an empty object."""
 
-    reopen: _Reopen = False
+    reopen: Reopen = False
+    reason: str | None = Field(default=None, max_length=MAX_REASON, description="Kept in the task's history")
 
 
 class SignalPayload(RootModel[Any]):
@@ -186,18 +174,6 @@ class CreateKey(Body):
     )
 
 
-class ReplayDeadLetters(Body):
-    """Dead letters to queue anew."""
-
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"ids": ["0199a2c4-6f0e-7c53-b6ee-3d3a1f0b8a11"], "dry_run": True}]}
-    )
-
-    ids: list[str] = Field(min_length=1, max_length=MAX_REPLAY, description="Ids of the dead-letter list")
-    dry_run: bool = Field(default=False, strict=True, description="Only tell what would happen")
-    reopen: _Reopen = False
-
-
 BodyT = TypeVar("BodyT")
 
 
@@ -217,6 +193,10 @@ BODIES: dict[type, TypeAdapter[Any]] = {
         CreateSchedule,
         CreateKey,
         ReplayDeadLetters,
+        DiscardDeadLetters,
+        RepairMessage,
+        RetryTasks,
+        CancelTasks,
     )
 }
 

@@ -29,6 +29,8 @@ from taskframework.settings import BucketSettings, SecuritySettings
 #: Without a key: they tell nothing of anybody's tasks.
 OPEN_PATHS = frozenset({"/", "/docs", "/openapi.json", "/healthz", "/readyz", "/metrics"})
 _ADMIN = "/api/v1/admin/"
+#: What is done with many tasks at once is an operator's, too.
+_MANY = frozenset({"/api/v1/tasks/retry", "/api/v1/tasks/cancel"})
 _CALLER = "taskframework.caller"
 _LOOKING = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -80,6 +82,8 @@ def needed_for(path: str, method: str) -> Role | None:
         return None
     if _ADMIN in path:
         return Role.ADMIN if f"{_ADMIN}keys" in path else Role.OPERATOR
+    if path in _MANY:
+        return Role.OPERATOR
     return Role.READER if method in _LOOKING else Role.SUBMITTER
 
 

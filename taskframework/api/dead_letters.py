@@ -1,16 +1,20 @@
-"""Dead letters over HTTP: list, show, replay by their ids."""
+"""Dead letters over HTTP: groups, list, one whole; replay, discard, repair."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query
+from pydantic import Field
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from taskframework.api.bodies import BODY_CODES, ReplayDeadLetters, read
-from taskframework.api.callers import caller_of, scope_of
+from taskframework.api.auditing import noted, reason_of
+from taskframework.api.bodies import BODY_CODES, read
+from taskframework.api.callers import caller_of, scope_of, user_of
 from taskframework.api.context import (
     IdInPath,
     checked_id,
@@ -20,20 +24,50 @@ from taskframework.api.context import (
     page_response,
     refuse_repeated,
 )
+from taskframework.api.letter_views import (
+    DeadLetterPage,
+    DeadLetterView,
+    DiscardResult,
+    LetterGroupPage,
+    ReplayResult,
+    outcomes_view,
+)
 from taskframework.api.openapi import refuses, takes
-from taskframework.api.problems import describe, root_of
-from taskframework.api.tasks import PageQuery, UserInQuery
-from taskframework.api.views import DeadLetterPage, DeadLetterView, ReplayResult
-from taskframework.errors import TaskNotFoundError
-from taskframework.operations.dead_letters import DeadLetter, ReplayOutcome
+from taskframework.api.operator_bodies import (
+    MAX_REPLAY,
+    ChosenLetters,
+    DiscardDeadLetters,
+    RepairMessage,
+    ReplayDeadLetters,
+)
+from taskframework.api.problems import root_of
+from taskframework.api.replays import STARTED, begun, where_of
+from taskframework.api.tasks import PREFIX, SUBMISSION_CODES, PageQuery, UserInQuery
+from taskframework.api.views import TaskView
+from taskframework.model.letters import LetterFilter
+from taskframework.model.replays import Action
+from taskframework.model.values import MAX_NAME
+from taskframework.model.view import public_view
+from taskframework.operations.dead_letters import DeadLetterOperations, LetterOutcome
+from taskframework.operations.letter_views import DeadLetter
+from taskframework.operations.mending import read_corrected
 
-router = APIRouter(prefix="/api/v1/admin/dead-letters", tags=["dead letters"])
+router = APIRouter(prefix=f"{PREFIX}/admin/dead-letters", tags=["dead letters"])
 
 
-class DeadLetterQuery(PageQuery):
+class GroupQuery(PageQuery):
+    """Which groups to list."""
+
+    task_type: str | None = Field(default=None, max_length=MAX_NAME, description="Only of this type")
+    user_id: UserInQuery = None
+
+
+class DeadLetterQuery(GroupQuery):
     """Which dead letters to list."""
 
-    user_id: UserInQuery = None
+    kind: Literal["task", "message"] | None = Field(default=None, description="Only tasks, or only messages")
+    fingerprint: str | None = Field(default=None, max_length=MAX_NAME, description="Only those of this group")
+    text: str | None = Field(default=None, max_length=MAX_NAME, description="Only with this in the error")
 
 
 @router.get(
@@ -47,13 +81,34 @@ class DeadLetterQuery(PageQuery):
 )
 async def list_dead_letters(request: Request, query: Annotated[DeadLetterQuery, Query()]) -> Response:
     """List the tasks that ended FAILED or DEAD_LETTER and the messages nobody could read, as one list."""
-    page = await framework_of(request).services.dead_letters.list_letters(
-        scope_of(request, query.user_id), limit=query.limit, cursor=query.cursor
-    )
+    wanted = LetterFilter(kind=query.kind, task_type=query.task_type, fingerprint=query.fingerprint, text=query.text)
+    scope = scope_of(request, query.user_id)
+    page = await _operations(request).list_letters(scope, limit=query.limit, cursor=query.cursor, wanted=wanted)
     return page_response(page, DeadLetter.view)
 
 
+@router.get(
+    "/groups",
+    summary="List the causes of dead letters",
+    dependencies=[Depends(refuse_repeated)],
+    responses={
+        200: {"model": LetterGroupPage, "description": "A page, the largest group first"},
+        **refuses("invalid_request", "invalid_cursor", "store_unavailable"),
+    },
+)
+async def list_dead_letter_groups(request: Request, query: Annotated[GroupQuery, Query()]) -> Response:
+    """List dead letters by their cause: how many, since when, and how many in each hour of the last day."""
+    scope, wanted = scope_of(request, query.user_id), LetterFilter(task_type=query.task_type)
+    page = await _operations(request).group_page(scope, wanted, limit=query.limit, cursor=query.cursor)
+    return json_response({"items": [group.view() for group in page.items], "next_cursor": page.next_cursor})
+
+
+#: How many ids an audit entry tells.
+_IDS_NOTED = 20
+
+
 @router.get("/replay", include_in_schema=False)
+@router.get("/discard", include_in_schema=False)
 async def refuse_to_show() -> None:
     raise HTTPException(405)  # else it would be taken for the id of a dead letter
 
@@ -62,13 +117,16 @@ async def refuse_to_show() -> None:
     "/{letter_id}",
     summary="Show a dead letter",
     responses={
-        200: {"model": DeadLetterView, "description": "The dead letter; a message with all its bytes and headers"},
+        200: {
+            "model": DeadLetterView,
+            "description": "The dead letter: a task with its errors and history, a message with its bytes and headers",
+        },
         **refuses("task_not_found", "task_unreadable", "store_unavailable"),
     },
 )
 async def get_dead_letter(request: Request, letter_id: IdInPath) -> Response:
-    """Show one dead letter."""
-    letter = await framework_of(request).services.dead_letters.get(checked_id(letter_id), scope_of(request))
+    """Show all of one dead letter."""
+    letter = await _operations(request).get(checked_id(letter_id), scope_of(request))
     return json_response(letter.view(whole=True))
 
 
@@ -77,30 +135,132 @@ async def get_dead_letter(request: Request, letter_id: IdInPath) -> Response:
     summary="Queue dead letters anew",
     openapi_extra=takes(ReplayDeadLetters),
     responses={
-        200: {"model": ReplayResult, "description": "One outcome for each id"},
-        **refuses(*BODY_CODES, "store_unavailable"),
+        200: {"model": ReplayResult, "description": "One outcome for each: of the ids, or of what the filter found"},
+        **STARTED,
+        **refuses(*BODY_CODES, "unknown_task_type", "invalid_parameters", "value_not_storable", "store_unavailable"),
     },
 )
 async def replay_dead_letters(request: Request) -> Response:
-    """Queue tasks anew, each with its own outcome. A message without a task cannot be replayed; nor can a sub-task
-    whose parent is over, unless `reopen` lets the parent wait for it again.
+    """Queue tasks anew, with other parameters if they are given: those are looked through before anything happens.
+
+    A message without a task cannot be replayed; nor can a sub-task whose parent is over, unless `reopen` lets the
+    parent wait for it again. What a filter finds is done in the background if a rate is given, or if it is much.
     """
     body = await read(request, ReplayDeadLetters)
-    operations = framework_of(request).services.dead_letters
-    ids = [letter_id for letter_id in body.ids if is_id(letter_id)]
-    replayed = await operations.replay(
-        ids, scope_of(request), by=caller_of(request).principal, dry_run=body.dry_run, reopen=body.reopen
-    )
-    outcomes = {outcome.id: outcome for outcome in replayed}
-    done = 200 if body.dry_run else 202
-    return json_response(
-        {"items": [_view(name, outcomes.get(name), done, root_of(request)) for name in dict.fromkeys(body.ids)]}
-    )
+    reason = reason_of(request, body.reason)
+    if (ids := await _ids_now(request, body)) is None:
+        return await _begun(request, Action.REPLAY, body, reason, reopen=body.reopen)
+    operations, scope = _operations(request), scope_of(request)
+    how: dict[str, Any] = {"by": caller_of(request).principal, "reopen": body.reopen, "reason": reason}
+    how["dry_run"] = body.dry_run
+    async with _noted(request, "dead-letter.replay", body, reason, edited=body.is_edited or None):
+        if body.is_edited:
+            outcomes = await operations.replay_edited(ids, body.parameters, scope, **how)
+        else:
+            outcomes = await operations.replay(ids, scope, **how)
+    return await _answer(request, body, outcomes, 202, "replayed")
 
 
-def _view(letter_id: str, outcome: ReplayOutcome | None, done: int, root: str) -> dict[str, Any]:
-    problem = TaskNotFoundError(letter_id, what="dead letter") if outcome is None else outcome.problem
-    if problem is None:
-        return {"id": letter_id, "status": done, "error": None}
-    described = describe(problem)
-    return {"id": letter_id, "status": described.status, "error": described.document(root)}
+@router.post(
+    "/discard",
+    summary="Give dead letters up",
+    openapi_extra=takes(DiscardDeadLetters),
+    responses={
+        200: {"model": DiscardResult, "description": "One outcome for each: of the ids, or of what the filter found"},
+        **STARTED,
+        **refuses(*BODY_CODES, "store_unavailable"),
+    },
+)
+async def discard_dead_letters(request: Request) -> Response:
+    """Give dead letters up. A task stays what it is, is in no list of dead letters any more, and can still be retried
+    by its id; a message is deleted.
+    """
+    body = await read(request, DiscardDeadLetters)
+    if (ids := await _ids_now(request, body)) is None:
+        return await _begun(request, Action.DISCARD, body, body.reason)
+    async with _noted(request, "dead-letter.discard", body, body.reason):
+        by, discard = caller_of(request).principal, _operations(request).discard
+        outcomes = await discard(ids, scope_of(request), by=by, reason=body.reason, dry_run=body.dry_run)
+    return await _answer(request, body, outcomes, 200, "discarded")
+
+
+@router.post(
+    "/{letter_id}/repair",
+    status_code=202,
+    summary="Make a task of a message that nobody could read",
+    openapi_extra=takes(RepairMessage),
+    responses={
+        202: {"model": TaskView, "description": "The task that the message has become; in a dry run there is none yet"},
+        200: {"model": TaskView, "description": "The task that it had become before"},
+        **refuses(*BODY_CODES, *SUBMISSION_CODES, "task_not_found", "idempotency_conflict", "store_unavailable"),
+    },
+)
+async def repair_dead_letter(request: Request, letter_id: IdInPath) -> Response:
+    """Submit what a message was meant to be, and delete the message. Repaired twice it is one task, whose
+    `correlation_id` is the id of the message.
+    """
+    body = await read(request, RepairMessage)
+    task_type, parameters = body.task_type or "", body.parameters
+    if body.body_text is not None:
+        task_type, parameters = read_corrected(body.body_text, body.task_type)
+    user_id, by = user_of(request, body.user_id), caller_of(request).principal
+    mend, name = framework_of(request).services.mending.mend, checked_id(letter_id)
+    if body.dry_run:
+        await mend(name, task_type, parameters, user_id=user_id, by=by, dry_run=True)
+        return json_response({"id": name, "task_type": task_type, "parameters": parameters, "dry_run": True})
+    async with noted(request, "dead-letter.repair", name, body.reason, task_type=task_type):
+        submission = await mend(name, task_type, parameters, user_id=user_id, by=by)
+    assert submission is not None, "only a dry run gives none"
+    location = f"{root_of(request)}{PREFIX}/tasks/{submission.task.task_id}"
+    return json_response(public_view(submission.task), 202 if submission.is_new else 200, {"Location": location})
+
+
+def _operations(request: Request) -> DeadLetterOperations:
+    return framework_of(request).services.dead_letters
+
+
+async def _ids_now(request: Request, body: ChosenLetters) -> Sequence[str] | None:
+    """The letters to be done before the answer; None: what the filter finds is too much, or has a rate."""
+    if body.filter is None:
+        return [letter_id for letter_id in body.ids or () if is_id(letter_id)]
+    if body.rate is not None and not body.dry_run:
+        return None
+    chosen = where_of(body.filter)
+    scope = scope_of(request, chosen.user_id)
+    page = await _operations(request).list_letters(scope, limit=MAX_REPLAY, wanted=chosen.letters)
+    return [letter.id for letter in page.items] if page.next_cursor is None or body.dry_run else None
+
+
+async def _begun(
+    request: Request, action: Action, body: ChosenLetters, reason: str | None, *, reopen: bool = False
+) -> Response:
+    assert body.filter is not None, "ids are done at once"
+    where = where_of(body.filter)
+    return await begun(request, action, where, rate=body.rate, reason=reason, reopen=reopen)
+
+
+def _noted(
+    request: Request, action: str, body: ChosenLetters, reason: str | None, **details: Any
+) -> AbstractAsyncContextManager[None]:
+    """The note of what is done at once; a dry run does nothing."""
+    if body.dry_run:
+        return nullcontext()
+    ids = body.ids or []
+    target = ids[0] if len(ids) == 1 else None
+    chosen = None if body.filter is None else body.filter.model_dump(exclude_none=True)
+    several = {"ids": ids[:_IDS_NOTED], "count": len(ids)} if len(ids) > 1 else {}
+    return noted(request, action, target, reason, filter=chosen, **several, **details)
+
+
+async def _answer(
+    request: Request, body: ChosenLetters, outcomes: Sequence[LetterOutcome], done: int, counted: str
+) -> Response:
+    root = root_of(request)
+    asked = [outcome.id for outcome in outcomes] if body.ids is None else body.ids
+    view = outcomes_view(asked, outcomes, 200 if body.dry_run else done, root)
+    view[counted] = sum(outcome.problem is None for outcome in outcomes)
+    if body.filter is not None:
+        where = where_of(body.filter)
+        count = await framework_of(request).services.replays.count_of(Action.DISCARD, where) if body.dry_run else None
+        view["total"] = len(outcomes) if count is None else count.number
+    return json_response(view)

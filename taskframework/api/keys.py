@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
+from taskframework.api.auditing import noted
 from taskframework.api.bodies import BODY_CODES, CreateKey, read
 from taskframework.api.callers import caller_of
 from taskframework.api.context import framework_of, json_response, page_response, refuse_repeated
@@ -89,14 +90,15 @@ async def list_keys(request: Request, query: Annotated[KeyQuery, Query()]) -> Re
 async def create_key(request: Request) -> Response:
     """Make a key. With the first one, every request needs one from then on."""
     body = await read(request, CreateKey)
-    key, text = await framework_of(request).services.keys.create(
-        body.principal,
-        body.roles,
-        by=caller_of(request).principal,
-        may_act_for_users=body.may_act_for_users,
-        expires_after=body.expires_after,
-        limit=None if body.limit is None else BucketLimit(body.limit.rate, body.limit.burst),
-    )
+    async with noted(request, "key.create", body.principal, roles=list(body.roles)):
+        key, text = await framework_of(request).services.keys.create(
+            body.principal,
+            body.roles,
+            by=caller_of(request).principal,
+            may_act_for_users=body.may_act_for_users,
+            expires_after=body.expires_after,
+            limit=None if body.limit is None else BucketLimit(body.limit.rate, body.limit.burst),
+        )
     headers = {"Location": f"{root_of(request)}{PREFIX}/admin/keys/{key.prefix}", "Cache-Control": "no-store"}
     return json_response({**key_view(key), "key": text}, 201, headers)
 
@@ -121,7 +123,9 @@ async def get_key(request: Request, prefix: KeyInPath) -> Response:
 )
 async def revoke_key(request: Request, prefix: KeyInPath) -> Response:
     """Let a key count no more: in all processes within five seconds, streams that it opened included."""
-    return _answer(await framework_of(request).services.keys.revoke(prefix, by=caller_of(request).principal))
+    async with noted(request, "key.revoke", prefix):
+        key = await framework_of(request).services.keys.revoke(prefix, by=caller_of(request).principal)
+    return _answer(key)
 
 
 def _answer(key: ApiKey) -> Response:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import nullcontext
 from time import monotonic
 from typing import Annotated, cast
 
@@ -14,7 +15,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from taskframework.api import following
-from taskframework.api.callers import scope_of, user_of
+from taskframework.api.auditing import noted
+from taskframework.api.callers import caller_of, scope_of, user_of
 from taskframework.api.context import framework_of, json_response, page_response, refuse_repeated
 from taskframework.api.feed import Feed, Watcher, frame
 from taskframework.api.following import HEARTBEAT
@@ -107,7 +109,11 @@ async def refuse_to_show() -> None:
 )
 async def let_stream_go_on(request: Request, key: KeyInPath, query: Annotated[StreamQuery, Query()]) -> Response:
     """Let a stream go on without the task that failed. Replaying that task does so, too, and runs it first."""
-    return json_response((await _operations(request).go_on(_key_of(request, key, query))).view())
+    stream = _key_of(request, key, query)
+    is_own = stream.user_id == caller_of(request).principal
+    async with nullcontext() if is_own else noted(request, "stream.go-on", stream.key, user_id=stream.user_id):
+        status = await _operations(request).go_on(stream)
+    return json_response(status.view())
 
 
 @router.get(

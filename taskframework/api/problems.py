@@ -39,6 +39,7 @@ from taskframework.limits.buckets import LimiterUnavailableError
 from taskframework.model.query import CursorInvalidError
 from taskframework.model.values import MOST_PROBLEMS, problem, problems_of
 from taskframework.operations.keys import KeyNotFoundError, TokenKeysUnavailableError
+from taskframework.operations.replays import ReplayNotFoundError
 from taskframework.operations.schedules import ScheduleNotFoundError
 from taskframework.operations.workers import WorkerNotFoundError
 from taskframework.submission.refusals import BatchClosedError, BatchConflictError, BatchItemError
@@ -62,6 +63,7 @@ CODES: dict[str, tuple[int, str]] = {
     "not_found": (404, "There is nothing at this address"),
     "worker_not_found": (404, "There is no such worker"),
     "key_not_found": (404, "There is no such API key"),
+    "replay_not_found": (404, "There is no such action on many tasks"),
     "schedule_not_found": (404, "There is no such schedule"),
     "task_not_found": (404, "There is no such task or dead letter"),
     "method_not_allowed": (405, "This address does not know the method"),
@@ -176,6 +178,8 @@ def describe(error: Exception) -> Problem:
         return Problem("worker_not_found", error.message, error.hint)
     if isinstance(error, KeyNotFoundError):
         return Problem("key_not_found", error.message, error.hint)
+    if isinstance(error, ReplayNotFoundError):
+        return Problem("replay_not_found", error.message, error.hint)
     if isinstance(error, ScheduleNotFoundError):
         return Problem("schedule_not_found", error.message, error.hint)
     if isinstance(error, TaskUnreadableError):

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Path
 from starlette.requests import Request
 from starlette.responses import Response
 
+from taskframework.api.auditing import noted, reason_of
 from taskframework.api.bodies import BODY_CODES, PauseQueue, read
 from taskframework.api.callers import caller_of
 from taskframework.api.context import framework_of, json_response
@@ -52,10 +53,11 @@ async def get_queue(request: Request, task_type: TaskTypeInPath) -> Response:
 async def pause_queue(request: Request, task_type: TaskTypeInPath) -> Response:
     """Let no task of this type begin, in any worker, from two seconds on. What runs goes on, what comes waits."""
     body = await read(request, PauseQueue, is_optional=True)
-    with _not_found():
-        await framework_of(request).services.queues.pause(
-            task_type, by=caller_of(request).principal, reason=body.reason
-        )
+    async with noted(request, "queue.pause", task_type, body.reason):
+        with _not_found():
+            await framework_of(request).services.queues.pause(
+                task_type, by=caller_of(request).principal, reason=reason_of(request, body.reason)
+            )
     return await _queue(request, task_type)
 
 
@@ -64,7 +66,8 @@ async def pause_queue(request: Request, task_type: TaskTypeInPath) -> Response:
 )
 async def resume_queue(request: Request, task_type: TaskTypeInPath) -> Response:
     """Let tasks of this type begin again, in all workers within two seconds."""
-    await framework_of(request).services.queues.resume(task_type)
+    async with noted(request, "queue.resume", task_type):
+        await framework_of(request).services.queues.resume(task_type)
     return await _queue(request, task_type)
 
 

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
+from taskframework.api.auditing import noted
 from taskframework.api.bodies import BODY_CODES, CreateSchedule, read
 from taskframework.api.context import framework_of, json_response, refuse_repeated, trace_of
 from taskframework.api.openapi import refuses, takes
@@ -82,7 +83,8 @@ async def list_schedules(request: Request, query: Annotated[ScheduleQuery, Query
 async def create_schedule(request: Request) -> Response:
     """Make a schedule; its parameters are looked through as those of a submission are."""
     body = await read(request, CreateSchedule)
-    schedule = await _operations(request).create(body.name, body)
+    async with noted(request, "schedule.create", body.name, task_type=body.task_type):
+        schedule = await _operations(request).create(body.name, body)
     location = f"{root_of(request)}{_SCHEDULES}/{schedule.name}"
     return json_response(await _view(request, schedule), 201, {"Location": location})
 
@@ -115,7 +117,9 @@ async def put_schedule(request: Request, name: ScheduleName) -> Response:
     The next run stays when it is, unless the rule itself changes.
     """
     definition = await read(request, ScheduleDefinition)
-    return json_response(await _view(request, await _operations(request).put(name, definition)))
+    async with noted(request, "schedule.put", name, task_type=definition.task_type):
+        schedule = await _operations(request).put(name, definition)
+    return json_response(await _view(request, schedule))
 
 
 @router.delete(
@@ -129,7 +133,8 @@ async def put_schedule(request: Request, name: ScheduleName) -> Response:
 )
 async def delete_schedule(request: Request, name: ScheduleName) -> Response:
     """Delete a schedule. The tasks that it has submitted stay."""
-    await _operations(request).delete(name)
+    async with noted(request, "schedule.delete", name):
+        await _operations(request).delete(name)
     return Response(status_code=204)
 
 
@@ -148,8 +153,9 @@ async def delete_schedule(request: Request, name: ScheduleName) -> Response:
 )
 async def run_schedule(request: Request, name: ScheduleName) -> Response:
     """Submit its task now, whatever the last one does and whether it is paused. The next run stays when it is."""
-    with trace_of(request, "run schedule"):
-        submission = await _operations(request).run(name, key=key_in_header(request))
+    async with noted(request, "schedule.run", name):
+        with trace_of(request, "run schedule"):
+            submission = await _operations(request).run(name, key=key_in_header(request))
     location = f"{root_of(request)}{PREFIX}/tasks/{submission.task.task_id}"
     return json_response(public_view(submission.task), 202 if submission.is_new else 200, {"Location": location})
 
@@ -164,7 +170,9 @@ async def run_schedule(request: Request, name: ScheduleName) -> Response:
 )
 async def pause_schedule(request: Request, name: ScheduleName) -> Response:
     """Let it stand still until it is resumed, also over starts of the processes."""
-    return json_response(await _view(request, await _operations(request).pause(name)))
+    async with noted(request, "schedule.pause", name):
+        schedule = await _operations(request).pause(name)
+    return json_response(await _view(request, schedule))
 
 
 @router.post(
@@ -177,7 +185,9 @@ async def pause_schedule(request: Request, name: ScheduleName) -> Response:
 )
 async def resume_schedule(request: Request, name: ScheduleName) -> Response:
     """Let it go on with the next run from now; what passed during the pause was not missed."""
-    return json_response(await _view(request, await _operations(request).resume(name)))
+    async with noted(request, "schedule.resume", name):
+        schedule = await _operations(request).resume(name)
+    return json_response(await _view(request, schedule))
 
 
 def _operations(request: Request) -> ScheduleOperations:

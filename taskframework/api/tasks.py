@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from taskframework.api.auditing import noted_if_foreign, reason_of
 from taskframework.api.bodies import BODY_CODES, CancelTask, RetryTask, SubmitTask, SubmitTasks, read
 from taskframework.api.callers import caller_of, scope_of, user_of
 from taskframework.api.context import (
@@ -223,8 +224,9 @@ async def get_task(request: Request, task_id: IdInPath) -> Response:
 async def cancel_task(request: Request, task_id: IdInPath) -> Response:
     """Cancel a task. One that waits is CANCELLED at once; a running one is asked to stop and may still complete."""
     body = await read(request, CancelTask, is_optional=True)
-    cancel = framework_of(request).services.tasks.cancel
-    task = await cancel(checked_id(task_id), scope_of(request), by=caller_of(request).principal, reason=body.reason)
+    cancel, reason = framework_of(request).services.tasks.cancel, reason_of(request, body.reason)
+    async with await noted_if_foreign(request, "task.cancel", checked_id(task_id), reason):
+        task = await cancel(task_id, scope_of(request), by=caller_of(request).principal, reason=reason)
     return json_response(public_view(task), 202)
 
 
@@ -248,8 +250,10 @@ async def cancel_task(request: Request, task_id: IdInPath) -> Response:
 async def retry_task(request: Request, task_id: IdInPath) -> Response:
     """Queue a task anew that is FAILED, DEAD_LETTER or CANCELLED."""
     body = await read(request, RetryTask, is_optional=True)
-    retry = framework_of(request).services.tasks.retry
-    task = await retry(checked_id(task_id), scope_of(request), by=caller_of(request).principal, reopen=body.reopen)
+    retry, reason = framework_of(request).services.tasks.retry, reason_of(request, body.reason)
+    async with await noted_if_foreign(request, "task.retry", checked_id(task_id), reason):
+        by = caller_of(request).principal
+        task = await retry(task_id, scope_of(request), by=by, reopen=body.reopen, reason=reason)
     return json_response(public_view(task), 202)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, Field, WithJsonSchema
 
 from taskframework.api.place_view import PlaceView
 from taskframework.model.status import Priority, ReachableStatus
@@ -281,50 +281,6 @@ class BulkResult(BaseModel):
     """One outcome for each task, in the order of the request."""
 
     items: list[BulkOutcome]
-
-
-class DeadLetterView(BaseModel):
-    """A task that ended FAILED or DEAD_LETTER, or a message nobody could read."""
-
-    model_config = ConfigDict(extra="allow")
-
-    id: str = Field(examples=[_ID])
-    kind: Literal["task", "message"]
-    task_id: str | None
-    task_type: str | None
-    status: ReachableStatus | None
-    reason: str
-    error: TaskErrorView | None
-    attempt: int | None
-    at: datetime
-    queue: str | None = Field(default=None, description="Messages only: where it came from")
-    body_size: int | None = Field(default=None, description="Messages only: how many bytes it has")
-    body_base64: str | None = Field(
-        default=None, description="Messages only: its bytes; in a list the first 4096 at the most"
-    )
-    body_text: str | None = Field(default=None, description="Single messages only: its bytes as text")
-    headers: dict[str, str] | None = Field(default=None, description="Single messages only")
-
-
-class DeadLetterPage(BaseModel):
-    """Dead letters from the newest to the oldest."""
-
-    items: list[DeadLetterView]
-    next_cursor: CursorText | None = Field(description="Give it as `cursor` to get the next page; null on the last one")
-
-
-class ReplayOutcomeView(BaseModel):
-    """What became of one id: 202 queued anew (in a dry run 200: it would be), else `error`."""
-
-    id: str
-    status: int = Field(examples=[202])
-    error: ProblemView | None
-
-
-class ReplayResult(BaseModel):
-    """One outcome for each id, repeated ones once."""
-
-    items: list[ReplayOutcomeView]
 
 
 class HealthView(BaseModel):

@@ -12,7 +12,7 @@ from taskframework.cli.invocation import Invocation
 from taskframework.cli.options import Api, ApiKey, Apps, BatchId, Config, Cursor, Json, Limit, NumberCursor
 from taskframework.cli.output import counted, print_json, print_json_line, run, say
 from taskframework.cli.render import print_page
-from taskframework.cli.store import lacks_store, on_store, operator, remote_framework
+from taskframework.cli.store import audited, lacks_store, on_store, operator, remote_framework
 from taskframework.cli.submit import Type, User, takes_options
 from taskframework.cli.tasks import Reason, Status, TypeName
 from taskframework.model.batch_status import BatchResult, BatchStatus
@@ -156,6 +156,7 @@ async def results(
 
 @app.command()
 @on_store
+@audited("batch.cancel", of="batch_id")
 async def cancel(framework: TaskFramework, batch_id: BatchId, reason: Reason = None, as_json: Json = False) -> None:
     """Cancel a batch and what is live of its tasks."""
     status = await framework.services.batches.cancel(batch_id, EVERYONE, by=operator(), reason=reason)
@@ -167,6 +168,7 @@ async def cancel(framework: TaskFramework, batch_id: BatchId, reason: Reason = N
 
 @app.command("retry-failed")
 @on_store
+@audited("batch.retry-failed", of="batch_id")
 async def retry_failed(framework: TaskFramework, batch_id: BatchId, as_json: Json = False) -> None:
     """Queue every task of a batch anew that failed or was cancelled."""
     status = await framework.services.batches.retry_failed(batch_id, EVERYONE, by=operator())

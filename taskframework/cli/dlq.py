@@ -3,70 +3,269 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
+import orjson
 import typer
 from rich.text import Text
 
+from taskframework.cli.choosing import Background, DryRun, LettersWhere, Rate, do_with_all, letters_where, tell_count
 from taskframework.cli.options import Cursor, Json, Limit, Reopen
-from taskframework.cli.output import as_json_text, facts, note, out, print_json, say
-from taskframework.cli.render import print_letters, print_page, print_task
-from taskframework.cli.store import on_store, operator
+from taskframework.cli.output import ago, as_json_text, facts, note, out, print_json, printable, say
+from taskframework.cli.render import print_letters, print_page, print_rows, print_task, shortened
+from taskframework.cli.store import audited, on_store, operator
+from taskframework.cli.submit import read_json
+from taskframework.model.letters import LetterFilter, LetterGroup
 from taskframework.model.message import rfc3339
 from taskframework.model.query import DeadMessage
-from taskframework.model.scope import EVERYONE
-from taskframework.operations.dead_letters import DeadLetter, ReplayOutcome
+from taskframework.model.replays import Action
+from taskframework.model.scope import EVERYONE, Scope
+from taskframework.model.task import Task
+from taskframework.model.view import public_view
+from taskframework.operations.dead_letters import LetterOutcome
+from taskframework.operations.letter_views import DeadLetter
+from taskframework.operations.mending import read_corrected
 from taskframework.runtime import TaskFramework
+from taskframework.submission.service import ANONYMOUS
 
-app = typer.Typer(no_args_is_help=True, help="Dead letters: list, show, replay.")
+app = typer.Typer(no_args_is_help=True, help="Dead letters: groups, list, show, edit, replay, discard, repair.")
 
 LetterId = Annotated[str, typer.Argument(metavar="ID", help="The id from the list; of a task it is the task's id.")]
-LetterIds = Annotated[list[str], typer.Argument(metavar="ID...", help="Ids from the list.")]
+LetterIds = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Ids from the list.")]
+TypeName = Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Only of this task type.")]
+Fingerprint = Annotated[str | None, typer.Option("--fingerprint", metavar="TEXT", help="Only those of this group.")]
+Contained = Annotated[str | None, typer.Option("--text", metavar="TEXT", help="Only with this in the error.")]
+Kind = Annotated[Literal["task", "message"] | None, typer.Option("--kind", help="Only tasks, or only messages.")]
+OfUser = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Only those of this user.")]
+Parameters = Annotated[str, typer.Argument(metavar="JSON", help="The new parameters; - reads them, @FILE too.")]
+Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; kept in the task's history.")]
+MustSay = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; kept in the task's history.")]
+NewType = Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Task type, if the text does not name it.")]
+Corrected = Annotated[
+    str, typer.Argument(metavar="JSON", help='{"task_type": …, "parameters": …}, or with --type the parameters.')
+]
+ForUser = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Whose task it is.")]
+
+
+_BARS = " ▁▂▃▄▅▆▇█"
 
 
 @app.command("list")
 @on_store
 async def list_letters(
-    framework: TaskFramework, limit: Limit = 20, cursor: Cursor = None, as_json: Json = False
+    framework: TaskFramework,
+    task_type: TypeName = None,
+    fingerprint: Fingerprint = None,
+    text: Contained = None,
+    kind: Kind = None,
+    user: OfUser = None,
+    limit: Limit = 20,
+    cursor: Cursor = None,
+    as_json: Json = False,
 ) -> None:
     """List dead letters, the newest first."""
-    page = await framework.services.dead_letters.list_letters(EVERYONE, limit=limit, cursor=cursor)
+    wanted = LetterFilter(kind=kind, task_type=task_type, fingerprint=fingerprint, text=text)
+    scope = EVERYONE if user is None else Scope.of(user)
+    page = await framework.services.dead_letters.list_letters(scope, limit=limit, cursor=cursor, wanted=wanted)
 
     def show(letters: Sequence[DeadLetter]) -> None:
         print_letters(letters, framework.services.store.now())
         note("Look at one: taskframework dlq show ID. Queue tasks anew: taskframework dlq replay ID...")
 
-    print_page(page, show, DeadLetter.view, as_json=as_json, nothing="No dead letters.")
+    nothing = "No dead letters." if wanted == LetterFilter() and user is None else "No such dead letters."
+    print_page(page, show, DeadLetter.view, as_json=as_json, nothing=nothing)
+
+
+@app.command()
+@on_store
+async def groups(framework: TaskFramework, task_type: TypeName = None, as_json: Json = False) -> None:
+    """List the causes of dead letters, the most frequent first."""
+    found = await framework.services.dead_letters.groups(EVERYONE, LetterFilter(task_type=task_type))
+    if as_json:
+        print_json({"items": [group.view() for group in found], "next_cursor": None})
+    elif not found:
+        note("No dead letters.")
+    else:
+        now = framework.services.store.now()
+        rows = [
+            (
+                Text(group.fingerprint),
+                Text(f"{group.count:,}"),
+                Text(_sparkline(group)),
+                Text(ago(group.first_at, now)),
+                Text(ago(group.last_at, now)),
+                Text(", ".join(group.task_types) or "message"),
+                Text(shortened(printable(f"{group.error_type}: {group.error_message}"))),
+            )
+            for group in found
+        ]
+        print_rows(("Group", "Count", "Last 24 h", "First", "Last", "Types", "Error"), rows)
+        note("Look into one: taskframework dlq list --fingerprint GROUP. Queue all of it anew:")
+        note("taskframework dlq replay --where fingerprint=GROUP")
 
 
 @app.command()
 @on_store
 async def show(framework: TaskFramework, letter_id: LetterId, as_json: Json = False) -> None:
-    """Show one dead letter: a task with its history, a message with its bytes."""
+    """Show one dead letter: a task with its errors and history, a message with its bytes."""
     letter = await framework.services.dead_letters.get(letter_id, EVERYONE)
     if as_json:
         print_json(letter.view(whole=True))
     elif isinstance(letter.entry, DeadMessage):
         out().print(facts(_message_facts(letter, letter.entry)))
-        note("No task belongs to it, so it cannot be replayed.")
+        note(f"No task belongs to it. Make one of it: taskframework dlq repair {letter_id} JSON")
     else:
         print_task(letter.entry)
+        _print_traces(letter.entry)
 
 
 @app.command()
 @on_store
+@audited("dead-letter.replay", of="letter_ids", shown=["where", "rate"])
 async def replay(
-    framework: TaskFramework, letter_ids: LetterIds, reopen: Reopen = False, as_json: Json = False
+    framework: TaskFramework,
+    letter_ids: LetterIds = None,
+    where: LettersWhere = None,
+    rate: Rate = None,
+    dry_run: DryRun = False,
+    reopen: Reopen = False,
+    reason: Reason = None,
+    background: Background = False,
+    as_json: Json = False,
 ) -> None:
-    """Queue dead tasks anew; exit code 0 if all were."""
-    outcomes = await framework.services.dead_letters.replay(letter_ids, EVERYONE, by=operator(), reopen=reopen)
+    """Queue dead tasks anew, by their ids or all of a group; exit code 0 if all were."""
+    ids, dead_letters = letter_ids or [], framework.services.dead_letters
+    if (chosen := letters_where(where, ids)) is not None:
+        if not dry_run:
+            await do_with_all(
+                framework,
+                Action.REPLAY,
+                chosen,
+                rate=rate,
+                reason=reason,
+                in_background=background,
+                as_json=as_json,
+                reopen=reopen,
+            )
+            return
+        scope = EVERYONE if chosen.user_id is None else Scope.of(chosen.user_id)
+        page = await dead_letters.list_letters(scope, limit=500, wanted=chosen.letters)
+        ids = [letter.id for letter in page.items]
+        if page.next_cursor is not None:
+            await tell_count(framework, Action.REPLAY, chosen, as_json=False)
+            note("Of these, the newest 500:")
+    outcomes = await dead_letters.replay(ids, EVERYONE, by=operator(), dry_run=dry_run, reopen=reopen, reason=reason)
+    _tell(outcomes, "would be queued anew." if dry_run else "queued anew.", "replayed", as_json)
+
+
+@app.command()
+@on_store
+@audited("dead-letter.edit", of="letter_id")
+async def edit(
+    framework: TaskFramework,
+    letter_id: LetterId,
+    parameters: Parameters,
+    dry_run: DryRun = False,
+    reopen: Reopen = False,
+    reason: Reason = None,
+    as_json: Json = False,
+) -> None:
+    """Queue a dead task anew with other parameters, which are looked through before anything happens."""
+    outcomes = await framework.services.dead_letters.replay_edited(
+        [letter_id],
+        read_json(parameters),
+        EVERYONE,
+        by=operator(),
+        dry_run=dry_run,
+        reopen=reopen,
+        reason=reason,
+    )
+    done = "would be queued anew with these parameters." if dry_run else "queued anew with these parameters."
+    _tell(outcomes, done, "replayed", as_json)
+
+
+@app.command()
+@on_store
+@audited("dead-letter.discard", of="letter_ids", shown=["where", "rate"])
+async def discard(
+    framework: TaskFramework,
+    reason: MustSay,
+    letter_ids: LetterIds = None,
+    where: LettersWhere = None,
+    rate: Rate = None,
+    dry_run: DryRun = False,
+    background: Background = False,
+    as_json: Json = False,
+) -> None:
+    """Give dead letters up: they are in no list any more. A task can still be retried by its id."""
+    if (chosen := letters_where(where, letter_ids)) is None:
+        discards = framework.services.dead_letters.discard
+        outcomes = await discards(letter_ids or [], EVERYONE, by=operator(), reason=reason, dry_run=dry_run)
+        _tell(outcomes, "would be discarded." if dry_run else "discarded.", "discarded", as_json)
+    elif dry_run:
+        await tell_count(framework, Action.DISCARD, chosen, as_json=as_json)
+    else:
+        await do_with_all(
+            framework,
+            Action.DISCARD,
+            chosen,
+            rate=rate,
+            reason=reason,
+            in_background=background,
+            as_json=as_json,
+        )
+
+
+@app.command()
+@on_store
+@audited("dead-letter.repair", of="letter_id")
+async def repair(
+    framework: TaskFramework,
+    letter_id: LetterId,
+    corrected: Corrected,
+    task_type: NewType = None,
+    user: ForUser = None,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Make a task of a message that nobody could read, and delete the message. Repaired twice it is one task."""
+    wanted, parameters = read_corrected(orjson.dumps(read_json(corrected)).decode(), task_type)
+    submission = await framework.services.mending.mend(
+        letter_id, wanted, parameters, user_id=user or ANONYMOUS, by=operator(), dry_run=dry_run
+    )
+    if submission is None:
+        say(f"Would be submitted as a task of {wanted}.")
+    elif as_json:
+        print_json(public_view(submission.task))
+    else:
+        say(f"It is {'now' if submission.is_new else 'already'} task {submission.task.task_id}.")
+
+
+def _tell(outcomes: Sequence[LetterOutcome], done: str, name: str, as_json: bool) -> None:
     if as_json:
-        print_json([_outcome_view(outcome) for outcome in outcomes])
+        print_json([_outcome_view(outcome, name) for outcome in outcomes])
     else:
         for outcome in outcomes:
-            say(f"{outcome.id}: {outcome.problem or 'queued anew.'}")
+            warned = f"{done} But its parameters do not fit any more: {outcome.warning}"
+            say(f"{outcome.id}: {outcome.problem or (warned if outcome.warning else done)}")
     if any(outcome.problem is not None for outcome in outcomes):
         raise typer.Exit(1)
+
+
+def _sparkline(group: LetterGroup) -> str:
+    """The trend as a row of bars."""
+    most = max(group.trend) or 1
+    return "".join(_BARS[-(-number * (len(_BARS) - 1) // most)] for number in group.trend)
+
+
+def _print_traces(task: Task) -> None:
+    for error in task.errors:
+        if error.traceback:
+            note(f"Attempt {error.attempt}:")
+            say(printable(error.traceback))
+    if task.discarded is not None:
+        reason = f": {task.discarded.reason}" if task.discarded.reason else ""
+        note(f"Discarded by {task.discarded.by} at {rfc3339(task.discarded.at)}{reason}")
 
 
 def _message_facts(letter: DeadLetter, message: DeadMessage) -> list[tuple[str, str | Text]]:
@@ -79,9 +278,11 @@ def _message_facts(letter: DeadLetter, message: DeadMessage) -> list[tuple[str, 
         ("Headers", as_json_text(message.headers)),
         ("Body", f"{len(message.body):,} bytes"),
         ("", repr(message.body[:2000])[2:-1]),
+        ("As digits", message.body[:64].hex(" ")),
     ]
 
 
-def _outcome_view(outcome: ReplayOutcome) -> dict[str, str | bool | None]:
-    problem = outcome.problem
-    return {"id": outcome.id, "replayed": problem is None, "problem": str(problem) if problem else None}
+def _outcome_view(outcome: LetterOutcome, name: str) -> dict[str, str | bool | None]:
+    problem, warning = outcome.problem, outcome.warning
+    view: dict[str, str | bool | None] = {"id": outcome.id, name: problem is None}
+    return view | {"problem": str(problem) if problem else None, "warning": str(warning) if warning else None}

@@ -11,7 +11,7 @@ from rich.text import Text
 from taskframework.cli.options import Cursor, Json, Limit, or_bad_parameter
 from taskframework.cli.output import ago, note, print_json, say
 from taskframework.cli.render import print_rows
-from taskframework.cli.store import on_store, operator
+from taskframework.cli.store import audited, on_store, operator
 from taskframework.model.keys import ApiKey, Role
 from taskframework.model.rate_limits import BucketLimit
 from taskframework.operations.keys import key_view
@@ -43,6 +43,7 @@ Prefix = Annotated[str, typer.Argument(metavar="PREFIX", help="The beginning of 
 
 @app.command()
 @on_store
+@audited("key.create", of="principal")
 async def create(
     framework: TaskFramework,
     principal: Principal,
@@ -98,6 +99,7 @@ async def list_keys(framework: TaskFramework, limit: Limit = 20, cursor: Cursor 
 
 @app.command()
 @on_store
+@audited("key.revoke", of="prefix")
 async def revoke(framework: TaskFramework, prefix: Prefix, as_json: Json = False) -> None:
     """Let a key count no more, in all processes within five seconds."""
     key = await framework.services.keys.revoke(prefix, by=operator())

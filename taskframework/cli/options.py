@@ -37,6 +37,7 @@ ApiKey = Annotated[str | None, typer.Option("--key", "--api-key", metavar="KEY",
 #: Of a command that has a --key of another meaning.
 ApiKeyBesideKey = Annotated[str | None, typer.Option("--api-key", metavar="KEY", envvar=KEY_VARIABLE, help=_KEY_HELP)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why, for those who ask later.")]
 Cursor = Annotated[str | None, typer.Option("--cursor", metavar="CURSOR", help="Where the next page begins.")]
 TaskId = Annotated[str, typer.Argument(metavar="ID", help="The task's id.")]
 Reopen = Annotated[

@@ -12,7 +12,7 @@ from rich.text import Text
 from taskframework.cli.options import Json
 from taskframework.cli.output import ago, note, print_json, say
 from taskframework.cli.render import print_rows
-from taskframework.cli.store import on_store, operator
+from taskframework.cli.store import audited, on_store, operator
 from taskframework.model.message import rfc3339
 from taskframework.model.status import LANES, Priority
 from taskframework.operations.queues import Queue
@@ -53,6 +53,7 @@ async def list_queues(framework: TaskFramework, as_json: Json = False) -> None:
 
 @app.command()
 @on_store
+@audited("queue.pause", of="task_type")
 async def pause(
     framework: TaskFramework, task_type: TypeName, reason: Reason = None, drain: Drain = False, as_json: Json = False
 ) -> None:
@@ -73,6 +74,7 @@ async def pause(
 
 @app.command()
 @on_store
+@audited("queue.resume", of="task_type")
 async def resume(framework: TaskFramework, task_type: TypeName, as_json: Json = False) -> None:
     """Let tasks of a type begin again, in all workers within two seconds."""
     over = await framework.services.queues.resume(task_type)

@@ -15,8 +15,8 @@ from taskframework.model.message import rfc3339
 from taskframework.model.query import Page
 from taskframework.model.status import CLAIMABLE, REPLAYABLE, SUCCEEDED, TaskStatus
 from taskframework.model.task import HistoryEntry, Subtasks, Task, TaskError
-from taskframework.operations.dead_letters import DeadLetter
 from taskframework.operations.explain import Explanation
+from taskframework.operations.letter_views import DeadLetter
 
 Entry = TypeVar("Entry")
 

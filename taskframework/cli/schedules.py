@@ -11,7 +11,7 @@ from rich.text import Text
 from taskframework.cli.options import Cursor, Json, Limit
 from taskframework.cli.output import ago, as_json_text, facts, note, out, print_json, printable, say
 from taskframework.cli.render import print_next_step, print_rows, shortened
-from taskframework.cli.store import on_store
+from taskframework.cli.store import audited, on_store
 from taskframework.cli.submit import Type, read_json
 from taskframework.model.message import rfc3339
 from taskframework.model.schedules import Missed, Overlap, Schedule
@@ -74,6 +74,7 @@ async def show(framework: TaskFramework, name: Name, as_json: Json = False) -> N
 
 @app.command()
 @on_store
+@audited("schedule.create", of="name")
 async def create(
     framework: TaskFramework,
     name: Name,
@@ -97,6 +98,7 @@ async def create(
 
 @app.command()
 @on_store
+@audited("schedule.put", of="name")
 async def update(
     framework: TaskFramework,
     name: Name,
@@ -126,6 +128,7 @@ async def update(
 
 @app.command()
 @on_store
+@audited("schedule.delete", of="name")
 async def delete(framework: TaskFramework, name: Name, as_json: Json = False) -> None:
     """Delete a schedule. The tasks that it has submitted stay."""
     await framework.services.schedules.delete(name)
@@ -137,6 +140,7 @@ async def delete(framework: TaskFramework, name: Name, as_json: Json = False) ->
 
 @app.command()
 @on_store
+@audited("schedule.run", of="name")
 async def run(framework: TaskFramework, name: Name, key: Key = None, as_json: Json = False) -> None:
     """Submit its task now, whatever the last one does and whether it is paused."""
     submission = await framework.services.schedules.run(name, key=key)
@@ -150,6 +154,7 @@ async def run(framework: TaskFramework, name: Name, key: Key = None, as_json: Js
 
 @app.command()
 @on_store
+@audited("schedule.pause", of="name")
 async def pause(framework: TaskFramework, name: Name, as_json: Json = False) -> None:
     """Let a schedule stand still until it is resumed."""
     paused = await framework.services.schedules.pause(name)
@@ -158,6 +163,7 @@ async def pause(framework: TaskFramework, name: Name, as_json: Json = False) -> 
 
 @app.command()
 @on_store
+@audited("schedule.resume", of="name")
 async def resume(framework: TaskFramework, name: Name, as_json: Json = False) -> None:
     """Let a schedule go on with the next run from now."""
     resumed = await framework.services.schedules.resume(name)

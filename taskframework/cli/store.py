@@ -6,7 +6,8 @@ import functools
 import getpass
 import inspect
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import nullcontext
 from inspect import Parameter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from taskframework.cli.invocation import Invocation
-from taskframework.cli.options import Api, ApiKey, ApiKeyBesideKey, Config
+from taskframework.cli.options import Api, ApiKey, ApiKeyBesideKey, Config, Reason
 from taskframework.cli.output import run
 from taskframework.errors import ConfigurationError
 from taskframework.runtime import TaskFramework
@@ -22,6 +23,9 @@ from taskframework.settings import Settings, sqlite_file
 
 if TYPE_CHECKING:
     from taskframework.cli.remote.framework import RemoteFramework
+
+#: Characters of the ids that a note tells.
+_MOST_TOLD = 1000
 
 
 def on_store(command: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -72,6 +76,43 @@ def remote_framework(url: str | None, key: str | None) -> RemoteFramework | None
     from taskframework.cli.remote.framework import RemoteFramework  # here: it loads what speaks HTTP
 
     return RemoteFramework(url, key)
+
+
+def audited(
+    action: str, *, of: str, shown: Sequence[str] = ()
+) -> Callable[[Callable[..., Coroutine[Any, Any, None]]], Callable[..., Coroutine[Any, Any, None]]]:
+    """A command of `on_store` that is noted as an operator's action; each gets --reason, if it has none.
+
+    Args:
+        action: as in `AuditLog.noted`.
+        of: the argument that says what it is done to.
+        shown: further arguments that the note tells.
+    """
+
+    def decorate(command: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Coroutine[Any, Any, None]]:
+        signature = inspect.signature(command, eval_str=True)
+        takes_reason = "reason" in signature.parameters
+
+        @functools.wraps(command)
+        async def noted(framework: TaskFramework, *, reason: str | None = None, **given: Any) -> None:
+            details = {name: given[name] for name in shown if given[name]}
+            note = framework.services.audit.noted(action, _told(given[of]), by=operator(), reason=reason, **details)
+            async with nullcontext() if given.get("dry_run") else note:
+                await command(framework, **given, **({"reason": reason} if takes_reason else {}))
+
+        if not takes_reason:
+            *options, as_json = signature.parameters.values()
+            why = Parameter("reason", Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=Reason)
+            signature = signature.replace(parameters=[*options, why, as_json])
+        noted.__signature__ = signature  # type: ignore[attr-defined]
+        return noted
+
+    return decorate
+
+
+def _told(target: str | Sequence[str] | None) -> str | None:
+    """What an action was done to, as the note tells it."""
+    return target if isinstance(target, str) else ", ".join(target or ())[:_MOST_TOLD] or None
 
 
 def _store_framework(invocation: Invocation) -> TaskFramework:

@@ -11,7 +11,7 @@ from rich.text import Text
 from taskframework.cli.options import Json
 from taskframework.cli.output import note, print_json, say
 from taskframework.cli.render import print_rows
-from taskframework.cli.store import on_store
+from taskframework.cli.store import audited, on_store
 from taskframework.model.query import MAX_LIMIT
 from taskframework.operations.streams import StreamStatus
 from taskframework.runtime import TaskFramework
@@ -58,6 +58,7 @@ async def results(
 
 @app.command("go-on")
 @on_store
+@audited("stream.go-on", of="key", shown=["user"])
 async def go_on(framework: TaskFramework, key: Key, user: User = None, as_json: Json = False) -> None:
     """Let a halted stream go on without the task that failed."""
     status = await framework.stream(key, user_id=user).go_on()

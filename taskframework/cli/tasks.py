@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from taskframework.cli.choosing import Background, DryRun, Rate, TasksWhere, do_with_all, tasks_where, tell_count
 from taskframework.cli.options import Cursor, Json, Limit, NumberCursor, Reopen, TaskId, or_bad_parameter
 from taskframework.cli.output import print_json, print_json_line, say
 from taskframework.cli.render import (
@@ -19,10 +20,11 @@ from taskframework.cli.render import (
     print_tasks,
     print_timeline,
 )
-from taskframework.cli.store import on_store, operator
+from taskframework.cli.store import audited, on_store, operator
 from taskframework.cli.submit import read_json, read_moment
 from taskframework.cli.watching import follow
 from taskframework.model.query import Page, TaskFilter
+from taskframework.model.replays import Action
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import REACHABLE, TaskStatus
 from taskframework.model.task import Task
@@ -92,6 +94,7 @@ Fingerprint = Annotated[
 SignalName = Annotated[str, typer.Argument(metavar="NAME", help="What the task is told.")]
 Payload = Annotated[str, typer.Argument(metavar="JSON", help="What goes with it; - reads it, @FILE too.")]
 Key = Annotated[str | None, typer.Option("--key", metavar="KEY", help="A second signal with it is the same signal.")]
+OneTask = Annotated[str | None, typer.Argument(metavar="[ID]", help="The task's id.")]
 Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; kept in the task's history.")]
 
 
@@ -156,8 +159,33 @@ async def explain(framework: TaskFramework, task_id: TaskId, as_json: Json = Fal
 
 @app.command()
 @on_store
-async def cancel(framework: TaskFramework, task_id: TaskId, reason: Reason = None, as_json: Json = False) -> None:
-    """Cancel a task: at once if it waits; a running one is asked to stop."""
+@audited("task.cancel", of="task_id", shown=["where", "rate"])
+async def cancel(
+    framework: TaskFramework,
+    task_id: OneTask = None,
+    where: TasksWhere = None,
+    rate: Rate = None,
+    dry_run: DryRun = False,
+    background: Background = False,
+    reason: Reason = None,
+    as_json: Json = False,
+) -> None:
+    """Cancel a task, or all that --where finds: at once if it waits; a running one is asked to stop."""
+    if (chosen := tasks_where(where, [task_id] if task_id else None)) is not None:
+        if dry_run:
+            await tell_count(framework, Action.CANCEL, chosen, as_json=as_json)
+            return
+        await do_with_all(
+            framework,
+            Action.CANCEL,
+            chosen,
+            rate=rate,
+            reason=reason,
+            in_background=background,
+            as_json=as_json,
+        )
+        return
+    assert task_id is not None, "ids or --where"
     task = await framework.services.tasks.cancel(task_id, EVERYONE, by=operator(), reason=reason)
     if as_json:
         print_json(public_view(task))
@@ -206,9 +234,36 @@ async def signal(
 
 @app.command()
 @on_store
-async def retry(framework: TaskFramework, task_id: TaskId, reopen: Reopen = False, as_json: Json = False) -> None:
-    """Queue a failed, dead or cancelled task anew."""
-    task = await framework.services.tasks.retry(task_id, EVERYONE, by=operator(), reopen=reopen)
+@audited("task.retry", of="task_id", shown=["where", "rate"])
+async def retry(
+    framework: TaskFramework,
+    task_id: OneTask = None,
+    where: TasksWhere = None,
+    rate: Rate = None,
+    dry_run: DryRun = False,
+    background: Background = False,
+    reopen: Reopen = False,
+    reason: Reason = None,
+    as_json: Json = False,
+) -> None:
+    """Queue a failed, dead or cancelled task anew, or all failed and dead ones that --where finds."""
+    if (chosen := tasks_where(where, [task_id] if task_id else None)) is not None:
+        if dry_run:
+            await tell_count(framework, Action.RETRY, chosen, as_json=as_json)
+            return
+        await do_with_all(
+            framework,
+            Action.RETRY,
+            chosen,
+            rate=rate,
+            reason=reason,
+            in_background=background,
+            as_json=as_json,
+            reopen=reopen,
+        )
+        return
+    assert task_id is not None, "ids or --where"
+    task = await framework.services.tasks.retry(task_id, EVERYONE, by=operator(), reopen=reopen, reason=reason)
     if as_json:
         print_json(public_view(task))
     else:

@@ -140,7 +140,8 @@ class ApiConnection:
         self.streams = 0
         self._timeout = in_seconds(timeout)
         self._patience = in_seconds(patience)
-        self._authorization = authorization(api_key)
+        #: Sent with each call.
+        self.headers = authorization(api_key)
 
     async def ask(self, call: Call, *, within: float = float("inf")) -> Any:
         """The JSON of the answer to a call; None of one without content. See `answered`."""
@@ -246,7 +247,7 @@ class ApiConnection:
         response = await self.wire.send(
             call.method,
             url,
-            headers={**self._authorization, **call.headers},
+            headers={**self.headers, **call.headers},
             body=call.body,
             timeout=timeout,
             streams=streams,

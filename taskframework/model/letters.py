@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
-from taskframework.model.query import MessageOutline
+from taskframework.model.query import MessageOutline, TaskFilter
 from taskframework.model.values import fingerprint
 from taskframework.model.view import moment
 
@@ -19,6 +19,35 @@ MESSAGE_ERROR = "MessageUnreadableError"
 _HOUR = timedelta(hours=1)
 #: What differs in the reasons of one cause: numbers and what was quoted.
 _PARTICULAR = re.compile(r"'[^']*'|\"[^\"]*\"|\d[\d,.]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LetterFilter:
+    """Which dead letters, by what they are (whose they are is the `Scope`); None means any."""
+
+    kind: Literal["task", "message"] | None = None
+    task_type: str | None = None
+    fingerprint: str | None = None
+    #: In the message of the error, or in the reason why a message was kept, whatever the case of its ASCII letters.
+    text: str | None = None
+
+    def of_tasks(self, ended_by: datetime | None = None) -> TaskFilter:
+        """The same of tasks."""
+        return TaskFilter(
+            task_type=self.task_type, dead=True, fingerprint=self.fingerprint, error=self.text, ended_by=ended_by
+        )
+
+    def finds(self, message: MessageOutline) -> bool:
+        """Whether a kept message is one of these."""
+        return (
+            self.kind != "task"
+            and self.task_type in (None, message.task_type)
+            and self.fingerprint in (None, message_fingerprint(message.reason))
+            and (self.text is None or self.text.lower() in message.reason.lower())
+        )
+
+
+ANY_LETTER = LetterFilter()
 
 
 @dataclass(frozen=True, slots=True)

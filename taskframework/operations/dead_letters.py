@@ -2,38 +2,27 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
 
 from taskframework.errors import TaskframeworkError, TaskNotFoundError, TransitionRefusedError
-from taskframework.model.query import Cursor, DeadMessage, Page, TaskFilter
+from taskframework.model.interventions import Edited
+from taskframework.model.letters import ANY_LETTER, DeadCount, LetterFilter, LetterGroup, count_messages, grouped
+from taskframework.model.query import Cursor, CursorInvalidError, DeadMessage, Page
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import DEAD
 from taskframework.model.task import Task
-from taskframework.model.view import error_view, moment
+from taskframework.model.values import Json
+from taskframework.operations.letter_views import DeadLetter, of_message, of_task
 from taskframework.operations.tasks import TaskOperations
 from taskframework.stores.base import TaskStore
+from taskframework.submission.edits import Edits
 
-#: What a list shows of a message's body; the entry itself has all of it.
-LISTED_BYTES = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class DeadLetter:
-    """One entry: a task, or a kept message."""
-
-    id: str
-    at: datetime
-    entry: Task | DeadMessage
-
-    def view(self, *, whole: bool = False) -> dict[str, Any]:
-        """The entry as plain JSON; whole gives a message's whole body, also as text, and its headers."""
-        if isinstance(self.entry, Task):
-            return _task_view(self.id, self.at, self.entry)
-        return _message_view(self.entry, whole)
+#: How many of the newest dead tasks, and of the newest messages, are looked at for groups and for filtered messages.
+MOST_TASKS = 100_000
+MOST_MESSAGES = 10_000
+#: Of a cursor of groups.
+_DIGITS = 6
 
 
 class AlreadyReplayedError(TransitionRefusedError):
@@ -51,34 +40,43 @@ class NothingToReplayError(TransitionRefusedError):
     def __init__(self, letter_id: str) -> None:
         super().__init__(letter_id, "replayed", "a message without a task", ())
         self.message = f"Dead letter {letter_id} is a message without a task; there is nothing to queue."
-        self.hint = "Show it to see what somebody sent, and submit the task it was meant for."
+        self.hint = (
+            "Show it to see what somebody sent, and repair it: give it a task type and parameters, or discard it."
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayOutcome:
-    """What became of one id of a replay; `problem` None means queued anew."""
+class LetterOutcome:
+    """What became of one id; `problem` None means that it was done."""
 
     id: str
     problem: TaskframeworkError | None
+    #: Of a dry run: why its next attempt would fail at once.
+    warning: TaskframeworkError | None = None
 
 
 class DeadLetterOperations:
-    """List, show and replay dead letters."""
+    """List, show, replay and discard dead letters."""
 
-    def __init__(self, store: TaskStore, tasks: TaskOperations) -> None:
+    def __init__(self, store: TaskStore, tasks: TaskOperations, edits: Edits) -> None:
         self._store = store
         self._tasks = tasks
+        self._edits = edits
 
-    async def list_letters(self, scope: Scope, *, limit: int, cursor: str | None = None) -> Page[DeadLetter]:
+    async def list_letters(
+        self, scope: Scope, *, limit: int, cursor: str | None = None, wanted: LetterFilter = ANY_LETTER
+    ) -> Page[DeadLetter]:
         """Both kinds, the newest first. A kept message belongs to nobody: only everyone's scope has it.
 
         Raises:
             CursorInvalidError: if the cursor is not one of this list.
         """
-        tasks = await self._store.list_tasks(scope, TaskFilter(dead=True), limit=limit, cursor=cursor)
-        messages = await self._list_messages(scope, limit, cursor)
+        tasks: Page[Task] = Page((), None)
+        if wanted.kind != "message":
+            tasks = await self._store.list_tasks(scope, wanted.of_tasks(), limit=limit, cursor=cursor)
+        messages = await self._list_messages(scope, wanted, limit, cursor)
         merged = sorted(
-            [*map(_of_task, tasks.items), *map(_of_message, messages.items)],
+            [*map(of_task, tasks.items), *map(of_message, messages.items)],
             key=lambda letter: (letter.at, letter.id),
             reverse=True,
         )
@@ -86,10 +84,30 @@ class DeadLetterOperations:
         more = len(merged) > limit or tasks.next_cursor is not None or messages.next_cursor is not None
         return Page(page, Cursor(page[-1].at, page[-1].id).encode() if page and more else None)
 
-    async def _list_messages(self, scope: Scope, limit: int, cursor: str | None) -> Page[DeadMessage]:
-        if scope != EVERYONE:
-            return Page((), None)
-        return await self._store.list_dead_messages(limit=limit, cursor=cursor)
+    async def groups(self, scope: Scope, wanted: LetterFilter = ANY_LETTER) -> list[LetterGroup]:
+        """Dead letters by their cause, the largest group first; of very many the newest are counted."""
+        counts: list[DeadCount] = []
+        if wanted.kind != "message":
+            counts += await self._store.count_dead(scope, wanted.of_tasks(), most=MOST_TASKS)
+        if wanted.kind != "task" and scope == EVERYONE:
+            outlines = await self._store.outline_dead_messages(limit=MOST_MESSAGES)
+            counts += count_messages(filter(wanted.finds, outlines), self._store.now())
+        return grouped(counts)
+
+    async def group_page(
+        self, scope: Scope, wanted: LetterFilter, *, limit: int, cursor: str | None = None
+    ) -> Page[LetterGroup]:
+        """`groups`, page by page; the cursor is how many were on the pages before.
+
+        Raises:
+            CursorInvalidError: if the cursor is not one of this list.
+        """
+        if cursor is not None and not (cursor.isdecimal() and len(cursor) <= _DIGITS):
+            raise CursorInvalidError
+        first = int(cursor or 0)
+        found = await self.groups(scope, wanted)
+        more = str(first + limit) if len(found) > first + limit else None
+        return Page(tuple(found[first : first + limit]), more)
 
     async def get(self, letter_id: str, scope: Scope) -> DeadLetter:
         """One entry by its id.
@@ -99,41 +117,121 @@ class DeadLetterOperations:
         """
         task = await self._store.get(letter_id, scope)
         if task is not None and task.status in DEAD:
-            return _of_task(task)
+            return of_task(task)
         message = await self._store.get_dead_message(letter_id) if scope == EVERYONE else None
         if message is None:
             raise TaskNotFoundError(letter_id, what="dead letter")
-        return _of_message(message)
+        return of_message(message)
 
     async def replay(
-        self, ids: Sequence[str], scope: Scope, *, by: str, dry_run: bool = False, reopen: bool = False
-    ) -> list[ReplayOutcome]:
+        self,
+        ids: Sequence[str],
+        scope: Scope,
+        *,
+        by: str,
+        dry_run: bool = False,
+        reopen: bool = False,
+        reason: str | None = None,
+    ) -> list[LetterOutcome]:
         """Queue dead tasks anew; each id has its own outcome. A message without a task cannot be replayed.
 
         Args:
             ids: dead letters; one that stands there twice counts once.
             scope: whose tasks may be queued anew.
             by: who asks; it is in the task's history.
-            dry_run: only say what would become of each.
+            dry_run: only say what would become of each, and whose parameters no longer fit.
             reopen: as in `TaskOperations.retry`: let a parent that is over wait for its sub-task again.
+            reason: why; it is in the task's history, too.
         """
         outcomes = []
         for name in dict.fromkeys(ids):
+            warning = None
             try:
-                await self._require_task(name, scope)
+                task = await self._require_task(name, scope)
                 if dry_run:
                     await self._tasks.check_retry(name, scope, reopen=reopen)
+                    warning = await self._edits.misfit(task)
                 else:
-                    await self._tasks.retry(name, scope, by=by, reopen=reopen)
-                outcomes.append(ReplayOutcome(name, None))
+                    await self._tasks.retry(name, scope, by=by, reopen=reopen, reason=reason)
+                outcomes.append(LetterOutcome(name, None, warning))
             except (TaskNotFoundError, TransitionRefusedError) as problem:
-                outcomes.append(ReplayOutcome(name, await self._explained(problem, name, scope)))
+                outcomes.append(LetterOutcome(name, await self._explained(problem, name, scope)))
         return outcomes
 
-    async def _require_task(self, letter_id: str, scope: Scope) -> None:
+    async def replay_edited(
+        self,
+        ids: Sequence[str],
+        parameters: Json,
+        scope: Scope,
+        *,
+        by: str,
+        dry_run: bool = False,
+        reopen: bool = False,
+        reason: str | None = None,
+    ) -> list[LetterOutcome]:
+        """`replay` with other parameters, which are looked through before the first task is touched.
+
+        Raises:
+            SubmissionError: if they fit one of the tasks not; then none is queued.
+        """
+        edits: dict[str, Edited] = {}
+        outcomes: dict[str, LetterOutcome] = {}
+        for name in dict.fromkeys(ids):
+            try:
+                task = await self._require_task(name, scope)
+                await self._tasks.check_retry(name, scope, reopen=reopen)
+                edits[name] = await self._edits.accept(task, parameters)
+                outcomes[name] = LetterOutcome(name, None)
+            except (TaskNotFoundError, TransitionRefusedError) as problem:
+                outcomes[name] = LetterOutcome(name, await self._explained(problem, name, scope))
+        for name, edited in edits.items() if not dry_run else ():
+            try:
+                await self._tasks.retry(name, scope, by=by, reopen=reopen, reason=reason, edited=edited)
+            except (TaskNotFoundError, TransitionRefusedError) as problem:
+                outcomes[name] = LetterOutcome(name, await self._explained(problem, name, scope))
+        return list(outcomes.values())
+
+    async def discard(
+        self, ids: Sequence[str], scope: Scope, *, by: str, reason: str | None, dry_run: bool = False
+    ) -> list[LetterOutcome]:
+        """Give dead letters up; each id has its own outcome. A task stays what it is, a message is deleted."""
+        outcomes = []
+        for name in dict.fromkeys(ids):
+            try:
+                letter = await self.get(name, scope)
+                if not dry_run:
+                    await self._discard(letter, scope, by, reason)
+                outcomes.append(LetterOutcome(name, None))
+            except (TaskNotFoundError, TransitionRefusedError) as problem:
+                outcomes.append(LetterOutcome(name, problem))
+        return outcomes
+
+    async def _discard(self, letter: DeadLetter, scope: Scope, by: str, reason: str | None) -> None:
+        if isinstance(letter.entry, Task):
+            await self._tasks.discard(letter.id, scope, by=by, reason=reason)
+        else:
+            await self._store.delete_dead_message(letter.id)
+
+    async def _list_messages(
+        self, scope: Scope, wanted: LetterFilter, limit: int, cursor: str | None
+    ) -> Page[DeadMessage]:
+        if scope != EVERYONE or wanted.kind == "task":
+            return Page((), None)
+        if wanted in (ANY_LETTER, LetterFilter(kind="message")):
+            return await self._store.list_dead_messages(limit=limit, cursor=cursor)
+        place = None if cursor is None else Cursor.decode(cursor)
+        outlines = await self._store.outline_dead_messages(limit=MOST_MESSAGES)
+        behind = [each for each in outlines if place is None or (each.at, each.id) < (place.at, place.id)]
+        found = [each.id for each in behind if wanted.finds(each)]
+        messages = [await self._store.get_dead_message(name) for name in found[:limit]]
+        page = tuple(message for message in messages if message is not None)
+        return Page(page, "more" if len(found) > limit else None)
+
+    async def _require_task(self, letter_id: str, scope: Scope) -> Task:
         letter = await self.get(letter_id, scope)
         if isinstance(letter.entry, DeadMessage):
             raise NothingToReplayError(letter_id)
+        return letter.entry
 
     async def _explained(self, problem: TaskframeworkError, letter_id: str, scope: Scope) -> TaskframeworkError:
         """The problem; or that somebody was faster, if that is why."""
@@ -141,46 +239,3 @@ class DeadLetterOperations:
         if task is None or task.generation == 0 or task.status in DEAD:
             return problem
         return AlreadyReplayedError(task)
-
-
-def _of_task(task: Task) -> DeadLetter:
-    return DeadLetter(task.task_id, task.finished_at or task.updated_at, task)
-
-
-def _of_message(message: DeadMessage) -> DeadLetter:
-    return DeadLetter(message.id, message.at, message)
-
-
-def _task_view(letter_id: str, at: datetime, task: Task) -> dict[str, Any]:
-    return {
-        "id": letter_id,
-        "kind": "task",
-        "task_id": task.task_id,
-        "task_type": task.task_type,
-        "status": task.status.value,
-        "reason": task.error.message if task.error else task.status.value,
-        "error": error_view(task.error),
-        "attempt": task.attempts,
-        "at": moment(at),
-    }
-
-
-def _message_view(message: DeadMessage, whole: bool) -> dict[str, Any]:
-    view: dict[str, Any] = {
-        "id": message.id,
-        "kind": "message",
-        "task_id": message.task_id,
-        "task_type": message.task_type,
-        "status": None,
-        "reason": message.reason,
-        "error": None,
-        "attempt": None,
-        "at": moment(message.at),
-        "queue": message.queue,
-        "body_size": len(message.body),
-        "body_base64": base64.b64encode(message.body if whole else message.body[:LISTED_BYTES]).decode(),
-    }
-    if whole:
-        view["headers"] = message.headers
-        view["body_text"] = message.body.decode("utf-8", "replace")
-    return view

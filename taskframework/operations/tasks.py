@@ -11,10 +11,10 @@ from taskframework.errors import (
     TaskNotFoundError,
     TransitionRefusedError,
 )
-from taskframework.model.interventions import Cancel, Replay
+from taskframework.model.interventions import Cancel, Discard, Edited, Replay
 from taskframework.model.query import Page, RoundOfSubtasks, TaskFilter
 from taskframework.model.scope import Scope
-from taskframework.model.status import LIVE, REACHABLE, REPLAYABLE, TaskStatus
+from taskframework.model.status import DEAD, LIVE, REACHABLE, REPLAYABLE, TaskStatus
 from taskframework.model.task import Task, new_claim_id
 from taskframework.model.values import MAX_SIGNAL_BYTES, check_storable
 from taskframework.model.waiting import MAX_SIGNALS, Reopen, SendSignal
@@ -72,7 +72,18 @@ class TaskOperations:
             raise TransitionRefusedError(task_id, "cancelled", task.status, _names(LIVE))
         return task
 
-    async def retry(self, task_id: str, scope: Scope, *, by: str, reopen: bool = False) -> Task:
+    async def retry(
+        self,
+        task_id: str,
+        scope: Scope,
+        *,
+        by: str,
+        reopen: bool = False,
+        reason: str | None = None,
+        edited: Edited | None = None,
+        replay_id: str | None = None,
+        revision: int | None = None,
+    ) -> Task:
         """Queue a failed, dead or cancelled task anew, as a new generation with its whole budget.
 
         A sub-task of a parent that waits counts again; one of a parent that is over is refused.
@@ -82,22 +93,41 @@ class TaskOperations:
             scope: whose it may be.
             by: who asks.
             reopen: whether a parent that is over waits again, and the parents above it, so that they end anew.
+            reason: why; kept in its history.
+            edited: the parameters that it gets, looked through before.
+            replay_id: the action on many tasks that this is a part of.
+            revision: only if it is still as it was read.
 
         Raises:
             TaskNotFoundError: if there is none.
-            TransitionRefusedError: if it is not one of those; or if it is a batch, which has nothing to execute itself:
-                `BatchOperations.retry_failed` retries what failed in it.
+            TransitionRefusedError: if it is not one of those, or has changed; or if it is a batch, which has nothing to
+                execute itself: `BatchOperations.retry_failed` retries what failed in it.
             ParentFinishedError: if its parent is over and is not to be reopened.
         """
         task = await self.check_retry(task_id, scope, reopen=reopen)
+        if revision not in (None, task.revision):
+            raise _not_retried(task)
         if reopen:
             await self._reopen_parents(task, scope, by)
-        replayed = await self._moves.make(Replay(task_id, scope, by, self._dispatch_after, task.revision))
+        replay = Replay(task_id, scope, by, self._dispatch_after, task.revision, edited, reason, replay_id)
+        replayed = await self._moves.make(replay)
         if replayed is None:
             raise _not_retried(await self.get(task_id, scope))
         if reopen:  # a late count of the failure may have ended the parent again, just before the replay
             await self._reopen_parents(replayed, scope, by)
         return replayed
+
+    async def discard(self, task_id: str, scope: Scope, *, by: str, reason: str | None) -> Task:
+        """Give a dead letter up. The task stays what it is and can still be retried by its id.
+
+        Raises:
+            TaskNotFoundError: if there is none.
+            TransitionRefusedError: if it is no dead letter, or was given up before.
+        """
+        if (discarded := await self._moves.make(Discard(task_id, scope, by, reason))) is not None:
+            return discarded
+        task = await self.get(task_id, scope)
+        raise TransitionRefusedError(task_id, "discarded", task.status, _names(DEAD))
 
     async def check_retry(self, task_id: str, scope: Scope, *, reopen: bool = False) -> Task:
         """A task that can be queued anew, as far as that can be told beforehand; nothing is changed.

@@ -57,6 +57,11 @@ class RetentionSettings(Section):
         gt=ZERO,
         description="Idempotency keys after the end of their task, but no longer than the task itself",
     )
+    audit: Duration | None = Field(
+        default=timedelta(days=365),
+        gt=ZERO,
+        description="Notes of what operators did, and their actions on many tasks; empty keeps them for ever",
+    )
 
 
 class ObservabilitySettings(Section):

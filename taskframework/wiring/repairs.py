@@ -28,7 +28,7 @@ _SLOTS_INTERVAL = timedelta(seconds=5)
 _PAUSES_INTERVAL = timedelta(seconds=1)
 #: Without these a process does not keep what it promises.
 _ESSENTIAL = frozenset(
-    {"sweep", "expire", "reap", "slots", "relay", "parents", "batches", "schedules", "streams", "unstarted"}
+    {"sweep", "expire", "reap", "slots", "relay", "parents", "batches", "schedules", "replays", "streams", "unstarted"}
 )
 
 _Look = Callable[[], Awaitable[bool]]
@@ -77,6 +77,7 @@ def _looks(process: ProcessServices) -> Iterator[tuple[str, _Look, timedelta]]:
     yield "streams", StreamRepair(store, services.turns, batch).look, recovery.sweep_interval
     schedules = ScheduleRepair(store, services.moves, services.submission, batch)
     yield "schedules", schedules.look, recovery.sweep_interval
+    yield "replays", services.replay_carrier.look, recovery.sweep_interval
     if process.worker is not None:
         yield "presence", process.worker.sign_of_life.give, TOLD_EVERY
     yield "retention", retention.purge, _RETENTION_INTERVAL

@@ -11,13 +11,17 @@ from taskframework.limits.buckets import Buckets
 from taskframework.limits.names import limits_of
 from taskframework.moves import TaskMoves
 from taskframework.observability.counting import TaskCounter
+from taskframework.operations.audit import AuditLog
 from taskframework.operations.batches import BatchOperations
 from taskframework.operations.dead_letters import DeadLetterOperations
 from taskframework.operations.explain import ExplainOperations
 from taskframework.operations.keys import Callers, KeyOperations
 from taskframework.operations.limits import LimitOperations
+from taskframework.operations.mending import MessageMending
 from taskframework.operations.overview import OverviewOperations
 from taskframework.operations.queues import QueueOperations
+from taskframework.operations.replay_carrier import ReplayCarrier
+from taskframework.operations.replays import ReplayOperations
 from taskframework.operations.schedules import ScheduleOperations
 from taskframework.operations.streams import StreamOperations
 from taskframework.operations.tasks import TaskOperations
@@ -28,6 +32,7 @@ from taskframework.streams.gaps import StreamGaps
 from taskframework.streams.turns import StreamTurns
 from taskframework.submission.batches import BatchSubmissionService
 from taskframework.submission.debounce import DebouncedInserts
+from taskframework.submission.edits import Edits
 from taskframework.submission.new_tasks import NewTasks
 from taskframework.submission.service import TaskSubmissionService
 from taskframework.submission.streams import StreamInserts
@@ -56,6 +61,9 @@ class StoreServices:
     tasks: TaskOperations
     explain: ExplainOperations
     dead_letters: DeadLetterOperations
+    mending: MessageMending
+    replays: ReplayOperations
+    replay_carrier: ReplayCarrier
     batch_submission: BatchSubmissionService
     batches: BatchOperations
     turns: StreamTurns
@@ -64,6 +72,7 @@ class StoreServices:
     schedules: ScheduleOperations
     keys: KeyOperations
     callers: Callers
+    audit: AuditLog
     buckets: Buckets
     limits: LimitOperations
     workers: WorkerOperations
@@ -106,6 +115,7 @@ def build_store_services(
     submission = TaskSubmissionService(bus, new_tasks, versions, debounced)
     tasks = TaskOperations(store, moves, dispatch_after)
     limits, counter = limits_of(settings.rate_limiter), TaskCounter(store)
+    replays = ReplayOperations(store, settings.retention.audit)
     return StoreServices(
         settings=settings,
         registry=registry,
@@ -117,7 +127,10 @@ def build_store_services(
         submission=submission,
         tasks=tasks,
         explain=ExplainOperations(store, buckets, limits, settings.worker.max_crashes),
-        dead_letters=DeadLetterOperations(store, tasks),
+        dead_letters=DeadLetterOperations(store, tasks, Edits(types)),
+        mending=MessageMending(store, types, submission),
+        replays=replays,
+        replay_carrier=ReplayCarrier(store, tasks, replays),
         batch_submission=BatchSubmissionService(bus, new_tasks, moves, settings.batches.upload_timeout),
         batches=BatchOperations(store, moves, tasks),
         turns=turns,
@@ -126,6 +139,7 @@ def build_store_services(
         schedules=ScheduleOperations(store, types, submission),
         keys=KeyOperations(store, store.now),
         callers=Callers(store, store.now, tokens=build_tokens(settings.security)),
+        audit=AuditLog(store, store.now, settings.retention.audit),
         buckets=buckets,
         limits=LimitOperations(buckets, limits, store),
         workers=WorkerOperations(store),

@@ -19,7 +19,7 @@ from taskframework.model.task import SCHEMA_VERSION, SignalWait
 from taskframework.model.transitions import Claim
 from taskframework.submission.service import ANONYMOUS
 from tests.chaos.failpoint_files import GO, MENDED
-from tests.chaos.failpoint_processes import Role
+from tests.chaos.failpoint_processes import Role, until
 from tests.chaos.failpoint_stage import Stage
 
 Story = Callable[[Stage], AsyncIterator[None]]
@@ -205,6 +205,35 @@ async def queues_anew(stage: Stage) -> AsyncIterator[None]:
     await stage.post(f"/tasks/{task_id}/retry")
     yield
     assert await stage.post(f"/tasks/{task_id}/retry") in (202, 409)
+
+
+async def gives_up(stage: Stage) -> AsyncIterator[None]:
+    stage.expected = "FAILED"
+    await stage.submit(is_broken=True)
+    await stage.all_are("FAILED")
+    discard = {"ids": [await stage.only_task()], "reason": "of last year"}
+    await stage.post("/admin/dead-letters/discard", discard)
+    yield
+    assert await stage.post("/admin/dead-letters/discard", discard) == 200
+    assert (await stage.get("/admin/dead-letters"))["items"] == []
+
+
+async def replays_many(stage: Stage) -> AsyncIterator[None]:
+    """Each dead letter is replayed once, by whichever process goes on, and all of them are told."""
+    dead = {"status": TaskStatus.FAILED, "next_dispatch_at": None, "finished_at": stage.store.now() - _MOMENT}
+    for _ in range(3):
+        await stage.plant(**dead)
+    await stage.post("/admin/dead-letters/replay", {"filter": {"task_type": "probe"}, "rate": 100}, key="k")
+    yield
+
+    async def is_over() -> bool:
+        replays = await stage.get("/admin/replays")
+        return replays is not None and [each["status"] for each in replays["items"]] == ["DONE"]
+
+    await until(is_over, "the replay is done")
+    [replay] = (await stage.get("/admin/replays"))["items"]
+    assert (replay["done"], replay["total"], replay["refused"], replay["failed"]) == (3, 3, 0, 0)
+    assert {document["generation"] for document in await stage.documents()} == {1}
 
 
 async def leaves_due(stage: Stage) -> AsyncIterator[None]:
@@ -475,6 +504,10 @@ SCENARIOS = (
     Scenario("cancel.after_write", cancels_what_runs, "front"),
     Scenario("cancel.reply", cancels_what_waits, "front"),
     Scenario("cancel.reply", cancels_what_runs, "front"),
+    Scenario("replays.after_take", replays_many, "front", is_alone=True),
+    Scenario("replays.after_one", replays_many, "front", is_alone=True),
+    Scenario("replays.before_settle", replays_many, "front", is_alone=True),
+    Scenario("discard.after_write", gives_up, "front"),
     Scenario("replay.after_write", queues_anew, "front"),
     Scenario("replay.reply", queues_anew, "front"),
     Scenario("queue_timeout.after_write", waits_for_too_long, "front", is_alone=True),

@@ -91,10 +91,15 @@ def completed_twice(world: World) -> Iterator[Violation]:
 
 
 def final_changed(world: World) -> Iterator[Violation]:
-    """After an end nothing follows but a replay, and what was seen of the end stays true."""
+    """After an end nothing follows but a replay, and what was seen of the end stays true. That a dead letter is given up
+    changes nothing of it but the sequence.
+    """
     for story, document in documents(world):
-        before = None
+        before, ended_at = None, document["sequence"]
         for sequence, kind in sorted(_lifecycle(world, story).items()):
+            if kind == "discarded":
+                continue
+            ended_at = sequence
             if before in FINAL_TYPES and kind not in FINAL_TYPES and kind not in BEGIN_ANEW:
                 yield Violation("final_changed", story.task_id, f"{kind} at sequence {sequence} came after {before}")
             before = kind
@@ -102,7 +107,8 @@ def final_changed(world: World) -> Iterator[Violation]:
             if seen["generation"] != document["generation"]:
                 continue
             for name in ("status", "sequence", "result"):
-                if seen[name] != document[name]:
+                now = ended_at if name == "sequence" and document["sequence"] > seen[name] else document[name]
+                if seen[name] != now:
                     what = f"{name} was {seen[name]!r} when it was final, now it is {document[name]!r}"
                     yield Violation("final_changed", story.task_id, what)
 

@@ -16,6 +16,7 @@ from taskframework.stores.mongo.client import MongoDriver
 from taskframework.stores.mongo.store import MongoStore
 from taskframework.testing.conformance.store import StoreConformance
 from tests.conformance.idempotency_cases import IdempotencyCases
+from tests.conformance.replay_cases import ReplayCases
 from tests.conformance.schedule_cases import ScheduleCases
 
 Client = MongoClient[dict[str, Any]]
@@ -33,7 +34,7 @@ def clients() -> Iterator[dict[str, Client]]:
         client.close()
 
 
-class OnMongo(StoreConformance, IdempotencyCases, ScheduleCases):
+class OnMongo(StoreConformance, IdempotencyCases, ReplayCases, ScheduleCases):
     """On the server's own clock, in a database that is emptied: its indexes take longer to build than most tests."""
 
     driver: MongoDriver

@@ -12,10 +12,11 @@ from taskframework.stores.sqlite import SqliteStore
 from taskframework.testing.clock import FakeClock
 from taskframework.testing.conformance.store import StoreConformance
 from tests.conformance.idempotency_cases import IdempotencyCases
+from tests.conformance.replay_cases import ReplayCases
 from tests.conformance.schedule_cases import ScheduleCases
 
 
-class TestSqliteStore(StoreConformance, IdempotencyCases, ScheduleCases):
+class TestSqliteStore(StoreConformance, IdempotencyCases, ReplayCases, ScheduleCases):
     """On a clock that stands still: what is due, is due exactly."""
 
     options: ClassVar[dict[str, Any]] = {}

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Self, Unpack, cast
 
 from taskframework.cli.remote import operations as remote
+from taskframework.cli.remote import workbench
 from taskframework.client.asynchronous import PATIENCE, TIMEOUT
 from taskframework.client.calls import AllCalls
 from taskframework.client.connection import ApiConnection, address_of
@@ -31,7 +32,6 @@ class RemoteServices:
         self.store = remote.RemoteClock()
         self.submission = remote.RemoteSubmission(api)
         self.tasks = remote.RemoteTasks(api)
-        self.dead_letters = remote.RemoteDeadLetters(api)
         self.batches = remote.RemoteBatches(api)
         self.streams = remote.RemoteStreams(api)
         self.queues = remote.RemoteQueues(api)
@@ -41,6 +41,11 @@ class RemoteServices:
         self.explain = remote.RemoteExplain(api)
         self.overview = remote.RemoteOverview(api)
         self.workers = remote.RemoteWorkers(api)
+        self.dead_letters = workbench.RemoteDeadLetters(api)
+        self.mending = workbench.RemoteMending(api)
+        self.replays = workbench.RemoteReplays(api)
+        self.replay_carrier = workbench.RemoteCarrier()
+        self.audit = workbench.RemoteAudit(api)
 
 
 class RemoteFramework:

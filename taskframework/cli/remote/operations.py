@@ -15,7 +15,6 @@ from taskframework.cli.remote import views
 from taskframework.client.bulk import subject_of, with_key
 from taskframework.client.connection import ApiConnection, Call, json_call, new_key, task_path
 from taskframework.client.families import followed_results
-from taskframework.client.refusals import error_of
 from taskframework.model.batch_status import BatchResult, BatchStatus
 from taskframework.model.keys import ApiKey, Role
 from taskframework.model.pauses import Pause
@@ -27,7 +26,6 @@ from taskframework.model.status import TaskStatus
 from taskframework.model.stream_results import StreamResult
 from taskframework.model.streams import StreamKey
 from taskframework.model.task import Task
-from taskframework.operations.dead_letters import DeadLetter, ReplayOutcome
 from taskframework.operations.explain import Explanation
 from taskframework.operations.limits import LimitState, SlotsState
 from taskframework.operations.queues import Queue
@@ -39,8 +37,8 @@ from taskframework.submission.service import ANONYMOUS, Submission, SubmitReques
 
 Entry = TypeVar("Entry")
 
-_ADMIN = "/admin"
-_CREATED_NOW = 202
+ADMIN = "/admin"
+CREATED_NOW = 202
 
 
 class Remote:
@@ -60,6 +58,11 @@ class Remote:
         return Page(tuple(read(item) for item in page["items"]), page["next_cursor"])
 
 
+def named_user(user_id: str) -> dict[str, str]:
+    """The field of a body that says for whom; who names no user asks for the one that the key is for."""
+    return {} if user_id == ANONYMOUS else {"user_id": user_id}
+
+
 class RemoteClock:
     """What commands ask of the store itself."""
 
@@ -75,10 +78,9 @@ class RemoteSubmission(Remote):
         """As `TaskSubmissionService.submit`."""
         options = dict(request.options)
         task = with_key({"task_type": str(request.task_type), "parameters": request.parameters, **options})
-        # Who names no user submits for the one that the key is for.
-        named = {} if request.user_id == ANONYMOUS else {"user_id": request.user_id}
+        named = named_user(request.user_id)
         status, view = await self._api.answered(json_call("POST", "/tasks", {**task, **named}, about=subject_of(task)))
-        return Submission(views.task_of(view), status == _CREATED_NOW)
+        return Submission(views.task_of(view), status == CREATED_NOW)
 
 
 class RemoteTasks(Remote):
@@ -100,9 +102,11 @@ class RemoteTasks(Remote):
     async def cancel(self, task_id: str, scope: Scope, *, by: str, reason: str | None = None) -> Task:
         return views.task_of(await self._post(f"{task_path(task_id)}/cancel", {"reason": reason}))
 
-    async def retry(self, task_id: str, scope: Scope, *, by: str, reopen: bool = False) -> Task:
+    async def retry(
+        self, task_id: str, scope: Scope, *, by: str, reopen: bool = False, reason: str | None = None
+    ) -> Task:
         path = f"{task_path(task_id)}/retry"
-        return views.task_of(await self._post(path, {"reopen": reopen}, is_repeatable=False))
+        return views.task_of(await self._post(path, {"reopen": reopen, "reason": reason}, is_repeatable=False))
 
     async def subtasks(
         self,
@@ -127,32 +131,11 @@ class RemoteTasks(Remote):
         return views.task_of(await self._api.ask(call))
 
 
-class RemoteDeadLetters(Remote):
-    """As `DeadLetterOperations`."""
-
-    async def list_letters(self, scope: Scope, *, limit: int, cursor: str | None = None) -> Page[DeadLetter]:
-        return await self._page(f"{_ADMIN}/dead-letters", views.letter_of, limit=limit, cursor=cursor)
-
-    async def get(self, letter_id: str, scope: Scope) -> DeadLetter:
-        letter = await self._get(f"{_ADMIN}/dead-letters/{quote(letter_id, safe='')}")
-        return views.letter_of(letter, await self._get(task_path(letter_id)) if letter["kind"] == "task" else None)
-
-    async def replay(
-        self, ids: Sequence[str], scope: Scope, *, by: str, dry_run: bool = False, reopen: bool = False
-    ) -> list[ReplayOutcome]:
-        wanted = {"ids": list(ids), "dry_run": dry_run, "reopen": reopen}
-        answer = await self._post(f"{_ADMIN}/dead-letters/replay", wanted, is_repeatable=False)
-        return [
-            ReplayOutcome(item["id"], None if item["error"] is None else error_of(item["error"], {}))
-            for item in answer["items"]
-        ]
-
-
 class RemoteQueues(Remote):
     """As `QueueOperations`."""
 
     async def list_queues(self) -> Sequence[Queue]:
-        return [views.queue_of(item) for item in (await self._get(f"{_ADMIN}/queues"))["items"]]
+        return [views.queue_of(item) for item in (await self._get(f"{ADMIN}/queues"))["items"]]
 
     async def get(self, task_type: str) -> Queue:
         return views.queue_of(await self._get(_queue(task_type)))
@@ -178,17 +161,17 @@ class RemoteOverview(Remote):
     """As `OverviewOperations`."""
 
     async def look(self) -> views.ToldOverview:
-        return views.overview_of(await self._get(f"{_ADMIN}/overview"))
+        return views.overview_of(await self._get(f"{ADMIN}/overview"))
 
 
 class RemoteWorkers(Remote):
     """As `WorkerOperations`."""
 
     async def list_workers(self, *, limit: int, after: str | None = None) -> Page[WorkerState]:
-        return await self._page(f"{_ADMIN}/workers", views.worker_of, limit=limit, cursor=after)
+        return await self._page(f"{ADMIN}/workers", views.worker_of, limit=limit, cursor=after)
 
     async def list_running(self, worker_id: str, *, limit: int, cursor: str | None = None) -> Page[Task]:
-        path = f"{_ADMIN}/workers/{quote(worker_id, safe='')}/tasks"
+        path = f"{ADMIN}/workers/{quote(worker_id, safe='')}/tasks"
         return await self._page(path, views.task_of, limit=limit, cursor=cursor)
 
 
@@ -202,7 +185,7 @@ class RemoteLimits(Remote):
         return [views.slots_of(item) for item in await self._items(limit) if item["kind"] == "concurrency"]
 
     async def _items(self, limit: int) -> Sequence[Any]:
-        items: Sequence[Any] = (await self._get(f"{_ADMIN}/limits", limit=limit))["items"]
+        items: Sequence[Any] = (await self._get(f"{ADMIN}/limits", limit=limit))["items"]
         return items
 
 
@@ -222,21 +205,21 @@ class RemoteKeys(Remote):
         wanted: dict[str, Any] = {"principal": principal, "roles": list(roles), "may_act_for_users": may_act_for_users}
         wanted["expires_after"] = None if expires_after is None else format_duration(expires_after)
         wanted["limit"] = None if limit is None else {"rate": limit.rate, "burst": limit.burst}
-        made = await self._post(f"{_ADMIN}/keys", wanted, is_repeatable=False)
+        made = await self._post(f"{ADMIN}/keys", wanted, is_repeatable=False)
         return views.key_of(made), made["key"]
 
     async def list_keys(self, *, limit: int, after: str | None = None) -> Page[ApiKey]:
-        return await self._page(f"{_ADMIN}/keys", views.key_of, limit=limit, cursor=after)
+        return await self._page(f"{ADMIN}/keys", views.key_of, limit=limit, cursor=after)
 
     async def revoke(self, prefix: str, *, by: str) -> ApiKey:
-        return views.key_of(await self._api.ask(Call("DELETE", f"{_ADMIN}/keys/{quote(prefix, safe='')}")))
+        return views.key_of(await self._api.ask(Call("DELETE", f"{ADMIN}/keys/{quote(prefix, safe='')}")))
 
 
 class RemoteSchedules(Remote):
     """As `ScheduleOperations`."""
 
     async def list_schedules(self, *, limit: int, after: str | None = None) -> Page[Schedule]:
-        return await self._page(f"{_ADMIN}/schedules", views.schedule_of, limit=limit, cursor=after)
+        return await self._page(f"{ADMIN}/schedules", views.schedule_of, limit=limit, cursor=after)
 
     async def get(self, name: str) -> Schedule:
         return views.schedule_of(await self._get(_schedule(name)))
@@ -247,7 +230,7 @@ class RemoteSchedules(Remote):
 
     async def create(self, name: str, definition: ScheduleDefinition) -> Schedule:
         wanted = {"name": name, **_definition(definition)}
-        return views.schedule_of(await self._post(f"{_ADMIN}/schedules", wanted, is_repeatable=False))
+        return views.schedule_of(await self._post(f"{ADMIN}/schedules", wanted, is_repeatable=False))
 
     async def put(self, name: str, definition: ScheduleDefinition) -> Schedule:
         return views.schedule_of(await self._api.ask(json_call("PUT", _schedule(name), _definition(definition))))
@@ -264,7 +247,7 @@ class RemoteSchedules(Remote):
     async def run(self, name: str, *, key: str | None = None) -> Submission:
         call = Call("POST", f"{_schedule(name)}/run", headers={"Idempotency-Key": key or new_key()})
         status, view = await self._api.answered(call)
-        return Submission(views.task_of(view), status == _CREATED_NOW)
+        return Submission(views.task_of(view), status == CREATED_NOW)
 
 
 class RemoteStreams(Remote):
@@ -314,11 +297,11 @@ class RemoteBatches(Remote):
 
 
 def _queue(task_type: str) -> str:
-    return f"{_ADMIN}/queues/{quote(task_type, safe='')}"
+    return f"{ADMIN}/queues/{quote(task_type, safe='')}"
 
 
 def _schedule(name: str) -> str:
-    return f"{_ADMIN}/schedules/{quote(name, safe='')}"
+    return f"{ADMIN}/schedules/{quote(name, safe='')}"
 
 
 def _stream(stream: StreamKey) -> str:

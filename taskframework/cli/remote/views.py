@@ -5,7 +5,6 @@ What is not told has its default. So a command prints the same of both, but for 
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -18,7 +17,6 @@ from taskframework.model.keys import ApiKey, Role
 from taskframework.model.options import StreamPlace, Unique
 from taskframework.model.overview import Problem
 from taskframework.model.pauses import Pause
-from taskframework.model.query import DeadMessage
 from taskframework.model.rate_limits import BucketLimit, seconds_of
 from taskframework.model.schedules import LastRun, Missed, Overlap, RunProblem, Schedule
 from taskframework.model.slots import Holder, Slots
@@ -29,7 +27,6 @@ from taskframework.model.subtasks import Counts
 from taskframework.model.task import Batch, HistoryEntry, ParentLink, Subtasks, Task, TaskError
 from taskframework.model.traffic import LaneTraffic, Traffic
 from taskframework.model.workers import Presence
-from taskframework.operations.dead_letters import DeadLetter
 from taskframework.operations.explain import Explanation
 from taskframework.operations.limits import LimitState, SlotsState
 from taskframework.operations.queues import Queue
@@ -50,7 +47,7 @@ def moment(text: str | None) -> datetime | None:
 
 def task_of(view: View) -> Task:
     """A task."""
-    updated_at = _at(view["updated_at"])
+    updated_at = time_of(view["updated_at"])
     history = tuple(_entry(entry) for entry in view.get("history", ()))
     return Task(
         task_id=view["task_id"],
@@ -68,43 +65,21 @@ def task_of(view: View) -> Task:
         generation=view["generation"],
         attempts=view["attempt"],
         max_attempts=view["max_attempts"],
-        not_before=_at(view["not_before"]),
+        not_before=time_of(view["not_before"]),
         next_dispatch_at=None,
         deadline=moment(view["deadline"]),
         parent=ParentLink(view["parent_task_id"], 0, 0) if view["parent_task_id"] else None,
         subtasks=None if view["subtasks"] is None else Subtasks(plan=None, **view["subtasks"]),
         progress=view["progress"],
         result=view["result"],
-        error=_error(view["error"]),
+        error=error_of(view["error"]),
         sequence=history[-1].sequence if history else 0,
         history=history,
-        created_at=_at(view["created_at"]),
+        created_at=time_of(view["created_at"]),
         started_at=moment(view["started_at"]),
         finished_at=moment(view["finished_at"]),
         updated_at=updated_at,
     )
-
-
-def letter_of(view: View, task: View | None = None) -> DeadLetter:
-    """A dead letter; `task` is all about its task, where that is wanted."""
-    at = _at(view["at"])
-    if view["kind"] == "message":
-        body, headers = base64.b64decode(view["body_base64"]), view.get("headers", {})
-        kept = (view["queue"], view["reason"], at, view["task_id"], view["task_type"])
-        return DeadLetter(view["id"], at, DeadMessage(view["id"], body, headers, *kept))
-    if task is not None:
-        return DeadLetter(view["id"], at, task_of(task))
-    names: dict[str, Any] = {
-        "user_id": "",
-        "correlation_id": "",
-        "parameters_hash": "",
-        "max_attempts": 0,
-        "next_dispatch_at": None,
-    }
-    times: dict[str, Any] = {"not_before": at, "created_at": at, "finished_at": at, "updated_at": at}
-    own: dict[str, Any] = {"task_id": view["task_id"], "task_type": view["task_type"], "attempts": view["attempt"]}
-    entry = Task(status=TaskStatus(view["status"]), error=_error(view["error"]), **own, **names, **times)
-    return DeadLetter(view["id"], at, entry)
 
 
 def queue_of(view: View) -> Queue:
@@ -119,13 +94,13 @@ def queue_of(view: View) -> Queue:
 def pause_of(view: View) -> Pause:
     """The pause of a task type that is paused."""
     paused = view["paused"]
-    return Pause(view["task_type"], paused["by"], _at(paused["at"]), paused["reason"])
+    return Pause(view["task_type"], paused["by"], time_of(paused["at"]), paused["reason"])
 
 
 def explanation_of(view: View, task: View) -> Explanation:
     """Why a task is not running."""
     cause = Cause(view["code"], view["because"], view["change"], view["details"])
-    return Explanation(task_of(task), cause, _at(view["at"]))
+    return Explanation(task_of(task), cause, time_of(view["at"]))
 
 
 @dataclass(frozen=True)
@@ -148,7 +123,7 @@ class ToldOverview:
 
 def overview_of(view: View) -> ToldOverview:
     """The installation at a glance."""
-    at, types = _at(view["at"]), view["types"]
+    at, types = time_of(view["at"]), view["types"]
     lanes = {(each["task_type"], Priority.NORMAL): _type_of(each) for each in types}
     return ToldOverview(
         at,
@@ -167,7 +142,7 @@ def worker_of(view: View) -> WorkerState:
     told: dict[str, Any] = {
         name: view[name] for name in ("worker_id", "host", "pid", "release", "concurrency", "in_flight")
     }
-    times: dict[str, Any] = {"started_at": _at(view["started_at"]), "seen_at": _at(view["seen_at"])}
+    times: dict[str, Any] = {"started_at": time_of(view["started_at"]), "seen_at": time_of(view["seen_at"])}
     return WorkerState(Presence(task_types=tuple(view["task_types"]), **told, **times), view["is_lost"])
 
 
@@ -181,7 +156,7 @@ def limit_of(view: View) -> LimitState:
 def slots_of(view: View) -> SlotsState:
     """The slots of a concurrency limit."""
     holders = tuple(
-        Holder(holder["task_id"], "", holder["worker_id"], seconds_of(_at(holder["since"])), 0.0)
+        Holder(holder["task_id"], "", holder["worker_id"], seconds_of(time_of(holder["since"])), 0.0)
         for holder in view["holders"]
     )
     return SlotsState(view["name"], view["key"], Slots(view["number"], holders), view["waiting"])
@@ -196,7 +171,7 @@ def key_of(view: View) -> ApiKey:
         roles=tuple(map(Role, view["roles"])),
         may_act_for_users=view["may_act_for_users"],
         created_by=view["created_by"],
-        created_at=_at(view["created_at"]),
+        created_at=time_of(view["created_at"]),
         expires_at=moment(view["expires_at"]),
         revoked_by=view["revoked_by"],
         revoked_at=moment(view["revoked_at"]),
@@ -217,8 +192,8 @@ def schedule_of(view: View) -> Schedule:
         since=next_at,
         next_at=next_at,
         due_at=next_at,
-        last_run=None if last is None else LastRun(_at(last["at"]), last["task_id"]),
-        problem=None if problem is None else RunProblem(_at(problem["at"]), problem["message"]),
+        last_run=None if last is None else LastRun(time_of(last["at"]), last["task_id"]),
+        problem=None if problem is None else RunProblem(time_of(problem["at"]), problem["message"]),
         **{name: view[name] for name in same},
     )
 
@@ -242,7 +217,7 @@ def batch_result_of(view: View) -> BatchResult:
 
 def batch_of(view: View) -> BatchStatus:
     """How far a batch is."""
-    chunk_size, created_at, not_before = view["chunk_size"], _at(view["created_at"]), _at(view["not_before"])
+    chunk_size, created_at, not_before = view["chunk_size"], time_of(view["created_at"]), time_of(view["not_before"])
     ended = {name: -(-view[name] // chunk_size) for name in ("succeeded", "failed", "cancelled")}
     counts = None if view["counts"] is None else {TaskStatus(name): n for name, n in view["counts"].items()}
     # What is about to be replayed is not over, although it is counted as failed.
@@ -258,7 +233,7 @@ def batch_of(view: View) -> BatchStatus:
         parameters_hash="",
         max_attempts=view["max_attempts"],
         result=view["result"],
-        error=_error(view["error"]),
+        error=error_of(view["error"]),
         not_before=not_before,
         next_dispatch_at=None,
         deadline=moment(view["deadline"]),
@@ -284,13 +259,15 @@ def _type_of(view: View) -> LaneTraffic:
     return LaneTraffic(view["waiting"], moment(view["oldest_waiting_at"]), view["running"], *rates)
 
 
-def _at(text: str) -> datetime:
+def time_of(text: str) -> datetime:
+    """A time."""
     return datetime.fromisoformat(text)
 
 
-def _error(view: View | None) -> TaskError | None:
+def error_of(view: View | None) -> TaskError | None:
+    """Why something failed, with its traceback where that is told."""
     return None if view is None else TaskError(**view)
 
 
 def _entry(view: View) -> HistoryEntry:
-    return HistoryEntry(**{**view, "at": _at(view["at"])})
+    return HistoryEntry(**{**view, "at": time_of(view["at"])})

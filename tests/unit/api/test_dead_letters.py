@@ -49,7 +49,13 @@ async def test_a_failed_task_is_listed_and_shown(working: Api) -> None:
     assert (letter["id"], letter["kind"], letter["task_type"]) == (task["task_id"], "task", "refuses")
     assert (letter["status"], letter["reason"], letter["at"]) == ("FAILED", "never", task["finished_at"])
     assert letter["error"] == task["error"]
-    assert (await working.get(f"{DEAD_LETTERS}/{letter['id']}")).json() == letter
+    whole = (await working.get(f"{DEAD_LETTERS}/{letter['id']}")).json()
+    assert whole.items() >= letter.items()
+    [error] = whole["errors"]
+    assert "raise NonRetryableError" in error["traceback"]
+    assert (error["attempt"], error["message"]) == (1, "never")
+    assert (whole["parameters"], whole["discarded"]) == (None, None)
+    assert [entry["type"] for entry in whole["history"]] == ["submitted", "started", "failed"]
 
 
 async def test_a_message_that_nobody_can_read_is_shown_with_all_its_bytes(working: Api) -> None:

@@ -227,11 +227,14 @@ LEAST: dict[Role, set[str]] = {
         *("submit_batch", "cancel_batch", "retry_failed", "let_stream_go_on"),
     },
     Role.OPERATOR: {
-        *("list_dead_letters", "get_dead_letter", "replay_dead_letters"),
+        *("list_dead_letters", "list_dead_letter_groups", "get_dead_letter", "replay_dead_letters"),
+        *("discard_dead_letters", "repair_dead_letter", "list_replays", "get_replay", "stop_replay"),
+        *("retry_tasks", "cancel_tasks"),
         *("list_queues", "get_queue", "pause_queue", "resume_queue", "list_limits"),
         *("list_workers", "list_worker_tasks", "get_overview"),
         *("list_schedules", "create_schedule", "get_schedule", "put_schedule", "delete_schedule"),
         *("run_schedule", "pause_schedule", "resume_schedule"),
+        "list_audit",
     },
     Role.ADMIN: {"list_keys", "create_key", "get_key", "revoke_key"},
 }

@@ -14,11 +14,12 @@ from fastapi.routing import APIRoute
 import taskframework.api as api_package
 from taskframework import Settings, TaskFramework
 from taskframework.api.app import create_app
+from taskframework.api.letter_views import DeadLetterView
 from taskframework.api.problems import CODES
-from taskframework.api.views import DeadLetterView, HistoryEntryView, TaskErrorView, TaskView
+from taskframework.api.views import HistoryEntryView, TaskErrorView, TaskView
 from taskframework.model.task import HistoryEntry, TaskError
 from taskframework.model.view import entry_view, error_view, public_view
-from taskframework.operations.dead_letters import DeadLetter
+from taskframework.operations.letter_views import DeadLetter
 from taskframework.testing.factories import new_task
 from tests.unit.api.conftest import Api
 

@@ -1,0 +1,62 @@
+"""What operators did, over HTTP."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query
+from pydantic import BaseModel, Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from taskframework.api.context import framework_of, page_response, refuse_repeated
+from taskframework.api.openapi import refuses
+from taskframework.api.tasks import PREFIX, PageQuery
+from taskframework.api.views import CursorText
+from taskframework.model.values import MAX_NAME
+from taskframework.operations.audit import audit_view
+
+router = APIRouter(prefix=f"{PREFIX}/admin/audit", tags=["audit"])
+
+
+class AuditView(BaseModel):
+    """Who asked for what, when and why."""
+
+    at: datetime
+    by: str
+    action: str = Field(examples=["queue.pause"])
+    target: str | None = Field(description="What it was done to; null for all that a filter found")
+    reason: str | None
+    details: Any
+    refusal: str | None = Field(description="Why it was refused; null: it was done")
+
+
+class AuditPage(BaseModel):
+    """What operators did, newest first."""
+
+    items: list[AuditView]
+    next_cursor: CursorText | None = Field(description="Give it as `cursor` to get the next page; null on the last one")
+
+
+class AuditQuery(PageQuery):
+    """Which entries to list."""
+
+    by: str | None = Field(default=None, max_length=MAX_NAME, description="Only what this operator did")
+    action: str | None = Field(default=None, max_length=100, description="Only this action, or those on this: `queue`")
+
+
+@router.get(
+    "",
+    summary="List what operators did",
+    dependencies=[Depends(refuse_repeated)],
+    responses={
+        200: {"model": AuditPage, "description": "A page, newest first; it may be short and have others behind it"},
+        **refuses("invalid_request", "invalid_cursor", "store_unavailable"),
+    },
+)
+async def list_audit(request: Request, query: Annotated[AuditQuery, Query()]) -> Response:
+    """List who did what when and why: over HTTP and on the command line."""
+    entries = framework_of(request).services.audit.list_entries
+    page = await entries(limit=query.limit, cursor=query.cursor, by=query.by, action=query.action)
+    return page_response(page, audit_view)

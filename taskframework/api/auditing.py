@@ -1,0 +1,40 @@
+"""Noting what operators ask for over HTTP: who, what, when and why."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager, nullcontext
+from urllib.parse import unquote
+
+from starlette.requests import Request
+
+from taskframework.api.body import MAX_REASON
+from taskframework.api.callers import caller_of
+from taskframework.api.context import framework_of
+from taskframework.model.keys import Role
+from taskframework.model.scope import EVERYONE
+from taskframework.model.values import Json
+
+
+def reason_of(request: Request, given: str | None = None) -> str | None:
+    """Why somebody asks: what the body says, or else the header `X-Reason`, percent-encoded where it is not ASCII."""
+    return given or unquote(request.headers.get("x-reason", ""))[:MAX_REASON] or None
+
+
+def noted(
+    request: Request, action: str, target: str | None, reason: str | None = None, **details: Json
+) -> AbstractAsyncContextManager[None]:
+    """Note what is done inside, as `AuditLog.noted`."""
+    audit, caller = framework_of(request).services.audit, caller_of(request)
+    return audit.noted(action, target, by=caller.principal, reason=reason_of(request, reason), **details)
+
+
+async def noted_if_foreign(
+    request: Request, action: str, task_id: str, reason: str | None = None
+) -> AbstractAsyncContextManager[None]:
+    """Note what an operator does to the task of somebody else; what one does to one's own is nobody's business."""
+    caller = caller_of(request)
+    if caller.may(Role.OPERATOR):
+        task = await framework_of(request).services.store.get(task_id, EVERYONE)
+        if task is not None and task.user_id != caller.principal:
+            return noted(request, action, task_id, reason, user_id=task.user_id)
+    return nullcontext()

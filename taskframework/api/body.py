@@ -1,0 +1,29 @@
+"""What several request bodies have in common."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from taskframework.submission.options import Name
+
+MAX_REASON = 1000
+
+
+class Body(BaseModel):
+    """Of a repeated key in an object the last one counts."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+UserInBody = Annotated[
+    Name | None, Field(description="Whose it is, if the caller may act for users; else the caller's own")
+]
+Reopen = Annotated[
+    bool,
+    Field(
+        strict=True,
+        description="For a sub-task whose parent is over: the parent waits for its sub-tasks again and ends anew",
+    ),
+]

@@ -1,0 +1,199 @@
+"""What callers get of dead letters and of actions on many tasks, for the OpenAPI document."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from taskframework.api.problems import describe
+from taskframework.api.views import CursorText, HistoryEntryView, ProblemView, TaskErrorView
+from taskframework.errors import TaskframeworkError, TaskNotFoundError
+from taskframework.model.status import ReachableStatus
+from taskframework.operations.dead_letters import LetterOutcome
+
+_ID = "0199a2c4-6f0e-7c53-b6ee-3d3a1f0b8a11"
+
+
+class KeptErrorView(TaskErrorView):
+    """The error of one attempt, with where in the program it came from."""
+
+    attempt: int
+    at: datetime | None
+    traceback: str | None
+
+
+class DiscardedView(BaseModel):
+    """Who gave a dead letter up."""
+
+    by: str
+    at: datetime
+    reason: str | None
+
+
+class DeadLetterView(BaseModel):
+    """A task that ended FAILED or DEAD_LETTER, or a message nobody could read."""
+
+    model_config = ConfigDict(extra="allow")
+
+    id: str = Field(examples=[_ID])
+    kind: Literal["task", "message"]
+    task_id: str | None
+    task_type: str | None
+    user_id: str | None
+    status: ReachableStatus | None
+    reason: str
+    error: TaskErrorView | None
+    fingerprint: str = Field(description="Equal for dead letters of one cause: its group")
+    attempt: int | None
+    generation: int | None = Field(description="How often the task was queued anew")
+    at: datetime
+    parameters: Any = Field(default=None, description="Single tasks only")
+    errors: list[KeptErrorView] | None = Field(default=None, description="Single tasks only: its last five")
+    history: list[HistoryEntryView] | None = Field(default=None, description="Single tasks only")
+    discarded: DiscardedView | None = Field(default=None, description="Single tasks only: who gave it up, if somebody")
+    queue: str | None = Field(default=None, description="Messages only: where it came from")
+    body_size: int | None = Field(default=None, description="Messages only: how many bytes it has")
+    body_base64: str | None = Field(
+        default=None, description="Messages only: its bytes; in a list the first 4096 at the most"
+    )
+    body_text: str | None = Field(default=None, description="Single messages only: its bytes as text")
+    body_hex: str | None = Field(
+        default=None, description="Single messages only: the first 4096 bytes as hexadecimal digits"
+    )
+    headers: dict[str, str] | None = Field(default=None, description="Single messages only")
+
+
+class DeadLetterPage(BaseModel):
+    """Dead letters from the newest to the oldest."""
+
+    items: list[DeadLetterView]
+    next_cursor: CursorText | None = Field(description="Give it as `cursor` to get the next page; null on the last one")
+
+
+class ReplayOutcomeView(BaseModel):
+    """What became of one id: 202 queued anew (in a dry run 200: it would be), else `error`."""
+
+    id: str
+    status: int = Field(examples=[202])
+    error: ProblemView | None
+    warning: ProblemView | None = Field(
+        default=None, description="In a dry run: why its next attempt would fail at once; its parameters do not fit"
+    )
+
+
+class _Outcomes(BaseModel):
+    items: list[ReplayOutcomeView] = Field(description="One outcome for each, repeated ids once")
+    refused: list[ReplayOutcomeView] = Field(description="Those that were refused")
+    invalid: list[ReplayOutcomeView] = Field(description="Those whose parameters do not fit the type any more")
+    total: int | None = Field(
+        default=None, description="With filter: how many it finds; of more than 500 a dry run looks at the newest"
+    )
+
+
+class ReplayResult(_Outcomes):
+    """What became of dead letters that were replayed."""
+
+    replayed: int
+
+
+class DiscardResult(_Outcomes):
+    """What became of dead letters that were given up."""
+
+    discarded: int
+
+
+class GroupErrorView(BaseModel):
+    """The error of one of a group."""
+
+    type: str | None
+    message: str | None
+
+
+class LetterGroupView(BaseModel):
+    """Dead letters of one cause."""
+
+    fingerprint: str = Field(examples=["9f2c1a0b7d3e4f56"])
+    count: int
+    first_at: datetime
+    last_at: datetime
+    task_types: list[str]
+    error: GroupErrorView
+    trend: list[int] = Field(description="How many ended in each of the last 24 hours, the present one last")
+
+
+class LetterGroupPage(BaseModel):
+    """Groups of dead letters, the largest first. Of more than 100,000 dead letters the newest are counted."""
+
+    items: list[LetterGroupView]
+    next_cursor: CursorText | None = Field(description="Give it as `cursor` to get the next page; null on the last one")
+
+
+class RefusedView(BaseModel):
+    """One that was not done."""
+
+    id: str
+    problem: str
+
+
+class ReplayView(BaseModel):
+    """An action on many tasks, and how far it is."""
+
+    replay_id: str = Field(examples=[_ID])
+    action: Literal["replay", "discard", "retry", "cancel"]
+    filter: dict[str, str]
+    status: Literal["RUNNING", "DONE", "STOPPED"]
+    total: int = Field(description="How many the filter found when it began")
+    is_total_bounded: bool = Field(description="There were more; they were not counted further")
+    done: int
+    refused: int = Field(description="Not done because a rule forbids it, or because somebody else was faster")
+    failed: int = Field(description="Not done because something went wrong")
+    in_hand: int = Field(description="Being done now")
+    refusals: list[RefusedView] = Field(description="The last twenty that were not done, and why")
+    rate: float | None = Field(description="So many a second at the most")
+    by: str
+    at: datetime
+    reason: str | None
+    finished_at: datetime | None
+
+
+class ReplayPage(BaseModel):
+    """Actions on many tasks."""
+
+    items: list[ReplayView]
+    next_cursor: CursorText | None = Field(description="Give it as `cursor` to get the next page; null on the last one")
+
+
+class CountView(BaseModel):
+    """How many tasks an action would be done with."""
+
+    total: int
+    is_total_bounded: bool = Field(description="There are more; they are not counted further")
+
+
+def outcomes_view(asked: Sequence[str], outcomes: Sequence[LetterOutcome], done: int, root: str) -> dict[str, Any]:
+    """What became of each that was asked for, as plain JSON; `done` is the status of those that were."""
+    known = {outcome.id: outcome for outcome in outcomes}
+    items = [_outcome_view(name, known.get(name), done, root) for name in dict.fromkeys(asked)]
+    return {
+        "items": items,
+        "refused": [item for item in items if item["error"] is not None],
+        "invalid": [item for item in items if item["warning"] is not None],
+    }
+
+
+def _outcome_view(letter_id: str, outcome: LetterOutcome | None, done: int, root: str) -> dict[str, Any]:
+    problem = TaskNotFoundError(letter_id, what="dead letter") if outcome is None else outcome.problem
+    view: dict[str, Any] = {"id": letter_id, "status": done, "error": None, "warning": None}
+    if problem is not None:
+        error = _problem_view(problem, root)
+        return view | {"status": error["status"], "error": error}
+    if outcome is not None and outcome.warning is not None:
+        view["warning"] = _problem_view(outcome.warning, root)
+    return view
+
+
+def _problem_view(problem: TaskframeworkError, root: str) -> dict[str, Any]:
+    return describe(problem).document(root)

@@ -1,0 +1,159 @@
+"""What operators send: dead letters and tasks that are chosen, and what is to be done with them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import ConfigDict, Field, model_validator
+
+from taskframework.api.body import MAX_REASON, Body, Reopen, UserInBody
+from taskframework.model.status import ReachableStatus
+from taskframework.model.values import MAX_NAME
+
+MAX_REPLAY = 500
+
+_DryRun = Annotated[bool, Field(strict=True, description="Only tell what would happen")]
+_Why = Annotated[str | None, Field(max_length=MAX_REASON, description="Why; kept in the history and in the audit")]
+_Rate = Annotated[
+    float | None, Field(gt=0, le=1000, description="So many a second at the most; null: as fast as it goes")
+]
+_Exact = Annotated[str | None, Field(min_length=1, max_length=MAX_NAME)]
+_Search = Annotated[str | None, Field(min_length=1, max_length=MAX_NAME, description="Contained in the error")]
+
+
+class _Chosen(Body):
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if not any(value is not None for value in dict(self).values()):
+            raise ValueError("needs a condition: an empty one would choose everything")
+        return self
+
+
+class ChooseLetters(_Chosen):
+    """Which dead letters: all conditions must hold, and there must be one."""
+
+    kind: Literal["task", "message"] | None = None
+    task_type: _Exact = None
+    user_id: _Exact = None
+    fingerprint: _Exact = None
+    text: _Search = None
+
+
+class ChooseTasks(_Chosen):
+    """Which tasks: all conditions must hold, and there must be one."""
+
+    status: ReachableStatus | None = None
+    task_type: _Exact = None
+    user_id: _Exact = None
+    parent_task_id: _Exact = None
+    stream: _Exact = None
+    fingerprint: _Exact = None
+    text: _Search = None
+
+
+class ChosenLetters(Body):
+    """Dead letters by their ids, or all that a filter finds."""
+
+    ids: list[str] | None = Field(
+        default=None, min_length=1, max_length=MAX_REPLAY, description="Ids of the dead-letter list"
+    )
+    filter: ChooseLetters | None = None
+    dry_run: _DryRun = False
+    rate: _Rate = None
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> Self:
+        if (self.ids is None) == (self.filter is None):
+            raise ValueError("needs ids or filter, and not both")
+        if self.ids is not None and self.rate is not None:
+            raise ValueError("a rate goes with filter")
+        return self
+
+
+class ReplayDeadLetters(ChosenLetters):
+    """Dead letters to queue anew, by their ids or all that a filter finds."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"ids": ["0199a2c4-6f0e-7c53-b6ee-3d3a1f0b8a11"], "dry_run": True}]}
+    )
+
+    reopen: Reopen = False
+    reason: _Why = None
+    parameters: Any = Field(
+        default=None, description="With ids: what the tasks get in place of their own; left out, they keep those"
+    )
+
+    @property
+    def is_edited(self) -> bool:
+        """Whether other parameters are given; null may be what a type takes."""
+        return "parameters" in self.model_fields_set
+
+    @model_validator(mode="after")
+    def _edits_by_ids(self) -> Self:
+        if self.is_edited and self.ids is None:
+            raise ValueError("parameters go with ids")
+        return self
+
+
+class DiscardDeadLetters(ChosenLetters):
+    """Dead letters to give up, by their ids or all that a filter finds."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"filter": {"fingerprint": "9f2c1a0b7d3e4f56"}, "reason": "the orders were cancelled"}]
+        }
+    )
+
+    reason: str = Field(min_length=1, max_length=MAX_REASON, description="Why; kept in the history and in the audit")
+
+
+class RepairMessage(Body):
+    """What an unreadable message was meant to be: its type and parameters, or its corrected text."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"task_type": "count-words", "parameters": {"text": "one two"}}]}
+    )
+
+    task_type: str | None = Field(default=None, max_length=MAX_NAME, description="A registered task type")
+    parameters: Any = Field(default=None, description="What the task type's parameter model accepts")
+    body_text: str | None = Field(
+        default=None,
+        description="In place of parameters: JSON, of the parameters alone or, without task_type beside it, of "
+        "`{task_type, parameters}`",
+    )
+    user_id: UserInBody = None
+    dry_run: _DryRun = False
+    reason: _Why = None
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> Self:
+        if self.body_text is None and self.task_type is None:
+            raise ValueError("needs task_type and parameters, or body_text")
+        if self.body_text is not None and "parameters" in self.model_fields_set:
+            raise ValueError("needs parameters or body_text, and not both")
+        return self
+
+
+class RetryTasks(Body):
+    """Failed tasks to queue anew: those that are FAILED or DEAD_LETTER, if no status is named."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"filter": {"task_type": "count-words"}, "rate": 10}]})
+
+    filter: ChooseTasks
+    rate: _Rate = None
+    dry_run: _DryRun = False
+    reopen: Reopen = False
+    reason: _Why = None
+
+
+class CancelTasks(Body):
+    """Live tasks to cancel."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"filter": {"task_type": "count-words"}, "reason": "a bad release"}]}
+    )
+
+    filter: ChooseTasks
+    rate: _Rate = None
+    dry_run: _DryRun = False
+    reason: _Why = None

@@ -1,0 +1,166 @@
+"""Actions on many tasks over HTTP: begin one by a filter, look at it, stop it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query
+from pydantic import Field
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from taskframework.api.auditing import noted, reason_of
+from taskframework.api.bodies import BODY_CODES, read
+from taskframework.api.callers import caller_of
+from taskframework.api.context import IdInPath, framework_of, json_response, page_response, refuse_repeated
+from taskframework.api.letter_views import CountView, ReplayPage, ReplayView
+from taskframework.api.openapi import refuses, takes
+from taskframework.api.operator_bodies import CancelTasks, ChooseLetters, ChooseTasks, RetryTasks
+from taskframework.api.problems import root_of
+from taskframework.api.tasks import PREFIX, PageQuery, key_in_header
+from taskframework.model.replays import Action, Where, replay_view
+from taskframework.model.values import MAX_NAME
+from taskframework.operations.replays import ReplayOperations
+from taskframework.submission.options import NAME_PATTERN
+
+_REPLAYS = f"{PREFIX}/admin/replays"
+
+router = APIRouter(prefix=PREFIX, tags=["replays"])
+
+#: The answer of a route that begins one.
+STARTED: dict[int | str, dict[str, Any]] = {
+    202: {
+        "model": ReplayView,
+        "description": "It has begun and goes on in the background",
+        "headers": {
+            "Location": {"description": "Where to look at it", "schema": {"type": "string", "format": "uri-reference"}}
+        },
+    }
+}
+_COUNTED: dict[int | str, dict[str, Any]] = {200: {"model": CountView, "description": "A dry run: how many"}}
+_ANSWERS: dict[int | str, dict[str, Any]] = {200: {"model": ReplayView, "description": "It as it is now"}}
+_KEY = {
+    "parameters": [
+        {
+            "name": "Idempotency-Key",
+            "in": "header",
+            "description": "A second request with the same key is the same action",
+            "schema": {"type": "string", "minLength": 1, "maxLength": MAX_NAME, "pattern": NAME_PATTERN},
+        }
+    ]
+}
+
+
+class ReplayQuery(PageQuery):
+    """Which page to list."""
+
+    cursor: str | None = Field(default=None, max_length=100, description="`next_cursor` of the page before, unchanged")
+
+
+@router.get(
+    "/admin/replays",
+    summary="List actions on many tasks",
+    dependencies=[Depends(refuse_repeated)],
+    responses={
+        200: {"model": ReplayPage, "description": "A page, by id"},
+        **refuses("invalid_request", "store_unavailable"),
+    },
+)
+async def list_replays(request: Request, query: Annotated[ReplayQuery, Query()]) -> Response:
+    """List the replays, discards, retries and cancels of many, those that are over included."""
+    page = await _operations(request).list_replays(limit=query.limit, after=query.cursor)
+    return page_response(page, replay_view)
+
+
+@router.get(
+    "/admin/replays/{replay_id}",
+    summary="Show an action on many tasks",
+    responses={**_ANSWERS, **refuses("replay_not_found", "store_unavailable")},
+)
+async def get_replay(request: Request, replay_id: IdInPath) -> Response:
+    """Show how far one is."""
+    return json_response(replay_view(await _operations(request).get(replay_id)))
+
+
+@router.post(
+    "/admin/replays/{replay_id}/stop",
+    summary="Stop an action on many tasks",
+    responses={**_ANSWERS, **refuses("replay_not_found", "store_unavailable")},
+)
+async def stop_replay(request: Request, replay_id: IdInPath) -> Response:
+    """Let it begin with no more. What it has in hand is finished; it tells what it did, and is not continued."""
+    async with noted(request, "replay.stop", replay_id):
+        stopped = await _operations(request).stop(replay_id)
+    return json_response(replay_view(stopped))
+
+
+@router.get("/tasks/retry", include_in_schema=False)
+@router.get("/tasks/cancel", include_in_schema=False)
+async def refuse_to_show_these() -> None:
+    raise HTTPException(405)  # else it would be taken for the id of a task
+
+
+@router.post(
+    "/tasks/retry",
+    status_code=202,
+    summary="Queue failed tasks anew",
+    openapi_extra=takes(RetryTasks) | _KEY,
+    responses={**STARTED, **_COUNTED, **refuses(*BODY_CODES, "store_unavailable")},
+)
+async def retry_tasks(request: Request) -> Response:
+    """Queue all anew that the filter finds and that are FAILED or DEAD_LETTER, or CANCELLED if that is the status."""
+    body = await read(request, RetryTasks)
+    reason = reason_of(request, body.reason)
+    if body.dry_run:
+        return await _counted(request, Action.RETRY, where_of(body.filter))
+    return await begun(request, Action.RETRY, where_of(body.filter), rate=body.rate, reason=reason, reopen=body.reopen)
+
+
+@router.post(
+    "/tasks/cancel",
+    status_code=202,
+    summary="Cancel tasks",
+    openapi_extra=takes(CancelTasks) | _KEY,
+    responses={**STARTED, **_COUNTED, **refuses(*BODY_CODES, "store_unavailable")},
+)
+async def cancel_tasks(request: Request) -> Response:
+    """Cancel all that the filter finds: those that wait at once; those that run are asked to stop."""
+    body = await read(request, CancelTasks)
+    reason = reason_of(request, body.reason)
+    if body.dry_run:
+        return await _counted(request, Action.CANCEL, where_of(body.filter))
+    return await begun(request, Action.CANCEL, where_of(body.filter), rate=body.rate, reason=reason)
+
+
+def where_of(chosen: ChooseLetters | ChooseTasks) -> Where:
+    """What is chosen, for the record."""
+    return Where(**chosen.model_dump(exclude_none=True))
+
+
+async def begun(
+    request: Request, action: Action, where: Where, *, rate: float | None, reason: str | None, reopen: bool = False
+) -> Response:
+    """Begin an action on many."""
+    name = f"{'task' if action in (Action.RETRY, Action.CANCEL) else 'dead-letter'}.{action}"
+    async with noted(request, name, None, reason, filter=where.conditions, rate=rate):
+        replay = await _operations(request).begin(
+            action,
+            where,
+            by=caller_of(request).principal,
+            rate=rate,
+            reason=reason,
+            reopen=reopen,
+            key=key_in_header(request),
+        )
+    location = f"{root_of(request)}{_REPLAYS}/{replay.replay_id}"
+    return json_response(replay_view(replay), 202, {"Location": location})
+
+
+async def _counted(request: Request, action: Action, where: Where) -> Response:
+    count = await _operations(request).count_of(action, where)
+    return json_response({"total": count.number, "is_total_bounded": count.is_bounded})
+
+
+def _operations(request: Request) -> ReplayOperations:
+    return framework_of(request).services.replays

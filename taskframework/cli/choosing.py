@@ -1,0 +1,154 @@
+"""Choosing many by conditions, and following what is done with them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from taskframework.cli.options import or_bad_parameter
+from taskframework.cli.output import counted, note, print_json, say
+from taskframework.cli.store import operator
+from taskframework.model.replays import Action, ManyReplay, ReplayStatus, Where, replay_view
+from taskframework.model.status import REACHABLE, TaskStatus
+from taskframework.runtime import TaskFramework
+
+#: What a condition is called here, and in `Where`.
+_LETTERS = {"type": "task_type", "user": "user_id", "fingerprint": "fingerprint", "text": "text", "kind": "kind"}
+_TASKS = {name: field for name, field in _LETTERS.items() if name != "kind"} | {
+    "status": "status",
+    "parent": "parent_task_id",
+    "stream": "stream",
+}
+#: Seconds between two looks of this process at what it does.
+_LOOK = 0.2
+
+
+def _rate(text: str) -> float:
+    number = text.removesuffix("/s")
+    try:
+        rate = float(number)
+    except ValueError:
+        rate = 0.0
+    if not 0 < rate <= 1000:
+        raise ValueError("is not a rate. Write how many a second, such as 10 or 0.5")
+    return rate
+
+
+LettersWhere = Annotated[
+    list[str] | None,
+    typer.Option("--where", metavar="NAME=VALUE", help=f"All that have this: {', '.join(_LETTERS)}. Repeatable."),
+]
+TasksWhere = Annotated[
+    list[str] | None,
+    typer.Option("--where", metavar="NAME=VALUE", help=f"All that have this: {', '.join(_TASKS)}. Repeatable."),
+]
+Rate = Annotated[
+    float | None,
+    typer.Option("--rate", metavar="N", parser=or_bad_parameter(_rate), help="With --where: so many a second."),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only tell what would happen.")]
+Background = Annotated[
+    bool, typer.Option("--background", help="With --where: leave it to the running processes, and end at once.")
+]
+
+
+def letters_where(conditions: Sequence[str] | None, ids: Sequence[str] | None) -> Where | None:
+    """What is chosen of dead letters by --where; None: it is ids."""
+    return _where(conditions, ids, _LETTERS)
+
+
+def tasks_where(conditions: Sequence[str] | None, ids: Sequence[str] | None) -> Where | None:
+    """What is chosen of tasks by --where; None: it is ids."""
+    return _where(conditions, ids, _TASKS)
+
+
+def _where(conditions: Sequence[str] | None, ids: Sequence[str] | None, known: dict[str, str]) -> Where | None:
+    if bool(conditions) == bool(ids):
+        raise typer.BadParameter("Name ids, or choose by --where; and not both.")
+    if not conditions:
+        return None
+    chosen: dict[str, str | TaskStatus] = {}
+    for condition in conditions:
+        name, is_given, value = condition.partition("=")
+        if name not in known or not is_given or not value:
+            raise typer.BadParameter(
+                f"{condition!r} is no condition. Write NAME=VALUE, with one of {', '.join(known)}."
+            )
+        chosen[known[name]] = _status(value) if name == "status" else value
+    if chosen.get("kind", "task") not in ("task", "message"):
+        raise typer.BadParameter("A kind is task or message.")
+    return Where(**chosen)  # type: ignore[arg-type]
+
+
+def _status(text: str) -> TaskStatus:
+    if text.upper() not in REACHABLE:
+        raise typer.BadParameter(f"{text!r} is not a status. Use {', '.join(REACHABLE).lower()}.")
+    return TaskStatus(text.upper())
+
+
+async def tell_count(framework: TaskFramework, action: Action, where: Where, *, as_json: bool) -> None:
+    """Say with how many an action would be done."""
+    count = await framework.services.replays.count_of(action, where)
+    if as_json:
+        print_json({"total": count.number, "is_total_bounded": count.is_bounded})
+    else:
+        say(f"{'More than ' if count.is_bounded else ''}{counted(count.number, 'task')} would be done: {action}.")
+
+
+async def do_with_all(
+    framework: TaskFramework,
+    action: Action,
+    where: Where,
+    *,
+    rate: float | None,
+    reason: str | None,
+    in_background: bool,
+    as_json: bool,
+    reopen: bool = False,
+) -> None:
+    """Begin an action on all that is chosen, and carry it on as long as this process runs; any other one does, too.
+
+    Raises:
+        typer.Exit: if some were not done.
+    """
+    begin = framework.services.replays.begin
+    replay = await begin(action, where, by=operator(), rate=rate, reason=reason, reopen=reopen)
+    if not in_background:
+        replay = await _carried(framework, replay, tells=not as_json)
+    if as_json:
+        print_json(replay_view(replay))
+    elif in_background:
+        say(f"Begun: {replay.replay_id}, {replay.total:,} at present.")
+        note(f"How far it is: taskframework replays show {replay.replay_id}")
+    else:
+        tell(replay)
+    if replay.refused or replay.failed:
+        raise typer.Exit(1)
+
+
+def tell(replay: ManyReplay) -> None:
+    """Say how far an action is."""
+    counts = f"{replay.done:,} of {replay.total:,} done, {replay.refused:,} refused, {replay.failed:,} failed"
+    say(f"{replay.action} {replay.replay_id} is {replay.status}: {counts}.")
+    for refused in replay.refusals:
+        note(f"{refused.id}: {refused.problem}")
+
+
+async def _carried(framework: TaskFramework, replay: ManyReplay, *, tells: bool) -> ManyReplay:
+    services, told = framework.services, 0
+    if tells:
+        note(
+            f"{replay.action} {replay.replay_id} of {replay.total:,}. Ctrl-C leaves the rest to the processes that run;"
+        )
+        note(f"stop it for good: taskframework replays stop {replay.replay_id}")
+    while not replay.is_over:
+        if not await services.replay_carrier.look():
+            await asyncio.sleep(_LOOK)
+        replay = await services.replays.get(replay.replay_id)
+        if tells and replay.status is ReplayStatus.RUNNING and replay.done >= told + max(1, replay.total // 10):
+            told = replay.done
+            note(f"{told:,} of {replay.total:,} done")
+    return replay

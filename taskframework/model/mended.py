@@ -1,0 +1,27 @@
+"""What became of an unreadable message that somebody repaired: a record for each, so that it becomes one task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from taskframework.model.records import RecordKind
+
+
+@dataclass(frozen=True, slots=True)
+class Mended:
+    """The repair of a message. It is stored before the task, and fixes whose task it is: a key belongs to a user."""
+
+    user_id: str
+    by: str
+    at: datetime
+    #: None: the task is about to be stored.
+    task_id: str | None = None
+
+
+MENDED = RecordKind("mended", Mended)
+
+
+def mending_key(message_id: str) -> str:
+    """The idempotency key of the task that a message becomes."""
+    return f"dead-letter/{message_id}"

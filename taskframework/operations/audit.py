@@ -1,0 +1,108 @@
+"""Note what operators do, and read it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from taskframework.errors import StoreError, TaskframeworkError
+from taskframework.model.audit import AUDIT, AuditEntry, entry_of, place_of
+from taskframework.model.query import CursorInvalidError, Page
+from taskframework.model.values import Json
+from taskframework.model.view import moment
+from taskframework.stores.base import Records
+
+_PLACE = re.compile(r"[0-9]{15}-[0-9a-f]{12}")
+#: Entries of one read, and reads for one page: a filter that finds little ends in a short page.
+_TOGETHER = 500
+_MOST_READS = 20
+
+
+def audit_view(entry: AuditEntry) -> dict[str, Any]:
+    """An entry as plain JSON."""
+    return {
+        "at": moment(entry.at),
+        "by": entry.by,
+        "action": entry.action,
+        "target": entry.target,
+        "reason": entry.reason,
+        "details": entry.details,
+        "refusal": entry.refusal,
+    }
+
+
+class AuditLog:
+    """What every operator's action goes through."""
+
+    def __init__(self, records: Records, now: Callable[[], datetime], kept: timedelta | None) -> None:
+        """Prepare.
+
+        Args:
+            records: where entries are.
+            now: time by the store's clock.
+            kept: how long an entry is kept; None: for ever.
+        """
+        self._records = records
+        self._now = now
+        self._kept = kept
+
+    @asynccontextmanager
+    async def noted(
+        self, action: str, target: str | None, *, by: str, reason: str | None = None, **details: Json
+    ) -> AsyncIterator[None]:
+        """Note an action, and then do what is inside; if that is refused, the entry tells so.
+
+        Args:
+            action: what is done to which sort of thing, such as `queue.pause`.
+            target: the name or id of the thing.
+            by: who asks.
+            reason: why.
+            details: what else there is to know; None is left out.
+
+        Raises:
+            StoreUnavailableError: if it could not be noted; then nothing is done.
+        """
+        told = {name: value for name, value in details.items() if value is not None}
+        entry = AuditEntry(self._now(), by, action, target, reason, told)
+        [record] = await self._records.write_records([entry_of(entry, self._kept)])
+        try:
+            yield
+        except TaskframeworkError as error:
+            if record is not None and not isinstance(error, StoreError):  # those may have been done all the same
+                refused = AUDIT.changed(record, replace(entry, refusal=error.message), expires_at=record.expires_at)
+                await self._records.write_records([refused])
+            raise
+
+    async def list_entries(
+        self, *, limit: int, cursor: str | None = None, by: str | None = None, action: str | None = None
+    ) -> Page[AuditEntry]:
+        """Entries from the newest to the oldest. A page may be short and have others behind it.
+
+        Args:
+            limit: at most so many.
+            cursor: `next_cursor` of the page before.
+            by: only those of this operator.
+            action: only this action, or those on this sort of thing: `queue` for `queue.pause` and `queue.resume`.
+
+        Raises:
+            CursorInvalidError: if the cursor is not one of this list.
+        """
+        if cursor is not None and _PLACE.fullmatch(cursor) is None:
+            raise CursorInvalidError
+        found: list[AuditEntry] = []
+        for _ in range(_MOST_READS):
+            after = "" if cursor is None else AUDIT.id_of(cursor)
+            records = await self._records.list_records(AUDIT.name, limit=_TOGETHER, after=after)
+            for record in records:
+                if len(found) == limit:
+                    return Page(tuple(found), cursor)
+                cursor, entry = place_of(record), AUDIT.content(record)
+                if by in (None, entry.by) and action in (None, entry.action, entry.action.partition(".")[0]):
+                    found.append(entry)
+            if len(records) < _TOGETHER:
+                return Page(tuple(found), None)
+        return Page(tuple(found), cursor)

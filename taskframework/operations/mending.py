@@ -1,0 +1,127 @@
+"""Repair a message that nobody could read: it becomes a task, once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import orjson
+
+from taskframework.errors import (
+    IdempotencyConflictError,
+    InvalidRequestError,
+    SubmissionError,
+    TaskNotFoundError,
+)
+from taskframework.model.mended import MENDED, Mended, mending_key
+from taskframework.model.query import DeadMessage
+from taskframework.model.records import Record
+from taskframework.model.scope import EVERYONE
+from taskframework.model.values import Json
+from taskframework.stores.base import TaskStore
+from taskframework.stores.reading import read_record
+from taskframework.submission.service import Submission, SubmitRequest, TaskSubmissionService
+from taskframework.submission.types import TaskTypes
+
+_MENDED_KEPT = timedelta(days=365)
+
+
+def read_corrected(text: str, task_type: str | None) -> tuple[str, Json]:
+    """The task that corrected bytes ask for.
+
+    Args:
+        text: `{"task_type": …, "parameters": …}`; or the parameters alone, if the type is given.
+        task_type: that of the task, if it does not stand in the text.
+
+    Raises:
+        InvalidRequestError: if the text says no task.
+    """
+    try:
+        content = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequestError("body_text", f"is not JSON ({error})", "Correct it further.") from error
+    if task_type is not None:
+        return task_type, content
+    if not isinstance(content, dict) or not isinstance(content.get("task_type"), str):
+        hint = 'Write {"task_type": "...", "parameters": ...}, or give task_type beside it.'
+        raise InvalidRequestError("body_text", "names no task_type", hint)
+    return content["task_type"], content.get("parameters")
+
+
+class MessageMending:
+    """Makes tasks of kept messages. The task has the message's id as its correlation id."""
+
+    def __init__(self, store: TaskStore, types: TaskTypes, submission: TaskSubmissionService) -> None:
+        self._store = store
+        self._types = types
+        self._submission = submission
+
+    async def mend(
+        self, message_id: str, task_type: str, parameters: Json, *, user_id: str, by: str, dry_run: bool = False
+    ) -> Submission | None:
+        """Submit what a message was meant to be, and delete the message. Asked for again it is the same task.
+
+        Args:
+            message_id: the dead letter.
+            task_type: of the task.
+            parameters: of the task.
+            user_id: whose task it is.
+            by: who asks.
+            dry_run: only look everything through.
+
+        Returns:
+            The task; None in a dry run.
+
+        Raises:
+            TaskNotFoundError: if no such message is kept, and none was repaired.
+            SubmissionError: if type or parameters are wrong, or it was repaired with others before.
+        """
+        there = await read_record(self._store, MENDED.id_of(message_id))
+        message = await self._store.get_dead_message(message_id)
+        if message is None:
+            return await self._known(message_id, there)
+        [kind] = (await self._types.find([task_type])).values()
+        if isinstance(kind, SubmissionError):
+            raise kind
+        kind.accept(parameters)
+        if dry_run:
+            return None
+        record = there or await self._begin(message, user_id, by)
+        return await self._finish(record, message, task_type, parameters)
+
+    async def _known(self, message_id: str, there: Record | None) -> Submission:
+        """The task that a message has become which is not there any more."""
+        task_id = None if there is None else MENDED.content(there).task_id
+        task = None if task_id is None else await self._store.get(task_id, EVERYONE)
+        if task is None:
+            raise TaskNotFoundError(message_id, what="dead letter")
+        return Submission(task, is_new=False)
+
+    async def _begin(self, message: DeadMessage, user_id: str, by: str) -> Record:
+        """The record of the repair: of two people who repair one message at once that of the first."""
+        now = self._store.now()
+        new = MENDED.new(message.id, content=Mended(user_id, by, now), expires_at=now + _MENDED_KEPT)
+        [written] = await self._store.write_records([new])
+        record = written or await read_record(self._store, new.id)
+        return new if record is None else record
+
+    async def _finish(self, record: Record, message: DeadMessage, task_type: str, parameters: Json) -> Submission:
+        mended = MENDED.content(record)
+        request = SubmitRequest(
+            task_type=task_type,
+            parameters=parameters,
+            user_id=mended.user_id,
+            idempotency_key=mending_key(message.id),
+            correlation_id=message.id,
+        )
+        try:
+            submission = await self._submission.submit(request)
+        except IdempotencyConflictError:
+            raise
+        except SubmissionError:
+            await self._store.delete_records([record])
+            raise
+        known = replace(mended, task_id=submission.task.task_id)
+        await self._store.write_records([MENDED.changed(record, known, expires_at=record.expires_at)])
+        await self._store.delete_dead_message(message.id)
+        return submission

@@ -1,0 +1,181 @@
+"""Carries actions on many tasks on, a handful at a time: in every process that repairs, so that none depends on one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+
+from taskframework import failpoint
+from taskframework.errors import (
+    StoreUnavailableError,
+    TaskframeworkError,
+    TaskNotFoundError,
+    TransitionRefusedError,
+)
+from taskframework.model.records import Record
+from taskframework.model.replays import (
+    IN_HAND,
+    REPLAY,
+    UNDER_WAY,
+    Action,
+    ManyReplay,
+    Refused,
+    ReplayStatus,
+    ended,
+    is_done_before,
+    may_be_done,
+    settled,
+    taken,
+    taken_over,
+)
+from taskframework.model.scope import EVERYONE
+from taskframework.model.task import Task
+from taskframework.operations.dead_letters import MOST_MESSAGES
+from taskframework.operations.replays import ReplayOperations, scope_of
+from taskframework.operations.tasks import TaskOperations
+from taskframework.stores.base import TaskStore
+from taskframework.stores.reading import all_records, read_record
+
+logger = logging.getLogger(__name__)
+
+#: Asked for at once, so that a large handful leaves connections for others.
+_TOGETHER = 25
+#: Pages of one look that have nothing to do in them; the next look goes on behind them.
+_PAGES = 20
+
+
+class ReplayCarrier:
+    """Looks for actions that are due. Several processes may: one takes a handful by compare and set."""
+
+    def __init__(self, store: TaskStore, tasks: TaskOperations, replays: ReplayOperations) -> None:
+        self._store = store
+        self._tasks = tasks
+        self._replays = replays
+
+    async def look(self) -> bool:
+        """Carry each action that is due a handful further.
+
+        Returns:
+            Whether some are due again at once.
+        """
+        more = False
+        for mark in await all_records(self._store, UNDER_WAY):
+            try:
+                more |= await self._carry(mark)
+            except StoreUnavailableError:
+                raise
+            except Exception as error:  # the others are to go on all the same
+                is_unknown = not isinstance(error, TaskframeworkError)
+                logger.warning("%s cannot be carried on now: %s", mark.id, error, exc_info=is_unknown)
+        return more
+
+    async def _carry(self, mark: Record) -> bool:
+        replay_id = mark.id.removeprefix(f"{UNDER_WAY.name}/")
+        now = self._store.now()
+        record = await read_record(self._store, REPLAY.id_of(replay_id))
+        if record is None:  # the process may be about to write it
+            if UNDER_WAY.content(mark).at + IN_HAND < now:
+                await self._store.delete_records([mark])
+            return False
+        replay = REPLAY.content(record)
+        if replay.is_over:
+            await self._store.delete_records([mark])
+            return False
+        if replay.due_at > now:
+            return False
+        in_hand = taken_over(replay, now) if replay.batch else await self._next(replay)
+        if not in_hand.batch and in_hand.part >= _parts(in_hand):
+            in_hand = ended(in_hand, ReplayStatus.DONE, now)
+        if not await self._replays.write(record, in_hand):
+            return True
+        await failpoint.reached("replays.after_take")
+        if in_hand.batch:
+            in_hand = await self._work_off(in_hand)
+        return in_hand.is_over or in_hand.due_at <= self._store.now()
+
+    async def _work_off(self, replay: ManyReplay) -> ManyReplay:
+        outcomes: dict[str, Refused | None] = {}
+        for at in range(0, len(replay.batch), _TOGETHER):
+            names = replay.batch[at : at + _TOGETHER]
+            done = await asyncio.gather(*(self._do(replay, name) for name in names), return_exceptions=True)
+            for name, outcome in zip(names, done, strict=True):
+                if isinstance(outcome, BaseException):
+                    raise outcome  # the handful is due again, and what was done is recognised
+                outcomes[name] = outcome
+        await failpoint.reached("replays.before_settle")
+        number, now = replay.batch_number, self._store.now()
+        return await self._replays.change(replay.replay_id, lambda present: settled(present, number, outcomes, now))
+
+    async def _next(self, replay: ManyReplay) -> ManyReplay:
+        """It with the next handful; without one where nothing is left, or where many pages had none in them."""
+        now, lists = self._store.now(), replay.lists
+        part, cursor = replay.part, replay.cursor
+        for _ in range(_PAGES):
+            if part >= len(lists):
+                break
+            page = await self._store.list_tasks(scope_of(replay.where), lists[part], limit=replay.size, cursor=cursor)
+            part, cursor = (part, page.next_cursor) if page.next_cursor is not None else (part + 1, None)
+            if chosen := [task.task_id for task in page.items if _is_wanted(replay, task)]:
+                return taken(replay, chosen, part, cursor, now)
+        if part == len(lists) and replay.has_messages:
+            if messages := await self._messages(replay):
+                return taken(replay, messages, part, None, now)
+            part += 1
+        return replace(replay, part=part, cursor=cursor, due_at=now)
+
+    async def _messages(self, replay: ManyReplay) -> Sequence[str]:
+        outlines = await self._store.outline_dead_messages(limit=MOST_MESSAGES)
+        found = [each.id for each in outlines if each.at <= replay.at and replay.where.letters.finds(each)]
+        return found[: replay.size]
+
+    async def _do(self, replay: ManyReplay, name: str) -> Refused | None:
+        """Do it with one, unless that was done; None: it is done."""
+        try:
+            return await self._ask(replay, name)
+        except StoreUnavailableError:
+            raise
+        except (TransitionRefusedError, TaskNotFoundError) as error:
+            return Refused(name, error.message)
+        except TaskframeworkError as error:
+            return Refused(name, error.message, is_failure=True)
+
+    async def _ask(self, replay: ManyReplay, name: str) -> Refused | None:
+        task = await self._store.get(name, EVERYONE)
+        if task is None:
+            if replay.action is not Action.DISCARD:
+                raise TaskNotFoundError(name)
+            await self._store.delete_dead_message(name)
+            return None
+        if is_done_before(replay, task):
+            return None
+        if replay.status is not ReplayStatus.RUNNING:
+            return Refused(name, "It was stopped before this one.")
+        if not may_be_done(replay, task):
+            return Refused(name, "Somebody replayed it meanwhile, and it ended again.")
+        match replay.action:
+            case Action.CANCEL:
+                await self._tasks.cancel(name, EVERYONE, by=replay.by, reason=replay.reason)
+            case Action.DISCARD:
+                await self._tasks.discard(name, EVERYONE, by=replay.by, reason=replay.reason)
+            case Action.REPLAY | Action.RETRY:
+                await self._tasks.retry(
+                    name,
+                    EVERYONE,
+                    by=replay.by,
+                    reopen=replay.reopen,
+                    reason=replay.reason,
+                    replay_id=replay.replay_id,
+                    revision=task.revision,
+                )
+        await failpoint.reached("replays.after_one")
+        return None
+
+
+def _parts(replay: ManyReplay) -> int:
+    return len(replay.lists) + replay.has_messages
+
+
+def _is_wanted(replay: ManyReplay, task: Task) -> bool:
+    return may_be_done(replay, task) and not is_done_before(replay, task)

@@ -1,0 +1,191 @@
+"""Begin actions on many tasks, look at them, stop them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from taskframework.errors import StoreUnavailableError, TaskframeworkError
+from taskframework.model.query import MAX_LIMIT, Page, TaskFilter
+from taskframework.model.records import Record
+from taskframework.model.replays import (
+    REPLAY,
+    UNDER_WAY,
+    Action,
+    ManyReplay,
+    ReplayStatus,
+    UnderWay,
+    Where,
+    ended,
+    goes_through_messages,
+    lists_of,
+)
+from taskframework.model.scope import EVERYONE, Scope
+from taskframework.model.task import new_task_id
+from taskframework.model.values import fingerprint
+from taskframework.operations.dead_letters import MOST_MESSAGES, MOST_TASKS
+from taskframework.stores.base import TaskStore
+from taskframework.stores.reading import page_of, read_record
+
+#: Tasks by other lists than that of dead letters are counted one by one, so not further than to here.
+MOST_COUNTED = 10_000
+#: So often a change begins again because the carrier was faster: it writes twice a second at the most.
+_ROUNDS = 20
+
+
+class ReplayNotFoundError(TaskframeworkError):
+    """There is no such action on many tasks."""
+
+    hint = "List them to see their ids."
+
+    def __init__(self, replay_id: str) -> None:
+        super().__init__(f"There is no replay {replay_id[:100]!r}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """How many there are; more than `number` if it is bounded."""
+
+    number: int
+    is_bounded: bool = False
+
+
+class ReplayOperations:
+    """What an operator may do with many tasks at once."""
+
+    def __init__(self, store: TaskStore, kept: timedelta | None) -> None:
+        """Prepare; what is over is kept for so long, None for ever."""
+        self._store = store
+        self._kept = kept
+
+    async def begin(
+        self,
+        action: Action,
+        where: Where,
+        *,
+        by: str,
+        rate: float | None = None,
+        reason: str | None = None,
+        reopen: bool = False,
+        key: str | None = None,
+    ) -> ManyReplay:
+        """Do something with all that is chosen, in the background; any process carries it on.
+
+        Args:
+            action: what.
+            where: with which.
+            by: who asks.
+            rate: so many a second at the most; None: as fast as it goes.
+            reason: why.
+            reopen: as in `TaskOperations.retry`.
+            key: a second call of the same operator with it is the same action.
+
+        Returns:
+            The action as it is now.
+        """
+        replay_id = new_task_id() if key is None else fingerprint(by, key)
+        now = self._store.now()
+        count = await self.count_of(action, where)
+        new = ManyReplay(
+            replay_id=replay_id,
+            action=action,
+            where=where,
+            by=by,
+            at=now,
+            reason=reason,
+            reopen=reopen,
+            rate=rate,
+            total=count.number,
+            is_total_bounded=count.is_bounded,
+            due_at=now,
+            paced_until=now,
+        )
+        # This first: an action that nobody looks at would never begin, a mark without an action is taken away.
+        await self._store.write_records([UNDER_WAY.new(replay_id, content=UnderWay(self._store.now()))])
+        [written] = await self._store.write_records([REPLAY.new(replay_id, content=new)])
+        return new if written is not None else await self.get(replay_id)
+
+    async def count_of(self, action: Action, where: Where) -> Count:
+        """How many an action would be done with."""
+        scope, now = scope_of(where), self._store.now()
+        number, is_bounded = 0, False
+        for wanted in dict.fromkeys(lists_of(action, where, now)):
+            found = await self._count_list(scope, wanted)
+            number, is_bounded = number + found.number, is_bounded or found.is_bounded
+        if goes_through_messages(action, where):
+            outlines = await self._store.outline_dead_messages(limit=MOST_MESSAGES)
+            number += sum(map(where.letters.finds, outlines))
+        return Count(number, is_bounded)
+
+    async def _count_list(self, scope: Scope, wanted: TaskFilter) -> Count:
+        if wanted.dead:
+            counted = await self._store.count_dead(scope, wanted, most=MOST_TASKS)
+            number = sum(each.count for each in counted)
+            return Count(number, number >= MOST_TASKS)
+        number, cursor = 0, None
+        while number < MOST_COUNTED:
+            page = await self._store.list_tasks(scope, wanted, limit=MAX_LIMIT, cursor=cursor)
+            number, cursor = number + len(page.items), page.next_cursor
+            if cursor is None:
+                return Count(number)
+        return Count(number, is_bounded=True)
+
+    async def list_replays(self, *, limit: int, after: str | None = None) -> Page[ManyReplay]:
+        """Actions by their ids, from the first one after `after`."""
+        return await page_of(self._store, REPLAY, lambda replay: replay.replay_id, limit=limit, after=after)
+
+    async def get(self, replay_id: str) -> ManyReplay:
+        """One action.
+
+        Raises:
+            ReplayNotFoundError: if there is none of this id.
+        """
+        return REPLAY.content(await self._record(replay_id))
+
+    async def stop(self, replay_id: str) -> ManyReplay:
+        """Let an action take no more in hand. What it has in hand is finished, and then it tells what it did.
+
+        Raises:
+            ReplayNotFoundError: if there is none of this id.
+        """
+        now = self._store.now()
+
+        def stopped(present: ManyReplay) -> ManyReplay:
+            is_running = present.status is ReplayStatus.RUNNING
+            return ended(present, ReplayStatus.STOPPED, now) if is_running else present
+
+        return await self.change(replay_id, stopped)
+
+    async def change(self, replay_id: str, rule: Callable[[ManyReplay], ManyReplay]) -> ManyReplay:
+        """Change an action by compare and set; if somebody was faster, what is there then.
+
+        Raises:
+            ReplayNotFoundError: if there is none of this id.
+            StoreUnavailableError: if others were faster again and again.
+        """
+        for _ in range(_ROUNDS):
+            record = await self._record(replay_id)
+            present = REPLAY.content(record)
+            wanted = rule(present)
+            if wanted == present or await self.write(record, wanted):
+                return wanted
+        message = f"The replay {replay_id} is changed again and again."
+        raise StoreUnavailableError(message, hint="Repeat it in a moment.")
+
+    async def write(self, record: Record, wanted: ManyReplay) -> bool:
+        """Write an action where nobody has since it was read; one that is over is kept for a time and then deleted."""
+        expires_at = None if self._kept is None or not wanted.is_over else self._store.now() + self._kept
+        [written] = await self._store.write_records([REPLAY.changed(record, wanted, expires_at=expires_at)])
+        return written is not None
+
+    async def _record(self, replay_id: str) -> Record:
+        record = await read_record(self._store, REPLAY.id_of(replay_id))
+        if record is None:
+            raise ReplayNotFoundError(replay_id)
+        return record
+
+
+def scope_of(where: Where) -> Scope:
+    """Whose tasks are chosen: only operators begin such actions."""
+    return EVERYONE if where.user_id is None else Scope.of(where.user_id)

@@ -1,0 +1,49 @@
+"""Parameters of tasks that are there already: whether they still fit their type, and other ones in their place."""
+
+from __future__ import annotations
+
+from taskframework.errors import InvalidParametersError, SubmissionError, UnknownTaskTypeError
+from taskframework.model.interventions import Edited
+from taskframework.model.task import Task
+from taskframework.model.values import MAX_PARAMETERS_BYTES, Json, check_storable, fingerprint, problem
+from taskframework.submission.types import Submittable, TaskTypes
+
+
+class Edits:
+    """Looks parameters through as a submission of the same type would."""
+
+    def __init__(self, types: TaskTypes) -> None:
+        self._types = types
+
+    async def misfit(self, task: Task) -> SubmissionError | None:
+        """Why the parameters that a task has do not fit its type any more; None: they do, or nobody knows the type."""
+        try:
+            await self.accept(task, task.parameters)
+        except UnknownTaskTypeError:
+            return None
+        except SubmissionError as error:
+            return error
+        return None
+
+    async def accept(self, task: Task, parameters: Json) -> Edited:
+        """Other parameters for a task. Of a chunk of a batch they are its items, as many as there were.
+
+        Raises:
+            SubmissionError: if they do not fit, or nobody knows the type.
+        """
+        [found] = (await self._types.find([task.task_type])).values()
+        if isinstance(found, UnknownTaskTypeError):
+            raise found
+        if task.parent is not None and task.parent.is_chunk:
+            return _accepted_items(found, task, parameters)
+        accepted, canonical = found.accept(parameters)
+        return Edited(accepted, fingerprint(task.task_type, canonical))
+
+
+def _accepted_items(kind: Submittable, task: Task, parameters: Json) -> Edited:
+    if not isinstance(parameters, list) or len(parameters) != len(task.parameters):
+        wrong = problem((), f"must be a list of {len(task.parameters)} items, as this part of a batch has")
+        raise InvalidParametersError(task.task_type, [wrong])
+    items = [kind.accept(item)[0] for item in parameters]
+    canonical = check_storable(items, "parameters", MAX_PARAMETERS_BYTES)
+    return Edited(items, fingerprint(task.task_type, canonical))

@@ -1,0 +1,135 @@
+"""Actions on many tasks, on the stores that the suites make: each task once, whoever dies in between."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from taskframework import failpoint
+from taskframework.bus import EventBus
+from taskframework.model.replays import REPLAY, Action, ManyReplay, ReplayStatus, Where
+from taskframework.model.status import TaskStatus
+from taskframework.model.task import Task
+from taskframework.model.transitions import Fail
+from taskframework.moves import TaskMoves
+from taskframework.operations.replay_carrier import ReplayCarrier
+from taskframework.operations.replays import ReplayOperations
+from taskframework.operations.tasks import TaskOperations
+from taskframework.stores.base import TaskStore
+from taskframework.testing.conformance.store_suite import (
+    SECOND,
+    StoreSuite,
+    an_error,
+    claimed,
+    moved,
+    put_final,
+    stored,
+)
+
+
+class Process:
+    """What a process does for actions on many; each has its own."""
+
+    def __init__(self, store: TaskStore) -> None:
+        tasks = TaskOperations(store, TaskMoves(store, EventBus()), SECOND)
+        self.store, self.replays = store, ReplayOperations(store, None)
+        self.carrier = ReplayCarrier(store, tasks, self.replays)
+
+    async def carry(self, replay: ManyReplay) -> ManyReplay:
+        while await self.carrier.look():
+            pass
+        return await self.replays.get(replay.replay_id)
+
+
+async def _planted(store: TaskStore, number: int) -> tuple[list[Task], ManyReplay]:
+    tasks = [await put_final(store, TaskStatus.FAILED, error=an_error()) for _ in range(number)]
+    where = Where(fingerprint=an_error().fingerprint)
+    return tasks, await Process(store).replays.begin(Action.REPLAY, where, by="ada")
+
+
+async def _let_lease_end(store: TaskStore, replay: ManyReplay) -> None:
+    """What a process had in hand may be taken over."""
+
+    def over(present: ManyReplay) -> ManyReplay:
+        return replace(present, due_at=store.now() - SECOND)
+
+    await ReplayOperations(store, None).change(replay.replay_id, over)
+
+
+class ReplayCases(StoreSuite):
+    """What `ReplayCarrier` promises, on any store."""
+
+    @pytest.mark.parametrize("point", ["replays.after_take", "replays.after_one", "replays.before_settle"])
+    async def test_another_process_goes_on_after_one_that_died(self, store: TaskStore, point: str) -> None:
+        tasks, replay = await _planted(store, 30)
+        failpoint.arm_from({"TASKFRAMEWORK_FAILPOINTS": f"{point}@1=raise"})
+        try:
+            await Process(store).carrier.look()
+        finally:
+            failpoint.disarm(point)
+        left = await Process(store).carry(replay)
+        assert (len(left.batch), left.done) == (30, 0), "nobody else touches what is in hand"
+
+        # Some of it fails again before anybody goes on: it must not run a third time.
+        again = await stored(store, tasks[0].task_id)
+        if again.status is TaskStatus.QUEUED:
+            _, fence = await claimed(store, again)
+            await moved(store, Fail(fence, "w", an_error(), False, timedelta(0)))
+        await _let_lease_end(store, replay)
+        after = await Process(store).carry(replay)
+
+        assert (after.status, after.done, after.refused, after.failed) == (ReplayStatus.DONE, 30, 0, 0)
+        found = [await stored(store, task.task_id) for task in tasks]
+        assert {task.generation for task in found} == {1}
+        replays = [entry for task in found for entry in task.history if entry.type == "replayed"]
+        assert len(replays) == 30
+
+    async def test_several_processes_do_each_once(self, store: TaskStore) -> None:
+        tasks, replay = await _planted(store, 150)
+        await asyncio.gather(*(Process(store).carry(replay) for _ in range(4)))
+        after = await Process(store).carry(replay)
+        while after.batch or after.status is ReplayStatus.RUNNING:
+            after = await Process(store).carry(replay)
+        assert (after.done, after.refused, after.failed) == (150, 0, 0)
+        assert {(await stored(store, task.task_id)).generation for task in tasks} == {1}
+
+    async def test_a_process_that_only_slept_counts_nothing_twice(self, store: TaskStore) -> None:
+        _, replay = await _planted(store, 10)
+        asleep, awake = asyncio.Event(), asyncio.Event()
+
+        async def sleep() -> None:
+            if not asleep.is_set():
+                asleep.set()
+                await awake.wait()
+
+        failpoint.arm("replays.before_settle", sleep)
+        try:
+            sleeper = asyncio.create_task(Process(store).carrier.look())
+            await asleep.wait()
+            await _let_lease_end(store, replay)
+            after = await Process(store).carry(replay)
+            awake.set()
+            await sleeper
+        finally:
+            failpoint.disarm("replays.before_settle")
+        assert await Process(store).replays.get(replay.replay_id) == after
+        assert (after.status, after.done) == (ReplayStatus.DONE, 10)
+
+    async def test_what_was_in_hand_at_a_stop_is_told(self, store: TaskStore) -> None:
+        tasks, replay = await _planted(store, 10)
+        failpoint.arm_from({"TASKFRAMEWORK_FAILPOINTS": "replays.after_one@1=raise"})
+        try:
+            await Process(store).carrier.look()
+        finally:
+            failpoint.disarm("replays.after_one")
+        await Process(store).replays.stop(replay.replay_id)
+        await _let_lease_end(store, replay)
+        after = await Process(store).carry(replay)
+        queued = [task for task in tasks if (await stored(store, task.task_id)).status is TaskStatus.QUEUED]
+        assert after.status is ReplayStatus.STOPPED
+        assert (after.done, after.refused, after.batch) == (len(queued), 10 - len(queued), ())
+        [record] = (await store.read_records([REPLAY.id_of(replay.replay_id)])).values()
+        assert REPLAY.content(record) == after

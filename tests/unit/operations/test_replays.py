@@ -1,0 +1,226 @@
+"""Actions on many tasks: rates, stops, what is chosen; on a clock that stands still."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from taskframework.bus import EventBus
+from taskframework.model.query import DeadMessage, TaskFilter
+from taskframework.model.replays import UNDER_WAY, Action, ManyReplay, ReplayStatus, Where, replay_view
+from taskframework.model.scope import EVERYONE
+from taskframework.model.status import TaskStatus
+from taskframework.model.task import Batch, Task
+from taskframework.moves import TaskMoves
+from taskframework.operations.replay_carrier import ReplayCarrier
+from taskframework.operations.replays import ReplayNotFoundError, ReplayOperations
+from taskframework.operations.tasks import TaskOperations
+from taskframework.stores.sqlite import SqliteStore
+from taskframework.testing.clock import FakeClock
+from taskframework.testing.conformance.store_suite import SECOND, an_error, put, put_final, put_running
+
+DAY = timedelta(days=1)
+
+
+class Stage:
+    """A store, what an operator may do, and a process that carries it on."""
+
+    def __init__(self, store: SqliteStore, clock: FakeClock) -> None:
+        self.store, self.clock = store, clock
+        self.tasks = TaskOperations(store, TaskMoves(store, EventBus()), SECOND)
+        self.replays = ReplayOperations(store, DAY)
+        self.carrier = ReplayCarrier(store, self.tasks, self.replays)
+
+    async def dead(self, number: int, **fields: Any) -> list[Task]:
+        usual = {"error": replace(an_error("it broke"), fingerprint="cause")}
+        return [await put_final(self.store, TaskStatus.FAILED, **(usual | fields)) for _ in range(number)]
+
+    async def begin(self, action: Action = Action.REPLAY, rate: float | None = None, **where: Any) -> ManyReplay:
+        return await self.replays.begin(action, Where(**where), by="ada", rate=rate, reason="mended")
+
+    async def look(self, replay: ManyReplay) -> ManyReplay:
+        """One process looks, until nothing is due at the time that it is."""
+        while await self.carrier.look():
+            pass
+        return await self.replays.get(replay.replay_id)
+
+    async def in_status(self, status: TaskStatus) -> int:
+        return len((await self.store.list_tasks(EVERYONE, TaskFilter(status), limit=500)).items)
+
+
+@pytest.fixture
+def stage(store: SqliteStore, clock: FakeClock) -> Stage:
+    return Stage(store, clock)
+
+
+async def test_all_that_is_chosen_is_queued_anew_and_linked(stage: Stage) -> None:
+    chosen = await stage.dead(120)
+    [other] = await stage.dead(1, error=an_error("another cause"))
+    replay = await stage.look(await stage.begin(fingerprint="cause"))
+    assert (replay.status, replay.total, replay.done, replay.refused) == (ReplayStatus.DONE, 120, 120, 0)
+    for task in chosen[::40]:
+        queued = await stage.tasks.get(task.task_id, EVERYONE)
+        assert (queued.status, queued.generation) == (TaskStatus.QUEUED, 1)
+        assert queued.history[-1].data == {"by": "ada", "reason": "mended", "replay_id": replay.replay_id}
+    assert (await stage.tasks.get(other.task_id, EVERYONE)).status is TaskStatus.FAILED
+    assert await stage.store.list_records(UNDER_WAY.name, limit=5) == [], "nobody looks at it any more"
+
+
+async def test_a_rate_is_kept_and_a_stop_in_the_middle_tells_what_it_did(stage: Stage) -> None:
+    await stage.dead(50)
+    replay = await stage.begin(rate=10, fingerprint="cause")
+    done = []
+    for _ in range(3):
+        done.append((await stage.look(replay)).done)
+        stage.clock.advance(SECOND)
+    assert done == [10, 20, 30]
+    stopped = await stage.replays.stop(replay.replay_id)
+    assert (stopped.status, stopped.done, stopped.total) == (ReplayStatus.STOPPED, 30, 50)
+    stage.clock.advance(DAY)
+    assert await stage.look(replay) == stopped
+    assert (await stage.in_status(TaskStatus.QUEUED), await stage.in_status(TaskStatus.FAILED)) == (30, 20)
+    assert await stage.replays.stop(replay.replay_id) == stopped, "once more changes nothing"
+    view = replay_view(stopped)
+    assert (view["status"], view["done"], view["reason"], view["filter"]) == (
+        "STOPPED",
+        30,
+        "mended",
+        {"fingerprint": "cause"},
+    )
+
+
+@pytest.mark.parametrize(("rate", "after_a_minute"), [(0.5, 30), (7, 420), (300, 450)])
+async def test_no_rate_is_exceeded_and_slow_looks_do_not_slow_it_down(
+    stage: Stage, rate: float, after_a_minute: int
+) -> None:
+    await stage.dead(450)
+    replay, seconds = await stage.begin(rate=rate, fingerprint="cause"), 0.0
+    while seconds < 60:
+        done = (await stage.look(replay)).done
+        assert done <= rate * (seconds + 1) + 1
+        stage.clock.advance(timedelta(seconds=1.25))
+        seconds += 1.25
+    assert done >= after_a_minute * 0.9
+
+
+async def test_after_a_standstill_no_flood_makes_up_for_it(stage: Stage) -> None:
+    await stage.dead(100)
+    replay = await stage.begin(rate=10, fingerprint="cause")
+    assert (await stage.look(replay)).done == 10
+    stage.clock.advance(DAY)
+    assert (await stage.look(replay)).done <= 30
+
+
+async def test_pressed_twice_runs_once(stage: Stage) -> None:
+    await stage.dead(30)
+    first, second = await stage.begin(fingerprint="cause"), await stage.begin(fingerprint="cause")
+    after = [await stage.look(replay) for replay in (first, second)]
+    assert sum(replay.done for replay in after) == 30
+    tasks = (await stage.store.list_tasks(EVERYONE, TaskFilter(), limit=500)).items
+    assert {task.generation for task in tasks} == {1}
+
+
+async def test_one_key_is_one_action(stage: Stage) -> None:
+    await stage.dead(3)
+    begin = stage.replays.begin
+    first = await begin(Action.REPLAY, Where(fingerprint="cause"), by="ada", key="k")
+    done = await stage.look(first)
+    assert await begin(Action.REPLAY, Where(fingerprint="cause"), by="ada", key="k") == done
+    assert (await begin(Action.REPLAY, Where(fingerprint="cause"), by="bob", key="k")).replay_id != first.replay_id
+
+
+async def test_what_fails_again_meanwhile_is_not_replayed_again(stage: Stage) -> None:
+    await stage.dead(20)
+    replay = await stage.begin(rate=10, fingerprint="cause")
+    await stage.look(replay)
+    stage.clock.advance(SECOND)
+    [again] = await stage.dead(1, finished_at=stage.store.now())
+    after = await stage.look(replay)
+    stage.clock.advance(SECOND)
+    after = await stage.look(replay)
+    assert (after.status, after.done) == (ReplayStatus.DONE, 20)
+    assert (await stage.tasks.get(again.task_id, EVERYONE)).status is TaskStatus.FAILED
+
+
+async def test_a_refusal_is_told_and_the_others_are_done(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, *_ = await stage.dead(12)
+    replay = await stage.begin(rate=1, fingerprint="cause")
+
+    async def refuse(name: str, *_: Any, **__: Any) -> Task:
+        if name == first.task_id:
+            return await stage.tasks.get("no such task", EVERYONE)
+        return await retry(name, *_, **__)
+
+    retry = stage.tasks.retry
+    monkeypatch.setattr(stage.tasks, "retry", refuse)
+    for _ in range(13):
+        after = await stage.look(replay)
+        stage.clock.advance(SECOND)
+    assert (after.status, after.done, after.refused, after.failed) == (ReplayStatus.DONE, 11, 1, 0)
+    [refused] = after.refusals
+    assert refused.id == first.task_id
+
+
+async def test_live_tasks_are_cancelled_wherever_they_are(stage: Stage) -> None:
+    live = [await put(stage.store, task_type="mail", status=status) for status in (TaskStatus.QUEUED,) * 3]
+    running, _ = await put_running(stage.store, task_type="mail")
+    other = await put(stage.store, task_type="sms")
+    await put(stage.store, task_type="mail", batch=Batch(), status=TaskStatus.WAITING)
+    replay = await stage.look(await stage.begin(Action.CANCEL, task_type="mail"))
+    assert (replay.status, replay.done, replay.total) == (ReplayStatus.DONE, 4, 4)
+    statuses = [(await stage.tasks.get(task.task_id, EVERYONE)).status for task in (*live, running, other)]
+    assert statuses == [*[TaskStatus.CANCELLED] * 3, TaskStatus.RUNNING, TaskStatus.QUEUED]
+    asked = (await stage.tasks.get(running.task_id, EVERYONE)).cancel
+    assert asked is not None
+    assert (asked.by, asked.reason) == ("ada", "mended")
+
+
+async def test_failed_and_dead_tasks_are_retried_and_cancelled_ones_if_they_are_asked_for(stage: Stage) -> None:
+    await stage.dead(2)
+    await put_final(stage.store, TaskStatus.DEAD_LETTER)
+    await put_final(stage.store, TaskStatus.CANCELLED)
+    replay = await stage.look(await stage.begin(Action.RETRY, task_type="test-task"))
+    assert (replay.done, await stage.in_status(TaskStatus.QUEUED)) == (3, 3)
+    replay = await stage.look(await stage.begin(Action.RETRY, status=TaskStatus.CANCELLED))
+    assert (replay.done, await stage.in_status(TaskStatus.QUEUED)) == (1, 4)
+
+
+async def test_discarding_takes_messages_too(stage: Stage) -> None:
+    now = stage.store.now()
+    for n in range(5):
+        await stage.store.keep_dead_message(DeadMessage(f"m-{n}", b"x", {}, "q", f"Message: not JSON ({n})", now))
+    await stage.store.keep_dead_message(DeadMessage("other", b"x", {}, "q", "no task", now))
+    await stage.dead(3)
+    replay = await stage.look(await stage.begin(Action.DISCARD, text="JSON"))
+    assert (replay.status, replay.done, replay.total) == (ReplayStatus.DONE, 5, 5)
+    assert [message.id for message in await stage.store.outline_dead_messages(limit=9)] == ["other"]
+    replay = await stage.look(await stage.begin(Action.DISCARD, kind="task"))
+    assert replay.done == 3
+    assert (await stage.store.list_tasks(EVERYONE, TaskFilter(dead=True), limit=9)).items == ()
+
+
+async def test_only_the_tasks_of_a_user_are_chosen_if_one_is_named(stage: Stage) -> None:
+    await stage.dead(2, user_id="alice")
+    await stage.dead(3, user_id="bob")
+    replay = await stage.look(await stage.begin(user_id="bob"))
+    assert (replay.total, replay.done) == (3, 3)
+
+
+async def test_an_action_that_nobody_knows(stage: Stage) -> None:
+    for ask in (stage.replays.get, stage.replays.stop):
+        with pytest.raises(ReplayNotFoundError):
+            await ask("unknown")
+
+
+async def test_a_mark_without_its_action_is_taken_away(stage: Stage) -> None:
+    replay = await stage.begin(fingerprint="cause")
+    [record] = (await stage.store.read_records([f"replay/{replay.replay_id}"])).values()
+    await stage.store.delete_records([record])
+    await stage.carrier.look()
+    assert len(await stage.store.list_records(UNDER_WAY.name, limit=5)) == 1, "it may be about to come"
+    stage.clock.advance(timedelta(minutes=1))
+    await stage.carrier.look()
+    assert await stage.store.list_records(UNDER_WAY.name, limit=5) == []
