@@ -182,11 +182,13 @@ def _headline(error: BaseException) -> str:
 
 
 def _place(error: BaseException) -> str:
-    """Where it was raised: equal for all errors of one cause, whatever their text."""
-    code = None
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        code = frame.f_code
-    return f"{code.co_filename}:{code.co_name}" if code else ""
+    """Where it was raised: equal for all errors of one cause, whatever their text. The line counts from the beginning
+    of its function, so that it stays the same when something else in the file grows.
+    """
+    code, line = None, 0
+    for frame, number in traceback.walk_tb(error.__traceback__):
+        code, line = frame.f_code, number
+    return f"{code.co_filename}:{code.co_qualname}:{line - code.co_firstlineno}" if code else ""
 
 
 def _clean(text: str, limit: int) -> str:

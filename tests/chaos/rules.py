@@ -91,8 +91,8 @@ def completed_twice(world: World) -> Iterator[Violation]:
 
 
 def final_changed(world: World) -> Iterator[Violation]:
-    """After an end nothing follows but a replay, and what was seen of the end stays true. That a dead letter is given up
-    changes nothing of it but the sequence.
+    """After an end nothing follows but a replay, and what was seen of the end stays true. That a dead letter is given
+    up changes nothing of it but the sequence.
     """
     for story, document in documents(world):
         before, ended_at = None, document["sequence"]

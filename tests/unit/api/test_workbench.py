@@ -1,0 +1,353 @@
+"""The dead-letter workbench over HTTP: groups, edits, dry runs, replays of many, discards, repairs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, ClassVar
+
+import pytest
+from pydantic import BaseModel
+
+from taskframework import BackgroundTaskExecutable, NonRetryableError, TaskContext
+from taskframework.model.query import DeadMessage
+from taskframework.model.status import TaskStatus
+from taskframework.testing.conformance.store_suite import an_error, insert_one
+from taskframework.testing.factories import new_task
+from tests.support.eventually import eventually
+from tests.unit.api.conftest import COUNT_WORDS, DEAD_LETTERS, TASKS, Api, OpenApi, problem_of
+
+REPLAYS = "/api/v1/admin/replays"
+
+
+class Charge(BaseModel):
+    cause: int
+    amount: int = 1
+
+
+class Charges(BackgroundTaskExecutable[Charge, int]):
+    """Fails in one of three ways, until the provider is back; what has no amount fails for ever."""
+
+    task_type = "charges"
+    provider_is_back: ClassVar[bool] = False
+
+    async def execute(self, context: TaskContext[Charge]) -> int:
+        charge = context.parameters
+        if self.provider_is_back and charge.amount:
+            return charge.amount
+        match charge.cause:
+            case 0:
+                raise NonRetryableError("the card was declined")
+            case 1:
+                raise ProviderDownError("the provider is down")
+        raise NonRetryableError("no such account")
+
+
+class ProviderDownError(NonRetryableError):
+    """The provider is down."""
+
+
+@pytest.fixture
+async def shop(open_api: OpenApi) -> AsyncIterator[Api]:
+    Charges.provider_is_back = False
+    async with open_api(worker=True, extra=[Charges]) as api:
+        yield api
+
+
+async def _groups(api: Api, **query: str) -> list[dict[str, Any]]:
+    answer = await api.get(f"{DEAD_LETTERS}/groups", params=query)
+    assert answer.status_code == 200, answer.text
+    items: list[dict[str, Any]] = answer.json()["items"]
+    return items
+
+
+async def _none_is_live(api: Api) -> bool:
+    counts = await api.framework.services.store.count_by_status()
+    return not any(counts[status] for status in (TaskStatus.QUEUED, TaskStatus.RUNNING, TaskStatus.RETRYING))
+
+
+async def _charge(api: Api, *charges: dict[str, int]) -> None:
+    tasks = [{"task_type": "charges", "parameters": charge} for charge in charges]
+    assert (await api.post(f"{TASKS}/bulk", json={"tasks": tasks})).status_code == 200
+    await eventually(lambda: _none_is_live(api))
+
+
+async def _over(api: Api, replay_id: str) -> dict[str, Any]:
+    async def view() -> dict[str, Any] | None:
+        found: dict[str, Any] = (await api.get(f"{REPLAYS}/{replay_id}")).json()
+        return found if found["status"] != "RUNNING" else None
+
+    over: dict[str, Any] = await eventually(view)
+    return over
+
+
+async def test_500_failures_of_3_causes_are_3_rows_and_what_fails_again_joins_its_group(shop: Api) -> None:
+    await _charge(shop, *({"cause": n % 3, "amount": 0 if n in (4, 7) else 1} for n in range(500)))
+    first, *others = groups = await _groups(shop)
+    assert [group["count"] for group in groups] == [167, 167, 166]
+    assert {group["error"]["message"] for group in groups} == {
+        "the card was declined",
+        "the provider is down",
+        "no such account",
+    }
+    for group in groups:
+        assert group["task_types"] == ["charges"]
+        assert sum(group["trend"]) == group["trend"][-1] + group["trend"][-2] == group["count"]
+        listed = (await shop.get(DEAD_LETTERS, params={"fingerprint": group["fingerprint"], "limit": "500"})).json()
+        assert len(listed["items"]) == group["count"]
+        assert {item["reason"] for item in listed["items"]} == {group["error"]["message"]}
+
+    Charges.provider_is_back = True
+    answer = await shop.post(f"{DEAD_LETTERS}/replay", json={"filter": {"task_type": "charges"}, "rate": 1000})
+    assert answer.status_code == 202
+    assert answer.headers["location"] == f"{REPLAYS}/{answer.json()['replay_id']}"
+    over = await _over(shop, answer.json()["replay_id"])
+    assert (over["status"], over["total"], over["done"], over["refused"]) == ("DONE", 500, 500, 0)
+    await eventually(lambda: _none_is_live(shop))
+    [left] = await _groups(shop)
+    assert left["count"] == 2
+    assert left["fingerprint"] in {group["fingerprint"] for group in (first, *others)}
+    assert left["error"]["message"] == "the provider is down"
+
+
+async def test_groups_come_page_by_page_and_by_type(shop: Api) -> None:
+    await _charge(shop, {"cause": 0}, {"cause": 1}, {"cause": 1}, {"cause": 2}, {"cause": 2}, {"cause": 2})
+    await shop.finished(await shop.submit(task_type="refuses", parameters=None))
+    page = (await shop.get(f"{DEAD_LETTERS}/groups?limit=2")).json()
+    rest = (await shop.get(f"{DEAD_LETTERS}/groups?limit=2&cursor={page['next_cursor']}")).json()
+    assert [group["count"] for group in page["items"] + rest["items"]] == [3, 2, 1, 1]
+    assert rest["next_cursor"] is None
+    assert [group["count"] for group in await _groups(shop, task_type="refuses")] == [1]
+    problem_of(await shop.get(f"{DEAD_LETTERS}/groups?cursor=x"), 422, "invalid_cursor")
+
+
+async def test_letters_are_searched(shop: Api) -> None:
+    await _charge(shop, {"cause": 0}, {"cause": 1})
+    await shop.framework.services.store.keep_dead_message(
+        DeadMessage("m-1", b"{", {}, "q", "It is down: not JSON.", shop.framework.services.store.now())
+    )
+    for query, reasons in (
+        ({"text": "DOWN"}, ["It is down: not JSON.", "the provider is down"]),
+        ({"text": "down", "kind": "task"}, ["the provider is down"]),
+        ({"kind": "message"}, ["It is down: not JSON."]),
+        ({"kind": "message", "text": "declined"}, []),
+        ({"task_type": "refuses"}, []),
+        ({"user_id": "nobody"}, []),
+    ):
+        items = (await shop.get(DEAD_LETTERS, params=query)).json()["items"]
+        assert [item["reason"] for item in items] == reasons, query
+    [message] = [group for group in await _groups(shop) if not group["task_types"]]
+    [found] = (await shop.get(DEAD_LETTERS, params={"fingerprint": message["fingerprint"]})).json()["items"]
+    assert found["id"] == "m-1"
+
+
+async def test_edited_parameters_are_looked_through_before_anything_happens(shop: Api) -> None:
+    await _charge(shop, {"cause": 0, "amount": 0}, {"cause": 1, "amount": 0})
+    ids = [item["id"] for item in (await shop.get(DEAD_LETTERS)).json()["items"]]
+    Charges.provider_is_back = True
+    wrong = {"ids": ids, "parameters": {"cause": "none"}}
+    for body in (wrong, wrong | {"dry_run": True}):
+        problem = problem_of(await shop.post(f"{DEAD_LETTERS}/replay", json=body), 422, "invalid_parameters")
+        assert problem["errors"][0]["field"] == "parameters.cause"
+    assert len((await shop.get(DEAD_LETTERS)).json()["items"]) == 2, "nothing happened"
+
+    right = {"ids": ids, "parameters": {"cause": 0, "amount": 7}, "reason": "the amount was missing"}
+    rehearsed = (await shop.post(f"{DEAD_LETTERS}/replay", json=right | {"dry_run": True})).json()
+    assert (rehearsed["replayed"], rehearsed["refused"]) == (2, [])
+    assert len((await shop.get(DEAD_LETTERS)).json()["items"]) == 2, "nothing happened"
+    assert (await shop.post(f"{DEAD_LETTERS}/replay", json=right)).json()["replayed"] == 2
+    for name in ids:
+        task = await shop.finished({"task_id": name})
+        assert (task["status"], task["result"], task["parameters"]) == ("COMPLETED", 7, {"cause": 0, "amount": 7})
+        [replayed] = [entry["data"] for entry in task["history"] if entry["type"] == "replayed"]
+        assert replayed == {"by": "anonymous", "reason": "the amount was missing", "is_edited": True}
+
+
+async def test_a_dry_run_tells_whose_parameters_do_not_fit_any_more(api: Api) -> None:
+    store = api.framework.services.store
+    for parameters in ({"text": "one"}, {"text": 5}, {}):
+        ended: dict[str, Any] = {"status": TaskStatus.FAILED, "finished_at": store.now(), "next_dispatch_at": None}
+        fields: dict[str, Any] = {"task_type": "count-words", "parameters": parameters, "error": an_error("it broke")}
+        await insert_one(store, new_task(now=store.now(), **ended, **fields))
+    body = {"filter": {"text": "broke"}, "dry_run": True}
+    answer = (await api.post(f"{DEAD_LETTERS}/replay", json=body)).json()
+    assert (answer["replayed"], answer["total"], answer["refused"]) == (3, 3, [])
+    wrong = {outcome["warning"]["errors"][0]["message"] for outcome in answer["invalid"]}
+    assert wrong == {"Field required", "Input should be a valid string"}
+    assert {outcome["warning"]["code"] for outcome in answer["invalid"]} == {"invalid_parameters"}
+    assert (await api.get(f"{TASKS}?status=QUEUED")).json()["items"] == []
+    assert (await api.get("/api/v1/admin/audit")).json()["items"] == [], "a dry run is not noted"
+
+
+async def test_what_a_filter_finds_is_done_at_once_if_it_is_little(shop: Api) -> None:
+    await _charge(shop, {"cause": 0}, {"cause": 1}, {"cause": 1})
+    Charges.provider_is_back = True
+    body = {"filter": {"text": "provider"}, "reason": "it is back"}
+    answer = await shop.post(f"{DEAD_LETTERS}/replay", json=body)
+    assert (answer.status_code, answer.json()["replayed"], answer.json()["total"]) == (200, 2, 2)
+    again = (await shop.post(f"{DEAD_LETTERS}/replay", json=body)).json()
+    assert (again["replayed"], again["items"]) == (0, []), "pressed twice"
+    entry = (await shop.get("/api/v1/admin/audit?by=anonymous")).json()["items"][-1]
+    assert (entry["action"], entry["reason"]) == ("dead-letter.replay", "it is back")
+    assert entry["details"]["filter"] == {"text": "provider"}
+
+
+async def test_pressed_twice_at_the_same_moment_runs_once(shop: Api) -> None:
+    await _charge(shop, {"cause": 0})
+    [letter] = (await shop.get(DEAD_LETTERS)).json()["items"]
+    Charges.provider_is_back = True
+    answers = await asyncio.gather(
+        *(shop.post(f"{DEAD_LETTERS}/replay", json={"ids": [letter["id"]]}) for _ in range(5))
+    )
+    assert sum(answer.json()["replayed"] for answer in answers) == 1
+    task = await shop.finished({"task_id": letter["id"]})
+    assert (task["generation"], task["status"]) == (1, "COMPLETED")
+
+
+async def test_what_is_discarded_is_in_no_list_and_can_still_be_retried(shop: Api) -> None:
+    await _charge(shop, {"cause": 0}, {"cause": 1})
+    ids = [item["id"] for item in (await shop.get(DEAD_LETTERS)).json()["items"]]
+    body = {"ids": [ids[0], "missing"], "reason": "cancelled by the customer"}
+    rehearsed = (await shop.post(f"{DEAD_LETTERS}/discard", json=body | {"dry_run": True})).json()
+    assert (rehearsed["discarded"], len(await _groups(shop))) == (1, 2)
+    answer = (await shop.post(f"{DEAD_LETTERS}/discard", json=body)).json()
+    assert [(outcome["id"], outcome["status"]) for outcome in answer["items"]] == [(ids[0], 200), ("missing", 404)]
+    assert [item["id"] for item in (await shop.get(DEAD_LETTERS)).json()["items"]] == [ids[1]]
+    assert len(await _groups(shop)) == 1
+    whole = (await shop.get(f"{DEAD_LETTERS}/{ids[0]}")).json()
+    assert whole["discarded"]["reason"] == "cancelled by the customer"
+    assert whole["history"][-1]["type"] == "discarded"
+    [outcome] = (await shop.post(f"{DEAD_LETTERS}/discard", json={"ids": ids[:1], "reason": "again"})).json()["items"]
+    assert outcome["error"]["code"] == "transition_refused"
+    Charges.provider_is_back = True
+    assert (await shop.post(f"{TASKS}/{ids[0]}/retry")).status_code == 202
+    assert (await shop.finished({"task_id": ids[0]}))["status"] == "COMPLETED"
+
+
+async def _keep(api: Api, body: bytes = b'{"text": one two}') -> str:
+    store = api.framework.services.store
+    await store.keep_dead_message(DeadMessage("m-1", body, {"from": "elsewhere"}, "q", "not JSON", store.now()))
+    return "m-1"
+
+
+async def test_a_repaired_message_is_one_task_linked_to_it(shop: Api) -> None:
+    path = f"{DEAD_LETTERS}/{await _keep(shop)}/repair"
+    shown = (await shop.get(f"{DEAD_LETTERS}/m-1")).json()
+    assert (shown["body_text"], shown["body_hex"][:11]) == ('{"text": one two}', "7b 22 74 65")
+    problem_of(await shop.post(path, json=COUNT_WORDS | {"task_type": "count-word"}), 422, "unknown_task_type")
+    problem_of(await shop.post(path, json=COUNT_WORDS | {"parameters": {"text": 5}}), 422, "invalid_parameters")
+    assert (await shop.post(path, json=COUNT_WORDS | {"dry_run": True})).json()["dry_run"] is True
+    assert (await shop.get(f"{TASKS}?limit=1")).json()["items"] == [], "nothing happened"
+
+    answers = await asyncio.gather(*(shop.post(path, json=COUNT_WORDS) for _ in range(4)))
+    assert {answer.json()["task_id"] for answer in answers} == {answers[0].json()["task_id"]}
+    assert sorted(answer.status_code for answer in answers) == [200, 200, 200, 202]
+    task = await shop.finished(answers[0].json())
+    assert (task["status"], task["result"], task["correlation_id"]) == ("COMPLETED", {"words": 3}, "m-1")
+    assert (await shop.get(DEAD_LETTERS)).json()["items"] == []
+    assert (await shop.post(path, json=COUNT_WORDS)).json()["task_id"] == task["task_id"]
+    problem_of(await shop.post(f"{DEAD_LETTERS}/m-2/repair", json=COUNT_WORDS), 404, "task_not_found")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"body_text": '{"task_type": "count-words", "parameters": {"text": "one two three"}}'},
+        {"task_type": "count-words", "body_text": '{"text": "one two three"}'},
+    ],
+)
+async def test_a_message_is_repaired_by_its_corrected_text(shop: Api, body: dict[str, Any]) -> None:
+    answer = await shop.post(f"{DEAD_LETTERS}/{await _keep(shop)}/repair", json=body)
+    assert answer.status_code == 202, answer.text
+    assert (await shop.finished(answer.json()))["result"] == {"words": 3}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *({}, {"body_text": "{"}, {"body_text": '{"parameters": 1}'}, {"body_text": "5"}),
+        {"task_type": "count-words", "parameters": {}, "body_text": "{}"},
+    ],
+)
+async def test_what_is_no_repair_is_refused(api: Api, body: dict[str, Any]) -> None:
+    problem_of(await api.post(f"{DEAD_LETTERS}/{await _keep(api)}/repair", json=body), 422, "invalid_request")
+    assert len((await api.get(DEAD_LETTERS)).json()["items"]) == 1
+
+
+async def test_a_repair_that_broke_off_is_finished_by_the_next(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, store = f"{DEAD_LETTERS}/{await _keep(api)}/repair", api.framework.services.store
+
+    async def dies(_: str) -> bool:
+        raise RuntimeError("the process died")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "delete_dead_message", dies)
+        problem_of(await api.post(path, json=COUNT_WORDS), 500, "internal_error")
+    other = COUNT_WORDS | {"parameters": {"text": "other"}, "user_id": "eve"}
+    problem_of(await api.post(path, json=other), 409, "idempotency_conflict")
+    assert (await api.post(path, json=COUNT_WORDS)).status_code == 200
+    assert len((await api.get(TASKS)).json()["items"]) == 1
+    assert (await api.get(DEAD_LETTERS)).json()["items"] == []
+
+
+async def test_live_tasks_are_cancelled_and_failed_ones_retried_by_a_filter(shop: Api) -> None:
+    await _charge(shop, {"cause": 0}, {"cause": 1})
+    waiting = [await shop.submit(not_before="2030-01-01T00:00:00Z") for _ in range(3)]
+    chosen = {"filter": {"task_type": "count-words"}, "reason": "a bad release"}
+    assert (await shop.post(f"{TASKS}/cancel", json=chosen | {"dry_run": True})).json() == {
+        "total": 3,
+        "is_total_bounded": False,
+    }
+    answer = await shop.post(f"{TASKS}/cancel", json=chosen, headers={"Idempotency-Key": "k"})
+    assert answer.status_code == 202
+    over = await _over(shop, answer.json()["replay_id"])
+    assert (over["action"], over["done"], over["reason"]) == ("cancel", 3, "a bad release")
+    assert {(await shop.get(f"{TASKS}/{task['task_id']}")).json()["status"] for task in waiting} == {"CANCELLED"}
+    again = await shop.post(f"{TASKS}/cancel", json=chosen, headers={"Idempotency-Key": "k"})
+    assert again.json()["replay_id"] == answer.json()["replay_id"]
+
+    Charges.provider_is_back = True
+    answer = await shop.post(f"{TASKS}/retry", json={"filter": {"task_type": "charges"}})
+    assert (await _over(shop, answer.json()["replay_id"]))["done"] == 2
+    await eventually(lambda: _none_is_live(shop))
+    assert (await shop.get(DEAD_LETTERS)).json()["items"] == []
+    assert len((await shop.get(REPLAYS)).json()["items"]) == 2
+
+
+async def test_one_is_stopped(shop: Api) -> None:
+    await _charge(shop, *({"cause": 0} for _ in range(5)))
+    body = {"filter": {"task_type": "charges"}, "rate": 0.001}
+    replay_id = (await shop.post(f"{DEAD_LETTERS}/replay", json=body)).json()["replay_id"]
+
+    async def began() -> bool:
+        return bool((await shop.get(f"{REPLAYS}/{replay_id}")).json()["done"])
+
+    await eventually(began)
+    stopped = (await shop.post(f"{REPLAYS}/{replay_id}/stop")).json()
+    assert (stopped["status"], stopped["done"], stopped["total"]) == ("STOPPED", 1, 5)
+    problem_of(await shop.get(f"{REPLAYS}/unknown"), 404, "replay_not_found")
+    problem_of(await shop.post(f"{REPLAYS}/unknown/stop"), 404, "replay_not_found")
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("replay", {"filter": {}}),
+        ("replay", {"filter": {"task_type": "x"}, "ids": ["x"]}),
+        ("replay", {"ids": ["x"], "rate": 5}),
+        ("replay", {"filter": {"task_type": "x"}, "rate": 0}),
+        ("replay", {"filter": {"task_type": "x"}, "parameters": {}}),
+        ("replay", {"filter": {"status": "FAILED"}}),
+        ("discard", {"ids": ["x"]}),
+        ("discard", {"filter": {"kind": "other"}, "reason": "x"}),
+    ],
+)
+async def test_a_wrong_choice_is_refused(api: Api, path: str, body: dict[str, Any]) -> None:
+    problem_of(await api.post(f"{DEAD_LETTERS}/{path}", json=body), 422, "invalid_request")
+
+
+@pytest.mark.parametrize("path", ["cancel", "retry"])
+@pytest.mark.parametrize("body", [{}, {"filter": {}}, {"filter": {"status": "GONE"}}, {"filter": {"kind": "task"}}])
+async def test_a_wrong_choice_of_tasks_is_refused(api: Api, path: str, body: dict[str, Any]) -> None:
+    problem_of(await api.post(f"{TASKS}/{path}", json=body), 422, "invalid_request")
+    problem_of(await api.get(f"{TASKS}/{path}"), 405, "method_not_allowed")
