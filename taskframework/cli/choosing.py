@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Annotated
+import functools
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
 
 import typer
 
@@ -53,6 +54,23 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Only tell what would ha
 Background = Annotated[
     bool, typer.Option("--background", help="With --where: leave it to the running processes, and end at once.")
 ]
+
+
+def checked(
+    where_of: Callable[[Sequence[str] | None, Sequence[str] | None], object], ids: str
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A command that is told what is wrong about its choice before it opens the store; `ids` is its other argument."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def check(**given: Any) -> None:
+            names = given[ids]
+            where_of(given["where"], [names] if isinstance(names, str) else names)
+            command(**given)
+
+        return check
+
+    return decorate
 
 
 def letters_where(conditions: Sequence[str] | None, ids: Sequence[str] | None) -> Where | None:

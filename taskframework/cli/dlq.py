@@ -9,7 +9,16 @@ import orjson
 import typer
 from rich.text import Text
 
-from taskframework.cli.choosing import Background, DryRun, LettersWhere, Rate, do_with_all, letters_where, tell_count
+from taskframework.cli.choosing import (
+    Background,
+    DryRun,
+    LettersWhere,
+    Rate,
+    checked,
+    do_with_all,
+    letters_where,
+    tell_count,
+)
 from taskframework.cli.options import Cursor, Json, Limit, Reopen
 from taskframework.cli.output import ago, as_json_text, facts, note, out, print_json, printable, say
 from taskframework.cli.render import print_letters, print_page, print_rows, print_task, shortened
@@ -120,6 +129,7 @@ async def show(framework: TaskFramework, letter_id: LetterId, as_json: Json = Fa
 
 
 @app.command()
+@checked(letters_where, "letter_ids")
 @on_store
 @audited("dead-letter.replay", of="letter_ids", shown=["where", "rate"])
 async def replay(
@@ -185,6 +195,7 @@ async def edit(
 
 
 @app.command()
+@checked(letters_where, "letter_ids")
 @on_store
 @audited("dead-letter.discard", of="letter_ids", shown=["where", "rate"])
 async def discard(

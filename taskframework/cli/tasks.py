@@ -8,7 +8,16 @@ from typing import Annotated
 
 import typer
 
-from taskframework.cli.choosing import Background, DryRun, Rate, TasksWhere, do_with_all, tasks_where, tell_count
+from taskframework.cli.choosing import (
+    Background,
+    DryRun,
+    Rate,
+    TasksWhere,
+    checked,
+    do_with_all,
+    tasks_where,
+    tell_count,
+)
 from taskframework.cli.options import Cursor, Json, Limit, NumberCursor, Reopen, TaskId, or_bad_parameter
 from taskframework.cli.output import print_json, print_json_line, say
 from taskframework.cli.render import (
@@ -158,6 +167,7 @@ async def explain(framework: TaskFramework, task_id: TaskId, as_json: Json = Fal
 
 
 @app.command()
+@checked(tasks_where, "task_id")
 @on_store
 @audited("task.cancel", of="task_id", shown=["where", "rate"])
 async def cancel(
@@ -233,6 +243,7 @@ async def signal(
 
 
 @app.command()
+@checked(tasks_where, "task_id")
 @on_store
 @audited("task.retry", of="task_id", shown=["where", "rate"])
 async def retry(
