@@ -27,8 +27,7 @@ FAMILY_VERSION = 2
 Stage = Literal["execute", "resume", "signal"]
 HISTORY_LENGTH = 100
 ERRORS_KEPT = 5
-#: Fields that few tasks have. Where such a field has its default, MongoDB's document is without it: every field costs
-#: each write of the task space and time, and who uses no sub-tasks, batches or limits shall not pay for them.
+#: Fields that few tasks have. MongoDB's document is without one that has its default: each costs every write a little.
 RARE = (
     *("unique", "debounce", "stream", "cascade_at", "check_at", "batch", "seal_by", "retry_at", "unblock_at", "stage"),
     *("waits_for", "signals", "woken_by", "waits_for_limit", "slot", "start_limit", "start_by", "retention", "steps"),
@@ -55,12 +54,8 @@ class CancelRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Discarded:
+class Discarded(CancelRequest):
     """An operator gave a dead letter up: it is in no list of them any more."""
-
-    by: str
-    at: datetime
-    reason: str | None
 
 
 @dataclass(frozen=True, slots=True)

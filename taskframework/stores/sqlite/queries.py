@@ -180,7 +180,7 @@ KEEP_MESSAGE = (
 MESSAGE = f"{_MESSAGES} WHERE id = ?"
 OUTLINE_MESSAGES = (
     "SELECT id, reason, task_type, at FROM dead_messages INDEXED BY dead_messages_newest "
-    "ORDER BY at DESC, id DESC LIMIT ?"
+    "WHERE at <= ? ORDER BY at DESC, id DESC LIMIT ?"
 )
 DELETE_MESSAGE = "DELETE FROM dead_messages WHERE id = ?"
 

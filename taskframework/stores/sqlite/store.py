@@ -33,6 +33,8 @@ from taskframework.stores.sqlite.rows import TaskRow, Value, milliseconds, momen
 
 #: Some five kilobytes each; a task that is being worked on is written again within moments.
 _REMEMBERED = 10_000
+#: In milliseconds, later than all.
+_ANY_TIME = 2**62
 #: Requests of a group: it takes some ten milliseconds then, which is what another one waits for.
 _GROUP = 200
 _MARKS_IN_A_REQUEST = 200
@@ -251,7 +253,7 @@ class SqliteStore:
         return message_page(await self._database.fetch(*queries.list_dead_messages(limit, cursor)), limit)
 
     async def outline_dead_messages(self, *, limit: int) -> Sequence[MessageOutline]:
-        rows = await self._database.fetch(queries.OUTLINE_MESSAGES, (limit,))
+        rows = await self._database.fetch(queries.OUTLINE_MESSAGES, (_ANY_TIME, limit))
         return [MessageOutline(name, reason, task_type, moment(at)) for name, reason, task_type, at in rows]
 
     async def delete_dead_message(self, message_id: str) -> bool:
