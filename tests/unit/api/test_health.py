@@ -69,6 +69,7 @@ async def test_readiness_tells_when_each_repair_looked(api: Api) -> None:
         "pauses",
         "reap",
         "relay",
+        "replays",
         "retention",
         "schedules",
         "slots",
