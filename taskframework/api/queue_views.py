@@ -39,7 +39,7 @@ class QueueView(BaseModel):
     )
     lanes: dict[Priority, LaneView]
     is_bounded: bool = Field(
-        description="More of any type wait or run than the 10,000 that were looked at; the longest there are counted"
+        description="More of any type wait or run than the 5,000 that were looked at; the longest there are counted"
     )
 
 

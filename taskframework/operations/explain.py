@@ -35,7 +35,7 @@ from taskframework.tasks.declared import DECLARATION, TaskDeclaration
 #: Sub-tasks, and holders of slots, that are named.
 _NAMED = 5
 #: Tasks of one look at what came before.
-_LOOK = 10_000
+_LOOK = 5_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from taskframework.model.traffic import RATE_OVER, Crowd, Tally, Traffic, traffi
 from taskframework.stores.base import TaskStore
 
 #: Tasks that are looked at of those that wait and of those that run, and of those that came or ended lately.
-_WAITING, _RECENT = 10_000, 2_000
+_WAITING, _RECENT = 5_000, 2_000
 
 
 async def read_traffic(store: TaskStore) -> Traffic:
