@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Annotated, Any, Protocol, TypeVar, cast
 
 import orjson
@@ -16,7 +16,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from taskframework.api.problems import RequestRefusedError
-from taskframework.errors import TaskNotFoundError
+from taskframework.brokers.base import Broker
+from taskframework.errors import StoreOnlyError, TaskNotFoundError
 from taskframework.model.query import Page
 from taskframework.settings import Settings
 from taskframework.telemetry import is_tracing, span
@@ -47,6 +48,17 @@ class Framework(Protocol):
 
 def framework_of(request: Request) -> Framework:
     return cast(Framework, request.app.state.framework)
+
+
+def broker_of(request: Request) -> Broker | None:
+    """The broker of this process; None if it only opened the store.
+
+    Raises:
+        NotRunningError: if it does not run.
+    """
+    with suppress(StoreOnlyError):
+        return framework_of(request).process.broker
+    return None
 
 
 def checked_id(text: str) -> str:

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from taskframework.api.callers import scope_of
-from taskframework.api.context import IdInPath, checked_id, framework_of, json_response
+from taskframework.api.context import IdInPath, broker_of, checked_id, framework_of, json_response
 from taskframework.api.openapi import refuses
 from taskframework.model.facts import Code
 from taskframework.model.status import ReachableStatus
@@ -43,7 +43,6 @@ async def explain_task(request: Request, task_id: IdInPath) -> Response:
     """Tell why a task is not running, or not finished, as it is now. A few bounded reads, however many tasks there
     are.
     """
-    framework = framework_of(request)
-    explain = framework.services.explain.explain
-    explanation = await explain(checked_id(task_id), scope_of(request), framework.process.broker)
+    explain = framework_of(request).services.explain.explain
+    explanation = await explain(checked_id(task_id), scope_of(request), broker_of(request))
     return json_response(explanation.view())

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from taskframework.api.context import framework_of, json_response
+from taskframework.api.context import broker_of, framework_of, json_response
 from taskframework.api.openapi import refuses
 from taskframework.model.overview import ProblemCode
 from taskframework.model.status import ReachableStatus
@@ -63,5 +63,5 @@ class OverviewView(BaseModel):
 )
 async def get_overview(request: Request) -> Response:
     """Tell what waits, runs, comes and goes, and what needs somebody. It costs the same for any number of tasks."""
-    framework = framework_of(request)
-    return json_response(overview_view(await framework.services.overview.look(framework.process.broker)))
+    look = framework_of(request).services.overview.look
+    return json_response(overview_view(await look(broker_of(request))))

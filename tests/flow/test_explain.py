@@ -120,8 +120,9 @@ EXTRA = (Gated, AtOnce, AtOnceByTenant, Limited, LimitedByTenant, Plans)
 class Stage:
     """An installation with a worker, and how to ask it why."""
 
-    def __init__(self, framework: TaskFramework, client: TaskClient) -> None:
+    def __init__(self, framework: TaskFramework, http: httpx.AsyncClient, client: TaskClient) -> None:
         self.framework = framework
+        self.http = http
         self.client = client
 
     async def submit(self, task_type: str, parameters: Any = None, **options: Any) -> str:
@@ -169,12 +170,12 @@ async def stage(run: Run) -> AsyncIterator[Stage]:
     limiter = {"type": "store", "providers": {"openai": {"rate": NEVER, "burst_capacity": 1}}}
     async with (
         run(concurrency=SLOTS, extra=EXTRA, rate_limiter=limiter, recovery={"dispatch_grace": "1s"}) as framework,
-        httpx.AsyncClient(transport=httpx.ASGITransport(create_app(framework))) as http,
+        httpx.AsyncClient(transport=httpx.ASGITransport(create_app(framework)), base_url="http://api") as http,
         TaskClient("http://api", http=http) as client,
     ):
         assert framework.process.worker is not None
         await framework.process.worker.sign_of_life.give()
-        yield Stage(framework, client)
+        yield Stage(framework, http, client)
         Waits.gate.set()
 
 
@@ -194,6 +195,7 @@ async def test_each_prepared_cause_is_named(stage: Stage, settings: Callable[...
         _what_was_sent,
     ):
         await prepare(stage)
+    await _the_whole_installation(stage)
     await _without_the_broker(stage, settings)
 
 
@@ -305,6 +307,21 @@ async def _what_was_sent(stage: Stage) -> None:
     assert sent.details["ahead"] is not None
     unsent = await stage.cause(await stage.insert(next_dispatch_at=LATER), "about_to_be_sent")
     assert "is about to be sent" in unsent.because
+
+
+async def _the_whole_installation(stage: Stage) -> None:
+    """All that was prepared, at a glance."""
+    overview = (await stage.http.get("/api/v1/admin/overview")).json()
+    assert (overview["workers"], overview["dead_letters"], overview["is_bounded"]) == (1, 1, False)
+    seen = {it["task_type"]: it for it in overview["types"]}
+    assert (seen["elsewhere"]["waiting"], seen["at-once"]["running"]) == (1, 1)
+    assert seen["broken"]["failed_per_second"] > 0
+    assert {problem["code"] for problem in overview["problems"]} == {"no_worker", "failing"}
+    [queue] = [
+        it for it in (await stage.http.get("/api/v1/admin/queues")).json()["items"] if it["task_type"] == "waits"
+    ]
+    assert queue["lanes"]["normal"]["running"] == seen["waits"]["running"] > 0
+    assert queue["lanes"]["normal"]["oldest_at"] is not None
 
 
 async def _without_the_broker(stage: Stage, settings: Callable[..., Settings]) -> None:

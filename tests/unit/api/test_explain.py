@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from taskframework import TaskFramework
 from taskframework.api.explain import ExplanationView
 from taskframework.model.keys import Role
-from tests.unit.api.conftest import TASKS, Api, problem_of
+from tests.unit.api.conftest import TASKS, Api, OpenApi, problem_of
 from tests.unit.api.test_keys import Keyed
 
 
@@ -28,3 +29,15 @@ async def test_another_users_task_is_not_there(api: Api) -> None:
 async def test_what_is_no_id_is_not_found(api: Api) -> None:
     problem_of(await api.get(f"{TASKS}/unknown/explain"), 404, "task_not_found")
     problem_of(await api.get(f"{TASKS}/{'x' * 200}/explain"), 404, "task_not_found")
+
+
+async def test_a_process_that_only_opened_the_store_explains_too(open_api: OpenApi) -> None:
+    async with open_api() as api:
+        task = await api.submit()
+        settings = api.framework.settings
+    framework = TaskFramework(settings)
+    async with framework.store_only(), Api(framework) as looking:
+        told = (await looking.get(f"{TASKS}/{task['task_id']}/explain")).json()
+        assert told["code"] == "no_worker"
+        overview = (await looking.get("/api/v1/admin/overview")).json()
+        assert [problem["code"] for problem in overview["problems"]] == ["no_worker"]
