@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib
 import io
 import sys
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group
 
 from taskframework.cli.ending import leave
+from taskframework.cli.examples import with_examples
 from taskframework.cli.options import Apps, Config
 from taskframework.errors import TaskframeworkError
 
@@ -44,7 +45,6 @@ _COMMANDS = {
 app = typer.Typer(
     name="taskframework",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -66,15 +66,15 @@ class LaterCommand(TyperCommand):
         module, _, name = self._place.partition(":")
         found = getattr(importlib.import_module(f"taskframework.cli.{module}"), name)
         if isinstance(found, typer.Typer):
-            return get_group(found)
+            return with_examples(get_group(found), self.name or "")
         alone = typer.Typer(add_completion=False)
         alone.command(self.name)(found)
-        return get_command(alone)
+        return with_examples(get_command(alone), self.name or "")
 
 
 def command_line() -> TyperGroup:
     """The command with all its commands."""
-    group = get_group(app)
+    group = cast(TyperGroup, get_command(app))
     for name, (panel, place, purpose) in _COMMANDS.items():
         group.add_command(LaterCommand(name, panel, place, purpose))
     return group

@@ -14,14 +14,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 
 import taskframework.api.server
 import taskframework.cli.remote.framework  # noqa: F401 - read before a loop runs
 from taskframework import BackgroundTaskExecutable, NonRetryableError, Settings, TaskContext, TaskFramework, TaskOptions
 from taskframework.api.server import serving
-from taskframework.cli.main import LaterCommand, command_line
+from taskframework.cli.main import command_line
 from taskframework.cli.remote import operations as remote
 from taskframework.cli.remote import workbench
 from taskframework.model.keys import Role
@@ -44,6 +43,7 @@ from taskframework.operations.tasks import TaskOperations
 from taskframework.operations.workers import WorkerOperations
 from taskframework.submission.service import TaskSubmissionService
 from tests.unit.cli.conftest import Cli
+from tests.unit.cli.test_examples import leaves
 
 #: Commands that have no --api, since they run something here or look at what is here.
 HERE = {
@@ -227,19 +227,10 @@ def installation(folder: Path) -> Iterator[Installation]:
 
 
 def test_every_command_is_tried_on_both_or_known_to_be_for_here() -> None:
-    found = dict(_leaves(command_line()))
+    found = dict(leaves(command_line()))
     both = {name for name, command in found.items() if "api" in {option.name for option in command.params}}
     assert both == TRIED.keys(), "a command that asks a store can ask an API; try it here"
     assert found.keys() - both == HERE
-
-
-def _leaves(group: Any, above: str = "") -> Iterator[tuple[str, click.Command]]:
-    for name, command in group.commands.items():
-        real = command.real() if isinstance(command, LaterCommand) else command
-        if hasattr(real, "commands"):
-            yield from _leaves(real, f"{above}{name} ")
-        else:
-            yield f"{above}{name}", real
 
 
 @pytest.mark.parametrize(

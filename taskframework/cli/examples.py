@@ -1,0 +1,65 @@
+"""An example for each command, shown at the end of its help."""
+
+from __future__ import annotations
+
+from typing import Any
+
+EXAMPLES = {
+    "demo": "demo notes/*.txt --output report.md",
+    "dev": "dev --app shop",
+    "api": "api --host 0.0.0.0 --port 8000",
+    "worker": "worker --app shop --processes 4",
+    "submit": """submit charge-card '{"order_id": "A-1", "amount": 9.5}' --wait""",
+    "tasks list": "tasks list --status failed --type charge-card",
+    "tasks show": "tasks show 0199a2c4-6f0e-7c53-b6ee-3d3a1f0b8a11",
+    "tasks explain": "tasks explain 0199a2c4-6f0e-7c53-b6ee-3d3a1f0b8a11",
+    "tasks cancel": "tasks cancel 0199a2c4-6f0e-7c53-b6ee-3d3a1f0b8a11 --reason 'ordered twice'",
+    "tasks subtasks": "tasks subtasks 0199a2c4-6f0e-7c53-b6ee-3d3a1f0b8a11 --status failed",
+    "tasks signal": """tasks signal 0199a2c4-6f0e-7c53-b6ee-3d3a1f0b8a11 approved '{"by": "ada"}'""",
+    "tasks retry": "tasks retry 0199a2c4-6f0e-7c53-b6ee-3d3a1f0b8a11",
+    "tasks watch": "tasks watch 0199a2c4-6f0e-7c53-b6ee-3d3a1f0b8a11",
+    "batch submit": "batch submit charge-card orders.ndjson --watch",
+    "batch list": "batch list --status waiting",
+    "batch show": "batch show 0199a2c4-6f0e-7c53-b6ee-3d3a1f0b8a11",
+    "batch watch": "batch watch 0199a2c4-6f0e-7c53-b6ee-3d3a1f0b8a11",
+    "batch results": "batch results 0199a2c4-6f0e-7c53-b6ee-3d3a1f0b8a11 --follow",
+    "batch cancel": "batch cancel 0199a2c4-6f0e-7c53-b6ee-3d3a1f0b8a11 --reason 'wrong file'",
+    "batch retry-failed": "batch retry-failed 0199a2c4-6f0e-7c53-b6ee-3d3a1f0b8a11",
+    "streams show": "streams show orders/7 --user ada",
+    "streams results": "streams results orders/7 --user ada --from 10",
+    "streams go-on": "streams go-on orders/7 --user ada",
+    "queues list": "queues list",
+    "queues pause": "queues pause charge-card --reason 'provider down' --drain",
+    "queues resume": "queues resume charge-card",
+    "schedules list": "schedules list",
+    "schedules show": "schedules show nightly",
+    "schedules create": """schedules create nightly report '{"days": 1}' --cron '30 2 * * *' --timezone UTC""",
+    "schedules update": "schedules update nightly --cron '0 3 * * *'",
+    "schedules delete": "schedules delete nightly",
+    "schedules run": "schedules run nightly",
+    "schedules pause": "schedules pause nightly",
+    "schedules resume": "schedules resume nightly",
+    "dlq list": "dlq list --limit 50",
+    "dlq show": "dlq show 0199a2c4-6f0e-7c53-b6ee-3d3a1f0b8a11",
+    "dlq replay": "dlq replay 0199a2c4-6f0e-7c53-b6ee-3d3a1f0b8a11",
+    "workers": "workers --json",
+    "top": "top --every 5s",
+    "limits": "limits",
+    "keys create": "keys create web --role submitter --expires 90d --rate 20",
+    "keys list": "keys list",
+    "keys revoke": "keys revoke tf_3f9c2a7b10",
+    "events tail": "events tail --url http://localhost:8000",
+    "doctor": "doctor --app shop",
+    "config show": "config show --json",
+    "topology show": "topology show --app shop",
+    "topology apply": "topology apply --app shop",
+}
+
+
+def with_examples(command: Any, name: str) -> Any:
+    """The command, or group of commands, with an example at the end of each help."""
+    if (example := EXAMPLES.get(name)) is not None:
+        command.epilog = f"Example: taskframework {example}"
+    for below, found in getattr(command, "commands", {}).items():
+        with_examples(found, f"{name} {below}")
+    return command
