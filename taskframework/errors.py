@@ -394,7 +394,7 @@ class TopologyMismatchError(BrokerError):
     def __init__(self, name: str, detail: str) -> None:
         super().__init__(
             f"{name} exists with other arguments: {detail}.",
-            hint="Delete it when it is empty, or choose another broker.prefix.",
+            hint="`taskframework topology migrate` moves a queue; or choose another broker.prefix.",
         )
         self.name = name
         self.detail = detail

@@ -52,6 +52,8 @@ EXAMPLES = {
     "doctor": "doctor --app shop",
     "config show": "config show --json",
     "topology show": "topology show --app shop",
+    "topology plan": "topology plan --app shop",
+    "topology migrate": "topology migrate --app shop",
     "topology apply": "topology apply --app shop",
 }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import typer
 
 from taskframework.cli.invocation import Invocation
@@ -9,7 +11,7 @@ from taskframework.cli.options import Apps, Config, Json
 from taskframework.cli.output import note, print_json, run, say
 from taskframework.clock import SystemClock
 from taskframework.runtime import TaskFramework
-from taskframework.wiring.adapters import build_broker, topology_lines
+from taskframework.wiring.adapters import build_broker, build_mover, topology_lines
 
 app = typer.Typer(no_args_is_help=True, help="Exchanges and queues on the broker.")
 
@@ -36,12 +38,55 @@ def show(context: typer.Context, config: Config = None, app: Apps = None, as_jso
 def apply(context: typer.Context, config: Config = None, app: Apps = None) -> None:
     """Declare it. What exists already stays; what exists with other arguments is an error that names it."""
     framework = Invocation.of(context, config, app).framework()
-    if framework.settings.broker.scheme == "embedded":
-        note(_EMBEDDED)
+    if not _has_broker(framework):
         return
     run(_apply(framework))
     say(f"Declared for {', '.join(framework.registry.task_types) or 'no task type'}.")
     _note_types(framework)
+
+
+@app.command()
+def plan(context: typer.Context, config: Config = None, app: Apps = None, as_json: Json = False) -> None:
+    """Show what on the broker is missing or differs from what `show` prints. Nothing is changed."""
+    framework = Invocation.of(context, config, app).framework()
+    differences = (
+        run(build_mover(framework.settings, framework.registry.task_types).plan()) if _has_broker(framework) else []
+    )
+    if as_json:
+        print_json([asdict(difference) for difference in differences])
+        return
+    for difference in differences:
+        say(str(difference))
+    if not differences:
+        say("Nothing is missing, and nothing differs.")
+    elif all(difference.is_missing for difference in differences):
+        note("Make it: taskframework topology apply")
+    else:
+        note("Move what differs, while messages come and go: taskframework topology migrate")
+
+
+@app.command()
+def migrate(context: typer.Context, config: Config = None, app: Apps = None, as_json: Json = False) -> None:
+    """Move the queues that differ, a classic one or one with other arguments, while messages come and go."""
+    framework = Invocation.of(context, config, app).framework()
+    moved = (
+        run(build_mover(framework.settings, framework.registry.task_types).migrate()) if _has_broker(framework) else []
+    )
+    if as_json:
+        print_json(moved)
+        return
+    for name in moved:
+        say(f"{name} is moved.")
+    if not moved:
+        say("No queue differs.")
+    _note_types(framework)
+
+
+def _has_broker(framework: TaskFramework) -> bool:
+    if framework.settings.broker.scheme != "embedded":
+        return True
+    note(_EMBEDDED)
+    return False
 
 
 async def _apply(framework: TaskFramework) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
 
 from taskframework.brokers.base import Broker
 from taskframework.clock import Clock
@@ -14,6 +15,9 @@ from taskframework.operations.keys import TokenReader
 from taskframework.settings import SecuritySettings, Settings, sqlite_file
 from taskframework.settings.section import Section
 from taskframework.stores.base import Records, TaskStore
+
+if TYPE_CHECKING:
+    from taskframework.brokers.rabbitmq.moving import TopologyMover
 
 
 def build_store(settings: Settings, clock: Clock) -> TaskStore:
@@ -115,6 +119,14 @@ def topology_lines(settings: Settings, task_types: Sequence[str]) -> list[str]:
         return lines(settings.broker.delay == "plugin")
     always = lines(False)
     return always + [f"{line} (if the broker has the plugin)" for line in lines(True) if line not in always]
+
+
+def build_mover(settings: Settings, task_types: Sequence[str]) -> TopologyMover:
+    """What compares the broker with the topology of these types, and moves what differs; for RabbitMQ only."""
+    from taskframework.brokers.rabbitmq.moving import TopologyMover
+
+    _require_files(settings.broker, "broker", "ca_file", "certificate", "private_key")
+    return TopologyMover(settings.broker, task_types)
 
 
 def is_shared(settings: Settings) -> bool:

@@ -47,7 +47,19 @@ from tests.unit.cli.test_examples import leaves
 
 #: Commands that have no --api, since they run something here or look at what is here.
 HERE = {
-    *("demo", "dev", "api", "worker", "events tail", "doctor", "config show", "topology show", "topology apply"),
+    *(
+        "demo",
+        "dev",
+        "api",
+        "worker",
+        "events tail",
+        "doctor",
+        "config show",
+        "topology show",
+        "topology plan",
+        "topology apply",
+        "topology migrate",
+    ),
 }
 #: How each other command is tried. A word in capitals stands for one of a kind: each try has an own one.
 TRIED = {

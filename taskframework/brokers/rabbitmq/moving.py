@@ -1,0 +1,228 @@
+"""What on the broker differs from what is wanted, and making it so while messages come and go.
+
+A queue keeps the type and arguments it was made with. So one with others is moved: a queue beside it takes what comes,
+what waits is carried over, the old one goes, the new one comes in its place, and what the one beside it got is carried
+there. At each moment a message has a queue to go to. A message is answered only when the other queue has confirmed it,
+so a crash in between leaves some twice, which is harmless: of two messages of a task the claim lets one through.
+
+AMQP tells of a queue only whether a declaration fits it; bindings cannot be asked for, and are made anew each time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from aio_pika.abc import AbstractChannel, AbstractIncomingMessage, AbstractQueue
+from aiormq.exceptions import ChannelNotFoundEntity, ChannelPreconditionFailed
+
+from taskframework.brokers.rabbitmq.connection import BrokerConnection, Connector
+from taskframework.brokers.rabbitmq.declaring import declare_part
+from taskframework.brokers.rabbitmq.delay_plugin import DelayPlugin
+from taskframework.brokers.rabbitmq.faults import driver_errors, translated
+from taskframework.brokers.rabbitmq.topology import (
+    Binding,
+    Exchange,
+    Names,
+    Queue,
+    Topology,
+    delayed_exchange,
+    whole_topology,
+)
+from taskframework.errors import BrokerError, TopologyMismatchError
+from taskframework.settings.servers import BrokerSettings
+
+logger = logging.getLogger(__name__)
+
+#: Messages that are carried together.
+_TOGETHER = 200
+#: A process with other settings may put the old queue back, and does so at most once a second.
+_TRIES = 5
+_SECONDS = 30.0
+#: What was on its way to a queue when its bindings went has arrived after this.
+_ARRIVED_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Something on the broker that is not as it is wanted."""
+
+    kind: Literal["exchange", "queue"]
+    name: str
+    #: `missing`, or what differs, as the broker says it.
+    what: str
+
+    @property
+    def is_missing(self) -> bool:
+        return self.what == "missing"
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}: {self.what}"
+
+
+class TopologyMover:
+    """Compares the broker with what the settings want for some task types, and moves what differs."""
+
+    def __init__(self, settings: BrokerSettings, task_types: Sequence[str]) -> None:
+        """Prepare without connecting.
+
+        Raises:
+            ConfigurationError: if the address cannot be read.
+        """
+        self._settings = settings
+        self._task_types = tuple(task_types)
+        self._connector = Connector(settings)
+
+    async def plan(self) -> list[Difference]:
+        """What is missing or differs; nothing is changed.
+
+        Raises:
+            BrokerUnavailableError: if the broker is away.
+        """
+        async with self._connector.opened("topology plan") as connection:
+            return await self._differences(connection, await self._wanted(probes=False))
+
+    async def migrate(self) -> list[str]:
+        """Make it as it is wanted: declare what is missing, move the queues that differ.
+
+        Returns:
+            The queues that were moved.
+
+        Raises:
+            BrokerError: if an exchange differs, or something could not be moved. What was on the way stays in
+                `<queue>.moving`; doing it again goes on.
+            BrokerUnavailableError: if the broker is away.
+        """
+        wanted = await self._wanted(probes=True)
+        moved = []
+        async with self._connector.opened("topology migrate") as connection:
+            for difference in await self._differences(connection, wanted):
+                if difference.kind == "exchange" and not difference.is_missing:
+                    raise BrokerError(
+                        f"RabbitMQ: exchange {difference.name} differs: {difference.what}.",
+                        hint="An exchange cannot be moved. Delete it, and run `taskframework topology apply`.",
+                    )
+            await _declare(connection, replace(wanted, queues=(), bindings=()))
+            for queue in wanted.queues:
+                bindings = [binding for binding in wanted.bindings if binding.target == queue.name]
+                if await _QueueMove(connection, queue, bindings).done():
+                    moved.append(queue.name)
+            await _declare(connection, wanted)
+        return moved
+
+    async def _wanted(self, *, probes: bool) -> Topology:
+        names = Names(self._settings.prefix)
+        plugin = DelayPlugin(self._settings.delay, delayed_exchange(names), self._connector)
+        has_plugin = await plugin.probe() if probes else self._settings.delay == "plugin"
+        limit = self._settings.delivery_limit
+        return whole_topology(names.prefix, self._task_types, delivery_limit=limit, with_plugin=has_plugin)
+
+    async def _differences(self, connection: BrokerConnection, wanted: Topology) -> list[Difference]:
+        items: list[Exchange | Queue] = [*wanted.exchanges, *wanted.queues]
+        found = [(item, await _difference(connection, item)) for item in items]
+        return [Difference(_kind_of(item), item.name, what) for item, what in found if what is not None]
+
+
+class _QueueMove:
+    """Moves one queue, if it differs; or goes on with a move that broke off."""
+
+    def __init__(self, connection: BrokerConnection, queue: Queue, bindings: Sequence[Binding]) -> None:
+        self._connection = connection
+        self._queue = queue
+        self._bindings = bindings
+        self._beside = replace(queue, name=f"{queue.name}.moving")
+
+    async def done(self) -> bool:
+        """Move it; False if there was nothing to move."""
+        what = await _difference(self._connection, self._queue)
+        was_begun = await _difference(self._connection, self._beside) != "missing"
+        if what in (None, "missing") and not was_begun:
+            return False
+        await self._bind(self._beside)
+        for _ in range(_TRIES):
+            if what not in (None, "missing"):
+                logger.info("moving %s: %s", self._queue.name, what)
+                await self._carry(self._queue, self._beside)
+            if await self._declared():
+                await self._carry(self._beside, self._queue)
+                return True
+            what = await _difference(self._connection, self._queue)
+        raise BrokerError(
+            f"RabbitMQ: {self._queue.name} comes back as it was: {what}.",
+            hint="A process with other settings declares it. Give all processes the new settings, then do this again; "
+            f"messages wait in {self._beside.name} meanwhile.",
+        )
+
+    async def _bind(self, queue: Queue) -> None:
+        bindings = tuple(replace(binding, target=queue.name) for binding in self._bindings)
+        await _declare(self._connection, Topology(queues=(queue,), bindings=bindings))
+
+    async def _declared(self) -> bool:
+        try:
+            await self._bind(self._queue)
+        except BrokerError:
+            return False
+        return True
+
+    async def _carry(self, old: Queue, new: Queue) -> None:
+        """Let nothing more come to a queue, carry what waits in it to another, delete it.
+
+        What a worker holds of it, it answers to nobody; if it gives it back instead, the document of the task knows.
+        """
+        channel = await self._connection.channel(confirms=True)
+        with driver_errors(f"moving {old.name}"):
+            source = await channel.get_queue(old.name, ensure=False)
+            for binding in self._bindings:
+                await source.unbind(binding.source, binding.key)
+            while await _some_carried(channel, source, new.name):
+                pass
+            # A quorum queue cannot be deleted on the condition that it is empty.
+            await asyncio.sleep(_ARRIVED_SECONDS)
+            while await _some_carried(channel, source, new.name):
+                pass
+            await channel.queue_delete(old.name)
+            await channel.close()
+
+
+def _kind_of(item: Exchange | Queue) -> Literal["exchange", "queue"]:
+    return "queue" if isinstance(item, Queue) else "exchange"
+
+
+async def _some_carried(channel: AbstractChannel, source: AbstractQueue, target: str) -> bool:
+    taken: list[AbstractIncomingMessage] = []
+    while len(taken) < _TOGETHER and (message := await source.get(fail=False)) is not None:
+        taken.append(message)
+    await asyncio.gather(*(channel.default_exchange.publish(message, target, timeout=_SECONDS) for message in taken))
+    if taken:
+        await taken[-1].ack(multiple=True)
+    return bool(taken)
+
+
+async def _declare(connection: BrokerConnection, part: Topology) -> None:
+    channel = await connection.channel()
+    with driver_errors("declaring the topology"):
+        await declare_part(channel, part)
+        await channel.close()
+
+
+async def _difference(connection: BrokerConnection, item: Exchange | Queue) -> str | None:
+    """`missing`, what differs, or None. Only what is there is declared, since declaring would make it."""
+    for is_passive in (True, False):
+        channel = await connection.channel()
+        try:
+            async with asyncio.timeout(_SECONDS):
+                declared: Any = {"durable": True, "passive": is_passive, "arguments": {**item.arguments}}
+                if isinstance(item, Queue):
+                    await channel.declare_queue(item.name, **declared)
+                else:
+                    await channel.declare_exchange(item.name, item.type, **declared)
+        except ChannelNotFoundEntity:
+            return "missing"
+        except ChannelPreconditionFailed as error:
+            said = translated(error, f"comparing {item.name}")
+            return said.detail if isinstance(said, TopologyMismatchError) else said.message.rstrip(".")
+        await channel.close()
+    return None
