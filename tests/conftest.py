@@ -20,7 +20,13 @@ pytest_plugins = ["tests.chaos.summary"]
 
 _RABBITMQ_URL = os.environ.get("TASKFRAMEWORK_TEST_RABBITMQ_URL")
 _MONGODB_URL = os.environ.get("TASKFRAMEWORK_TEST_MONGODB_URL")
-_MARKERS = {"rabbit_server": "rabbitmq", "amqp_url": "rabbitmq", "mongo_server": "mongodb", "mongo_url": "mongodb"}
+_MARKERS = {
+    "rabbit_server": "rabbitmq",
+    "amqp_url": "rabbitmq",
+    "mongo_server": "mongodb",
+    "mongo_url": "mongodb",
+    "chromium": "browser",
+}
 
 
 class _Rabbit(Protocol):

@@ -34,6 +34,7 @@ from taskframework.api.feed import Feed, server_is_stopping
 from taskframework.api.middleware import AnswerAlways
 from taskframework.api.openapi import DocumentedApi
 from taskframework.api.problems import handle_problems
+from taskframework.console import routes as console
 from taskframework.settings.release import RELEASE
 
 _DESCRIPTION = (
@@ -77,6 +78,7 @@ def create_app(framework: Framework, *, hosts: Collection[str] | None = None) ->
         audit,
         health,
         docs,
+        console,
     )
     routers = (module.router for module in modules)
     app = _application(framework, *routers)

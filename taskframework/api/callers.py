@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from taskframework.api.allowances import Allowances
 from taskframework.api.problems import RequestRefusedError
+from taskframework.console.routes import PREFIX as CONSOLE
 from taskframework.errors import StoreError
 from taskframework.model.keys import Caller, Role
 from taskframework.model.rate_limits import BucketLimit
@@ -26,7 +27,7 @@ from taskframework.model.scope import Scope as Owners
 from taskframework.operations.keys import ANYBODY, Callers
 from taskframework.settings import BucketSettings, SecuritySettings
 
-#: Without a key: they tell nothing of anybody's tasks.
+#: Without a key, as all files of the console: they tell nothing of anybody's tasks.
 OPEN_PATHS = frozenset({"/", "/docs", "/openapi.json", "/healthz", "/readyz", "/metrics"})
 _ADMIN = "/api/v1/admin/"
 #: What is done with many tasks at once is an operator's, too.
@@ -78,7 +79,7 @@ async def still_counts(request: Request) -> bool:
 
 def needed_for(path: str, method: str) -> Role | None:
     """The role that a request needs; None: nobody needs one."""
-    if path in OPEN_PATHS:
+    if path in OPEN_PATHS or path.startswith(CONSOLE):
         return None
     if _ADMIN in path:
         return Role.ADMIN if f"{_ADMIN}keys" in path else Role.OPERATOR

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from fastapi import APIRouter, FastAPI
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, Response
 
 from taskframework.api.problems import CODES, root_of
 
@@ -53,11 +53,6 @@ _PAGE = """<!doctype html>
 </body>
 </html>
 """
-
-
-@router.get("/", include_in_schema=False)
-async def lead_to_docs(request: Request) -> Response:
-    return RedirectResponse(f"{root_of(request)}/docs")
 
 
 @router.get("/docs", include_in_schema=False)

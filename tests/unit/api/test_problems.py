@@ -101,11 +101,6 @@ def _all_of(kind: type[SubmissionError]) -> Iterator[type[SubmissionError]]:
         yield from _all_of(child)
 
 
-async def test_the_root_leads_to_the_docs(api: Api) -> None:
-    answer = await api.get("/")
-    assert (answer.status_code, answer.headers["location"]) == (307, "/docs")
-
-
 async def test_a_process_that_opened_only_the_store_sends_to_the_one_that_executes(tmp_path: Path) -> None:
     framework = TaskFramework(Settings.model_validate({"store": {"url": f"sqlite:///{tmp_path / 'tasks.db'}"}}))
     async with framework.running(worker=False), Api(framework) as api:

@@ -1,0 +1,115 @@
+// Calls of the HTTP interface: the key goes with each of them, and an answer that is none becomes a Problem.
+import { store } from "./store.js";
+
+const BASE = new URL("api/v1/", document.baseURI);
+const KEY = "taskframework.key";
+
+// Kept for this window alone, and until it is closed.
+export const session = store({ key: sessionStorage.getItem(KEY), me: null, needsKey: false });
+// Whether the last call was answered.
+export const isReachable = store(true);
+
+export class Problem extends Error {
+  constructor(status, said = {}) {
+    super(said.detail ?? `The API answered with ${status}.`);
+    this.status = status;
+    this.code = said.code ?? "";
+    this.hint = said.hint ?? "";
+    this.errors = said.errors ?? [];
+  }
+
+  // Nothing is at this address in the API of this release, or an option of it is unknown there.
+  get isUnknownHere() {
+    return this.code === "not_found" || (this.status === 404 && !this.code);
+  }
+
+  get isAway() {
+    return this.status === 0 || this.status === 503;
+  }
+}
+
+const AWAY = { detail: "The API does not answer.", hint: "The page goes on by itself as soon as it does." };
+
+export function url(path, query = {}) {
+  const address = new URL(path.replace(/^\/+/, ""), BASE);
+  for (const [name, value] of Object.entries(query)) {
+    if (value !== undefined && value !== null && value !== "") address.searchParams.set(name, value);
+  }
+  return address;
+}
+
+// For a part of an address that somebody else chose.
+export const part = encodeURIComponent;
+
+export function authorization() {
+  const { key } = session.get();
+  return key ? { Authorization: `Bearer ${key}` } : {};
+}
+
+export async function request(path, { method = "GET", query, headers = {}, body, signal } = {}) {
+  const given = { ...authorization(), ...headers };
+  if (body !== undefined) given["Content-Type"] = "application/json";
+  let answer;
+  try {
+    answer = await fetch(url(path, query), {
+      method, signal, headers: given, cache: "no-store", body: body === undefined ? undefined : JSON.stringify(body),
+    });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    isReachable.set(false);
+    throw new Problem(0, AWAY);
+  }
+  isReachable.set(true);
+  if (!answer.ok) throw await refusal(answer);
+  return answer;
+}
+
+export async function refusal(answer) {
+  if (answer.status === 401) session.set({ ...session.get(), me: null, needsKey: true });
+  return new Problem(answer.status, await answer.json().catch(() => ({})));
+}
+
+export async function get(path, query, signal) {
+  return (await request(path, { query, signal })).json();
+}
+
+export async function post(path, body, { query, headers, method = "POST" } = {}) {
+  const answer = await request(path, { method, query, headers, body });
+  const text = await answer.text();
+  return { status: answer.status, location: answer.headers.get("location"), data: text ? JSON.parse(text) : null };
+}
+
+// Who calls; asks for a key where one is needed.
+export async function identify() {
+  try {
+    const me = await get("me");
+    session.set({ ...session.get(), me, needsKey: false });
+    return me;
+  } catch (problem) {
+    if (problem.status !== 401) throw problem;
+    return null;
+  }
+}
+
+export async function signIn(key) {
+  session.set({ key, me: null, needsKey: true });
+  const me = await identify();
+  if (me) sessionStorage.setItem(KEY, key);
+  return me;
+}
+
+export function signOut() {
+  sessionStorage.removeItem(KEY);
+  session.set({ key: null, me: null, needsKey: true });
+}
+
+const RANKS = ["reader", "submitter", "operator", "admin"];
+
+// Whether the caller may do what a role may. What it may not do is not offered; the API refuses it all the same.
+export function may(role) {
+  const roles = session.get().me?.roles ?? [];
+  return roles.some((own) => RANKS.indexOf(own) >= RANKS.indexOf(role));
+}
+
+export const isOperator = () => may("operator");
+export const mayActForUsers = () => isOperator() || Boolean(session.get().me?.may_act_for_users);

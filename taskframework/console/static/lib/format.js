@@ -1,0 +1,58 @@
+// How times, numbers and values are written.
+const numbers = new Intl.NumberFormat("en");
+
+export const count = (number, isBounded = false) =>
+  number === null || number === undefined ? "–" : `${numbers.format(number)}${isBounded ? "+" : ""}`;
+
+export const plural = (number, one, many = `${one}s`) => `${count(number)} ${number === 1 ? one : many}`;
+
+export function perSecond(rate) {
+  if (rate === null || rate === undefined) return "–";
+  return `${rate >= 10 ? Math.round(rate) : Number(rate.toFixed(2))}/s`;
+}
+
+const UNITS = [[86_400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
+
+// A length of time in its two largest units.
+export function lasting(seconds) {
+  if (seconds === null || seconds === undefined || Number.isNaN(seconds)) return "–";
+  if (seconds < 1) return `${Math.max(0, Math.round(seconds * 1000))} ms`;
+  if (seconds < 10) return `${seconds.toFixed(1)} s`;
+  const at = UNITS.findIndex(([size]) => seconds >= size);
+  const [size, name] = UNITS[at];
+  const rest = UNITS[at + 1] && Math.floor((seconds % size) / UNITS[at + 1][0]);
+  return `${Math.floor(seconds / size)} ${name}${rest ? ` ${rest} ${UNITS[at + 1][1]}` : ""}`;
+}
+
+export const secondsSince = (time, now = Date.now()) => (now - Date.parse(time)) / 1000;
+
+export function ago(time, now = Date.now()) {
+  if (!time) return "–";
+  const seconds = secondsSince(time, now);
+  if (Math.abs(seconds) < 1) return "now";
+  return seconds < 0 ? `in ${short(-seconds)}` : `${short(seconds)} ago`;
+}
+
+// A length of time in its largest unit alone.
+export function short(seconds) {
+  const [size, name] = UNITS.find(([one]) => seconds >= one) ?? UNITS.at(-1);
+  return `${Math.floor(seconds / size)} ${name}`;
+}
+
+const clock = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const day = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", year: "numeric" });
+
+export function at(time) {
+  if (!time) return "–";
+  const moment = new Date(time);
+  const isToday = moment.toDateString() === new Date().toDateString();
+  return isToday ? clock.format(moment) : `${day.format(moment)}, ${clock.format(moment)}`;
+}
+
+export const asJson = (value) => JSON.stringify(value, null, 2) ?? "";
+export const inline = (value) => (typeof value === "string" ? value : JSON.stringify(value) ?? "");
+// Enough of an id to tell it from its neighbours: the beginning of one is the time at which it was made.
+export const shortId = (id) => (id && id.length > 20 ? `…${id.slice(-12)}` : id);
+// The name of an error without the modules it is in.
+export const kindOfError = (type) => type.slice(type.lastIndexOf(".") + 1);
+export const words = (status) => status.toLowerCase().replaceAll("_", " ");

@@ -1,0 +1,145 @@
+// Server-sent events by fetch, since EventSource cannot show a key. A stream that breaks is opened again where it was.
+import { authorization, isReachable, refusal, session, url } from "./api.js";
+import { useEffect, useRef } from "./dom.js";
+import { store } from "./store.js";
+
+// What the page's stream does: "none", "connecting", "live", "waiting" (to connect again).
+export const connection = store("none");
+
+const FIRST_PAUSE = 500;
+const LONGEST_PAUSE = 10_000;
+// Events that come together are told together: a page draws itself ten times a second at the most.
+const GATHER = 100;
+
+// Follows a stream until the function that it returns is called.
+// `tell` gets lists of {event, id, data}; `resync` among them means that some were missed.
+export function follow(path, query, tell) {
+  const abort = new AbortController();
+  const queue = gathered(tell);
+  run(url(path, query), queue, abort.signal).finally(() => {
+    if (!abort.signal.aborted) connection.set("none");
+  });
+  return () => {
+    abort.abort();
+    queue.stop();
+    connection.set("none");
+  };
+}
+
+async function run(address, queue, signal) {
+  let last = "";
+  let pause = FIRST_PAUSE;
+  let isFirst = true;
+  connection.set("connecting");
+  while (!signal.aborted) {
+    try {
+      const answer = await open(address, last, signal);
+      if (answer === null) return; // it is over, or not for this caller
+      connection.set("live");
+      isReachable.set(true);
+      // What happened in between may be missing in a stream that has no memory.
+      if (!isFirst) queue.add({ event: "reconnected", id: "", data: null });
+      isFirst = false;
+      pause = FIRST_PAUSE;
+      for await (const event of eventsOf(answer.body)) {
+        if (event.id) last = event.id;
+        queue.add(event);
+      }
+    } catch (error) {
+      if (signal.aborted) return;
+    }
+    if (signal.aborted) return;
+    connection.set("waiting");
+    await sleep(pause * (0.75 + Math.random() / 2), signal);
+    pause = Math.min(pause * 2, LONGEST_PAUSE);
+  }
+}
+
+async function open(address, last, signal) {
+  const headers = { ...authorization(), Accept: "text/event-stream" };
+  if (last) headers["Last-Event-ID"] = last;
+  const answer = await fetch(address, { headers, signal, cache: "no-store" });
+  if (answer.status === 204) return null;
+  if (answer.ok) return answer;
+  const problem = await refusal(answer);
+  if (answer.status < 500 && answer.status !== 429) return null;
+  throw problem;
+}
+
+async function* eventsOf(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    text += value;
+    const blocks = text.split("\n\n");
+    text = blocks.pop();
+    for (const block of blocks) {
+      const event = parsed(block);
+      if (event) yield event;
+    }
+  }
+}
+
+export function parsed(block) {
+  const event = { event: "message", id: "", data: "" };
+  for (const line of block.split("\n")) {
+    const colon = line.indexOf(":");
+    if (colon > 0) event[line.slice(0, colon)] = line.slice(colon + 1).trimStart();
+  }
+  if (!event.data) return null; // a comment, which only says that the other side lives
+  return { ...event, data: JSON.parse(event.data) };
+}
+
+function gathered(tell) {
+  let waiting = [];
+  let timer = 0;
+  return {
+    add(event) {
+      waiting.push(event);
+      timer ||= setTimeout(() => {
+        const events = waiting;
+        waiting = [];
+        timer = 0;
+        tell(events);
+      }, GATHER);
+    },
+    stop: () => clearTimeout(timer),
+  };
+}
+
+function sleep(milliseconds, signal) {
+  return new Promise((resolve) => {
+    const timer = setTimeout(resolve, milliseconds);
+    signal.addEventListener("abort", () => (clearTimeout(timer), resolve()), { once: true });
+  });
+}
+
+// Follows while the component is shown and the window can be seen: browsers allow few connections to one server.
+// A path of null follows nothing.
+export function useStream(path, query, tell) {
+  const latest = useRef(tell);
+  latest.current = tell;
+  useEffect(() => {
+    if (path === null) return undefined;
+    let stop = null;
+    let wasHidden = false;
+    const look = () => {
+      if (document.visibilityState === "visible" && !stop) {
+        stop = follow(path, query, (events) => latest.current(events));
+        if (wasHidden) latest.current([{ event: "reconnected", id: "", data: null }]);
+      } else if (document.visibilityState === "hidden" && stop) {
+        stop();
+        stop = null;
+        wasHidden = true;
+      }
+    };
+    look();
+    document.addEventListener("visibilitychange", look);
+    return () => {
+      document.removeEventListener("visibilitychange", look);
+      stop?.();
+    };
+  }, [path, JSON.stringify(query), session.get().key]);
+}

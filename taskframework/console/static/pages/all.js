@@ -1,0 +1,38 @@
+// Which page an address is.
+import { html } from "../lib/dom.js";
+import { isOperator } from "../lib/api.js";
+import { Head } from "../parts/basics.js";
+import { Audit } from "./audit.js";
+import { Batch, Batches } from "./batches.js";
+import { DeadLetters } from "./dead-letters.js";
+import { Letter } from "./letter.js";
+import { Events } from "./events.js";
+import { Limits } from "./limits.js";
+import { Overview } from "./overview.js";
+import { Queues } from "./queues.js";
+import { Replay, Replays } from "./replays.js";
+import { Schedule, Schedules } from "./schedules.js";
+import { Streams } from "./streams.js";
+import { Submit } from "./submit.js";
+import { Task } from "./task.js";
+import { Tasks } from "./tasks.js";
+import { Worker, Workers } from "./workers.js";
+
+// The page of a list, and of one of it. Those of operators are for them alone.
+const PAGES = {
+  overview: [Overview], tasks: [Tasks, Task], batches: [Batches, Batch], streams: [Streams], submit: [Submit], events: [Events],
+};
+const OPERATORS = {
+  "dead-letters": [DeadLetters, Letter], replays: [Replays, Replay], schedules: [Schedules, Schedule],
+  queues: [Queues], workers: [Workers, Worker], limits: [Limits], audit: [Audit],
+};
+
+// The component of a page, and the name of the one that it shows.
+export function pageOf([place = "overview", ...names]) {
+  const found = PAGES[place] ?? (isOperator() ? OPERATORS[place] : OPERATORS[place] && [Forbidden, Forbidden]);
+  const kind = found?.[names.length > 0 ? 1 : 0];
+  return [kind ?? Missing, names.join("/")];
+}
+
+const Missing = () => html`<${Head} title="Nothing is here" /><p>This address of the console leads nowhere.</p><p><a href="#/overview">To the overview</a></p>`;
+const Forbidden = () => html`<${Head} title="For operators" /><p>Your key has not the role that this page needs.</p>`;

@@ -1,0 +1,25 @@
+// What operators did, when and why.
+import { html } from "../lib/dom.js";
+import { inline } from "../lib/format.js";
+import { usePages } from "../lib/load.js";
+import { Ago, Head, Waiting } from "../parts/basics.js";
+import { Filters } from "../parts/filters.js";
+import { Table } from "../parts/table.js";
+
+export function Audit({ query }) {
+  const list = usePages("admin/audit", { by: query.by, action: query.action }, { every: 5000 });
+  return html`<${Head} title="Audit">What operators did, the newest first.<//>
+    <${Filters} label="Audit" query=${query} fields=${[{ name: "by", label: "Who" }, { name: "action", label: "What" }]} />
+    <${Waiting} of=${list} what="The audit" />
+    ${list.items && html`<${Table} label="Audit" rows=${list.items} idOf=${(one) => one.id ?? `${one.at} ${one.action} ${one.target}`} columns=${COLUMNS}
+      more=${list.more} isDone=${list.isDone} empty="Nothing was done by hand." />`}`;
+}
+
+const COLUMNS = [
+  { name: "What", cell: (one) => html`<b>${one.action}</b><small class="clip">${one.target ?? ""}</small>` },
+  { name: "Who", size: "m", cell: (one) => one.by },
+  { name: "Why", wide: true, cell: (one) => html`<span class="clip">${one.reason ?? ""}</span>` },
+  { name: "Refused", wide: true, cell: (one) => one.refusal && html`<span class="clip bad-text">${one.refusal}</span>` },
+  { name: "Details", wide: true, cell: (one) => html`<code class="clip">${Object.keys(one.details ?? {}).length > 0 && inline(one.details)}</code>` },
+  { name: "When", number: true, size: "m", cell: (one) => html`<${Ago} time=${one.at} />` },
+];

@@ -1,0 +1,43 @@
+// Rate limits and concurrency limits as they are now.
+import { get } from "../lib/api.js";
+import { html } from "../lib/dom.js";
+import { count, perSecond } from "../lib/format.js";
+import { useLoad } from "../lib/load.js";
+import { Ago, Head, Section, TaskLink, Waiting } from "../parts/basics.js";
+import { Table } from "../parts/table.js";
+
+const LOOK = 2000;
+
+export function Limits() {
+  const loaded = useLoad((signal) => get("admin/limits", { limit: 500 }, signal), [], { every: LOOK });
+  const items = loaded.data?.items ?? [];
+  const idOf = (one) => `${one.name} ${one.key}`;
+  return html`<${Head} title="Limits" />
+    <${Waiting} of=${loaded} />
+    ${loaded.data && html`
+      <${Section} title="How many a second"><${Table} label="Rate limits" rows=${items.filter(({ kind }) => kind === "rate")} idOf=${idOf}
+        columns=${RATES} empty="No rate limit has been used." /><//>
+      <${Section} title="How many at once"><${Table} label="Concurrency limits" rows=${items.filter(({ kind }) => kind === "concurrency")} idOf=${idOf}
+        columns=${SLOTS} empty="No concurrency limit has been used." /><//>`}`;
+}
+
+const NAME = { name: "Limit", cell: (one) => html`<b>${one.name}</b><small>${one.key ?? ""}</small>` };
+
+const RATES = [
+  NAME,
+  { name: "Rate", number: true, size: "s", cell: (one) => perSecond(one.rate) },
+  { name: "At once", wide: true, number: true, size: "s", cell: (one) => count(one.burst_capacity) },
+  { name: "Now", number: true, size: "s", cell: (one) => count(one.available) },
+  { name: "Next", wide: true, size: "m", cell: (one) => (one.next_at ? html`<${Ago} time=${one.next_at} />` : "now") },
+  { name: "Last that waits", wide: true, size: "m", cell: (one) => html`<${Ago} time=${one.last_turn_at} />` },
+];
+
+const SLOTS = [
+  NAME,
+  { name: "Held", size: "m", cell: (one) => html`<span class="bar">
+    <progress max=${one.number ?? one.holders.length} value=${one.holders.length} aria-label="Slots held of ${one.name}"></progress>
+    <b>${count(one.holders.length)} of ${count(one.number)}</b></span>` },
+  { name: "Waiting", number: true, size: "s", cell: (one) => count(one.waiting) },
+  { name: "By", wide: true, cell: (one) => html`<span class="clip">${one.holders.slice(0, 4).map(({ task_id: id }) => html`<${TaskLink} key=${id} id=${id} /> `)}
+    ${one.holders.length > 4 && `and ${one.holders.length - 4} more`}</span>` },
+];

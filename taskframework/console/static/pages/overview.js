@@ -1,0 +1,120 @@
+// The installation at a glance: what needs somebody first, then how much waits, runs and ends.
+import { to } from "../lib/address.js";
+import { get, isOperator, session } from "../lib/api.js";
+import { html } from "../lib/dom.js";
+import { count, perSecond, secondsSince, short } from "../lib/format.js";
+import { useLoad, usePages } from "../lib/load.js";
+import { Head, Section, Waiting } from "../parts/basics.js";
+import { Lines } from "../parts/chart.js";
+import { Table } from "../parts/table.js";
+import { TaskTable } from "../parts/task-table.js";
+import { Tile } from "../parts/tile.js";
+
+const LOOK = 2000;
+const KEPT = 90; // looks that a chart shows: three minutes
+
+export function Overview() {
+  return isOperator() ? html`<${Installation} />` : html`<${Own} />`;
+}
+
+// What was seen at each look, kept while the window is open: the charts go on where they were.
+const seen = { total: [], types: new Map() };
+
+function remember(data) {
+  const sum = (name) => data.types.reduce((all, type) => all + (type[name] ?? 0), 0);
+  push(seen.total, { waiting: sum("waiting"), finished: sum("finished_per_second"), failed: sum("failed_per_second") });
+  for (const type of data.types) {
+    if (!seen.types.has(type.task_type)) seen.types.set(type.task_type, []);
+    push(seen.types.get(type.task_type), { finished: type.finished_per_second ?? 0, failed: type.failed_per_second ?? 0 });
+  }
+}
+
+function push(list, value) {
+  list.push(value);
+  if (list.length > KEPT) list.shift();
+}
+
+function Installation() {
+  const loaded = useLoad((signal) => get("admin/overview", {}, signal).then((data) => (remember(data), data)), [], { every: LOOK });
+  const { data, problem } = loaded;
+  if (!data) {
+    return html`<${Head} title="Overview" /><${Waiting} of=${loaded} what="The overview" />
+      ${problem?.isUnknownHere && html`<${Recent} />`}`;
+  }
+  return html`<${Head} title="Overview" />
+    <${Problems} problems=${data.problems} />
+    <div class="tiles">${tilesOf(data)}</div>
+    <${Charts} />
+    <${Section} title="Task types">
+      <${Table} label="Task types" rows=${data.types} idOf=${(type) => type.task_type} columns=${TYPES}
+        href=${(type) => to(["tasks"], { task_type: type.task_type })} empty="No worker has told of a task type yet." />
+    <//>`;
+}
+
+function Problems({ problems }) {
+  if (problems.length === 0) return html`<p class="note good"><b>Nothing is wrong now.</b></p>`;
+  return html`<section aria-label="Problems"><ul class="problems">
+    ${problems.map((one) => html`<li key=${one.text}><b>${one.text}</b> <code>${one.code}</code>
+      ${placeOf(one) && html`<a class="button" data-row href=${placeOf(one)}>Look at it</a>`}</li>`)}
+  </ul></section>`;
+}
+
+// Where to see more of a problem: a page of the console, by what the problem is.
+const PLACES = { no_worker: ["workers"], worker_lost: ["workers"], failing: ["dead-letters"], paused: ["queues"] };
+const placeOf = ({ code }) => PLACES[code] && to(PLACES[code]);
+
+function tilesOf({ by_status: statuses, is_bounded: isBounded, workers, dead_letters: letters }) {
+  const of = (...names) => names.reduce((sum, name) => sum + (statuses[name] ?? 0), 0);
+  const tile = (name, value, href, kind = "") => html`<${Tile} name=${name} value=${value} href=${href} kind=${kind} />`;
+  return html`
+    ${tile("queued", count(of("QUEUED"), isBounded), to(["tasks"], { status: "QUEUED" }))}
+    ${tile("running", count(of("RUNNING"), isBounded), to(["tasks"], { status: "RUNNING" }), "busy")}
+    ${tile("being retried", count(of("RETRYING"), isBounded), to(["tasks"], { status: "RETRYING" }))}
+    ${tile("dead letters", count(letters, isBounded), to(["dead-letters"]), letters ? "bad" : "")}
+    ${tile("workers", count(workers), to(["workers"]), workers ? "" : "bad")}`;
+}
+
+function Charts() {
+  const total = seen.total;
+  const last = total.at(-1);
+  const of = (name) => total.map((one) => one[name]);
+  return html`<div class="charts">
+    <figure><figcaption>Finished <b>${perSecond(last.finished)}</b> <span class="bad-text">${last.failed > 0 && `failed ${perSecond(last.failed)}`}</span></figcaption>
+      <${Lines} label="Finished and failed a second" format=${perSecond}
+        series=${[{ name: "finished", values: of("finished"), kind: "good" }, { name: "failed", values: of("failed"), kind: "bad" }]} /></figure>
+    <figure><figcaption>Waiting <b>${count(last.waiting)}</b></figcaption>
+      <${Lines} label="Waiting" format=${count} series=${[{ name: "waiting", values: of("waiting"), kind: "busy" }]} /></figure>
+  </div>`;
+}
+
+function TypeChart({ name }) {
+  const values = seen.types.get(name) ?? [];
+  return html`<${Lines} label="${name}, a second" format=${perSecond} series=${[
+    { name: "finished", values: values.map((one) => one.finished), kind: "good" }, { name: "failed", values: values.map((one) => one.failed), kind: "bad" },
+  ]} />`;
+}
+
+const TYPES = [
+  { name: "Type", cell: (type) => html`<b>${type.task_type}</b><small>${type.is_paused ? "paused" : ""}</small>` },
+  { name: "Waiting", number: true, size: "s", cell: (type) => count(type.waiting, type.is_bounded) },
+  { name: "Oldest", wide: true, number: true, size: "s", cell: (type) => (type.oldest_waiting_at ? short(secondsSince(type.oldest_waiting_at)) : "–") },
+  { name: "Running", number: true, size: "s", cell: (type) => count(type.running) },
+  { name: "Finished", wide: true, number: true, size: "s", cell: (type) => perSecond(type.finished_per_second) },
+  { name: "Failed", wide: true, number: true, size: "s", cell: (type) => html`<span class=${type.failed_per_second > 0 ? "bad-text" : ""}>${perSecond(type.failed_per_second)}</span>` },
+  { name: "Last minutes", wide: true, cell: (type) => html`<${TypeChart} name=${type.task_type} />` },
+];
+
+// For those who see their own tasks only.
+function Own() {
+  return html`<${Head} title="Overview">Tasks of ${session.get().me.principal}.<//><${Recent} />`;
+}
+
+function Recent() {
+  const running = usePages("tasks", { status: "RUNNING" }, { limit: 10, every: LOOK });
+  const failed = usePages("tasks", { status: "FAILED" }, { limit: 10, every: LOOK });
+  const newest = usePages("tasks", {}, { limit: 10, every: LOOK });
+  const part = (title, list) => html`<${Section} title=${title}>
+    <${Waiting} of=${list} />${list.items && html`<${TaskTable} items=${list.items.slice(0, 10)} label=${title} />`}
+  <//>`;
+  return html`${part("Running", running)}${part("Failed", failed)}${part("The newest", newest)}`;
+}

@@ -1,0 +1,56 @@
+// What waits, by task type and lane; and pausing a type.
+import { to } from "../lib/address.js";
+import { part, post } from "../lib/api.js";
+import { html } from "../lib/dom.js";
+import { at, count, perSecond, secondsSince, short } from "../lib/format.js";
+import { usePages } from "../lib/load.js";
+import { Action, Head, Waiting } from "../parts/basics.js";
+import { ask, say } from "../parts/dialog.js";
+import { Table } from "../parts/table.js";
+
+const LOOK = 2000;
+const LANES = ["high", "normal", "low"];
+
+export function Queues() {
+  const list = usePages("admin/queues", {}, { every: LOOK });
+  return html`<${Head} title="Queues">What waits for a worker, by task type and lane.<//>
+    <${Waiting} of=${list} />
+    ${list.items && html`<${Table} label="Queues" rows=${list.items} idOf=${(one) => one.task_type} columns=${columns(list.reload)}
+      href=${(one) => to(["tasks"], { task_type: one.task_type, status: "QUEUED" })} empty="No worker has told of a task type yet." />`}`;
+}
+
+const columns = (reload) => [
+  { name: "Type", cell: (one) => html`<b>${one.task_type}</b><small>${one.paused ? pausedBy(one.paused) : one.is_running ? "runs" : ""}</small>` },
+  { name: "State", wide: true, size: "m", cell: (one) => html`<span class="status ${one.is_paused ? "warn" : "good"}">${one.is_paused ? "paused" : "open"}</span>` },
+  ...LANES.map((lane) => ({ name: lane, number: true, size: "s", wide: lane === "normal" ? false : "widest", cell: (one) => count(waitingIn(one, lane)) })),
+  { name: "Oldest", wide: true, number: true, size: "s", cell: oldestOf },
+  { name: "In", wide: true, number: true, size: "s", cell: (one) => perSecond(rateOf(one, "in")) },
+  { name: "Out", wide: true, number: true, size: "s", cell: (one) => perSecond(rateOf(one, "out")) },
+  { name: "", size: "m", number: true, cell: (one) => html`<${Action} role="operator" aria-label="${one.is_paused ? "Resume" : "Pause"} ${one.task_type}"
+    onPress=${async () => (await askPause(one)) && reload()}>${one.is_paused ? "Resume" : "Pause"}<//>` },
+];
+
+const pausedBy = ({ by, at: time, reason }) => `paused by ${by} at ${at(time)}${reason ? `: ${reason}` : ""}`;
+const waitingIn = (one, lane) => one.lanes?.[lane].waiting ?? one.messages?.[lane];
+
+function oldestOf({ lanes = {} }) {
+  const times = Object.values(lanes).map((lane) => lane.oldest_at).filter(Boolean);
+  return times.length ? short(secondsSince(times.sort()[0])) : "–";
+}
+
+const rateOf = ({ lanes }, way) => lanes && LANES.reduce((sum, lane) => sum + lanes[lane][`${way}_per_second`], 0);
+
+const askPause = (one) => ask({
+  title: `${one.is_paused ? "Resume" : "Pause"} ${one.task_type}?`,
+  text: html`<p>${one.is_paused
+    ? "Its tasks begin again in all workers."
+    : "No task of this type begins any more, in any worker, until somebody resumes it. What runs goes on to its end; submissions are accepted and wait."}</p>`,
+  confirm: one.is_paused ? "Resume" : "Pause the type",
+  danger: !one.is_paused,
+  fields: one.is_paused ? [] : [{ name: "reason", label: "Reason", hint: "Shown with the queue", maxlength: 500 }],
+  run: async ({ reason }) => {
+    const path = `admin/queues/${part(one.task_type)}/${one.is_paused ? "resume" : "pause"}`;
+    await post(path, one.is_paused ? undefined : { reason: reason || null });
+    say(one.is_paused ? `${one.task_type} begins again.` : `${one.task_type} is paused.`);
+  },
+});

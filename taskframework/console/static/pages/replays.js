@@ -1,0 +1,73 @@
+// What goes on by itself after somebody asked for it: replays, retries and cancels of many, with their progress.
+import { to } from "../lib/address.js";
+import { get, part, post } from "../lib/api.js";
+import { html } from "../lib/dom.js";
+import { at, count, inline, perSecond, shortId } from "../lib/format.js";
+import { useLoad, usePages } from "../lib/load.js";
+import { Action, Ago, Facts, Head, Progress, Section, TaskLink, Waiting } from "../parts/basics.js";
+import { ask, say } from "../parts/dialog.js";
+import { Table } from "../parts/table.js";
+import { Tile } from "../parts/tile.js";
+
+const LOOK = 1000;
+const KINDS = { RUNNING: "busy", DONE: "good", STOPPED: "warn", FAILED: "bad" };
+
+const NAMES = { replay: "Replay", discard: "Discard", retry: "Retry of many", cancel: "Cancel of many" };
+
+const State = ({ status }) => html`<span class="status ${KINDS[status] ?? "calm"}">${status.toLowerCase()}</span>`;
+const doneOf = (one) => one.done + one.refused + one.failed;
+const percentOf = (one) => (one.total > 0 ? (100 * doneOf(one)) / one.total : null);
+
+export function Replays() {
+  const list = usePages("admin/replays", {}, { every: LOOK });
+  return html`<${Head} title="Replays">What is done with many at once: replays, discards, retries and cancels that go on by themselves.<//>
+    <${Waiting} of=${list} what="The list of replays" />
+    ${list.items && html`<${Table} label="Replays" rows=${list.items} idOf=${(one) => one.replay_id} columns=${COLUMNS} more=${list.more} isDone=${list.isDone}
+      href=${(one) => to(["replays", one.replay_id])} empty="Nothing was replayed in bulk yet." />`}`;
+}
+
+const COLUMNS = [
+  { name: "Replay", cell: (one) => html`<b>${one.action}</b><small>${shortId(one.replay_id)}</small>` },
+  { name: "State", size: "m", cell: (one) => html`<${State} status=${one.status} />` },
+  { name: "Done", cell: (one) => html`<${Progress} progress=${percentOf(one)} label="Done of ${shortId(one.replay_id)}" />` },
+  { name: "By", wide: true, size: "m", cell: (one) => one.by },
+  { name: "Why", wide: true, cell: (one) => html`<span class="clip">${one.reason ?? ""}</span>` },
+  { name: "Begun", number: true, size: "m", wide: true, cell: (one) => html`<${Ago} time=${one.at} />` },
+];
+
+export function Replay({ name }) {
+  const path = `admin/replays/${part(name)}`;
+  const loaded = useLoad((signal) => get(path, {}, signal), [name], { every: LOOK });
+  const one = loaded.data;
+  if (!one) return html`<${Head} title="Replay" /><${Waiting} of=${loaded} what="The replay" />`;
+  const stop = async () => (await askStop(one, path)) && loaded.reload();
+  return html`
+    <${Head} title=${NAMES[one.action]} actions=${one.status === "RUNNING" && html`<${Action} role="operator" danger hotkey="s" onPress=${stop}>Stop<//>`}>
+      <${State} status=${one.status} /> <code class="id">${one.replay_id}</code>
+    <//>
+    <div class="big-progress"><${Progress} progress=${percentOf(one)} label="Done" /></div>
+    <div class="tiles">
+      <${Tile} name="in all" value=${count(one.total, one.is_total_bounded)} /><${Tile} name="done" value=${count(one.done)} kind="good" />
+      <${Tile} name="refused" value=${count(one.refused)} kind=${one.refused ? "bad" : ""} />
+      <${Tile} name="failed" value=${count(one.failed)} kind=${one.failed ? "bad" : ""} />
+      <${Tile} name="at the most" value=${one.rate ? perSecond(one.rate) : "–"} />
+    </div>
+    <${Section} title="Facts"><${Facts} rows=${[
+      ["By", one.by], ["Begun", html`${at(one.at)}, <${Ago} time=${one.at} />`], ["Reason", one.reason], ["Filter", one.filter && html`<code>${inline(one.filter)}</code>`],
+      ["Finished", one.finished_at && at(one.finished_at)],
+    ]} /><//>
+    ${one.refusals.length > 0 && html`<${Section} title="Not done, the last of them"><ul class="plain-list">
+      ${one.refusals.map(({ id, problem }) => html`<li key=${id}><${TaskLink} id=${id} /> ${problem}</li>`)}
+    </ul><//>`}`;
+}
+
+const askStop = (one, path) => ask({
+  title: "Stop it?",
+  text: html`<p>${count(doneOf(one))} of ${count(one.total)} are done and stay so. The other ${count(one.total - doneOf(one))} stay as they are.</p>`,
+  confirm: "Stop it",
+  danger: true,
+  run: async () => {
+    await post(`${path}/stop`);
+    say("It stops.");
+  },
+});

@@ -1,0 +1,77 @@
+// Schedules: when each runs next, and what became of its last run.
+import { go, to } from "../lib/address.js";
+import { get, part, post } from "../lib/api.js";
+import { html } from "../lib/dom.js";
+import { at } from "../lib/format.js";
+import { useLoad, usePages } from "../lib/load.js";
+import { Action, Ago, Facts, Head, Json, Section, TaskLink, Waiting } from "../parts/basics.js";
+import { ask, say } from "../parts/dialog.js";
+import { Table } from "../parts/table.js";
+
+const LOOK = 5000;
+
+export function Schedules() {
+  const list = usePages("admin/schedules", {}, { every: LOOK });
+  return html`<${Head} title="Schedules" />
+    <${Waiting} of=${list} />
+    ${list.items && html`<${Table} label="Schedules" rows=${list.items} idOf=${(one) => one.name} columns=${COLUMNS} more=${list.more} isDone=${list.isDone}
+      href=${(one) => to(["schedules", one.name])} empty="There are no schedules. A task type or the settings may have some, or POST /api/v1/admin/schedules." />`}`;
+}
+
+const when = (one) => one.cron ?? `every ${one.every}`;
+
+const COLUMNS = [
+  { name: "Schedule", cell: (one) => html`<b>${one.name}</b><small>${when(one)}</small>` },
+  { name: "Type", wide: true, cell: (one) => one.task_type },
+  { name: "Next run", size: "m", cell: (one) => (one.is_paused ? html`<span class="status warn">paused</span>` : html`<${Ago} time=${one.next_run_at} />`) },
+  { name: "Last run", wide: true, size: "m", cell: (one) => html`<${Ago} time=${one.last_run?.at} />` },
+  { name: "Problem", wide: true, cell: (one) => one.problem && html`<span class="clip bad-text">${one.problem.message}</span>` },
+];
+
+export function Schedule({ name }) {
+  const path = `admin/schedules/${part(name)}`;
+  const loaded = useLoad((signal) => get(path, {}, signal), [name], { every: LOOK });
+  const one = loaded.data;
+  if (!one) return html`<${Head} title=${name} /><${Waiting} of=${loaded} what="The schedule" />`;
+  return html`
+    <${Head} title=${one.name} actions=${html`<${Actions} one=${one} path=${path} done=${loaded.reload} />`}>
+      ${one.is_paused && html`<span class="status warn">paused</span> `}<code>${when(one)}</code> ${one.cron && one.timezone}
+    <//>
+    ${one.problem && html`<p class="note bad"><b>The run of ${at(one.problem.at)} could not be submitted.</b> ${one.problem.message}</p>`}
+    <div class="columns">
+      <${Section} title="Facts"><${Facts} rows=${[
+        ["Task type", html`<a href=${to(["tasks"], { task_type: one.task_type })}>${one.task_type}</a>`], ["User", one.user_id],
+        ["Last run", one.last_run && html`<${TaskLink} id=${one.last_run.task_id} /> <${Ago} time=${one.last_run.at} />`],
+        ["Missed runs", one.missed], ["While one runs", one.overlap.replaceAll("_", " ")], ["Jitter", one.jitter],
+        ["Defined", one.is_from_settings ? "in the settings" : "over HTTP"],
+      ]} /><//>
+      <${Section} title="Next runs"><ol class="plain-list">${(one.next_runs ?? []).map((time) => html`<li key=${time}>${at(time)} <span class="quiet"><${Ago} time=${time} /></span></li>`)}</ol><//>
+    </div>
+    <${Section} title="Parameters"><${Json} value=${one.parameters} label="Parameters" /><//>`;
+}
+
+function Actions({ one, path, done }) {
+  return html`
+    <${Action} role="operator" hotkey="r" onPress=${() => askRun(one, path)}>Run now<//>
+    <${Action} role="operator" hotkey="p" onPress=${async () => (await askPause(one, path)) && done()}>${one.is_paused ? "Resume" : "Pause"}<//>`;
+}
+
+const askRun = (one, path) => ask({
+  title: `Run ${one.name} now?`,
+  text: html`<p>One task of the type <b>${one.task_type}</b> is submitted at once, besides the runs that are due.</p>`,
+  confirm: "Run now",
+  run: async () => {
+    const { data } = await post(`${path}/run`, undefined, { headers: { "Idempotency-Key": crypto.randomUUID() } });
+    go(["tasks", data.task_id]);
+  },
+});
+
+const askPause = (one, path) => ask({
+  title: `${one.is_paused ? "Resume" : "Pause"} ${one.name}?`,
+  text: html`<p>${one.is_paused ? "It runs again at its next time." : "It does not run until somebody resumes it. What runs already goes on."}</p>`,
+  confirm: one.is_paused ? "Resume" : "Pause",
+  run: async () => {
+    await post(`${path}/${one.is_paused ? "resume" : "pause"}`);
+    say(one.is_paused ? "It runs again." : "Paused.");
+  },
+});

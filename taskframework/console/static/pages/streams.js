@@ -1,0 +1,66 @@
+// An ordered stream, found by its key: whose turn it is, what waits, and what it gave so far.
+import { to } from "../lib/address.js";
+import { get, mayActForUsers, part, post } from "../lib/api.js";
+import { html } from "../lib/dom.js";
+import { count, inline, plural } from "../lib/format.js";
+import { useLoad, usePages } from "../lib/load.js";
+import { Action, Facts, Head, Section, Status, TaskLink, Waiting } from "../parts/basics.js";
+import { ask, say } from "../parts/dialog.js";
+import { Filters } from "../parts/filters.js";
+import { Table } from "../parts/table.js";
+import { TaskTable } from "../parts/task-table.js";
+
+const LOOK = 2000;
+
+export function Streams({ query }) {
+  return html`<${Head} title="Streams">Tasks of one key, one after the other or with their results in order.<//>
+    <${Filters} label="Streams" query=${query} fields=${[
+      { name: "key", label: "Key of a stream" }, ...(mayActForUsers() ? [{ name: "user_id", label: "User, if not you" }] : []),
+    ]} />
+    ${query.key ? html`<${Stream} key=${`${query.key} ${query.user_id}`} name=${query.key} user=${query.user_id} />`
+      : html`<p class="empty">Give the key of a stream to see it. A task of a stream links to it, too.</p>`}`;
+}
+
+function Stream({ name, user }) {
+  const path = `streams/${part(name)}`;
+  const owner = { user_id: user };
+  const loaded = useLoad((signal) => get(path, owner, signal), [name, user], { every: LOOK });
+  const waiting = usePages("tasks", { stream: name, ...owner }, { limit: 100, every: LOOK });
+  const results = useLoad((signal) => get(`${path}/results`, { ...owner, limit: 100 }, signal), [name, user], { every: LOOK });
+  const stream = loaded.data;
+  if (!stream) return html`<${Waiting} of=${loaded} what="The stream" />`;
+  return html`
+    ${stream.is_halted && html`<div class="note bad">
+      <b>The stream is halted.</b> The task whose turn it is failed, and ${plural(stream.waiting, "task")} wait behind it.
+      Replay that task, or let the stream go on without it.
+      <div class="actions">
+        <a class="button" href=${to(["dead-letters", stream.turn.task_id])}>To the failed task</a>
+        <${Action} danger hotkey="o" onPress=${async () => (await askGoOn(stream, path, owner)) && loaded.reload()}>Go on without it<//>
+      </div></div>`}
+    <${Section} title=${stream.key}><${Facts} rows=${[
+      ["Mode", stream.mode.replaceAll("_", " ")],
+      ["Whose turn", stream.turn && html`<${TaskLink} id=${stream.turn.task_id} /> at ${count(stream.turn.position)}`],
+      ["Waiting", stream.mode === "serial" && count(stream.waiting)],
+      ["Submitted so far", count(stream.next_position)],
+    ]} /><//>
+    <${Section} title="Tasks, the newest first">${waiting.items && html`<${TaskTable} items=${waiting.items} list=${waiting} label="Tasks of the stream" />`}<//>
+    <${Section} title="Results in order">${results.data && html`<${Table} label="Results" rows=${results.data.items} columns=${RESULTS}
+      idOf=${(one) => one.position} empty="No results yet." />`}<//>`;
+}
+
+const RESULTS = [
+  { name: "Position", size: "s", cell: (one) => count(one.position) },
+  { name: "Status", size: "m", cell: (one) => html`<${Status} status=${one.status} />` },
+  { name: "Result", cell: (one) => html`<span class="clip ${one.error ? "bad-text" : ""}">${one.error ? one.error.message : one.result === null ? "" : inline(one.result)}</span>` },
+];
+
+const askGoOn = (stream, path, owner) => ask({
+  title: "Let the stream go on?",
+  text: html`<p>The task at position ${count(stream.turn.position)} stays failed and loses its turn. The ${plural(stream.waiting, "task")} behind it run without what it would have done.</p>`,
+  confirm: "Go on without it",
+  danger: true,
+  run: async () => {
+    await post(`${path}/go-on`, undefined, { query: owner });
+    say("The stream goes on.");
+  },
+});

@@ -1,0 +1,83 @@
+// All tasks, the newest first, as the filters in the address say. What is shown changes as it happens.
+import { mayActForUsers } from "../lib/api.js";
+import { html, useState } from "../lib/dom.js";
+import { usePages, useThrottled } from "../lib/load.js";
+import { useStream } from "../lib/live.js";
+import { words } from "../lib/format.js";
+import { STATUSES } from "../lib/status.js";
+import { Head, Waiting } from "../parts/basics.js";
+import { BulkActions } from "../parts/bulk.js";
+import { Filters, asOptions, asTime, useTypes } from "../parts/filters.js";
+import { TaskTable } from "../parts/task-table.js";
+
+const PAUSE = 1500;
+const NAMES = ["status", "task_type", "user_id", "correlation_id", "idempotency_key", "error", "stream", "parent_task_id", "fingerprint"];
+
+export function Tasks({ query }) {
+  const types = useTypes();
+  const filter = filterOf(query);
+  const list = usePages("tasks", filter);
+  const fresh = useChanges(list, filter);
+  return html`
+    <${Head} title="Tasks" actions=${html`<${BulkActions} filter=${filter} />`} />
+    <${Filters} label="Tasks" query=${query} fields=${fieldsOf(types)} />
+    ${fresh.isNew && html`<p class="fresh"><button type="button" data-hotkey="." onClick=${fresh.show}>Show what is new</button></p>`}
+    <${Waiting} of=${list} what="One of these filters" />
+    ${list.items && html`<${TaskTable} items=${list.items.map(fresh.newest)} list=${list} />`}`;
+}
+
+// What the API is asked for, of what the address has.
+function filterOf(query) {
+  const filter = Object.fromEntries(NAMES.map((name) => [name, query[name]]).filter(([, value]) => value));
+  if (asTime(query.after)) filter.created_after = asTime(query.after);
+  if (asTime(query.before)) filter.created_before = asTime(query.before);
+  return filter;
+}
+
+function fieldsOf(types) {
+  return [
+    { name: "status", label: "Status", options: STATUSES.map((status) => [status, words(status)]) },
+    { name: "task_type", label: "Type", options: asOptions(types) },
+    { name: "error", label: "Error contains" },
+    { name: "correlation_id", label: "Correlation id" },
+    ...(mayActForUsers() ? [{ name: "user_id", label: "User" }] : []),
+    { name: "after", label: "Created after", type: "datetime-local", isRare: true },
+    { name: "before", label: "Created before", type: "datetime-local", isRare: true },
+    { name: "idempotency_key", label: "Idempotency key", isRare: true },
+    { name: "stream", label: "Stream", isRare: true },
+    { name: "fingerprint", label: "Cause (fingerprint)", isRare: true },
+  ];
+}
+
+// The rows that are shown change at once. Tasks that came, went or moved are read anew; further down the list, where
+// that would move what somebody reads, only on request.
+function useChanges(list, filter) {
+  const [changed, setChanged] = useState(new Map());
+  const [isNew, setNew] = useState(false);
+  const reload = useThrottled(() => (isAtTop() && !list.isLong ? list.reload() : setNew(true)), PAUSE);
+  useStream("events", filter.task_type ? { task_type: filter.task_type } : {}, (events) => {
+    const known = new Set((list.items ?? []).map((task) => task.task_id));
+    const newest = new Map([...changed].filter(([id]) => known.has(id)));
+    for (const { event, data } of events) {
+      const task = data?.data;
+      if (!task) reload(); // connected anew: anything may have happened
+      else if (known.has(data.subject)) newest.set(data.subject, task);
+      else if (event === "task.submitted") reload();
+      const belongs = filter.status && task?.status === filter.status;
+      if (task && filter.status && belongs !== known.has(data.subject)) reload();
+    }
+    setChanged(newest);
+  });
+  const newest = (task) => {
+    const said = changed.get(task.task_id);
+    return said && said.updated_at >= task.updated_at ? { ...task, ...said } : task;
+  };
+  const show = () => {
+    setNew(false);
+    scrollTo(0, 0);
+    list.reload();
+  };
+  return { newest, isNew, show };
+}
+
+const isAtTop = () => scrollY < 200;

@@ -1,0 +1,92 @@
+// The small things that every page is made of.
+import { may } from "../lib/api.js";
+import { to } from "../lib/address.js";
+import { html, useEffect, useState } from "../lib/dom.js";
+import { ago, asJson, at, inline, shortId, words } from "../lib/format.js";
+import { kindOf, percentOf } from "../lib/status.js";
+
+export const Status = ({ status }) => html`<span class="status ${kindOf(status)}">${words(status)}</span>`;
+
+// A time as its distance from now, which goes on by itself; the time itself on pointing at it.
+export function Ago({ time }) {
+  const [, tick] = useState(0);
+  useEffect(() => {
+    if (!time) return undefined;
+    const timer = setInterval(() => tick((n) => n + 1), 1000);
+    return () => clearInterval(timer);
+  }, [time]);
+  return time ? html`<time datetime=${time} title=${at(time)}>${ago(time)}</time>` : html`<span class="quiet">–</span>`;
+}
+
+export const TaskLink = ({ id, ...rest }) =>
+  html`<a class="id" href=${to(["tasks", id])} title=${id} ...${rest}>${shortId(id)}</a>`;
+
+// What a task reports: a bar where it says how much is done, else its words.
+export function Progress({ progress, label = "Progress" }) {
+  if (progress === null || progress === undefined) return null;
+  const percent = percentOf(progress);
+  if (percent === null) return html`<code class="clip">${inline(progress)}</code>`;
+  return html`<span class="bar">
+    <progress max="100" value=${percent} aria-label=${label}></progress><b>${Math.floor(percent)} %</b>
+  </span>`;
+}
+
+export const Json = ({ value, label }) =>
+  html`<pre class="json" tabindex="0" role="region" aria-label=${label}>${asJson(value)}</pre>`;
+
+// What went wrong with a request, and what to do; plainly where this API does not know it.
+export function Problem({ problem, what = "This" }) {
+  if (!problem || problem.isAway) return null; // the page says itself that the API is away
+  if (problem.isUnknownHere) {
+    return html`<p class="note">${what} is not known to the API of this release.</p>`;
+  }
+  return html`<div class="note bad" role="alert">
+    <b>${problem.message}</b> ${problem.hint}
+    ${problem.errors?.length > 0 && html`<ul>${problem.errors.map((one) => html`<li><code>${one.field}</code> ${one.message}</li>`)}</ul>`}
+  </div>`;
+}
+
+// What is not there yet: waiting, wrong, or nothing.
+export function Waiting({ of, what }) {
+  if (of.problem) return html`<${Problem} problem=${of.problem} what=${what} />`;
+  return of.data === undefined && of.items === undefined ? html`<p class="quiet">Reading …</p>` : null;
+}
+
+// The head of a page: its name, what can be done, and what it says in a line.
+export function Head({ title, actions, children }) {
+  useEffect(() => {
+    document.title = `${title} · taskframework`;
+  }, [title]);
+  return html`<header class="head">
+    <h1 tabindex="-1">${title}</h1>
+    ${actions && html`<div class="actions">${actions}</div>`}
+    ${children && html`<div class="about">${children}</div>`}
+  </header>`;
+}
+
+// A button that is there only for those who may press it. `hotkey` presses it from the keyboard.
+export function Action({ role = "submitter", hotkey, danger, onPress, children, ...rest }) {
+  const [isBusy, setBusy] = useState(false);
+  if (!may(role)) return null;
+  const press = async () => {
+    setBusy(true);
+    try {
+      await onPress();
+    } finally {
+      setBusy(false);
+    }
+  };
+  return html`<button type="button" class=${danger ? "danger" : ""} data-hotkey=${hotkey} disabled=${isBusy}
+    aria-keyshortcuts=${hotkey} onClick=${press} ...${rest}>${children}</button>`;
+}
+
+// Facts as names and values; those without a value are left out.
+export function Facts({ rows }) {
+  const known = rows.filter(([, value]) => value !== null && value !== undefined && value !== false && value !== "");
+  return html`<dl class="facts">${known.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
+}
+
+export const Section = ({ title, actions, children }) => html`<section>
+  <div class="section-head"><h2>${title}</h2>${actions && html`<div class="actions">${actions}</div>`}</div>
+  ${children}
+</section>`;

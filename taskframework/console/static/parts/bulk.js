@@ -1,0 +1,66 @@
+// What is done with all that a filter finds: first asked how many that is, then begun once, however often it is pressed.
+import { go } from "../lib/address.js";
+import { post } from "../lib/api.js";
+import { html } from "../lib/dom.js";
+import { count, plural } from "../lib/format.js";
+import { Action } from "./basics.js";
+import { REOPEN, ask, say } from "./dialog.js";
+
+const RATE = { name: "rate", label: "At the most so many a second", type: "number", min: "0.001", max: "1000", step: "any", hint: "Empty: as fast as it goes" };
+const REASON = { name: "reason", label: "Reason", hint: "Kept with who did it", maxlength: 500 };
+
+// What the API can choose tasks by in bulk, by the name that the list has for it.
+const NAMES = {
+  status: "status", task_type: "task_type", user_id: "user_id", stream: "stream", parent_task_id: "parent_task_id", fingerprint: "fingerprint", error: "text",
+};
+
+// Retrying or cancelling all tasks of a list. Never without a filter, and with one that both sides understand.
+export function BulkActions({ filter }) {
+  const names = Object.keys(filter);
+  if (names.length === 0 || names.some((name) => !NAMES[name])) return null;
+  const chosen = Object.fromEntries(names.map((name) => [NAMES[name], filter[name]]));
+  return html`
+    <${Action} role="operator" onPress=${() => inBulk("retry", chosen)}>Retry all of these<//>
+    <${Action} role="operator" danger onPress=${() => inBulk("cancel", chosen)}>Cancel all of these<//>`;
+}
+
+const SAID = {
+  retry: ["Retry", "Those of them that failed are queued anew with all their attempts, and run again from the beginning."],
+  cancel: ["Cancel", "Those of them that wait end as cancelled at once. Those that run are asked to stop."],
+};
+
+async function inBulk(verb, filter) {
+  try {
+    const { data } = await post(`tasks/${verb}`, { filter, dry_run: true });
+    const [name, text] = SAID[verb];
+    await askBulk({
+      path: `tasks/${verb}`, filter, text, name, danger: verb === "cancel", mayReopen: verb === "retry",
+      title: `${name} ${plural(data.total, "task")}${data.is_total_bounded ? " or more" : ""}?`,
+    });
+  } catch (problem) {
+    say(problem.isUnknownHere || problem.status === 405 ? `This API cannot ${verb} in bulk.` : problem.message, "bad");
+  }
+}
+
+// Asks, then begins it. With `needsReason` it is not done without one.
+export function askBulk({ path, filter, title, text, name, danger, hasRate = true, needsReason = false, mayReopen = false }) {
+  const key = crypto.randomUUID();
+  return ask({
+    title,
+    text: html`<p>${text}</p><p>All with ${Object.entries(filter).map(([field, value]) => html`<code key=${field}>${field} = ${value}</code> `)}</p>`,
+    confirm: name,
+    danger,
+    fields: [...(hasRate ? [RATE] : []), { ...REASON, isRequired: needsReason }, ...(mayReopen ? [REOPEN] : [])],
+    run: async ({ rate, reason, reopen }) => {
+      const body = { filter, ...(rate ? { rate: Number(rate) } : {}), ...(reason ? { reason } : {}), ...(reopen ? { reopen: true } : {}) };
+      tell(await post(path, body, { headers: { "Idempotency-Key": key } }));
+    },
+  });
+}
+
+// What takes long goes on by itself and has a page; what is done is said.
+function tell({ data }) {
+  if (data.replay_id) return go(["replays", data.replay_id]);
+  const refused = data.refused.length;
+  return say(`${count(data.replayed ?? data.discarded)} done${refused ? `, ${count(refused)} refused` : ""}.`, refused ? "bad" : "good");
+}

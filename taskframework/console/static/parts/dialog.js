@@ -1,0 +1,78 @@
+// Questions before something is done, and short messages after it.
+import { html, useEffect, useRef, useState } from "../lib/dom.js";
+import { store, useStore } from "../lib/store.js";
+import { Problem } from "./basics.js";
+
+const question = store(null);
+const messages = store([]);
+let number = 0;
+
+// Asks before something is done. `run(values)` does it; what it refuses is shown in the dialog, which stays open.
+// fields: {name, label, value, type, isRequired, hint}; of a box that is ticked the value is "on". Resolves to what `run` gave, or undefined if nobody wanted it.
+export function ask(given) {
+  return new Promise((resolve) => question.set({ ...given, resolve }));
+}
+
+// Says in a line what came of something.
+export function say(text, kind = "good") {
+  const message = { id: ++number, text, kind };
+  messages.set([...messages.get(), message]);
+  setTimeout(() => messages.set(messages.get().filter((one) => one !== message)), 6000);
+}
+
+// A sub-task whose parent is over is refused unless the parent is to wait again.
+export const REOPEN = { name: "reopen", label: "A parent that is over waits for its sub-task again, and ends anew", type: "checkbox" };
+
+export function Dialog() {
+  const asked = useStore(question);
+  return asked && html`<${Question} key=${asked.title} ...${asked} />`;
+}
+
+function Question({ title, text, confirm, danger, fields = [], run, resolve }) {
+  const dialog = useRef(null);
+  const [problem, setProblem] = useState(null);
+  const [isBusy, setBusy] = useState(false);
+  useEffect(() => dialog.current.showModal(), []);
+  const close = (result) => {
+    question.set(null);
+    resolve(result);
+  };
+  const submit = async (event) => {
+    event.preventDefault();
+    if (isBusy) return;
+    setBusy(true);
+    try {
+      close(await run(Object.fromEntries(new FormData(event.target))) ?? true);
+    } catch (refused) {
+      setProblem(refused);
+      setBusy(false);
+    }
+  };
+  return html`<dialog ref=${dialog} aria-labelledby="question" onCancel=${(event) => (event.preventDefault(), close())}>
+    <form onSubmit=${submit}>
+      <h2 id="question">${title}</h2>
+      <div class="text">${text}</div>
+      ${fields.map((field) => html`<${Field} key=${field.name} ...${field} />`)}
+      ${problem && (problem.isAway ? html`<p class="note bad" role="alert">${problem.message}</p>` : html`<${Problem} problem=${problem} />`)}
+      <div class="actions">
+        <button type="button" onClick=${() => close()}>No, go back</button>
+        <button type="submit" class=${danger ? "danger main" : "main"} disabled=${isBusy}>${confirm}</button>
+      </div>
+    </form>
+  </dialog>`;
+}
+
+function Field({ name, label, value = "", type = "text", isRequired, hint, ...rest }) {
+  if (type === "checkbox") return html`<label class="check"><input name=${name} type=${type} /> <span>${label}</span></label>`;
+  return html`<label class="field"><span>${label}</span>
+    <input name=${name} type=${type} value=${value} required=${isRequired} autocomplete="off" ...${rest} />
+    ${hint && html`<small>${hint}</small>`}
+  </label>`;
+}
+
+export function Messages() {
+  const shown = useStore(messages);
+  return html`<div class="messages" role="status" aria-live="polite">
+    ${shown.map(({ id, text, kind }) => html`<p key=${id} class=${kind}>${text}</p>`)}
+  </div>`;
+}

@@ -1,0 +1,35 @@
+// Why a task, or its last attempt, failed; for operators with the trace of each attempt.
+import { to } from "../lib/address.js";
+import { get, isOperator, part } from "../lib/api.js";
+import { html } from "../lib/dom.js";
+import { at, kindOfError } from "../lib/format.js";
+import { useLoad } from "../lib/load.js";
+import { isDead } from "../lib/status.js";
+
+export function Failure({ task }) {
+  const { error } = task;
+  return html`<section class="failure">
+    <div class="section-head"><h2>Error</h2>
+      ${isOperator() && error.fingerprint && html`<div class="actions">
+        <a class="button" href=${to(["dead-letters"], { fingerprint: error.fingerprint })}>Others of this cause</a>
+      </div>`}
+    </div>
+    <p><b title=${error.type}>${kindOfError(error.type)}</b> ${error.message}</p>
+    <p class="quiet"><code>${error.code}</code> ${error.retryable ? "may be retried" : "not retryable"}</p>
+    ${isDead(task.status) && isOperator() && html`<${Traces} id=${task.task_id} />`}
+  </section>`;
+}
+
+// Traces may show more of a program than its users should see: only the dead letter has them.
+function Traces({ id }) {
+  const { data } = useLoad((signal) => get(`admin/dead-letters/${part(id)}`, {}, signal), [id]);
+  return data ? html`<${Errors} errors=${data.errors} /> ` : null;
+}
+
+export function Errors({ errors }) {
+  return (errors ?? []).map((error, index) => html`<details key=${index} open=${index === errors.length - 1}>
+    <summary>${error.attempt ? `Attempt ${error.attempt}: ` : ""}${kindOfError(error.type)}${error.at ? ` at ${at(error.at)}` : ""}</summary>
+    <p>${error.message}</p>
+    ${error.traceback && html`<pre class="trace" tabindex="0" role="region" aria-label="Trace">${error.traceback}</pre>`}
+  </details>`);
+}

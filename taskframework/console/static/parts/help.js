@@ -1,0 +1,27 @@
+// What the keys do, here and everywhere.
+import { html, useEffect, useRef, useState } from "../lib/dom.js";
+import { PLACES, hotkeysHere } from "../lib/keyboard.js";
+
+const EVERYWHERE = [
+  ["/", "to the search"], ["j", "next row"], ["k", "row before"], ["Enter", "open the row"], ["Esc", "leave a field or a question"],
+  ["?", "this help"],
+];
+
+export function Help({ onClose }) {
+  const dialog = useRef(null);
+  const [here] = useState(hotkeysHere);
+  useEffect(() => dialog.current.showModal(), []);
+  return html`<dialog ref=${dialog} aria-labelledby="help" class="help" onClose=${onClose}>
+    <h2 id="help">Keyboard</h2>
+    <div class="columns">
+      <${Keys} title="Everywhere" keys=${EVERYWHERE} />
+      ${here.length > 0 && html`<${Keys} title="On this page" keys=${here} />`}
+      <${Keys} title="To a page" keys=${Object.entries(PLACES).map(([key, [place]]) => [`g ${key}`, place.replaceAll("-", " ")])} />
+    </div>
+    <div class="actions"><button type="button" class="main" autofocus onClick=${() => dialog.current.close()}>Close</button></div>
+  </dialog>`;
+}
+
+const Keys = ({ title, keys }) => html`<div><h3>${title}</h3><dl class="keys">
+  ${keys.map(([key, what]) => html`<div key=${key}><dt><kbd>${key}</kbd></dt><dd>${what}</dd></div>`)}
+</dl></div>`;

@@ -1,0 +1,76 @@
+// What is around every page: the ways to the others, who one is, and whether what is shown is live.
+import { address, to } from "../lib/address.js";
+import { isOperator, isReachable, may, session, signOut } from "../lib/api.js";
+import { html, useEffect, useState } from "../lib/dom.js";
+import { connection } from "../lib/live.js";
+import { useStore } from "../lib/store.js";
+import { ThemeSwitch } from "./theme.js";
+
+const WORK = [["overview", "Overview"], ["tasks", "Tasks"], ["batches", "Batches"], ["streams", "Streams"], ["events", "Events"]];
+const OPERATE = [
+  ["dead-letters", "Dead letters"], ["replays", "Replays"], ["schedules", "Schedules"], ["queues", "Queues"],
+  ["limits", "Limits"], ["workers", "Workers"], ["audit", "Audit"],
+];
+
+export function Shell({ me, onHelp, children }) {
+  const { parts: [place = "overview"] } = useStore(address);
+  const [isOpen, setOpen] = useState(false);
+  useEffect(() => setOpen(false), [place]);
+  return html`
+    <a class="skip" href="#content" onClick=${toContent}>To the content</a>
+    <header class="top">
+      <button type="button" class="menu" aria-expanded=${isOpen} aria-controls="places" onClick=${() => setOpen(!isOpen)}>Menu</button>
+      <a class="brand" href="#/overview"><img src="console/icon.svg" alt="" width="22" height="22" /> taskframework</a>
+      <${State} />
+      <div class="who">
+        ${may("submitter") && html`<a class="button main" href="#/submit">Submit</a>`}
+        <${ThemeSwitch} />
+        <button type="button" class="plain" aria-label="Keyboard help" title="Keyboard help (?)" onClick=${onHelp}>?</button>
+      </div>
+    </header>
+    <nav id="places" class=${isOpen ? "open" : ""} aria-label="Pages">
+      <${Places} title="Work" places=${WORK} place=${place} />
+      ${isOperator() && html`<${Places} title="Operate" places=${OPERATE} place=${place} />`}
+      ${me && html`<${Who} me=${me} />`}
+    </nav>
+    <main id="content">
+      <${Away} />
+      ${children}
+    </main>`;
+}
+
+const Places = ({ title, places, place }) => html`<h2>${title}</h2>
+  <ul>${places.map(([path, name]) => html`<li key=${path}>
+    <a href=${to([path])} aria-current=${path === place ? "page" : undefined}>${name}</a>
+  </li>`)}</ul>`;
+
+function Who({ me }) {
+  const { key } = useStore(session);
+  return html`<div class="me">
+    <b class="clip" title=${me.principal}>${me.principal}</b>
+    <small>${me.prefix ? me.roles.join(", ") : "may do everything: no keys yet"}</small>
+    ${key && html`<button type="button" onClick=${signOut}>Sign out</button>`}
+  </div>`;
+}
+
+const SAID = { live: "Live", connecting: "Connecting …", waiting: "Reconnecting …" };
+
+// Whether the page hears what happens. Told to screen readers only when it changes.
+function State() {
+  const state = useStore(connection);
+  const reachable = useStore(isReachable);
+  const shown = reachable || state === "live" ? state : "waiting";
+  return html`<span class="state ${shown}" role="status">${SAID[shown] ?? ""}</span>`;
+}
+
+function Away() {
+  const reachable = useStore(isReachable);
+  return !reachable && html`<p class="note bad" role="alert">
+    <b>The API does not answer.</b> What is shown is as it was; the page goes on by itself as soon as it does.
+  </p>`;
+}
+
+function toContent(event) {
+  event.preventDefault();
+  document.querySelector("main h1")?.focus();
+}

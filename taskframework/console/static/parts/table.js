@@ -1,0 +1,68 @@
+// A list as a table. Of a long one only the rows near the window are in the page, so a million tasks scroll as ten do.
+import { html, useEffect, useLayoutEffect, useRef, useState } from "../lib/dom.js";
+
+const ROW = 52; // as `--row` of the style
+const AROUND = 25;
+const SHORT = 100;
+
+// columns: {name, cell(row), wide: only where there is room ("widest": much of it), number: aligned right, size: "s" | "m"}.
+// `href(row)` makes the first column a link, which `j`, `k` and `Enter` use.
+export function Table({ label, columns, rows, idOf, href, more, isDone = true, empty = "Nothing here." }) {
+  const body = useRef(null);
+  const [from, to] = useVisible(body, rows.length);
+  useEffect(() => {
+    if (!isDone && to >= rows.length - AROUND) more?.();
+  }, [to, rows.length, isDone]);
+  if (rows.length === 0 && isDone) return html`<p class="empty">${empty}</p>`;
+  return html`<table aria-label=${label} aria-rowcount=${isDone ? rows.length + 1 : -1}>
+    <thead><tr aria-rowindex="1">
+      ${columns.map((column) => html`<th key=${column.name} scope="col" class=${classOf(column)}>${column.name}</th>`)}
+    </tr></thead>
+    <tbody ref=${body}>
+      <${Gap} rows=${from} />
+      ${rows.slice(from, to).map((row, index) => html`<${Row} key=${idOf(row)} row=${row} number=${from + index + 2}
+        columns=${columns} href=${href} />`)}
+      <${Gap} rows=${rows.length - to} />
+    </tbody>
+  </table>`;
+}
+
+function Row({ row, number, columns, href }) {
+  return html`<tr aria-rowindex=${number}>
+    ${columns.map((column, index) => html`<td key=${column.name} class=${classOf(column)}>
+      ${index === 0 && href ? html`<a class="row" data-row href=${href(row)}>${column.cell(row)}</a>` : column.cell(row)}
+    </td>`)}
+  </tr>`;
+}
+
+// The height is set by script: a style attribute is what the page's policy refuses.
+function Gap({ rows }) {
+  const cell = useRef(null);
+  useLayoutEffect(() => {
+    if (cell.current) cell.current.style.height = `${rows * ROW}px`;
+  }, [rows]);
+  return rows > 0 ? html`<tr aria-hidden="true"><td class="gap" ref=${cell}></td></tr>` : null;
+}
+
+function useVisible(body, length) {
+  const [range, setRange] = useState([0, SHORT]);
+  useLayoutEffect(() => {
+    const measure = () => {
+      if (!body.current) return;
+      const top = body.current.getBoundingClientRect().top;
+      const from = length > SHORT ? Math.max(0, Math.floor(-top / ROW) - AROUND) : 0;
+      const to = Math.ceil((innerHeight - top) / ROW) + AROUND;
+      setRange((old) => (old[0] === from && old[1] === to ? old : [from, to]));
+    };
+    measure();
+    addEventListener("scroll", measure, { passive: true });
+    addEventListener("resize", measure);
+    return () => {
+      removeEventListener("scroll", measure);
+      removeEventListener("resize", measure);
+    };
+  }, [length]);
+  return [Math.min(range[0], length), Math.min(Math.max(range[1], 0), length)];
+}
+
+const classOf = ({ wide, number, size }) => [wide && "wide", wide === "widest" && "widest", number && "number", size].filter(Boolean).join(" ");

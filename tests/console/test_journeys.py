@@ -1,0 +1,200 @@
+"""What an operator does with the console, in a real browser against a real installation."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+import httpx
+import pytest
+from playwright.async_api import Browser, expect
+
+from tests.console.conftest import Installation
+from tests.console.window import PATIENCE, Window, opened
+from tests.support.process import wait_until
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def test_a_task_is_submitted_and_watched_to_its_end(window: Window, shop: Installation) -> None:
+    window.expected = ("422",)
+    await window.go("submit?task_type=import-rows")
+    parameters = window.page.get_by_label("Parameters")
+    await parameters.fill("{")
+    await window.page.get_by_text("This is no JSON").wait_for()
+    await parameters.fill('{"rows": 0}')
+    await window.button("Submit").click()
+    await window.page.get_by_role("alert").get_by_text("rows").first.wait_for()
+
+    await parameters.fill('{"rows": 12}')
+    await window.button("Submit").click()
+    await window.status_is("running")
+    progress = window.page.get_by_label("Progress")
+    for step in (1, 2, 3):
+        await expect(progress).to_have_attribute("value", str(25 * step), timeout=PATIENCE)
+        shop.take_step(step)
+    await window.status_is("completed")
+    await expect(window.page.get_by_label("Result")).to_have_text("12")
+    await expect(window.page.locator(".timeline b")).to_have_text(["submitted", "started", "completed"])
+
+
+async def test_what_failed_is_edited_tried_and_replayed(window: Window, shop: Installation) -> None:
+    window.expected = ("422",)
+    ids = [shop.submit("mail-letter", {"to": name}) for name in ("ada", "bob", "eve")]
+    [task_id, *_] = [shop.ended(task_id, "FAILED") for task_id in ids]
+    await window.go("overview")
+    await window.page.keyboard.type("gd")
+    cause = window.page.get_by_role("table", name="Causes").get_by_role("row").filter(has_text="this is no address")
+    await expect(cause.get_by_role("cell").nth(1)).to_have_text("3", timeout=PATIENCE)
+    await cause.get_by_role("link").click()
+    await window.page.locator(f"[data-row][href$='{task_id}']").click()
+
+    await expect(window.page.get_by_label("Trace")).to_contain_text("this is no address", timeout=PATIENCE)
+    parameters = window.page.get_by_label("Parameters of the replay")
+    await parameters.fill('{"to": "ada@example.org", "copies": "many"}')
+    await window.button("Dry run").click()
+    await window.shows("It would be refused.")
+    await window.page.locator(".said").get_by_text("copies").wait_for()
+    await parameters.fill('{"to": "ada@example.org", "copies": 2}')
+    await window.button("Dry run").click()
+    await window.shows("It would be queued anew with the changed parameters.")
+    assert shop.api.get(f"/tasks/{task_id}").json()["status"] == "FAILED", "a dry run changes nothing"
+
+    await window.button("Replay").click()
+    await window.answer("Replay", reason="the address is repaired")
+    await window.status_is("completed")
+    await expect(window.page.get_by_label("Result")).to_contain_text("sent to ada@example.org")
+
+
+async def test_all_of_a_cause_are_replayed_slowly_and_stopped(window: Window, shop: Installation) -> None:
+    [*_, last] = [shop.submit("mail-letter", {"to": f"person {number}"}) for number in range(20)]
+    shop.ended(last, "FAILED")
+    await window.go("dead-letters?text=no+address")
+    await window.button("Replay").click()
+    await expect(window.page.get_by_role("dialog")).to_contain_text("At the most so many a second")
+    await window.answer("Replay", rate="0.5", reason="a try")
+    await expect(window.heading).to_have_text("Replay", timeout=PATIENCE)
+    await window.button("Stop").click()
+    await expect(window.page.get_by_role("dialog")).to_contain_text("stay as they are")
+    await window.answer("Stop it")
+    await window.status_is("stopped")
+    done = shop.api.get("/admin/replays").json()["items"][0]
+    assert (done["status"], done["rate"], done["reason"]) == ("STOPPED", 0.5, "a try")
+    assert done["done"] < 20
+
+
+async def test_two_windows_agree_on_a_batch_that_one_cancels(chromium: Browser, shop: Installation) -> None:
+    body = {"task_type": "naps", "items": [0.01, 0.01, *[60] * 8]}
+    batch_id = shop.api.post("/batches", json=body).json()["batch_id"]
+    async with opened(chromium, shop.url) as one, opened(chromium, shop.url) as other:
+        for window in (one, other):
+            await window.go(f"batches/{batch_id}")
+            await expect(window.page.locator(".big-progress b")).to_have_text("20 %", timeout=PATIENCE)
+        await one.button("Cancel").click()
+        await expect(one.page.get_by_role("dialog")).to_contain_text("8 items of 10 are not done")
+        await one.answer("Cancel the batch", reason="not needed")
+        for window in (one, other):
+            await window.status_is("cancelled")
+            await expect(window.button("Cancel")).to_have_count(0)
+
+
+async def test_the_page_goes_on_after_the_api_was_away(chromium: Browser, own_shop: Installation) -> None:
+    task_id = own_shop.submit("import-rows", {"rows": 7})
+    async with opened(chromium, own_shop.url) as window:
+        window.expected = ("net::ERR",)
+        await window.go(f"tasks/{task_id}")
+        await window.status_is("running")
+        state = window.page.locator(".state")
+        await expect(state).to_have_text("Live", timeout=PATIENCE)
+        await asyncio.to_thread(own_shop.process.kill)
+        await expect(state).to_have_text("Reconnecting …", timeout=PATIENCE)
+        await window.status_is("running")
+        await asyncio.to_thread(own_shop.start)
+        await expect(state).to_have_text("Live", timeout=PATIENCE)
+        for step in (1, 2, 3):
+            own_shop.take_step(step)
+        await window.status_is("completed")
+        await expect(window.page.get_by_text("The API does not answer.")).to_have_count(0)
+
+
+async def test_the_list_shows_what_happens_elsewhere(window: Window, shop: Installation) -> None:
+    await window.go("tasks?task_type=write-report")
+    task_id = await asyncio.to_thread(shop.submit, "write-report", 3)
+    row = window.page.get_by_role("row").filter(has=window.page.locator(f"a[href$='{task_id}']"))
+    await expect(row).to_contain_text("completed", timeout=PATIENCE)
+    await row.get_by_role("link").click()
+    await window.status_is("completed")
+    await expect(window.page.locator(".tree li")).to_have_count(3, timeout=PATIENCE)
+
+
+async def test_everything_is_done_from_the_keyboard(window: Window, shop: Installation) -> None:
+    task_id = shop.submit("charge-card", {"order_id": "K", "amount": 1}, not_before="2030-01-01T00:00:00Z")
+    await window.go("overview")
+    press, type_ = window.page.keyboard.press, window.page.keyboard.type
+    await press("?")
+    await expect(window.page.get_by_role("dialog", name="Keyboard")).to_be_visible()
+    await press("Escape")
+    await type_("gt")
+    await expect(window.heading).to_have_text("Tasks")
+    await window.page.get_by_role("row").nth(1).wait_for()
+    await press("/")
+    await expect(window.page.get_by_label("Error contains")).to_be_focused()
+    await press("Escape")
+    await window.go("tasks?status=QUEUED&task_type=charge-card")
+    await expect(window.page.locator("[data-row]")).to_have_count(1, timeout=PATIENCE)
+    await type_("j")
+    await press("Enter")
+    await window.status_is("queued")
+    await press("c")
+    await expect(window.page.get_by_role("dialog").get_by_label("Reason")).to_be_focused()
+    await type_("by keyboard")
+    await press("Enter")
+    await window.status_is("cancelled")
+    history = shop.api.get(f"/tasks/{task_id}").json()["history"]
+    assert "by keyboard" in str(history[-1])
+
+
+async def test_a_type_is_paused_and_resumed(window: Window, shop: Installation) -> None:
+    await window.go("queues")
+    row = window.page.get_by_role("row").filter(has_text=re.compile("^write-report"))
+    await row.get_by_role("button").click()
+    await expect(window.page.get_by_role("dialog")).to_contain_text("No task of this type begins any more")
+    await window.answer("Pause the type", reason="a bad release")
+    await expect(row).to_contain_text("a bad release", timeout=PATIENCE)
+    await row.get_by_role("button").click()
+    await window.answer("Resume")
+    await expect(row).not_to_contain_text("paused", timeout=PATIENCE)
+
+
+async def test_what_a_task_holds_stays_text(window: Window, shop: Installation) -> None:
+    hostile = '<img src=x onerror="document.title=1"><script>document.title=2</script>'
+    task_id = shop.submit("charge-card", {"order_id": hostile, "amount": 1}, correlation_id=hostile)
+    await window.go(f"tasks/{task_id}")
+    await window.status_is("completed")
+    await expect(window.page.get_by_label("Result")).to_contain_text("<script>")
+    await window.go("tasks?task_type=charge-card")
+    await window.page.get_by_role("row").filter(has_text="<script>").wait_for()
+    assert await window.page.locator("main img, main script").count() == 0
+    assert "taskframework" in await window.page.title()
+
+
+async def test_a_key_signs_in_and_its_role_says_what_is_offered(chromium: Browser, own_shop: Installation) -> None:
+    admin = own_shop.api.post("/admin/keys", json={"principal": "ada", "roles": ["admin"]}).json()
+    own_shop.api.headers["Authorization"] = f"Bearer {admin['key']}"
+    wait_until(lambda: httpx.get(f"{own_shop.url}/api/v1/me").status_code == 401, "keys are needed", timeout=20)
+    reader = own_shop.api.post("/admin/keys", json={"principal": "rita", "roles": ["reader"]}).json()
+    async with opened(chromium, own_shop.url) as window:
+        window.expected = ("401",)
+        await window.page.goto(own_shop.url)
+        await window.page.get_by_label("API key").fill("tf_0000000000_wrong")
+        await window.button("Sign in").click()
+        await window.page.get_by_text("This key does not count").wait_for()
+        await window.page.get_by_label("API key").fill(reader["key"])
+        await window.button("Sign in").click()
+        await expect(window.page.locator(".me")).to_contain_text("rita", timeout=PATIENCE)
+        await expect(window.page.get_by_role("link", name="Tasks")).to_have_count(1)
+        for name in ("Dead letters", "Queues", "Submit"):
+            await expect(window.page.get_by_role("link", name=name)).to_have_count(0)
+        own_shop.api.delete(f"/admin/keys/{reader['prefix']}")
+        await expect(window.page.get_by_label("API key")).to_be_visible(timeout=PATIENCE)
+        await window.page.get_by_text("The key does not count any more.").wait_for()

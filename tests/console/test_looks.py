@@ -1,0 +1,160 @@
+"""What every page of the console must be: fit for a small window, for a screen reader, and quiet."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+
+import pytest
+from axe_playwright_python.base import AXE_FILE_PATH
+from playwright.async_api import Browser, expect
+
+from tests.console.conftest import Installation
+from tests.console.window import NARROW, PATIENCE, WIDE, Window, opened
+from tests.support.eventually import eventually
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+_SERIOUS = {"serious", "critical"}
+_AXE = AXE_FILE_PATH.read_text()
+
+
+@pytest.fixture(scope="session")
+def places(shop: Installation) -> list[str]:
+    """Every page, with something on it."""
+    failed, done = shop.failed(), shop.ended(shop.submit("write-report", 2), "COMPLETED")
+    batch = shop.api.post("/batches", json={"task_type": "charge-card", "items": [{"order_id": "B", "amount": 0}]})
+    stream = {"key": "ada/1"}
+    shop.ended(shop.submit("charge-card", {"order_id": "S", "amount": 0}, stream=stream), "FAILED")
+    shop.submit("charge-card", {"order_id": "T", "amount": 1}, stream=stream)
+    shop.submit("import-rows", {"rows": 3})
+    schedule = {"name": "nightly", "cron": "30 2 * * *", "task_type": "write-report", "parameters": 2}
+    assert shop.api.post("/admin/schedules", json=schedule).status_code in (201, 409)
+    worker = shop.api.get("/admin/workers").json()["items"][0]["worker_id"]
+    return [
+        *("overview", "tasks", "tasks?status=FAILED", f"tasks/{failed}", f"tasks/{done}", "submit", "batches"),
+        *(
+            f"batches/{batch.json()['batch_id']}",
+            "streams?key=ada/1",
+            "events",
+            "dead-letters",
+            f"dead-letters/{failed}",
+        ),
+        *("dead-letters?view=each", "replays", "schedules", "schedules/nightly", "queues", "limits", "workers"),
+        *(f"workers/{worker}", "audit", "nowhere"),
+    ]
+
+
+@pytest.mark.parametrize(("size", "scheme", "first"), [(WIDE, "light", 0), (NARROW, "dark", 1)])
+async def test_axe_finds_nothing_serious_on_any_page(
+    chromium: Browser, shop: Installation, places: list[str], size: tuple[int, int], scheme: str, first: int
+) -> None:
+    async with opened(chromium, shop.url, size=size, scheme=scheme) as window:
+        found = {place: await _violations(window, place) for place in places[first::2]}
+    assert not any(found.values()), json.dumps(found, indent=1)
+
+
+@pytest.mark.parametrize("size", [NARROW, (820, 600)])
+async def test_every_page_fits_its_window(
+    chromium: Browser, shop: Installation, places: list[str], size: tuple[int, int]
+) -> None:
+    async with opened(chromium, shop.url, size=size) as window:
+        too_wide = {place: await _overflow(window, place) for place in places}
+    assert not any(too_wide.values()), too_wide
+
+
+async def _overflow(window: Window, place: str) -> int:
+    await _shown(window, place)
+    return max(0, await window.overflow())
+
+
+async def _shown(window: Window, place: str) -> None:
+    await window.go(place)
+    await expect(window.page.get_by_text("Reading …")).to_have_count(0, timeout=PATIENCE)
+
+
+async def _violations(window: Window, place: str) -> list[str]:
+    await _shown(window, place)
+    await window.page.evaluate(f"window.axe === undefined && (() => {{ {_AXE} }})()")
+    result = await window.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    return [
+        f"{one['id']}: {node['html'][:150]} {node['failureSummary'][:200]}"
+        for one in result["violations"]
+        if one["impact"] in _SERIOUS
+        for node in one["nodes"][:3]
+    ]
+
+
+async def test_the_menu_of_a_small_window_leads_everywhere(chromium: Browser, shop: Installation) -> None:
+    async with opened(chromium, shop.url, size=NARROW) as window:
+        await window.go("overview")
+        await window.button("Menu").click()
+        await window.page.get_by_role("link", name="Workers", exact=True).click()
+        await expect(window.heading).to_have_text("Workers", timeout=PATIENCE)
+        await expect(window.page.get_by_role("link", name="Audit")).to_be_hidden()
+
+
+async def test_the_colours_are_as_the_switch_says_and_stay_so(window: Window) -> None:
+    await window.go("limits")
+    ground = "getComputedStyle(document.body).backgroundColor"
+    light = await window.page.evaluate(ground)
+    await window.button("Colours: as the system").click()
+    assert (dark := await window.page.evaluate(ground)) != light
+    await window.page.reload()
+    await expect(window.button("Colours: dark")).to_be_visible()
+    assert await window.page.evaluate(ground) == dark
+
+
+async def test_of_a_long_list_only_what_is_near_is_in_the_page(window: Window, shop: Installation) -> None:
+    task = {"task_type": "charge-card", "parameters": {"order_id": "L", "amount": 1}}
+    shop.api.post("/tasks/bulk", json={"tasks": [task] * 500})
+    shop.ended(shop.submit("charge-card", {"order_id": "last", "amount": 1}), "COMPLETED")
+    await window.go("tasks?task_type=charge-card")
+    rows, height = window.page.locator("[data-row]"), "document.body.scrollHeight"
+    await rows.first.wait_for()
+    for pages in range(2, 6):
+        await window.page.evaluate(f"scrollTo(0, {height})")
+        await eventually(partial(_is_as_long, window, pages))
+    assert await rows.count() < 150
+
+
+async def _is_as_long(window: Window, pages: int) -> bool:
+    return int(await window.page.evaluate("document.querySelector('table').clientHeight")) > pages * 100 * 52
+
+
+_VALUES = """async ([]) => {
+  const {lasting, ago, plural, shortId} = await import("./console/lib/format.js");
+  const {parsed} = await import("./console/lib/live.js");
+  const {sample} = await import("./console/parts/editor.js");
+  const {percentOf} = await import("./console/lib/status.js");
+  return {
+    lasting: [0.0123, 1.24, 75, 3700, 200000].map(lasting),
+    ago: [ago("2027-01-31T12:00:00.000Z", Date.parse("2027-01-31T12:05:00Z")),
+          ago("2027-01-31T12:00:00.000Z", Date.parse("2027-01-31T10:00:00Z"))],
+    plural: [plural(1, "task"), plural(2000, "task")],
+    shortId: [shortId("0199a2c4-6f0e-7c53-b6ee-3d3a1f0b8a11"), shortId("short")],
+    event: parsed("id: a-1\\nevent: task.completed\\ndata: {\\"subject\\":\\"a: b\\"}"),
+    comment: parsed(": heartbeat"),
+    sample: sample({
+      properties: {a: {$ref: "#/$defs/A"}, b: {default: 3}, c: {anyOf: [{type: "string"}, {type: "null"}]}},
+      $defs: {A: {type: "object", properties: {n: {type: "integer", minimum: 1}}}},
+    }),
+    recursive: JSON.stringify(sample({$ref: "#/$defs/T", $defs: {T: {properties: {t: {$ref: "#/$defs/T"}}}}})).length,
+    percent: [percentOf(130), percentOf({percent: 5}), percentOf({done: 1, total: 4}), percentOf("half")],
+  };
+}"""
+
+
+async def test_values_are_written_for_people(window: Window) -> None:
+    await window.go("limits")
+    assert await window.run(_VALUES) == {
+        "lasting": ["12 ms", "1.2 s", "1 min 15 s", "1 h 1 min", "2 d 7 h"],
+        "ago": ["5 min ago", "in 2 h"],
+        "plural": ["1 task", "2,000 tasks"],
+        "shortId": ["…3d3a1f0b8a11", "short"],
+        "event": {"id": "a-1", "event": "task.completed", "data": {"subject": "a: b"}},
+        "comment": None,
+        "sample": {"a": {"n": 1}, "b": 3, "c": ""},
+        "recursive": 22,
+        "percent": [100, 5, 25, None],
+    }
