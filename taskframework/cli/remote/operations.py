@@ -97,7 +97,7 @@ class RemoteTasks(Remote):
         wanted = {
             it.name: value for it in fields(filter) if (value := getattr(filter, it.name)) != getattr(usual, it.name)
         }
-        return await self._page("/tasks", views.task_of, limit=limit, cursor=cursor, **wanted)
+        return await self._page("/tasks", views.task_of, limit=limit, cursor=cursor, user_id=scope.owner, **wanted)
 
     async def cancel(self, task_id: str, scope: Scope, *, by: str, reason: str | None = None) -> Task:
         return views.task_of(await self._post(f"{task_path(task_id)}/cancel", {"reason": reason}))

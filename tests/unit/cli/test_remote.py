@@ -64,7 +64,7 @@ HERE = {
 #: How each other command is tried. A word in capitals stands for one of a kind: each try has an own one.
 TRIED = {
     "submit": "submit echo 1 --wait --timeout 20",
-    "tasks list": "tasks list --status failed",
+    "tasks list": "tasks list --status failed --user ada --after 1h --error NO",
     "tasks show": "tasks show FAILED",
     "tasks cancel": "tasks cancel WAITING --reason enough",
     "tasks subtasks": "tasks subtasks BATCH",
@@ -288,6 +288,13 @@ def test_both_print_the_same(installation: Installation, cli: Cli) -> None:
             assert _comparable(remotely.out) == _comparable(here.out), (line, form)
             if form:
                 assert json.loads(remotely.out) is not None
+
+
+def test_a_list_of_one_user_is_asked_for_as_such(installation: Installation, cli: Cli) -> None:
+    installation.made("DONE")
+    there = ("--api", installation.url, "--api-key", installation.key, "--json")
+    assert json.loads(cli("tasks", "list", "--user", "ada", *there).out)["items"]
+    assert json.loads(cli("tasks", "list", "--user", "nobody", *there).out)["items"] == []
 
 
 def _words(line: str, installation: Installation) -> list[str]:
