@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Unpack, overload
 from urllib.parse import quote
 
@@ -95,15 +95,44 @@ class TaskCalls(Calls):
         return read(RemoteExplanation, await self._api.ask(call))
 
     def list_tasks(
-        self, *, status: TaskStatus | str | None = None, task_type: str | None = None
+        self,
+        *,
+        status: TaskStatus | str | None = None,
+        task_type: str | None = None,
+        user_id: str | None = None,
+        created_after: datetime | None = None,
+        created_before: datetime | None = None,
+        correlation_id: str | None = None,
+        idempotency_key: str | None = None,
+        error: str | None = None,
+        fingerprint: str | None = None,
     ) -> AsyncGenerator[RemoteTask, None]:
         """Tasks from the newest to the oldest, read page by page while they are iterated.
 
         Args:
             status: only tasks in this status.
             task_type: only tasks of this type.
+            user_id: only tasks of this user; another than the key's needs the right to act for users.
+            created_after: only tasks that were submitted at this time or later.
+            created_before: only tasks that were submitted earlier than this.
+            correlation_id: only tasks with this one. For this and the rest there is no index: with a time, a status or
+                a type besides there is less to look through.
+            idempotency_key: only tasks with this one.
+            error: only tasks with this text in the message of the error, whatever the case.
+            fingerprint: only tasks whose error has this one.
         """
-        return self._api.pages(Call("GET", "/tasks", query={"status": status, "task_type": task_type}), RemoteTask)
+        query = {
+            "status": status,
+            "task_type": task_type,
+            "user_id": user_id,
+            "created_after": created_after and created_after.isoformat(),
+            "created_before": created_before and created_before.isoformat(),
+            "correlation_id": correlation_id,
+            "idempotency_key": idempotency_key,
+            "error": error,
+            "fingerprint": fingerprint,
+        }
+        return self._api.pages(Call("GET", "/tasks", query=query), RemoteTask)
 
     async def cancel(self, task_id: str, *, reason: str | None = None) -> RemoteTask:
         """Cancel a task. One that waits is CANCELLED at once; a running one is asked to stop and may still complete.

@@ -115,6 +115,10 @@ async def test_lists_go_on_over_their_pages(opened: Open) -> None:
         listed = [task.task_id async for task in stage.client.list_tasks(status="COMPLETED", task_type="count-words")]
         assert sorted(listed) == sorted(ids[:-1])
         assert len([task async for task in stage.client.list_tasks()]) == 61
+        found = await stage.client.get(listed[0])
+        sought = stage.client.list_tasks(created_after=found.created_at, correlation_id=found.correlation_id)
+        assert [task.task_id async for task in sought] == [found.task_id]
+        assert [task async for task in stage.client.list_tasks(user_id="nobody")] == []
         with pytest.raises(InvalidRequestError, match="status"):
             [task async for task in stage.client.list_tasks(status="DONE")]
 
