@@ -167,6 +167,8 @@ def print_next_step(task: Task) -> None:
     if task.status in REPLAYABLE:
         note(f"Queue it anew: taskframework tasks retry {task.task_id}")
     elif not task.status.is_final:
+        if task.status is not TaskStatus.RUNNING:
+            note(f"Why it waits: taskframework tasks explain {task.task_id}")
         note(f"Follow it: taskframework tasks watch {task.task_id}")
 
 
