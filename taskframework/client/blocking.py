@@ -99,6 +99,19 @@ class SyncTaskClient:
     stream_items = iterating(AllCalls.stream_items)
     cancel_batch = blocking(AllCalls.cancel_batch)
     retry_failed = blocking(AllCalls.retry_failed)
+    dead_letter = blocking(AllCalls.dead_letter)
+    replay = blocking(AllCalls.replay)
+    replay_edited = blocking(AllCalls.replay_edited)
+    discard = blocking(AllCalls.discard)
+    repair = blocking(AllCalls.repair)
+    replay_all = blocking(AllCalls.replay_all)
+    discard_all = blocking(AllCalls.discard_all)
+    retry_all = blocking(AllCalls.retry_all)
+    cancel_all = blocking(AllCalls.cancel_all)
+    replay_status = blocking(AllCalls.replay_status)
+    stop_replay = blocking(AllCalls.stop_replay)
+    dead_letters = iterating(AllCalls.dead_letters)
+    dead_letter_groups = iterating(AllCalls.dead_letter_groups)
 
     # What has overloads is written out: a wrapper would keep one of them.
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from taskframework.client.batches import BatchCalls
+from taskframework.client.operating import OperatorCalls
 from taskframework.client.tasks import TaskCalls
 
 
-class AllCalls(TaskCalls, BatchCalls):
-    """The calls about tasks and about batches."""
+class AllCalls(TaskCalls, BatchCalls, OperatorCalls):
+    """The calls about tasks and about batches, and those of an operator."""

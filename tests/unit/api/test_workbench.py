@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pytest
 from pydantic import BaseModel
 
-from taskframework import BackgroundTaskExecutable, NonRetryableError, TaskContext
+from taskframework import BackgroundTaskExecutable, InvalidParametersError, NonRetryableError, TaskClient, TaskContext
 from taskframework.model.query import DeadMessage
 from taskframework.model.status import TaskStatus
 from taskframework.testing.conformance.store_suite import an_error, insert_one
@@ -351,3 +351,38 @@ async def test_a_wrong_choice_is_refused(api: Api, path: str, body: dict[str, An
 async def test_a_wrong_choice_of_tasks_is_refused(api: Api, path: str, body: dict[str, Any]) -> None:
     problem_of(await api.post(f"{TASKS}/{path}", json=body), 422, "invalid_request")
     problem_of(await api.get(f"{TASKS}/{path}"), 405, "method_not_allowed")
+
+
+async def test_the_client_has_all_of_it(shop: Api) -> None:
+    client = TaskClient("http://api", http=shop)
+    await _charge(shop, {"cause": 0}, {"cause": 0, "amount": 0}, {"cause": 1})
+    first, second = [group async for group in client.dead_letter_groups()]
+    assert (first.count, second.count, first.task_types) == (2, 1, ["charges"])
+    letters = [letter async for letter in client.dead_letters(fingerprint=first.fingerprint)]
+    assert {letter.reason for letter in letters} == {"the card was declined"}
+    [declined] = [letter async for letter in client.dead_letters(text="provider")]
+    whole = await client.dead_letter(declined.id)
+    assert whole.errors is not None
+    assert "ProviderDownError" in whole.errors[0]["traceback"]
+
+    Charges.provider_is_back = True
+    with pytest.raises(InvalidParametersError):
+        await client.replay_edited([declined.id], {"cause": "?"})
+    assert [outcome.status for outcome in await client.replay([declined.id, "missing"], dry_run=True)] == [200, 404]
+    assert [outcome.error for outcome in await client.replay_edited([declined.id], {"cause": 0})] == [None]
+    begun = await client.replay_all({"fingerprint": first.fingerprint}, reason="it is back")
+    assert (begun.action, begun.total, begun.reason) == ("replay", 2, "it is back")
+    assert (await _over(shop, begun.replay_id))["done"] == 2
+    assert (await client.stop_replay(begun.replay_id)).status == "DONE"
+    await eventually(lambda: _none_is_live(shop))
+    [left] = [letter.id async for letter in client.dead_letters()]
+    assert [outcome.error for outcome in await client.discard([left], reason="no amount")] == [None]
+
+    task = await client.repair(await _keep(shop), "count-words", {"text": "one two"})
+    assert await client.wait(task.task_id, timeout=20) == {"words": 2}
+    for begin in (client.retry_all, client.cancel_all):
+        begun = await begin({"task_type": "nobody"})
+        assert (await _over(shop, begun.replay_id))["status"] == "DONE"
+        assert (await client.replay_status(begun.replay_id)).total == 0
+    begun = await client.discard_all({"task_type": "charges"}, reason="all of it")
+    assert (await _over(shop, begun.replay_id))["done"] == 0

@@ -1,0 +1,241 @@
+"""The calls of an operator: dead letters, and actions on many tasks. The key needs the role `operator`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from datetime import datetime
+from typing import Any, Literal
+from urllib.parse import quote
+
+from pydantic import AwareDatetime
+
+from taskframework.client.answers import Answer, RemoteTask, read
+from taskframework.client.connection import Call, Calls, json_call, new_key
+
+_LETTERS = "/admin/dead-letters"
+_REPLAYS = "/admin/replays"
+#: The highest there may be. With a rate an action goes on in the background, however little there is to do.
+_NO_RATE = 1000.0
+
+
+class RemoteLetter(Answer):
+    """A dead letter.
+
+    Attributes:
+        kind: `task` or `message`.
+        fingerprint: equal for all of one cause.
+        parameters, errors, history: of one task that was asked for by its id.
+        body_text, body_hex, headers: of one message that was asked for by its id.
+    """
+
+    id: str
+    kind: str
+    task_type: str | None
+    reason: str
+    fingerprint: str
+    error: dict[str, Any] | None
+    at: AwareDatetime
+    parameters: Any = None
+    errors: list[dict[str, Any]] | None = None
+    history: list[dict[str, Any]] | None = None
+    body_text: str | None = None
+    body_hex: str | None = None
+    headers: dict[str, str] | None = None
+
+
+class RemoteGroup(Answer):
+    """Dead letters of one cause; `trend` is how many ended in each of the last 24 hours."""
+
+    fingerprint: str
+    count: int
+    first_at: AwareDatetime
+    last_at: AwareDatetime
+    task_types: list[str]
+    error: dict[str, Any]
+    trend: list[int]
+
+
+class RemoteOutcome(Answer):
+    """What became of one dead letter: `error` None means that it was done, or would be.
+
+    Attributes:
+        warning: in a dry run, why its next attempt would fail at once.
+    """
+
+    id: str
+    status: int
+    error: dict[str, Any] | None
+    warning: dict[str, Any] | None = None
+
+
+class _Outcomes(Answer):
+    items: list[RemoteOutcome]
+
+
+class RemoteReplay(Answer):
+    """An action on many tasks, and how far it is: `status` is RUNNING, DONE or STOPPED."""
+
+    replay_id: str
+    action: str
+    status: str
+    total: int
+    done: int
+    refused: int
+    failed: int
+    rate: float | None
+    by: str
+    at: AwareDatetime
+    reason: str | None
+    finished_at: datetime | None
+
+
+class OperatorCalls(Calls):
+    """Look at dead letters, replay, edit, discard and repair them; do something with many tasks."""
+
+    def dead_letters(
+        self,
+        *,
+        kind: Literal["task", "message"] | None = None,
+        task_type: str | None = None,
+        user_id: str | None = None,
+        fingerprint: str | None = None,
+        text: str | None = None,
+    ) -> AsyncGenerator[RemoteLetter, None]:
+        """Dead letters from the newest to the oldest, read page by page while they are iterated.
+
+        Args:
+            kind: only tasks, or only messages that nobody could read.
+            task_type: only those of this type.
+            user_id: only tasks of this user.
+            fingerprint: only those of this group.
+            text: only those with this in the error.
+        """
+        query = {"kind": kind, "task_type": task_type, "user_id": user_id, "fingerprint": fingerprint, "text": text}
+        return self._api.pages(Call("GET", _LETTERS, query=query), RemoteLetter)
+
+    def dead_letter_groups(self, *, task_type: str | None = None) -> AsyncGenerator[RemoteGroup, None]:
+        """The causes of dead letters, the most frequent first; only those of one task type, if it is given."""
+        return self._api.pages(Call("GET", f"{_LETTERS}/groups", query={"task_type": task_type}), RemoteGroup)
+
+    async def dead_letter(self, letter_id: str) -> RemoteLetter:
+        """All of one dead letter.
+
+        Raises:
+            TaskNotFoundError: if there is no such dead letter.
+        """
+        return read(RemoteLetter, await self._api.ask(Call("GET", _letter(letter_id), about={"task_id": letter_id})))
+
+    async def replay(
+        self, ids: Sequence[str], *, dry_run: bool = False, reopen: bool = False, reason: str | None = None
+    ) -> list[RemoteOutcome]:
+        """Queue dead letters anew, up to 500.
+
+        Args:
+            ids: the dead letters.
+            dry_run: only tell what would become of each.
+            reopen: of a sub-task whose parent is over: let the parent wait for it and end anew.
+            reason: kept in the history.
+        """
+        return await self._outcomes("replay", ids, dry_run=dry_run, reopen=reopen, reason=reason)
+
+    async def replay_edited(
+        self, ids: Sequence[str], parameters: Any, *, dry_run: bool = False, reason: str | None = None
+    ) -> list[RemoteOutcome]:
+        """`replay` with other parameters, which are looked through before anything happens.
+
+        Raises:
+            InvalidParametersError: if they fit one of the tasks not; then none is queued.
+        """
+        return await self._outcomes("replay", ids, parameters=parameters, dry_run=dry_run, reason=reason)
+
+    async def discard(self, ids: Sequence[str], *, reason: str, dry_run: bool = False) -> list[RemoteOutcome]:
+        """Give dead letters up: they are in no list any more. A task can still be retried by its id."""
+        return await self._outcomes("discard", ids, reason=reason, dry_run=dry_run)
+
+    async def repair(
+        self, letter_id: str, task_type: str, parameters: Any = None, *, user_id: str | None = None
+    ) -> RemoteTask[Any]:
+        """Make a task of a message that nobody could read. Repaired twice it is one task.
+
+        Args:
+            letter_id: the message.
+            task_type: the name of the type.
+            parameters: what the type accepts.
+            user_id: whose task it is; None: the caller's.
+
+        Raises:
+            TaskNotFoundError: if there is no such message.
+            SubmissionError: if type or parameters are wrong.
+        """
+        named = {} if user_id is None else {"user_id": user_id}
+        content = {"task_type": task_type, "parameters": parameters, **named}
+        call = json_call("POST", f"{_letter(letter_id)}/repair", content, about={"task_id": letter_id})
+        return read(RemoteTask[Any], await self._api.ask(call))
+
+    async def replay_all(
+        self, where: dict[str, str], *, rate: float | None = None, reopen: bool = False, reason: str | None = None
+    ) -> RemoteReplay:
+        """Queue all dead letters anew that have something in common; the installation does so in the background.
+
+        Args:
+            where: `kind`, `task_type`, `user_id`, `fingerprint`, `text`; all must hold.
+            rate: so many a second at the most; None: as fast as it goes.
+            reopen: as in `replay`.
+            reason: kept in the history.
+        """
+        return await self._begun(f"{_LETTERS}/replay", where, rate=rate, reopen=reopen, reason=reason)
+
+    async def discard_all(self, where: dict[str, str], *, reason: str, rate: float | None = None) -> RemoteReplay:
+        """`discard` of all that have something in common, in the background."""
+        return await self._begun(f"{_LETTERS}/discard", where, rate=rate, reason=reason)
+
+    async def retry_all(
+        self, where: dict[str, str], *, rate: float | None = None, reason: str | None = None
+    ) -> RemoteReplay:
+        """Queue failed and dead tasks anew, in the background.
+
+        Args:
+            where: `status`, `task_type`, `user_id`, `parent_task_id`, `stream`, `fingerprint`, `text`; all must hold.
+            rate: so many a second at the most; None: as fast as it goes.
+            reason: kept in the history.
+        """
+        return await self._begun("/tasks/retry", where, rate=rate, reason=reason)
+
+    async def cancel_all(
+        self, where: dict[str, str], *, rate: float | None = None, reason: str | None = None
+    ) -> RemoteReplay:
+        """Cancel live tasks, in the background; `where` as in `retry_all`."""
+        return await self._begun("/tasks/cancel", where, rate=rate, reason=reason)
+
+    async def replay_status(self, replay_id: str) -> RemoteReplay:
+        """How far an action on many is.
+
+        Raises:
+            ApiError: if there is none of this id.
+        """
+        return read(RemoteReplay, await self._api.ask(Call("GET", _replay(replay_id))))
+
+    async def stop_replay(self, replay_id: str) -> RemoteReplay:
+        """Let an action on many begin with no more; what it tells is what it did.
+
+        Raises:
+            ApiError: if there is none of this id.
+        """
+        return read(RemoteReplay, await self._api.ask(json_call("POST", f"{_replay(replay_id)}/stop", {})))
+
+    async def _outcomes(self, action: str, ids: Sequence[str], **more: Any) -> list[RemoteOutcome]:
+        call = json_call("POST", f"{_LETTERS}/{action}", {"ids": list(ids), **more}, is_repeatable=False)
+        return read(_Outcomes, await self._api.ask(call)).items
+
+    async def _begun(self, path: str, where: dict[str, str], *, rate: float | None, **more: Any) -> RemoteReplay:
+        headers = {"Idempotency-Key": new_key()}
+        content = {"filter": where, "rate": rate or _NO_RATE, **more}
+        return read(RemoteReplay, await self._api.ask(json_call("POST", path, content, headers=headers)))
+
+
+def _letter(letter_id: str) -> str:
+    return f"{_LETTERS}/{quote(letter_id, safe='')}"
+
+
+def _replay(replay_id: str) -> str:
+    return f"{_REPLAYS}/{quote(replay_id, safe='')}"
