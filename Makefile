@@ -9,7 +9,7 @@ ASK     = { $(MAKE) -s $(AUDIT)/.installed && $(AUDIT)/bin/python .ci/audit requ
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install servers demo test chaos bench bench-growth check audit docs lock clean
+.PHONY: help install servers demo test chaos bench bench-growth bench-console check audit docs lock clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -52,6 +52,11 @@ bench: install $(PEERS)/.installed ## measure this project and its peers side by
 bench-growth: install ## measure with up to a million tasks in the store, about five minutes
 	@.ci/servers
 	@$(BIN)/python -m tests.benchmarks.growth $(ARGS)
+
+# ARGS="--tasks 10000" takes half a minute.
+bench-console: install ## measure how soon the console shows its pages with a million tasks, about two minutes
+	@.ci/servers chromium
+	@$(BIN)/python -m tests.benchmarks.console $(ARGS)
 
 $(PEERS)/.installed: tests/benchmarks/requirements.lock
 	@$(PEERS)/bin/python -m pip --version >/dev/null 2>&1 || PYTHON='$(PYTHON)' .ci/venv $(PEERS)

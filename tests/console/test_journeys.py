@@ -166,6 +166,34 @@ async def test_a_type_is_paused_and_resumed(window: Window, shop: Installation) 
     await expect(row).not_to_contain_text("paused", timeout=PATIENCE)
 
 
+async def test_a_halted_stream_goes_on(window: Window, shop: Installation) -> None:
+    stream = {"key": "orders/1", "on_failure": "halt"}
+    shop.ended(shop.submit("charge-card", {"order_id": "H-1", "amount": 0}, stream=stream), "FAILED")
+    behind = shop.submit("charge-card", {"order_id": "H-2", "amount": 1}, stream=stream)
+    await window.go("streams")
+    await window.page.get_by_label("Key of a stream").fill("orders/1")
+    await window.shows("The stream is halted.")
+    await window.button("Go on without it").click()
+    await expect(window.page.get_by_role("dialog")).to_contain_text("The 1 task behind it")
+    await window.answer("Go on without it")
+    await expect(window.page.get_by_text("The stream is halted.")).to_have_count(0, timeout=PATIENCE)
+    shop.ended(behind, "COMPLETED")
+
+
+async def test_a_schedule_is_paused_and_run_now(window: Window, shop: Installation) -> None:
+    schedule = {"name": "weekly", "every": "7d", "task_type": "write-report", "parameters": 1}
+    assert shop.api.post("/admin/schedules", json=schedule).status_code == 201
+    await window.go("schedules")
+    await window.page.get_by_role("link", name="weekly").click()
+    await window.button("Pause").click()
+    await window.answer("Pause")
+    await window.button("Resume").wait_for()
+    await window.button("Run now").click()
+    await window.answer("Run now")
+    await expect(window.heading).to_have_text("write-report", timeout=PATIENCE)
+    await window.status_is("completed")
+
+
 async def test_what_a_task_holds_stays_text(window: Window, shop: Installation) -> None:
     hostile = '<img src=x onerror="document.title=1"><script>document.title=2</script>'
     task_id = shop.submit("charge-card", {"order_id": hostile, "amount": 1}, correlation_id=hostile)

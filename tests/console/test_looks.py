@@ -126,6 +126,7 @@ _VALUES = """async ([]) => {
   const {lasting, ago, plural, shortId} = await import("./console/lib/format.js");
   const {parsed} = await import("./console/lib/live.js");
   const {sample} = await import("./console/parts/editor.js");
+  const {dump} = await import("./console/parts/message.js");
   const {percentOf} = await import("./console/lib/status.js");
   return {
     lasting: [0.0123, 1.24, 75, 3700, 200000].map(lasting),
@@ -140,6 +141,7 @@ _VALUES = """async ([]) => {
       $defs: {A: {type: "object", properties: {n: {type: "integer", minimum: 1}}}},
     }),
     recursive: JSON.stringify(sample({$ref: "#/$defs/T", $defs: {T: {properties: {t: {$ref: "#/$defs/T"}}}}})).length,
+    dump: dump("AP8QYmluYXJ5IGFuZCBtb3JlIHRoYW4gMTY="),
     percent: [percentOf(130), percentOf({percent: 5}), percentOf({done: 1, total: 4}), percentOf("half")],
   };
 }"""
@@ -156,5 +158,7 @@ async def test_values_are_written_for_people(window: Window) -> None:
         "comment": None,
         "sample": {"a": {"n": 1}, "b": 3, "c": ""},
         "recursive": 22,
+        "dump": "000000  00 ff 10 62 69 6e 61 72 79 20 61 6e 64 20 6d 6f  ...binary and mo\n"
+        "000010  72 65 20 74 68 61 6e 20 31 36                    re than 16",
         "percent": [100, 5, 25, None],
     }

@@ -31,7 +31,7 @@ function Stream({ name, user }) {
   if (!stream) return html`<${Waiting} of=${loaded} what="The stream" />`;
   return html`
     ${stream.is_halted && html`<div class="note bad">
-      <b>The stream is halted.</b> The task whose turn it is failed, and ${plural(stream.waiting, "task")} wait behind it.
+      <b>The stream is halted.</b> The task whose turn it is failed, and ${plural(stream.waiting, "task waits", "tasks wait")} behind it.
       Replay that task, or let the stream go on without it.
       <div class="actions">
         <a class="button" href=${to(["dead-letters", stream.turn.task_id])}>To the failed task</a>

@@ -47,7 +47,7 @@ function Form({ type }) {
       </select></label>
       <label><span>Not before</span><input type="datetime-local" name="after" /></label>
     </div>
-    ${problem && html`<${Problem} problem=${problem} />`}
+    <${Problem} problem=${problem} isBrief />
     <div class="actions"><${Action} class="main" hotkey="s" disabled=${parameters === undefined} onPress=${submit}>Submit<//>
       <a class="button" href=${to(["tasks"], { task_type: type.task_type })}>Its tasks</a></div>
   </form>`;

@@ -34,15 +34,16 @@ export function Progress({ progress, label = "Progress" }) {
 export const Json = ({ value, label }) =>
   html`<pre class="json" tabindex="0" role="region" aria-label=${label}>${asJson(value)}</pre>`;
 
-// What went wrong with a request, and what to do; plainly where this API does not know it.
-export function Problem({ problem, what = "This" }) {
+// What went wrong with a request, and what to do; plainly where this API does not know it. `isBrief` leaves out which
+// fields are wrong, where those stand beside it.
+export function Problem({ problem, what = "This", isBrief = false }) {
   if (!problem || problem.isAway) return null; // the page says itself that the API is away
   if (problem.isUnknownHere) {
     return html`<p class="note">${what} is not known to the API of this release.</p>`;
   }
   return html`<div class="note bad" role="alert">
     <b>${problem.message}</b> ${problem.hint}
-    ${problem.errors?.length > 0 && html`<ul>${problem.errors.map((one) => html`<li><code>${one.field}</code> ${one.message}</li>`)}</ul>`}
+    ${problem.errors?.length > 0 && !isBrief && html`<ul>${problem.errors.map((one) => html`<li><code>${one.field}</code> ${one.message}</li>`)}</ul>`}
   </div>`;
 }
 

@@ -37,7 +37,7 @@ function RepairForm({ letter, type }) {
   };
   return html`<div class="stack">
     <${Editor} value=${first} tell=${setParameters} errors=${said.problem?.errors} schema=${type.parameters_schema} />
-    <${Problem} problem=${said.problem} what="Repairing a message" />
+    <${Problem} problem=${said.problem} what="Repairing a message" isBrief />
     ${said.isFine && html`<p class="note good" role="status"><b>It would be accepted.</b> Nothing was changed yet.</p>`}
     <div class="actions">
       <${Action} role="operator" hotkey="d" disabled=${parameters === undefined} onPress=${() => send(true)}>Dry run<//>
@@ -59,15 +59,16 @@ function asParameters(text) {
 export const Message = ({ letter }) => html`
   <${Section} title="Message">
     ${letter.body_text && html`<h3>As text</h3><pre class="json" tabindex="0" role="region" aria-label="Message as text">${letter.body_text}</pre>`}
-    <h3>As bytes</h3><pre class="json" tabindex="0" role="region" aria-label="Message as bytes">${dump(letter)}</pre>
-    ${letter.headers && html`<h3>Headers</h3><${Facts} rows=${Object.entries(letter.headers)} />`}
+    <h3>As bytes</h3><pre class="json" tabindex="0" role="region" aria-label="Message as bytes">${dump(letter.body_base64 ?? "")}</pre>
+    ${Object.keys(letter.headers ?? {}).length > 0 && html`<h3>Headers</h3><${Facts} rows=${Object.entries(letter.headers)} />`}
   <//>`;
 
 const WIDTH = 16;
+const MOST = 4096;
 
-// Bytes in hex beside their text, sixteen a line.
-function dump({ body_hex: hex, body_base64: base64 }) {
-  const bytes = hex ? hex.match(/../g).map((pair) => parseInt(pair, 16)) : [...atob(base64 ?? "")].map((one) => one.charCodeAt(0));
+// Bytes in hex beside their text, sixteen a line; of many the first.
+export function dump(base64) {
+  const bytes = [...atob(base64)].slice(0, MOST).map((one) => one.charCodeAt(0));
   const lines = [];
   for (let start = 0; start < bytes.length; start += WIDTH) {
     const line = bytes.slice(start, start + WIDTH);
