@@ -29,6 +29,7 @@ from taskframework.wiring.adapters import build_broker, build_store, execution_l
 from taskframework.wiring.store_services import StoreServices, build_store_services
 
 if TYPE_CHECKING:  # not needed by a process that only opens the store
+    from taskframework.stores.base import TaskStore
     from taskframework.wiring.process_services import ProcessServices
 
 R = TypeVar("R")
@@ -296,10 +297,14 @@ class TaskFramework:
         kind = kind_of(request.task_type)
         return TaskHandle(submission.task.task_id, submission.is_new, self.services.tasks, kind)
 
+    def _build_store(self) -> TaskStore:
+        """The store that the settings name; the harness for tests puts faults before it."""
+        return build_store(self.settings, self._clock)
+
     async def _open_store(self, stack: contextlib.AsyncExitStack, *, dispatches: bool) -> StoreServices:
         if self._services is not None:
             raise ConfigurationError("This framework is running already.", hint="Make a second TaskFramework.")
-        store = build_store(self.settings, self._clock)
+        store = self._build_store()
         await store.open()
         stack.push_async_callback(store.close)
         self._services = build_store_services(self.settings, self.registry, self._clock, store, dispatches=dispatches)

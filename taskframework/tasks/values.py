@@ -8,9 +8,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from pydantic import BaseModel, Secret, SecretBytes, SecretStr, TypeAdapter
+from pydantic_core import PydanticSerializationError
 
 from taskframework.errors import ValueNotStorableError
 from taskframework.model.values import MAX_PARAMETERS_BYTES, Json, check_storable
+
+_SECRETS = (Secret, SecretStr, SecretBytes)
 
 
 def storable_parameters(value: Any, adapter: TypeAdapter[Any] | None = None) -> tuple[Json, bytes]:
@@ -24,12 +27,33 @@ def storable_parameters(value: Any, adapter: TypeAdapter[Any] | None = None) -> 
         ValueNotStorableError: if a store could not keep them.
     """
     if isinstance(value, BaseModel) or (dataclasses.is_dataclass(value) and not isinstance(value, type)):
-        adapter = adapter or TypeAdapter(type(value))
-        if any(isinstance(leaf, (Secret, SecretStr, SecretBytes)) for leaf in _leaves(adapter.dump_python(value))):
-            # The task would get the asterisks of a SecretStr, and nobody would know before it runs.
-            raise ValueNotStorableError("parameters", "a SecretStr becomes asterisks in JSON; name where the secret is")
-        value = adapter.dump_python(value, mode="json", by_alias=True)
-    return value, check_storable(value, "parameters", MAX_PARAMETERS_BYTES)
+        value = _as_json(value, adapter or TypeAdapter(type(value)))
+        return value, check_storable(value, "parameters", MAX_PARAMETERS_BYTES)
+    try:
+        return value, check_storable(value, "parameters", MAX_PARAMETERS_BYTES)
+    except ValueNotStorableError:  # or there are objects in it, such as the models of a list
+        if adapter is None or (plain := _as_json_inside(value, adapter)) is None:
+            raise
+    return plain, check_storable(plain, "parameters", MAX_PARAMETERS_BYTES)
+
+
+def _as_json(value: Any, adapter: TypeAdapter[Any]) -> Json:
+    # What does not fit was refused before; the serializer would warn of JSON beside instances.
+    if any(isinstance(leaf, _SECRETS) for leaf in _leaves(adapter.dump_python(value, warnings=False))):
+        # The task would get the asterisks of a SecretStr, and nobody would know before it runs.
+        raise ValueNotStorableError("parameters", "a SecretStr becomes asterisks in JSON; name where the secret is")
+    return adapter.dump_python(value, mode="json", by_alias=True, warnings=False)
+
+
+def _as_json_inside(value: Any, adapter: TypeAdapter[Any]) -> Json:
+    """A collection with objects of the caller's in it, or another object, as JSON; None if it has none."""
+    try:
+        if all(isinstance(leaf, str | int | float | None) for leaf in _leaves(value)):
+            return None
+        refuse_non_finite(value, "parameters")
+        return _as_json(value, adapter)
+    except (PydanticSerializationError, RecursionError):
+        return None
 
 
 def storable(value: object, what: str, max_bytes: int) -> Json:

@@ -9,13 +9,14 @@ from datetime import UTC, datetime, timedelta
 
 from taskframework.clock import whole_milliseconds
 
-_START = datetime(2026, 1, 1, tzinfo=UTC)
+#: When virtual time begins.
+START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class FakeClock:
     """Virtual time for `Clock`. Who sleeps wakes when the time is advanced past the end of the sleep."""
 
-    def __init__(self, start: datetime = _START) -> None:
+    def __init__(self, start: datetime = START) -> None:
         self._start = start
         self._passed = timedelta(0)
         self._sleepers: list[tuple[timedelta, int, asyncio.Future[None]]] = []
@@ -48,6 +49,14 @@ class FakeClock:
         while self._sleepers and self._sleepers[0][0] <= self._passed:
             _, _, awake = heapq.heappop(self._sleepers)
             if not awake.done():  # cancelled meanwhile
+                awake.set_result(None)
+
+    def wake(self, within: float) -> None:
+        """Wake who sleeps for so many seconds more at most, though no time has passed: to look again costs nothing."""
+        soon = self._passed + timedelta(seconds=within)
+        while self._sleepers and self._sleepers[0][0] <= soon:
+            _, _, awake = heapq.heappop(self._sleepers)
+            if not awake.done():
                 awake.set_result(None)
 
     @property

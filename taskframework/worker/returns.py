@@ -43,10 +43,10 @@ def outcome_of(registration: Registration, call: Call, returned: Any, subtasks: 
             "Define on_signal(self, context, signal).",
         )
     if subtasks is None and wait is None:
-        return Succeeded(_storable_result(registration, returned))
+        return Succeeded(storable_result(registration, returned))
     result = None
     if subtasks is not None and not subtasks.resumes:
-        result = _storable_result(registration, None if wait else returned)
+        result = storable_result(registration, None if wait else returned)
     return Waits(subtasks, wait.signal if wait else None, wait.timeout if wait else None, result)
 
 
@@ -60,13 +60,13 @@ def _result_of_many(registration: Registration, call: Call, returned: Any, subta
             "Submit the batch without chunks." if call.is_chunk else "Submit another task that does.",
         )
     try:
-        plain = [_storable_result(registration, result) for result in returned] if call.is_chunk else returned
+        plain = [storable_result(registration, result) for result in returned] if call.is_chunk else returned
         return storable(plain, "result", MAX_RESULT_BYTES)
     except ValueNotStorableError as error:
         raise BadResultError(f"The result cannot be stored: {error}"[:2000]) from None
 
 
-def _storable_result(registration: Registration, value: Any) -> Json:
+def storable_result(registration: Registration, value: Any) -> Json:
     """The result as JSON; a result that cannot be stored would fail on every attempt, so it is final."""
     try:
         validated = registration.result.validate_python(value)

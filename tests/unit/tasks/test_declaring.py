@@ -169,6 +169,11 @@ def test_types_are_found_through_generic_bases() -> None:
         registration.validate_parameters([{"n": "x"}])
 
 
+def test_instances_inside_of_a_collection_are_accepted_as_their_json() -> None:
+    registration = TaskRegistry().register(OfModels)
+    assert registration.accept([Model(n=1), {"n": 2}]) == ([{"n": 1}, {"n": 2}], b'[{"n":1},{"n":2}]')
+
+
 def test_what_a_validator_of_the_author_says_comes_as_it_is() -> None:
     def even(value: int) -> int:
         if value % 2:

@@ -1,0 +1,79 @@
+"""Faults that a test puts into a running framework: a store that is away, a process that is dead."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, cast
+
+from taskframework.clock import Clock
+from taskframework.errors import StoreUnavailableError
+from taskframework.stores.base import TaskStore
+
+#: What a dead process can no longer do to its store, which is closed all the same.
+_HARMLESS = frozenset({"open", "close", "now"})
+
+
+@dataclass(slots=True)
+class Faults:
+    """What is wrong with one process."""
+
+    #: No call reaches the store.
+    is_store_away: bool = False
+    #: The same, and for good: nothing is written any more, as after `kill -9`.
+    is_dead: bool = False
+
+    def check(self) -> None:
+        """Fail as a call to the store does.
+
+        Raises:
+            StoreUnavailableError: if there is such a fault.
+        """
+        if self.is_dead:
+            raise StoreUnavailableError("The test let this process die.")
+        if self.is_store_away:
+            raise StoreUnavailableError("The test took the store away.")
+
+
+class FaultyStore:
+    """A store behind faults; everything else is the store's own."""
+
+    def __init__(self, store: TaskStore, faults: Faults) -> None:
+        self._store = store
+        self._faults = faults
+
+    @classmethod
+    def around(cls, store: TaskStore, faults: Faults) -> TaskStore:
+        """A store that has these faults."""
+        return cast(TaskStore, cls(store, faults))
+
+    def __getattr__(self, name: str) -> Any:
+        member = getattr(self._store, name)
+        if name in _HARMLESS or not inspect.iscoroutinefunction(member):
+            return member
+
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            self._faults.check()
+            return await member(*args, **kwargs)
+
+        setattr(self, name, call)  # looked up once
+        return call
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessClock:
+    """The clock of one process. A dead one has no lease left, so that nothing in it waits for better times."""
+
+    clock: Clock
+    faults: Faults
+
+    def now(self) -> datetime:
+        return self.clock.now()
+
+    def monotonic(self) -> float:
+        return math.inf if self.faults.is_dead else self.clock.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        await self.clock.sleep(seconds)

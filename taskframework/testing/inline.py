@@ -1,0 +1,223 @@
+"""`run`: one attempt of one task in a test, with a real context and nothing around it."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import itertools
+import logging
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypedDict, TypeVar, Unpack, cast, overload
+
+from taskframework.clock import SystemClock
+from taskframework.errors import InvalidRequestError
+from taskframework.model.status import TaskStatus
+from taskframework.model.task import Signal, StepOutcome, new_task_id
+from taskframework.model.values import MAX_PROGRESS_BYTES, Json
+from taskframework.tasks.context import TaskContext
+from taskframework.tasks.executable import BackgroundTaskExecutable
+from taskframework.tasks.kinds import kind_of, read_result, type_name
+from taskframework.tasks.registry import Registration, TaskRegistry
+from taskframework.tasks.stages import METHODS, Part
+from taskframework.tasks.steps import Steps
+from taskframework.tasks.subtasks import SubtaskOutcome, SubtaskSummary, WaitForSignal, WantedSubtasks, saying_which
+from taskframework.tasks.values import storable, storable_parameters
+from taskframework.worker.returns import storable_result
+
+P = TypeVar("P")
+R = TypeVar("R")
+Executable = BackgroundTaskExecutable[P, R] | type[BackgroundTaskExecutable[P, R]]
+
+
+class About(TypedDict, total=False):
+    """What `run` is told of the attempt.
+
+    `attempt` is its number, `user_id` whose task it is, `steps` what earlier attempts recorded by `once`, `cancelled`
+    what `is_cancel_requested` says. With `outcomes` it calls `on_subtasks_finished`, after sub-tasks that ended so: the
+    result of each, or an exception for one that failed. With `signal`, the name of one, it calls `on_signal`; `payload`
+    is what came with it, and `timed_out` that it did not come.
+    """
+
+    attempt: int
+    user_id: str
+    steps: Mapping[str, Json]
+    outcomes: Sequence[object]
+    signal: str
+    payload: Json
+    timed_out: bool
+    cancelled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AskedSubtask:
+    """A sub-task that the code submitted: its parameters are as they would be stored."""
+
+    task_type: str
+    parameters: Json
+    options: Mapping[str, Any]
+    policy: str | None
+
+
+@dataclass(slots=True)
+class Ran(Generic[R]):
+    """What came of an attempt.
+
+    Attributes:
+        result: what the code gave, as it comes back from a store; None if the task goes on in another method.
+        progress: every value of `update_progress`, as JSON.
+        subtasks: what was submitted, in this order.
+        steps: what each step of `once` gave, also those of earlier attempts.
+        waits_for: what `wait_for` gave, if the code returned that.
+    """
+
+    result: R | None = None
+    progress: list[Json] = field(default_factory=list)
+    subtasks: list[AskedSubtask] = field(default_factory=list)
+    steps: dict[str, Json] = field(default_factory=dict)
+    waits_for: WaitForSignal | None = None
+
+
+@overload
+async def run(task: Executable[None, R], parameters: None = None, **about: Unpack[About]) -> Ran[R]: ...
+@overload
+async def run(task: Executable[P, R], parameters: P, **about: Unpack[About]) -> Ran[R]: ...
+async def run(task: Executable[Any, Any], parameters: Any = None, **about: Unpack[About]) -> Ran[Any]:
+    """Run one attempt of a task here and now: no worker, no store, no time that passes.
+
+    Parameters, progress, steps and the result have to be what a store would keep, as in a worker. Plain functions run
+    in a thread, whatever `run_in` says.
+
+    Args:
+        task: the class, or an instance.
+        parameters: as for `submit`.
+        about: the attempt; see `About`.
+
+    Raises:
+        SubmissionError: if the parameters do not fit, of the task or of a sub-task.
+        BadResultError: if the result is not what the class says, or no store could keep it.
+        Exception: whatever the code raises.
+    """
+    registration = TaskRegistry().register(task)
+    ran: Ran[Any] = Ran(steps=dict(about.get("steps", {})))
+    control = _Control(ran, _outcomes_of(about.get("outcomes", ())), about.get("cancelled", False))
+    context = _context(registration, control, registration.accept(parameters)[0], about)
+    match about:
+        case {"signal": name}:
+            at, payload, is_late = SystemClock().now(), about.get("payload"), about.get("timed_out", False)
+            signal = Signal(name, name, at, payload, timed_out=is_late)
+            returned = await _call(registration, "signal", context, signal)
+        case {"outcomes": _}:
+            returned = await _call(registration, "resume", context, _summary(control))
+        case _:
+            returned = await _call(registration, "execute", context)
+    if isinstance(returned, WaitForSignal):
+        ran.waits_for = returned
+    elif not (ran.subtasks and returned is None and "resume" in registration.stages):
+        ran.result = read_result(kind_of(task), storable_result(registration, returned))
+    return ran
+
+
+class _Control:
+    """`AttemptControl`, `Recorder` and `Family` of an attempt that only remembers what it is told."""
+
+    is_open = True
+
+    def __init__(self, ran: Ran[Any], outcomes: Sequence[SubtaskOutcome], cancelled: bool) -> None:
+        self._ran = ran
+        self._outcomes = outcomes
+        self._numbers = itertools.count()
+        self.cancel_requested = cancelled
+        self.steps = Steps([StepOutcome(step, outcome) for step, outcome in ran.steps.items()], self)
+        self.family = self
+
+    async def report_progress(self, value: object) -> None:
+        self.report_progress_soon(value)
+
+    def report_progress_soon(self, value: object) -> None:
+        self._ran.progress.append(storable(value, "progress", MAX_PROGRESS_BYTES))
+
+    def record(self, outcome: StepOutcome) -> Future[StepOutcome | None]:
+        self._ran.steps[outcome.step] = outcome.outcome
+        return _told(outcome)
+
+    def plan(self, wanted: WantedSubtasks) -> Future[list[str]]:
+        answer: Future[list[str]] = Future()
+        try:
+            asked = [_asked(wanted, number, parameters) for number, parameters in wanted.numbered()]
+        except Exception as error:
+            answer.set_exception(error)
+        else:
+            self._ran.subtasks += asked
+            answer.set_result([f"subtask-{next(self._numbers)}" for _ in asked])
+        return answer
+
+    def outcomes(self, after_slot: int) -> Future[list[SubtaskOutcome]]:
+        return _told(list(self._outcomes[after_slot + 1 :]))
+
+
+T = TypeVar("T")
+
+
+def _told(value: T) -> Future[Any]:
+    answer: Future[T] = Future()
+    answer.set_result(value)
+    return answer
+
+
+def _asked(wanted: WantedSubtasks, number: int | None, parameters: Any) -> AskedSubtask:
+    """One sub-task, looked through as far as its class is known."""
+    kind = kind_of(wanted.task_type)
+    with saying_which(number):
+        if kind is not None and not inspect.isabstract(kind):
+            given = cast("type[BackgroundTaskExecutable[Any, Any]]", wanted.task_type)
+            plain, _ = TaskRegistry().register(given).accept(parameters)
+        else:
+            plain, _ = storable_parameters(parameters)
+    return AskedSubtask(type_name(wanted.task_type), plain, wanted.options, wanted.policy)
+
+
+def _outcomes_of(outcomes: Sequence[object]) -> list[SubtaskOutcome]:
+    return [_outcome_of(slot, given) for slot, given in enumerate(outcomes)]
+
+
+def _outcome_of(slot: int, given: object) -> SubtaskOutcome:
+    if not isinstance(given, Exception):
+        plain, _ = storable_parameters(given)
+        return SubtaskOutcome(slot, f"subtask-{slot}", None, TaskStatus.COMPLETED, plain, None)
+    error = {"code": "error", "type": type(given).__qualname__, "message": str(given)}
+    return SubtaskOutcome(slot, f"subtask-{slot}", None, TaskStatus.FAILED, None, error)
+
+
+def _summary(control: _Control) -> SubtaskSummary:
+    ended = control._outcomes
+    succeeded = sum(outcome.status is TaskStatus.COMPLETED for outcome in ended)
+    return SubtaskSummary(1, len(ended), succeeded, len(ended) - succeeded, 0, control)
+
+
+def _context(registration: Registration, control: _Control, parameters: Json, about: About) -> TaskContext[Any]:
+    task_id, attempt = new_task_id(), about.get("attempt", 1)
+    return TaskContext(
+        task_id=task_id,
+        task_type=registration.task_type,
+        user_id=about.get("user_id", "test"),
+        parameters=registration.validate_parameters(parameters),
+        attempt=attempt,
+        max_attempts=registration.max_attempts or max(5, attempt),
+        fencing_token=attempt,
+        idempotency_key=task_id,
+        correlation_id=task_id,
+        parent_task_id=None,
+        logger=logging.getLogger(f"taskframework.task.{registration.task_type}"),
+        control=control,
+    )
+
+
+async def _call(registration: Registration, stage: Part, context: TaskContext[Any], *about: object) -> Any:
+    if stage not in registration.stages:
+        raise InvalidRequestError("task", f"{registration.task_type!r} has no {METHODS[stage]}", "Define it.")
+    method = getattr(registration.executable, METHODS[stage])
+    if registration.stages[stage]:
+        return await method(context, *about)
+    return await asyncio.to_thread(method, context, *about)

@@ -1,0 +1,360 @@
+"""A whole framework for tests, on the embedded broker and a file of its own, in which days pass in milliseconds."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import shutil
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+from taskframework import failpoint
+from taskframework.errors import StoreError, TaskFailedError
+from taskframework.model.events import TaskEvent, TaskSubmittedEvent
+from taskframework.model.scope import EVERYONE
+from taskframework.model.status import SUCCEEDED
+from taskframework.model.task import Task
+from taskframework.model.view import error_view
+from taskframework.operations.handle import TaskHandle
+from taskframework.runtime import TaskFramework
+from taskframework.schedules import all_schedules
+from taskframework.settings import Settings
+from taskframework.stores.base import TaskStore
+from taskframework.stores.sqlite import SqliteStore
+from taskframework.stores.sqlite.connection import Database
+from taskframework.tasks.executable import AnyExecutable
+from taskframework.tasks.kinds import AnyTaskType, read_result, type_name
+from taskframework.testing.clock import START, FakeClock
+from taskframework.testing.faults import Faults, FaultyStore, ProcessClock
+from taskframework.testing.timeline import Timeline
+from taskframework.wiring import process as _process  # noqa: F401 - imported now: on the loop it would hold that up
+from taskframework.wiring.store_services import StoreServices
+from taskframework.worker import containment as _containment  # noqa: F401 - as before
+from taskframework.worker.worker import Worker
+
+logger = logging.getLogger(__name__)
+
+R = TypeVar("R")
+
+#: Beside these everything is as in the settings' defaults.
+_SETTINGS: dict[str, dict[str, Any]] = {
+    "broker": {"url": "embedded://"},
+    "shutdown": {"await_termination_timeout": "0s"},
+    "retry": {"jitter_factor": 0},  # so that a retry comes when the test expects it
+}
+#: What is due and does not begin is found by repairs, which look once a second or so: at first they look at once, then
+#: time passes for them.
+_AT_ONCE, _LOOKS, _LOOK = 3, 20, 1.25
+#: Reads of the store without a change after which a repair is needed. Counted, since a busy machine reads slowly too.
+_QUIET = 20
+#: Real seconds: between two reads, and until the test has waited for too long.
+_PAUSE, _PATIENCE = 0.0005, 30.0
+_LONGEST = timedelta(days=3660)
+
+
+class _Framework(TaskFramework):
+    """One process of a harness: what it has of store and clock may fail, and its events are heard from the start."""
+
+    def __init__(self, settings: Settings, clock: FakeClock, faults: Faults, events: list[TaskEvent]) -> None:
+        super().__init__(settings, clock=ProcessClock(clock, faults))
+        self._faults = faults
+        self._events = events
+
+    async def _open_store(self, stack: contextlib.AsyncExitStack, *, dispatches: bool) -> StoreServices:
+        services = await super()._open_store(stack, dispatches=dispatches)
+        services.bus.listen(TaskEvent, self._events.append, name="harness")
+        return services
+
+    def _build_store(self) -> TaskStore:
+        return FaultyStore.around(super()._build_store(), self._faults)
+
+
+class Harness:
+    """A framework that runs in virtual time; see `harness`.
+
+    Attributes:
+        clock: its time; it passes by `advance`, `result` and `finished`, and stands still otherwise.
+        framework: the process that runs now; after a crash another one on the same store.
+        events: what has happened, in the order in which it did.
+    """
+
+    framework: TaskFramework
+
+    def __init__(self, tasks: tuple[AnyExecutable, ...], settings: Settings, clock: FakeClock, file: Path) -> None:
+        """Prepare; `harness` makes one that runs."""
+        self.clock = clock
+        self.events: list[TaskEvent] = []
+        self._tasks = tasks
+        self._settings = settings
+        self._faults = Faults()
+        self._process = contextlib.AsyncExitStack()
+        #: Its own look at the file, which no fault reaches.
+        self._store = SqliteStore(file, clock=clock)
+        self._database = Database(file)
+
+    @property
+    def now(self) -> datetime:
+        """The virtual time."""
+        return self.clock.now()
+
+    async def finished(self, task: TaskHandle[Any] | str, within: timedelta = _LONGEST) -> Task:
+        """Let time pass until a task is over, however it ends.
+
+        Args:
+            task: a handle, or the id.
+            within: so much time passes at most.
+
+        Raises:
+            AssertionError: if it is not over then, or nothing will ever end it.
+        """
+        task_id = task if isinstance(task, str) else task.task_id
+        end = self.now + within
+
+        async def is_over() -> bool:
+            found = await self._store.get(task_id, EVERYONE)
+            return found is not None and found.status.is_final
+
+        await self._pass(end, is_over)
+        found = await self._store.get(task_id, EVERYONE)
+        assert found is not None, f"there is no task {task_id}"
+        assert found.status.is_final, f"task {task_id} is {found.status} at {self.now}"
+        return found
+
+    async def result(self, task: TaskHandle[R], within: timedelta = _LONGEST) -> R:
+        """Let time pass until a task is over, and give its result as `TaskHandle.result` does.
+
+        Raises:
+            TaskFailedError: if it ended without one.
+            AssertionError: as `finished`.
+        """
+        found = await self.finished(task, within)
+        if found.status not in SUCCEEDED:
+            raise TaskFailedError(found.task_id, found.status, error_view(found.error))
+        result: R = read_result(task.kind, found.result)
+        return result
+
+    async def advance(self, duration: timedelta | float) -> None:
+        """Let time pass, as a timedelta or in seconds. All that is due on the way is done, each at its time."""
+        seconds = duration if isinstance(duration, timedelta) else timedelta(seconds=duration)
+        await self._pass(self.now + seconds)
+
+    async def crash(self) -> None:
+        """Let the process die, as by `kill -9`, and start another one: what was not stored is lost."""
+        self._faults.is_dead = True
+        await self._revived()
+
+    def crash_at(self, point: str, *, passage: int = 1) -> None:
+        """Let the process die when it comes to a point, once; another one goes on at the next wait of the harness.
+
+        Args:
+            point: one of `taskframework.failpoint.POINTS`, such as `settle.before_write`.
+            passage: the first time, the second, and so on.
+
+        Raises:
+            ValueError: if there is no such point.
+        """
+        left = passage
+
+        async def die() -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                failpoint.disarm(point)
+                self._faults.is_dead = True
+                self._faults.check()
+
+        failpoint.arm(point, die)
+
+    async def lose_leases(self) -> None:
+        """Let the attempts that run now lose their leases, as in a process that was frozen: their code is stopped, and
+        the tasks are tried again.
+
+        Raises:
+            AssertionError: if none runs.
+        """
+        running = self._claims
+        assert running, "no attempt runs"
+        failpoint.arm("heartbeat.before_write", _fail)
+        try:
+            while running & self._claims:
+                self.clock.advance(1)
+                await asyncio.sleep(_PAUSE)
+        finally:
+            failpoint.disarm("heartbeat.before_write")
+
+    @contextlib.contextmanager
+    def store_away(self) -> Iterator[None]:
+        """Let no call of the process reach its store inside: submissions fail, attempts wait."""
+        self._faults.is_store_away = True
+        try:
+            yield
+        finally:
+            self._faults.is_store_away = False
+
+    def submitted(self, task_type: AnyTaskType | None = None) -> list[Task]:
+        """The tasks of a type, or all, that were submitted: by the test, by a schedule or as sub-tasks."""
+        name = None if task_type is None else type_name(task_type)
+        tasks = [event.task for event in self.events if isinstance(event, TaskSubmittedEvent)]
+        return [task for task in tasks if name in (None, task.task_type)]
+
+    def assert_submitted(self, task_type: AnyTaskType, parameters: Any = ..., *, times: int | None = None) -> None:
+        """Assert that tasks of a type were submitted.
+
+        Args:
+            task_type: the class, or the name.
+            parameters: only those with these, as an instance or as JSON.
+            times: exactly so many; at least one if it is left out.
+
+        Raises:
+            AssertionError: telling what was submitted.
+        """
+        found = self.submitted(task_type)
+        if parameters is not ...:
+            wanted = self.framework.registry.require(type_name(task_type)).accept(parameters)[0]
+            found = [task for task in found if task.parameters == wanted]
+        told = [(task.task_type, task.parameters) for task in self.submitted()]
+        is_right = bool(found) if times is None else len(found) == times
+        assert is_right, f"{type_name(task_type)} was submitted {len(found)} times; there were {told}"
+
+    async def story(self, task: TaskHandle[Any] | str) -> list[str]:
+        """What happened to a task, such as `["submitted", "started", "completed"]`: the last 100 events.
+
+        Raises:
+            AssertionError: if there is no such task.
+        """
+        found = await self._store.get(task if isinstance(task, str) else task.task_id, EVERYONE)
+        assert found is not None, "there is no such task"
+        return [entry.type for entry in found.history]
+
+    async def _pass(self, end: datetime, is_over: Callable[[], Awaitable[bool]] | None = None) -> None:
+        """Let time pass: from each time at which something is due to the next one."""
+        while True:
+            timeline = await self._settled()
+            if is_over is not None and await is_over():
+                return
+            due = timeline.next_due()
+            if due is None or due > end:
+                if is_over is None and self.now < end:
+                    self.clock.advance(end - self.now)
+                    await self._settled()
+                return
+            self.clock.advance(due - self.now)
+
+    async def _settled(self) -> Timeline:
+        """Wait, in real time, until nothing is under way and nothing is due; time only passes for the repairs."""
+        since, looks, quiet, before = time.monotonic(), 0, 0, None
+        while True:
+            if self._faults.is_dead:
+                await self._revived()
+            timeline = await self._timeline()
+            is_busy = bool(self._claims)
+            # What runs without being known here is about to begin, or was stopped and is about to be reaped.
+            if not is_busy and not timeline.is_due and not timeline.is_running(self._worker.worker_id):
+                return timeline
+            quiet += 1
+            if timeline.state != before or is_busy:
+                before, quiet = timeline.state, 0
+            elif quiet > _QUIET:
+                if looks == _LOOKS:  # it waits for what does not come, such as a pause that nobody ends
+                    return timeline
+                if looks < _AT_ONCE:
+                    self.clock.wake(2 * _LOOK)
+                else:
+                    self.clock.advance(_LOOK)
+                looks, quiet = looks + 1, 0
+            assert time.monotonic() - since < _PATIENCE, f"an attempt runs for more than {_PATIENCE:g} real seconds"
+            await asyncio.sleep(_PAUSE)
+
+    async def _timeline(self) -> Timeline:
+        schedules = await all_schedules(self._store)
+        return await Timeline.of(self._database, self.now, schedules)
+
+    @property
+    def _worker(self) -> Worker:
+        worker = self.framework.process.worker
+        assert worker is not None, "a harness executes"
+        return worker
+
+    @property
+    def _claims(self) -> set[str]:
+        return {attempt.fence.claim_id for attempt in self._worker.heartbeat.attempts}
+
+    async def _revived(self) -> None:
+        await self._stopped()
+        await self._started()
+
+    async def _started(self) -> None:
+        self._faults = Faults()
+        framework = self.framework = _Framework(self._settings, self.clock, self._faults, self.events)
+        for task in self._tasks:
+            framework.register(task)
+        await self._process.enter_async_context(framework.running())
+
+    async def _stopped(self) -> None:
+        process, self._process = self._process, contextlib.AsyncExitStack()
+        try:
+            await process.aclose()
+        except StoreError as error:
+            if not self._faults.is_dead:
+                raise
+            logger.debug("a process that died could not write any more: %s", error)
+
+    @contextlib.asynccontextmanager
+    async def _running(self) -> AsyncIterator[Harness]:
+        async with contextlib.AsyncExitStack() as stack:
+            await self._started()
+            stack.push_async_callback(self._stopped)
+            for own in (self._store, self._database):
+                await own.open()
+                stack.push_async_callback(own.close)
+            try:
+                yield self
+            finally:
+                failpoint.disarm()
+                self._faults.is_store_away = False
+
+
+@contextlib.asynccontextmanager
+async def harness(*tasks: AnyExecutable, start: datetime = START, **sections: dict[str, Any]) -> AsyncIterator[Harness]:
+    """Run a framework for a test: with a worker, repairs and schedules, in virtual time.
+
+    ::
+
+        async with harness(CountWords, retry={"initial_delay": "6h"}) as running:
+            handle = await running.framework.submit(CountWords, CountWordsParameters(text="one two"))
+            assert await running.result(handle) == CountWordsResult(words=2)
+
+    Args:
+        tasks: what is registered.
+        start: the time at which it begins.
+        sections: of the settings, as in `application.yml`; store and broker are the harness's own.
+
+    Raises:
+        RegistrationError: if a task is none.
+        ConfigurationError: if the settings cannot be used.
+    """
+    async with _folder() as folder:
+        file = folder / "tasks.db"
+        merged = {name: {**_SETTINGS.get(name, {}), **sections.get(name, {})} for name in {*_SETTINGS, *sections}}
+        settings = Settings.model_validate({**merged, "store": {"url": f"sqlite:///{file}"}})
+        async with Harness(tasks, settings, FakeClock(start), file)._running() as running:
+            yield running
+
+
+@contextlib.asynccontextmanager
+async def _folder() -> AsyncIterator[Path]:
+    """A folder for one harness, made and removed beside the event loop."""
+    folder = await asyncio.to_thread(tempfile.mkdtemp, prefix="taskframework-")
+    try:
+        yield Path(folder)
+    finally:
+        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
+
+async def _fail() -> None:
+    raise failpoint.FailpointError("the test holds the heartbeat back")

@@ -1,0 +1,218 @@
+"""The harness for users' tests: days in milliseconds, faults where the test wants them, and asserts that tell."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from taskframework import (
+    BackgroundTaskExecutable,
+    RetryableError,
+    Signal,
+    StoreUnavailableError,
+    SubtaskSummary,
+    TaskContext,
+    TaskFailedError,
+    task,
+)
+from taskframework.model.events import TaskRetryingEvent
+from taskframework.testing import Harness, harness
+from taskframework.testing.clock import START
+
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+
+
+@task("patient", max_attempts=6, initial_delay=9 * HOUR, max_delay=DAY)
+async def patient(parameters: int, context: TaskContext[int]) -> str:
+    if context.attempt < parameters:
+        raise RetryableError("not yet")
+    return f"attempt {context.attempt}"
+
+
+@task("reports")
+def reports(parameters: str) -> str:
+    return f"report for {parameters}"
+
+
+class Held(BackgroundTaskExecutable[None, int]):
+    """Waits until the test lets it go; tells which attempt it was."""
+
+    task_type = "held"
+    gate: ClassVar[asyncio.Event]
+    begun: ClassVar[asyncio.Event]
+
+    async def execute(self, context: TaskContext[None]) -> int:
+        self.begun.set()
+        await self.gate.wait()
+        return context.attempt
+
+
+class Charges(BackgroundTaskExecutable[str, str]):
+    task_type = "charges"
+    charged: ClassVar[list[str]] = []
+
+    async def execute(self, context: TaskContext[str]) -> str:
+        async def charge() -> str:
+            self.charged.append(context.parameters)
+            return f"R-{len(self.charged)}"
+
+        receipt: str = await context.once("charge", charge)
+        return receipt
+
+
+class Family(BackgroundTaskExecutable[int, int]):
+    """Waits for sub-tasks of which one takes a day, then for somebody, for a week at most."""
+
+    task_type = "family"
+
+    async def execute(self, context: TaskContext[int]) -> None:
+        await context.submit_subtasks(patient, range(1, context.parameters))
+
+    async def on_subtasks_finished(self, context: TaskContext[int], summary: SubtaskSummary) -> Any:
+        return context.wait_for(signal="approved", timeout=7 * DAY)
+
+    async def on_signal(self, context: TaskContext[int], signal: Signal) -> int:
+        return -1 if signal.timed_out else 1
+
+
+@pytest.fixture(autouse=True)
+def _afresh() -> None:
+    Held.gate, Held.begun = asyncio.Event(), asyncio.Event()
+    Charges.charged.clear()
+
+
+async def begun(running: Harness) -> Any:
+    handle = await running.framework.submit(Held)
+    await Held.begun.wait()
+    Held.begun.clear()
+    return handle
+
+
+async def test_three_days_of_retries_a_crash_and_a_year_of_schedules() -> None:
+    monthly = {"task_type": "reports", "parameters": "everybody", "cron": "0 6 1 * *"}
+    async with harness(patient, reports, schedules={"monthly": monthly}) as running:
+        handle = await running.framework.submit(patient, 5)
+        running.crash_at("settle.before_write")
+        assert await running.result(handle) == "attempt 5"
+        assert await running.story(handle) == ["submitted", *["started", "retrying"] * 4, "started", "completed"]
+        times = [event.task.updated_at - START for event in running.events if isinstance(event, TaskRetryingEvent)]
+        # The attempt that the crash took away counts, and is repeated at once.
+        assert times == [timedelta(0), timedelta(0), 18 * HOUR, 42 * HOUR]
+        assert running.now - START == 66 * HOUR
+        await running.advance(START + timedelta(days=365) - running.now)
+        running.assert_submitted(reports, "everybody", times=12)
+        runs = [report.created_at for report in running.submitted(reports)]
+        assert runs == [datetime(2026, month, 1, 6, tzinfo=UTC) for month in range(1, 13)]
+
+
+async def test_time_stands_still_until_the_test_lets_it_pass() -> None:
+    async with harness(patient) as running:
+        handle = await running.framework.submit(patient, 3)
+        await running.advance(9 * HOUR - timedelta(milliseconds=1))
+        assert (await handle.task()).attempts == 1
+        await running.advance(0.001)
+        assert (await handle.task()).attempts == 2
+        with pytest.raises(AssertionError, match="is RETRYING at"):
+            await running.result(handle, within=HOUR)
+        assert await running.result(handle) == "attempt 3"
+
+
+async def test_subtasks_and_signals_pass_their_time_too() -> None:
+    async with harness(patient, Family, retry={"max_attempts": 9}) as running:
+        late = await running.framework.submit(Family, 4)
+        assert await running.result(late) == -1
+        assert running.now - START == 27 * HOUR + 7 * DAY
+        running.assert_submitted(patient, times=3)
+        told = await running.framework.submit(Family, 2)
+        await running.advance(HOUR)
+        await running.framework.handle(told.task_id).signal("approved")
+        assert await running.result(told) == 1
+        with pytest.raises(AssertionError, match="patient was submitted 0 times"):
+            running.assert_submitted("patient", 9)
+
+
+async def test_an_end_without_a_result_is_told() -> None:
+    async with harness(patient) as running:
+        with pytest.raises(TaskFailedError, match="DEAD_LETTER"):
+            await running.result(await running.framework.submit(patient, 99))
+
+
+@pytest.mark.parametrize(
+    ("point", "charged"),
+    [("execute.before", 1), ("step.before_write", 2), ("step.after_write", 1), ("settle.after_write", 1)],
+)
+async def test_a_process_dies_where_the_test_wants_it(point: str, charged: int) -> None:
+    async with harness(Charges) as running:
+        running.crash_at(point)
+        handle = await running.framework.submit(Charges, "ann")
+        before = running.framework
+        assert await running.result(handle) == f"R-{charged}"
+        await running.advance(1)
+        assert running.framework is not before
+        assert len(Charges.charged) == charged
+        with pytest.raises(ValueError, match="there is no failpoint"):
+            running.crash_at("somewhere")
+
+
+async def test_a_crash_while_code_runs_repeats_it() -> None:
+    async with harness(Held) as running:
+        handle = await begun(running)
+        await running.crash()
+        Held.gate.set()
+        assert await running.result(handle) == 2
+
+
+async def test_a_lost_lease_stops_the_code_and_the_task_is_tried_again() -> None:
+    async with harness(Held) as running:
+        handle = await begun(running)
+        await running.lose_leases()
+        Held.gate.set()
+        assert await running.result(handle) == 2
+        with pytest.raises(AssertionError, match="no attempt runs"):
+            await running.lose_leases()
+
+
+async def test_a_store_that_is_away_refuses_submissions_and_delays_results() -> None:
+    async with harness(Held) as running:
+        handle = await begun(running)
+        with running.store_away():
+            with pytest.raises(StoreUnavailableError, match="the store away"):
+                await running.framework.submit(Held)
+            Held.gate.set()
+        assert await running.result(handle) == 1
+
+
+_USERS_TEST = """
+import sys
+import pytest
+from taskframework import task
+
+@task("double")
+def double(parameters: int) -> int:
+    return parameters * 2
+
+def test_without():
+    assert "taskframework.runtime" not in sys.modules
+
+@pytest.mark.{marker}
+async def test_with(taskframework_harness):
+    async with taskframework_harness(double) as running:
+        assert await running.result(await running.framework.submit(double, 4)) == 8
+"""
+
+
+@pytest.mark.parametrize(("marker", "without"), [("asyncio", "anyio"), ("anyio", "asyncio")])
+def test_the_fixture_works_with_either_plugin_and_costs_nothing_unused(
+    tmp_path: Path, marker: str, without: str
+) -> None:
+    (tmp_path / "conftest.py").write_text('import pytest\n@pytest.fixture\ndef anyio_backend(): return "asyncio"\n')
+    (tmp_path / "test_users.py").write_text(_USERS_TEST.format(marker=marker))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", f"no:{without}"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "2 passed" in done.stdout, done.stdout

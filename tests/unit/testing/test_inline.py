@@ -1,0 +1,122 @@
+"""`run`: what it hands to task code, and what it tells of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from taskframework import (
+    BackgroundTaskExecutable,
+    InvalidParametersError,
+    InvalidRequestError,
+    RetryableError,
+    Signal,
+    SubtaskSummary,
+    TaskContext,
+    ValueNotStorableError,
+    task,
+)
+from taskframework.testing import run
+from taskframework.worker.returns import BadResultError
+
+
+class Words(BaseModel):
+    words: int
+
+
+@task("counts")
+async def counts(parameters: str, context: TaskContext[str]) -> Words:
+    await context.update_progress({"percent": 50})
+    if context.attempt == 1 and parameters == "flaky":
+        raise RetryableError("not yet")
+    return Words(words=len(parameters.split()))
+
+
+class Family(BackgroundTaskExecutable[list[str], int]):
+    task_type = "family"
+
+    async def execute(self, context: TaskContext[list[str]]) -> None:
+        await context.submit_subtasks(counts, context.parameters, policy="allow_failures")
+        await context.submit_subtask("elsewhere", {"n": 1}, priority="high")
+
+    async def on_subtasks_finished(self, context: TaskContext[list[str]], summary: SubtaskSummary) -> int:
+        found = [outcome.result async for outcome in summary.outcomes(counts)]
+        return sum(result.words for result in found if result is not None) + 100 * summary.failed
+
+
+class InThread(BackgroundTaskExecutable[int, Any]):
+    """Does in a thread all that a plain function can."""
+
+    task_type = "in-thread"
+
+    def execute(self, context: TaskContext[int]) -> Any:
+        receipt = context.once_blocking("charge", lambda: {"receipt": context.parameters})
+        context.update_progress_soon(receipt)
+        context.submit_subtask_blocking(counts, "one")
+        if context.is_cancel_requested:
+            return None
+        return context.wait_for(signal="approved", timeout=60)
+
+    def on_signal(self, context: TaskContext[int], signal: Signal) -> str:
+        return f"{signal.name}: {signal.payload}"
+
+
+class Gives(BackgroundTaskExecutable[Any, int]):
+    """Gives what it is given, whether or not that is a number."""
+
+    task_type = "gives"
+
+    async def execute(self, context: TaskContext[Any]) -> Any:
+        return context.parameters
+
+
+async def test_it_tells_result_and_progress() -> None:
+    ran = await run(counts, "one two")
+    assert (ran.result, ran.progress) == (Words(words=2), [{"percent": 50}])
+
+
+async def test_it_raises_what_the_code_raises() -> None:
+    with pytest.raises(RetryableError, match="not yet"):
+        await run(counts, "flaky")
+    assert (await run(counts, "flaky", attempt=2)).result == Words(words=1)
+
+
+async def test_it_tells_the_subtasks_that_were_asked_for_and_goes_on_with_their_ends() -> None:
+    ran = await run(Family, ["one", "two"])
+    told = [(each.task_type, each.parameters, each.options, each.policy) for each in ran.subtasks]
+    assert told == [
+        ("counts", "one", {}, "allow_failures"),
+        ("counts", "two", {}, "allow_failures"),
+        ("elsewhere", {"n": 1}, {"priority": "high"}, None),
+    ]
+    assert ran.result is None
+    ended = await run(Family(), [], outcomes=[Words(words=3), ValueError("a bug"), Words(words=4)])
+    assert ended.result == 107
+
+
+async def test_a_plain_function_runs_in_a_thread_with_all_that_it_may_call() -> None:
+    ran = await run(InThread, 5)
+    assert ran.steps == {"charge": {"receipt": 5}}
+    assert ran.progress == [{"receipt": 5}]
+    assert [each.parameters for each in ran.subtasks] == ["one"]
+    assert ran.waits_for is not None
+    assert ran.waits_for.signal == "approved"
+    later = await run(InThread, 5, steps={"charge": "of before"}, cancelled=True)
+    assert (later.progress, later.result, later.waits_for) == (["of before"], None, None)
+    heard = await run(InThread, 5, signal="approved", payload="by Ann")
+    assert heard.result == "approved: by Ann"
+
+
+async def test_what_a_worker_would_refuse_is_refused() -> None:
+    with pytest.raises(InvalidParametersError):
+        await run(counts, 5)  # type: ignore[misc]
+    with pytest.raises(InvalidParametersError, match="0"):
+        await run(Family, [5])  # type: ignore[misc]
+    with pytest.raises(BadResultError, match="not the declared type"):
+        await run(Gives, "text")
+    with pytest.raises(ValueNotStorableError):
+        await run(Gives, float("nan"))
+    with pytest.raises(InvalidRequestError, match="has no on_signal"):
+        await run(counts, "one", signal="approved")
