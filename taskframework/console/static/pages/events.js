@@ -22,7 +22,9 @@ export function Events({ query }) {
   };
   const number = useRef(0);
   useStream("events", query.task_type ? { task_type: query.task_type } : {}, (heard) => {
-    const came = heard.map((event) => ({ ...event, number: ++number.current })).reverse();
+    // Whatever was missed, the page connected anew; one row says so.
+    const told = heard.filter(({ event }) => event !== "resync");
+    const came = told.map((event) => ({ ...event, number: ++number.current })).reverse();
     waiting.current = [...came, ...waiting.current].slice(0, MOST);
     if (!isPaused) take();
   });
