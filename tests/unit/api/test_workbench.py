@@ -18,6 +18,8 @@ from tests.support.eventually import eventually
 from tests.unit.api.conftest import COUNT_WORDS, DEAD_LETTERS, TASKS, Api, OpenApi, problem_of
 
 REPLAYS = "/api/v1/admin/replays"
+#: Seconds for 500 tasks on a crowded machine.
+_PATIENCE = 60.0
 
 
 class Charge(BaseModel):
@@ -69,7 +71,7 @@ async def _none_is_live(api: Api) -> bool:
 async def _charge(api: Api, *charges: dict[str, int]) -> None:
     tasks = [{"task_type": "charges", "parameters": charge} for charge in charges]
     assert (await api.post(f"{TASKS}/bulk", json={"tasks": tasks})).status_code == 200
-    await eventually(lambda: _none_is_live(api))
+    await eventually(lambda: _none_is_live(api), timeout=_PATIENCE)
 
 
 async def _over(api: Api, replay_id: str) -> dict[str, Any]:
@@ -77,7 +79,7 @@ async def _over(api: Api, replay_id: str) -> dict[str, Any]:
         found: dict[str, Any] = (await api.get(f"{REPLAYS}/{replay_id}")).json()
         return found if found["status"] != "RUNNING" else None
 
-    over: dict[str, Any] = await eventually(view)
+    over: dict[str, Any] = await eventually(view, timeout=_PATIENCE)
     return over
 
 
@@ -103,7 +105,7 @@ async def test_500_failures_of_3_causes_are_3_rows_and_what_fails_again_joins_it
     assert answer.headers["location"] == f"{REPLAYS}/{answer.json()['replay_id']}"
     over = await _over(shop, answer.json()["replay_id"])
     assert (over["status"], over["total"], over["done"], over["refused"]) == ("DONE", 500, 500, 0)
-    await eventually(lambda: _none_is_live(shop))
+    await eventually(lambda: _none_is_live(shop), timeout=_PATIENCE)
     [left] = await _groups(shop)
     assert left["count"] == 2
     assert left["fingerprint"] in {group["fingerprint"] for group in (first, *others)}
@@ -309,7 +311,7 @@ async def test_live_tasks_are_cancelled_and_failed_ones_retried_by_a_filter(shop
     Charges.provider_is_back = True
     answer = await shop.post(f"{TASKS}/retry", json={"filter": {"task_type": "charges"}})
     assert (await _over(shop, answer.json()["replay_id"]))["done"] == 2
-    await eventually(lambda: _none_is_live(shop))
+    await eventually(lambda: _none_is_live(shop), timeout=_PATIENCE)
     assert (await shop.get(DEAD_LETTERS)).json()["items"] == []
     assert len((await shop.get(REPLAYS)).json()["items"]) == 2
 
@@ -322,7 +324,7 @@ async def test_one_is_stopped(shop: Api) -> None:
     async def began() -> bool:
         return bool((await shop.get(f"{REPLAYS}/{replay_id}")).json()["done"])
 
-    await eventually(began)
+    await eventually(began, timeout=_PATIENCE)
     stopped = (await shop.post(f"{REPLAYS}/{replay_id}/stop")).json()
     assert (stopped["status"], stopped["done"], stopped["total"]) == ("STOPPED", 1, 5)
     problem_of(await shop.get(f"{REPLAYS}/unknown"), 404, "replay_not_found")
@@ -374,7 +376,7 @@ async def test_the_client_has_all_of_it(shop: Api) -> None:
     assert (begun.action, begun.total, begun.reason) == ("replay", 2, "it is back")
     assert (await _over(shop, begun.replay_id))["done"] == 2
     assert (await client.stop_replay(begun.replay_id)).status == "DONE"
-    await eventually(lambda: _none_is_live(shop))
+    await eventually(lambda: _none_is_live(shop), timeout=_PATIENCE)
     [left] = [letter.id async for letter in client.dead_letters()]
     assert [outcome.error for outcome in await client.discard([left], reason="no amount")] == [None]
 
