@@ -111,7 +111,7 @@ def _concurrency_limit(facts: Facts) -> Cause | None:
     held_by = f", by {named[0].task_id}{' and others' if len(slots.holders) > 1 else ''}" if named else ""
     return Cause(
         "concurrency_limit",
-        f"All {slots.number} slots of {whose} are held{held_by}.",
+        f"Every slot of {whose} is held ({len(slots.holders)} of {slots.number}){held_by}.",
         "It begins when one of those that run ends and its turn has come.",
         {
             "task_type": name,

@@ -129,11 +129,11 @@ PREPARED: dict[str, tuple[Facts, Code, str, str]] = {
     ),
     "slots": (
         facts(queued(), **ALL_AT_ONCE | {"pause": None, "bucket": None}, named_holders=frozenset({"other"})),
-        *("concurrency_limit", "All 1 slots of test-task are held, by other.", "ends"),
+        *("concurrency_limit", "Every slot of test-task is held (1 of 1), by other.", "ends"),
     ),
     "slots of a key": (
         facts(queued(), slots=FULL, slots_id="slots/test-task/a"),
-        *("concurrency_limit", "All 1 slots of test-task for a are held.", "ends"),
+        *("concurrency_limit", "Every slot of test-task for a is held (1 of 1).", "ends"),
     ),
     "the broker": (
         facts(queued(), is_broker_connected=False, workers=()),
