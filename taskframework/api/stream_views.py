@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from taskframework.api.views import TaskErrorView
+from taskframework.api.views import CursorText, TaskErrorView
 from taskframework.model.options import StreamMode
 from taskframework.model.status import ReachableStatus
 
@@ -27,6 +27,24 @@ class StreamView(BaseModel):
     turn: TurnView | None = Field(description="Serial only: null while nobody has the turn")
     waiting: int = Field(description="Serial only: tasks that wait for their turn")
     is_halted: bool = Field(description="The task that has the turn failed; replay it, or let the stream go on")
+
+
+class ListedStreamView(BaseModel):
+    """An ordered stream in a list."""
+
+    key: str
+    user_id: str
+    mode: StreamMode
+    next_position: int = Field(description="As many positions were given so far")
+    last_turn: TurnView | None = Field(description="Serial only: the task that has the turn, or had it last")
+    is_halted: bool = Field(description="That task failed; replay it, or let the stream go on")
+
+
+class StreamPage(BaseModel):
+    """Ordered streams by user and key."""
+
+    items: list[ListedStreamView]
+    next_cursor: CursorText | None = Field(description="Give it as `cursor` to get the next page; null on the last one")
 
 
 class StreamResultView(BaseModel):

@@ -25,6 +25,7 @@ EXAMPLES = {
     "batch results": "batch results 0199a2c4-6f0e-7c53-b6ee-3d3a1f0b8a11 --follow",
     "batch cancel": "batch cancel 0199a2c4-6f0e-7c53-b6ee-3d3a1f0b8a11 --reason 'wrong file'",
     "batch retry-failed": "batch retry-failed 0199a2c4-6f0e-7c53-b6ee-3d3a1f0b8a11",
+    "streams list": "streams list --halted",
     "streams show": "streams show orders/7 --user ada",
     "streams results": "streams results orders/7 --user ada --from 10",
     "streams go-on": "streams go-on orders/7 --user ada",

@@ -1,27 +1,61 @@
-"""`streams`: show an ordered stream, read its results, let one go on that halted."""
+"""`streams`: list ordered streams, show one, read its results, let one go on that halted."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import orjson
 import typer
 from rich.text import Text
 
-from taskframework.cli.options import Json
-from taskframework.cli.output import note, print_json, say
-from taskframework.cli.render import print_rows
+from taskframework.cli.options import Cursor, Json, Limit
+from taskframework.cli.output import note, print_json, printable, say
+from taskframework.cli.render import print_page, print_rows
 from taskframework.cli.store import audited, on_store
 from taskframework.model.query import MAX_LIMIT
-from taskframework.operations.streams import StreamStatus
+from taskframework.model.scope import EVERYONE, Scope
+from taskframework.operations.streams import ListedStream, StreamStatus
 from taskframework.runtime import TaskFramework
 
-app = typer.Typer(no_args_is_help=True, help="Ordered streams: show one, read its results, let it go on.")
+app = typer.Typer(no_args_is_help=True, help="Ordered streams: list them, show one, read its results, let it go on.")
 
 Key = Annotated[str, typer.Argument(metavar="KEY", help="The key of the stream.")]
 User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Whose stream it is.")]
+Halted = Annotated[bool, typer.Option("--halted", help="Only those that wait for somebody, since a task failed.")]
 First = Annotated[int, typer.Option("--from", metavar="POSITION", min=0, help="The position to begin with.")]
 Most = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=MAX_LIMIT, help="Most results.")]
+
+
+@app.command("list")
+@on_store
+async def list_streams(
+    framework: TaskFramework,
+    halted: Halted = False,
+    user: User = None,
+    limit: Limit = 20,
+    cursor: Cursor = None,
+    as_json: Json = False,
+) -> None:
+    """List the streams by user and key, or those that halted."""
+    scope = EVERYONE if user is None else Scope.of(user)
+    is_halted = True if halted else None
+    page = await framework.services.streams.list_streams(scope, limit=limit, cursor=cursor, is_halted=is_halted)
+
+    def show_all(found: Sequence[ListedStream]) -> None:
+        rows = [
+            (Text(printable(it.owner.key)), Text(it.owner.user_id), Text(it.stream.mode), *_turn_of(it)) for it in found
+        ]
+        print_rows(("Key", "User", "Mode", "Given", "Last turn", "State"), rows)
+
+    nothing = "No stream has halted." if halted else "No streams."
+    print_page(page, show_all, ListedStream.view, as_json=as_json, nothing=nothing)
+
+
+def _turn_of(listed: ListedStream) -> tuple[Text, ...]:
+    stream, turn = listed.stream, listed.stream.turn
+    state = Text("halted", style="red") if stream.is_halted else Text("")
+    return Text(f"{stream.next_position:,}"), Text("-" if turn is None else turn.task_id), state
 
 
 @app.command()

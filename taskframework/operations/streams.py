@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 from taskframework.errors import TransitionRefusedError
-from taskframework.model.query import Page
-from taskframework.model.scope import EVERYONE
+from taskframework.model.query import CursorInvalidError, Page
+from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.stream_results import StreamResult
-from taskframework.model.streams import Stream, StreamKey
+from taskframework.model.streams import STREAMS, Stream, StreamKey, stream_key_of
 from taskframework.moves import TaskMoves
 from taskframework.stores.base import TaskStore
 from taskframework.streams.gaps import StreamGaps
@@ -23,6 +24,10 @@ from taskframework.streams.turns import StreamTurns
 _TOGETHER = 200
 #: Seconds between two looks at a stream whose next result is not there yet: at first, and when it takes long.
 _FIRST_LOOK, _SLOWEST_LOOK = 0.05, 1.0
+#: Records of one read for a list, and reads for one page: of a million streams few are halted.
+_LISTED, _MOST_READS = 500, 10
+#: User and key of a stream, as in the id of its record.
+_PLACE = re.compile(r"[^/\s]{1,1000}/[^/\s]{0,1000}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,26 @@ class StreamStatus:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class ListedStream:
+    """A stream of a list, as its record says it."""
+
+    owner: StreamKey
+    stream: Stream
+
+    def view(self) -> dict[str, Any]:
+        """The fields of the HTTP contract."""
+        turn = self.stream.turn
+        return {
+            "key": self.owner.key,
+            "user_id": self.owner.user_id,
+            "mode": self.stream.mode,
+            "next_position": self.stream.next_position,
+            "last_turn": None if turn is None else {"task_id": turn.task_id, "position": turn.position},
+            "is_halted": self.stream.is_halted,
+        }
+
+
 class StreamOperations:
     """Operations on streams; whose stream it is says its key."""
 
@@ -59,6 +84,39 @@ class StreamOperations:
         self._store = store
         self._turns = turns
         self._results = StreamResults(store, moves, gaps, gap)
+
+    async def list_streams(
+        self, scope: Scope, *, limit: int, cursor: str | None = None, is_halted: bool | None = None
+    ) -> Page[ListedStream]:
+        """Streams by user and key. A page may be short, and have others behind it.
+
+        Args:
+            scope: whose streams.
+            limit: at most so many.
+            cursor: `next_cursor` of the page before.
+            is_halted: only those that halted, or only those that did not; None: all.
+
+        Raises:
+            CursorInvalidError: if the cursor is not one of this list.
+        """
+        if cursor is not None and _PLACE.fullmatch(cursor) is None:
+            raise CursorInvalidError
+        whose = f"{STREAMS.name}/" if scope.owner is None else STREAMS.id_of(scope.owner, "")
+        after = whose if cursor is None else f"{STREAMS.name}/{cursor}"
+        found: list[ListedStream] = []
+        for _ in range(_MOST_READS):
+            records = await self._store.list_records(STREAMS.name, limit=_LISTED, after=after)
+            for record in records:
+                if not record.id.startswith(whose):
+                    return Page(tuple(found), None)
+                if len(found) == limit:
+                    return Page(tuple(found), after.removeprefix(f"{STREAMS.name}/"))
+                after, stream = record.id, STREAMS.content(record)
+                if is_halted in (None, stream.is_halted):
+                    found.append(ListedStream(stream_key_of(record), stream))
+            if len(records) < _LISTED:
+                return Page(tuple(found), None)
+        return Page(tuple(found), after.removeprefix(f"{STREAMS.name}/"))
 
     async def status(self, stream: StreamKey) -> StreamStatus:
         """How a stream is.

@@ -29,7 +29,7 @@ from taskframework.model.task import Task
 from taskframework.operations.explain import Explanation
 from taskframework.operations.limits import LimitState, SlotsState
 from taskframework.operations.queues import Queue
-from taskframework.operations.streams import StreamStatus
+from taskframework.operations.streams import ListedStream, StreamStatus
 from taskframework.operations.workers import WorkerState
 from taskframework.settings.durations import format_duration
 from taskframework.submission.schedules import ScheduleDefinition
@@ -252,6 +252,12 @@ class RemoteSchedules(Remote):
 
 class RemoteStreams(Remote):
     """As `StreamOperations`. A stream without a user is the caller's own."""
+
+    async def list_streams(
+        self, scope: Scope, *, limit: int, cursor: str | None = None, is_halted: bool | None = None
+    ) -> Page[ListedStream]:
+        wanted = {"limit": limit, "cursor": cursor, "is_halted": is_halted, "user_id": scope.owner}
+        return await self._page(f"{ADMIN}/streams", views.listed_stream_of, **wanted)
 
     async def status(self, stream: StreamKey) -> StreamStatus:
         return views.stream_of(await self._get(_stream(stream), user_id=stream.user_id or None))

@@ -22,7 +22,7 @@ from taskframework.model.schedules import LastRun, Missed, Overlap, RunProblem, 
 from taskframework.model.slots import Holder, Slots
 from taskframework.model.status import Priority, TaskStatus
 from taskframework.model.stream_results import StreamResult
-from taskframework.model.streams import Stream, Turn
+from taskframework.model.streams import Stream, StreamKey, Turn
 from taskframework.model.subtasks import Counts
 from taskframework.model.task import Batch, HistoryEntry, ParentLink, Subtasks, Task, TaskError
 from taskframework.model.traffic import LaneTraffic, Traffic
@@ -30,7 +30,7 @@ from taskframework.model.workers import Presence
 from taskframework.operations.explain import Explanation
 from taskframework.operations.limits import LimitState, SlotsState
 from taskframework.operations.queues import Queue
-from taskframework.operations.streams import StreamStatus
+from taskframework.operations.streams import ListedStream, StreamStatus
 from taskframework.operations.workers import WorkerState
 from taskframework.settings.durations import parse_duration
 
@@ -203,6 +203,13 @@ def stream_of(view: View) -> StreamStatus:
     turn = None if view["turn"] is None else Turn(view["turn"]["task_id"], 0, view["turn"]["position"])
     stream = Stream(view["mode"], view["next_position"], turn, view["is_halted"])
     return StreamStatus(view["key"], stream, view["waiting"], is_turn_taken=turn is not None)
+
+
+def listed_stream_of(view: View) -> ListedStream:
+    """An ordered stream in a list."""
+    turn = None if view["last_turn"] is None else Turn(view["last_turn"]["task_id"], 0, view["last_turn"]["position"])
+    stream = Stream(view["mode"], view["next_position"], turn, view["is_halted"])
+    return ListedStream(StreamKey(view["user_id"], view["key"]), stream)
 
 
 def stream_result_of(view: View) -> StreamResult:

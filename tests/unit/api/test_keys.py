@@ -235,6 +235,7 @@ LEAST: dict[Role, set[str]] = {
         *("list_schedules", "create_schedule", "get_schedule", "put_schedule", "delete_schedule"),
         *("run_schedule", "pause_schedule", "resume_schedule"),
         "list_audit",
+        "list_streams",
     },
     Role.ADMIN: {"list_keys", "create_key", "get_key", "revoke_key"},
 }

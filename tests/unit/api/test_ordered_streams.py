@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from taskframework import BackgroundTaskExecutable, TaskContext
-from taskframework.api.stream_views import StreamResultPage, StreamView
+from taskframework.api.stream_views import StreamPage, StreamResultPage, StreamView
+from taskframework.model import streams
 from tests.support.eventually import eventually
 from tests.unit.api.conftest import TASKS, Api, OpenApi, problem_of
 
@@ -101,6 +102,45 @@ async def test_a_page_has_what_is_known_in_order(worker: Api) -> None:
     assert (await worker.get(f"{STREAMS}/o/results?from_position=3")).json() == {"items": [], "next_cursor": "3"}
 
 
+async def test_streams_are_listed_by_user_and_key_page_by_page(api: Api) -> None:
+    for key in ("b", "a/ü", "c"):
+        await api.submit(stream={"key": key})
+    await api.submit(stream={"key": "z", "mode": "ordered_results"})
+    path, found = "/api/v1/admin/streams", []
+    page = (await api.get(path, params={"limit": 3})).json()
+    while True:
+        StreamPage.model_validate(page)
+        found += page["items"]
+        if page["next_cursor"] is None:
+            break
+        page = (await api.get(path, params={"limit": 3, "cursor": page["next_cursor"]})).json()
+    assert [(one["key"], one["mode"]) for one in found] == [
+        ("a/ü", "serial"),
+        ("b", "serial"),
+        ("c", "serial"),
+        ("z", "ordered_results"),
+    ]
+    first = found[0]
+    assert (first["user_id"], first["next_position"], first["is_halted"]) == ("anonymous", 1, False)
+    assert (first["last_turn"]["position"], found[3]["last_turn"]) == (0, None)
+    assert (await api.get(path, params={"user_id": "anonymou"})).json() == {"items": [], "next_cursor": None}
+    assert len((await api.get(path, params={"user_id": "anonymous"})).json()["items"]) == 4
+    problem_of(await api.get(path, params={"cursor": "x"}), 400, "invalid_cursor")
+
+
+async def test_few_halted_ones_are_found_among_many(api: Api) -> None:
+    store = api.framework.services.store
+    for first in range(0, 5_600, 700):
+        halted = {f"k{number:05}": number == 5_555 for number in range(first, first + 700)}
+        records = [streams.STREAMS.new("u", key, content=streams.Stream(is_halted=it)) for key, it in halted.items()]
+        await store.write_records(records)
+    path = "/api/v1/admin/streams"
+    page = (await api.get(path, params={"is_halted": "true"})).json()
+    assert page["items"] == [], "a page looks at 5,000 and then asks to go on"
+    page = (await api.get(path, params={"is_halted": "true", "cursor": page["next_cursor"]})).json()
+    assert ([one["key"] for one in page["items"]], page["next_cursor"]) == (["k05555"], None)
+
+
 async def test_a_halted_stream_goes_on_when_it_is_told(worker: Api) -> None:
     halting, last = *(await submit(worker, -1, key="k", on_failure="halt")), *(await submit(worker, 1, key="k"))
 
@@ -108,6 +148,8 @@ async def test_a_halted_stream_goes_on_when_it_is_told(worker: Api) -> None:
         return bool((await worker.get(f"{STREAMS}/k")).json()["is_halted"])
 
     await eventually(is_halted, timeout=20)
+    [halted] = (await worker.get("/api/v1/admin/streams?is_halted=true")).json()["items"]
+    assert (halted["key"], halted["last_turn"]["task_id"]) == ("k", halting["task_id"])
     view = (await worker.get(f"{STREAMS}/k")).json()
     assert (view["turn"], view["waiting"]) == ({"task_id": halting["task_id"], "position": 0}, 1)
     answer = await worker.post(f"{STREAMS}/k/go-on")

@@ -78,6 +78,7 @@ TRIED = {
     "batch results": "batch results BATCH",
     "batch cancel": "batch cancel OPEN",
     "batch retry-failed": "batch retry-failed BROKEN",
+    "streams list": "streams list",
     "streams show": "streams show STREAM --user ada",
     "streams results": "streams results STREAM --user ada",
     "streams go-on": "streams go-on HALTED --user ada",

@@ -32,6 +32,8 @@ def test_a_stream_is_shown_let_go_on_and_read(cli: Cli, folder: Path) -> None:
     assert second["task_id"] in cli("tasks", "list", "--stream", "a/b", "--json").out
     assert json.loads(cli("tasks", "list", "--stream", "none", "--json").out)["items"] == []
     assert cli("streams", "go-on", "a/b").code == 1
+    assert "a/b" in cli("streams", "list", "--user", "anonymous").out
+    assert cli("streams", "list", "--halted").err.startswith("No stream has halted.")
 
     assert cli("tasks", "cancel", first["task_id"]).code == 0
     work(folder, until_over=second["task_id"])

@@ -1,6 +1,6 @@
-// An ordered stream, found by its key: whose turn it is, what waits, and what it gave so far.
+// The ordered streams, and one of them: whose turn it is, what waits, and what it gave so far.
 import { to } from "../lib/address.js";
-import { get, mayActForUsers, part, post } from "../lib/api.js";
+import { get, isOperator, mayActForUsers, part, post } from "../lib/api.js";
 import { html } from "../lib/dom.js";
 import { count, inline, plural } from "../lib/format.js";
 import { useLoad, usePages } from "../lib/load.js";
@@ -16,10 +16,27 @@ export function Streams({ query }) {
   return html`<${Head} title="Streams">Tasks of one key, one after the other or with their results in order.<//>
     <${Filters} label="Streams" query=${query} fields=${[
       { name: "key", label: "Key of a stream" }, ...(mayActForUsers() ? [{ name: "user_id", label: "User, if not you" }] : []),
+      ...(isOperator() && !query.key ? [{ name: "is_halted", label: "State", options: [["true", "halted"], ["false", "not halted"]] }] : []),
     ]} />
     ${query.key ? html`<${Stream} key=${`${query.key} ${query.user_id}`} name=${query.key} user=${query.user_id} />`
+      : isOperator() ? html`<${All} query=${query} />`
       : html`<p class="empty">Give the key of a stream to see it. A task of a stream links to it, too.</p>`}`;
 }
+
+function All({ query }) {
+  const list = usePages("admin/streams", { is_halted: query.is_halted, user_id: query.user_id }, { limit: 100, every: LOOK });
+  return html`<${Waiting} of=${list} what="The streams" />
+    ${list.items && html`<${Table} label="Streams" rows=${list.items} columns=${STREAMS}
+      more=${list.more} isDone=${list.isDone} idOf=${(one) => `${one.user_id} ${one.key}`} href=${(one) => to(["streams"], { key: one.key, user_id: one.user_id })}
+      empty=${query.is_halted === "true" ? "No stream has halted." : "No streams."} />`}`;
+}
+
+const STREAMS = [
+  { name: "Key", cell: (one) => html`<b class="clip">${one.key}</b><small>${one.user_id}</small>` },
+  { name: "Mode", size: "m", wide: true, cell: (one) => one.mode.replaceAll("_", " ") },
+  { name: "Submitted", size: "m", number: true, cell: (one) => count(one.next_position) },
+  { name: "State", size: "m", cell: (one) => html`<span class="status ${one.is_halted ? "bad" : "good"}">${one.is_halted ? "halted" : "open"}</span>` },
+];
 
 function Stream({ name, user }) {
   const path = `streams/${part(name)}`;

@@ -1,0 +1,42 @@
+"""The ordered streams as an operator sees them over HTTP: all there are, or those that halted."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from taskframework.api.callers import scope_of
+from taskframework.api.context import framework_of, page_response, refuse_repeated
+from taskframework.api.openapi import refuses
+from taskframework.api.stream_views import StreamPage
+from taskframework.api.tasks import PREFIX, PageQuery, UserInQuery
+from taskframework.operations.streams import ListedStream
+
+router = APIRouter(prefix=f"{PREFIX}/admin/streams", tags=["streams"])
+
+
+class StreamListQuery(PageQuery):
+    """Which streams to list."""
+
+    user_id: UserInQuery = None
+    is_halted: bool | None = Field(default=None, description="Only those that halted, or only those that did not")
+
+
+@router.get(
+    "",
+    summary="List ordered streams",
+    dependencies=[Depends(refuse_repeated)],
+    responses={
+        200: {"model": StreamPage, "description": "A page, by user and key; it may be short and have others behind it"},
+        **refuses("invalid_request", "invalid_cursor", "store_unavailable"),
+    },
+)
+async def list_streams(request: Request, query: Annotated[StreamListQuery, Query()]) -> Response:
+    """List the streams, or those that halted: they wait for somebody who replays the failed task or lets them go on."""
+    streams, scope = framework_of(request).services.streams, scope_of(request, query.user_id)
+    page = await streams.list_streams(scope, limit=query.limit, cursor=query.cursor, is_halted=query.is_halted)
+    return page_response(page, ListedStream.view)
