@@ -103,7 +103,7 @@ async def test_a_page_has_what_is_known_in_order(worker: Api) -> None:
 
 
 async def test_streams_are_listed_by_user_and_key_page_by_page(api: Api) -> None:
-    for key in ("b", "a/ü", "c"):
+    for key in ("b", "a/~", "c"):
         await api.submit(stream={"key": key})
     await api.submit(stream={"key": "z", "mode": "ordered_results"})
     path, found = "/api/v1/admin/streams", []
@@ -115,7 +115,7 @@ async def test_streams_are_listed_by_user_and_key_page_by_page(api: Api) -> None
             break
         page = (await api.get(path, params={"limit": 3, "cursor": page["next_cursor"]})).json()
     assert [(one["key"], one["mode"]) for one in found] == [
-        ("a/ü", "serial"),
+        ("a/~", "serial"),
         ("b", "serial"),
         ("c", "serial"),
         ("z", "ordered_results"),
@@ -125,7 +125,7 @@ async def test_streams_are_listed_by_user_and_key_page_by_page(api: Api) -> None
     assert (first["last_turn"]["position"], found[3]["last_turn"]) == (0, None)
     assert (await api.get(path, params={"user_id": "anonymou"})).json() == {"items": [], "next_cursor": None}
     assert len((await api.get(path, params={"user_id": "anonymous"})).json()["items"]) == 4
-    problem_of(await api.get(path, params={"cursor": "x"}), 400, "invalid_cursor")
+    problem_of(await api.get(path, params={"cursor": "x"}), 422, "invalid_cursor")
 
 
 async def test_few_halted_ones_are_found_among_many(api: Api) -> None:
