@@ -10,6 +10,7 @@ from typing import Annotated, cast
 
 from fastapi import APIRouter, Depends, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -34,6 +35,15 @@ from taskframework.operations.streams import StreamOperations
 from taskframework.submission.options import Name
 
 router = APIRouter(prefix=f"{PREFIX}/streams", tags=["streams"])
+
+
+class _KeyConvertor(PathConvertor):
+    """All that is left of a path. What starlette calls a path ends at a line break."""
+
+    regex = r"[\s\S]*"
+
+
+register_url_convertor("key", _KeyConvertor())
 
 #: No stream has as many positions as a program that reads JSON can count.
 _MOST = 2**53 - 1
@@ -66,7 +76,7 @@ class ResultQuery(StreamQuery):
 
 
 @router.get(
-    "/{key:path}/results",
+    "/{key:key}/results",
     summary="Read the results of a stream in order",
     response_class=Response,
     dependencies=[Depends(refuse_repeated)],
@@ -93,13 +103,13 @@ async def read_stream_results(request: Request, key: KeyInPath, query: Annotated
     return EventStream(request, feed, watcher, _frames(watcher, streams.follow_results(stream, first=first)))
 
 
-@router.get("/{key:path}/go-on", include_in_schema=False)
+@router.get("/{key:key}/go-on", include_in_schema=False)
 async def refuse_to_show() -> None:
     raise HTTPException(405)  # else it would be taken for the end of a key
 
 
 @router.post(
-    "/{key:path}/go-on",
+    "/{key:key}/go-on",
     summary="Let a halted stream go on",
     dependencies=[Depends(refuse_repeated)],
     responses={
@@ -117,7 +127,7 @@ async def let_stream_go_on(request: Request, key: KeyInPath, query: Annotated[St
 
 
 @router.get(
-    "/{key:path}",
+    "/{key:key}",
     summary="Show a stream",
     dependencies=[Depends(refuse_repeated)],
     responses={

@@ -52,7 +52,7 @@ def test_every_route_is_documented(document: dict[str, Any]) -> None:
     routers = [module.router for module in modules if hasattr(module, "router")]
     routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
     assert documented == {
-        (route.path.replace(":path", ""), method)
+        (route.path.replace(":key", ""), method)
         for route in routes
         if route.include_in_schema
         for method in route.methods or ()

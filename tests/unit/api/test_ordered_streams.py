@@ -128,6 +128,11 @@ async def test_streams_are_listed_by_user_and_key_page_by_page(api: Api) -> None
     problem_of(await api.get(path, params={"cursor": "x"}), 422, "invalid_cursor")
 
 
+@pytest.mark.parametrize(("method", "end"), [("GET", ""), ("GET", "/results"), ("POST", "/go-on")])
+async def test_a_key_with_a_line_break_is_one_that_is_not_there(api: Api, method: str, end: str) -> None:
+    problem_of(await api.request(method, f"{STREAMS}/%0A{end}"), 404, "task_not_found")
+
+
 async def test_few_halted_ones_are_found_among_many(api: Api) -> None:
     store = api.framework.services.store
     for first in range(0, 5_600, 700):
