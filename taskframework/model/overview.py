@@ -77,7 +77,7 @@ class Overview:
         for task_type, seen in types:
             if _is_failing(seen):
                 share = seen.failed_per_second / seen.finished_per_second
-                text = f"{share:.0%} of what ended of {task_type} in the last minute failed: taskframework dlq list"
+                text = f"{share:.0%} of what ended of {task_type} in the last minute failed: taskframework dlq groups"
                 yield Problem("failing", text)
         for task_type, pause in sorted(self.pauses.items()):
             reason = f" ({pause.reason})" if pause.reason else ""
