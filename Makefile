@@ -35,7 +35,7 @@ demo: install ## process real files with the embedded broker and store, show pro
 # two at a time, each with servers of its own, take little more than half as long. ARGS="-n 0" runs them in one process, as a debugger needs it.
 test: install ## run the tests against the embedded backends and private RabbitMQ and MongoDB servers
 	@.ci/servers redis-server chromium || [ "$$CI" != true ]
-	@$(BIN)/python -m pytest -m 'not chaos_long and not bench' -n 2 --dist worksteal $(ARGS)
+	@$(BIN)/python -m pytest -m 'not chaos_long and not bench' -n 3 --dist worksteal $(ARGS)
 
 # One scenario after the other; at the end it tells what was done and what came of it. CHAOS_SEED=... repeats a run.
 chaos: install ## kill, freeze and cut off processes and servers under load for about twenty minutes

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import re
+from contextlib import suppress
 
 import httpx
 import pytest
 from playwright.async_api import Browser, expect
+from playwright.async_api import TimeoutError as PlaywrightTimeout
 
 from tests.console.conftest import Installation
 from tests.console.window import PATIENCE, Window, opened
@@ -152,6 +154,34 @@ async def test_everything_is_done_from_the_keyboard(window: Window, shop: Instal
     await window.status_is("cancelled")
     history = shop.api.get(f"/tasks/{task_id}").json()["history"]
     assert "by keyboard" in str(history[-1])
+
+
+async def test_a_dead_letter_is_found_and_replayed_from_the_keyboard(window: Window, shop: Installation) -> None:
+    task_id = shop.ended(shop.submit("mail-letter", {"to": "nobody"}), "FAILED")
+    press, type_, rows = window.page.keyboard.press, window.page.keyboard.type, window.page.locator("[data-row]")
+    await window.go("overview")
+    await type_("gd")
+    await expect(rows.first).to_be_visible(timeout=PATIENCE)
+    await press("/")
+    await type_("no address")
+    await press("Escape")
+    await expect(rows).to_have_count(1, timeout=PATIENCE)
+    for place in ("fingerprint=", f"dead-letters/{task_id}"):
+        while place not in window.page.url:  # a list that comes just then takes the row away that was chosen
+            await expect(rows.first).to_be_visible(timeout=PATIENCE)
+            await type_("j")
+            await press("Enter")
+            with suppress(PlaywrightTimeout):
+                await window.page.wait_for_url(re.compile(re.escape(place)), timeout=2_000)
+    await expect(window.page.get_by_label("Parameters of the replay")).to_be_visible(timeout=PATIENCE)
+    await expect(window.button("Replay")).to_be_enabled(timeout=PATIENCE)
+    await press("r")
+    await expect(window.page.get_by_role("dialog").get_by_label("Reason")).to_be_focused()
+    await type_("by keyboard")
+    await press("Enter")
+    await expect(window.page.locator(".timeline").get_by_text("replayed")).to_be_visible(timeout=PATIENCE)
+    history = shop.api.get(f"/tasks/{task_id}").json()["history"]
+    assert "by keyboard" in str([entry for entry in history if entry["type"] == "replayed"])
 
 
 async def test_a_type_is_paused_and_resumed(window: Window, shop: Installation) -> None:
