@@ -26,7 +26,7 @@ _COMMANDS = {
     "submit": ("Use", "submit:submit", "Submit one task."),
     "tasks": ("Use", "tasks:app", "Look at tasks; follow, cancel, signal and retry one."),
     "batch": ("Use", "batch:app", "Submit many items as one batch; look at batches, cancel and retry them."),
-    "streams": ("Use", "streams:app", "Ordered streams: show one, read its results, let it go on."),
+    "streams": ("Use", "streams:app", "Ordered streams: list them, show one, read its results, let it go on."),
     "queues": ("Use", "queues:app", "Task types: what waits of each; pause one over all workers, let it go on."),
     "schedules": ("Use", "schedules:app", "Tasks that are submitted again and again: by cron, or at an interval."),
     "dlq": ("Use", "dlq:app", "Dead letters: groups, list, show, edit, replay, discard, repair."),
