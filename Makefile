@@ -32,7 +32,8 @@ demo: install ## process real files with the embedded broker and store, show pro
 	@$(BIN)/taskframework demo $(ARGS)
 
 # At home a missing server is told and its tests skip; in CI it is an error. Most tests wait for servers and processes:
-# two at a time, each with servers of its own, take little more than half as long. ARGS="-n 0" runs them in one process, as a debugger needs it.
+# three at a time on two cores, each with servers of its own, so that both have something to do.
+# ARGS="-n 0" runs them in one process, as a debugger needs it.
 test: install ## run the tests against the embedded backends and private RabbitMQ and MongoDB servers
 	@.ci/servers redis-server chromium || [ "$$CI" != true ]
 	@$(BIN)/python -m pytest -m 'not chaos_long and not bench' -n 3 --dist worksteal $(ARGS)
