@@ -10,7 +10,7 @@ import asyncio
 import os
 import secrets
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -29,8 +29,8 @@ from tests.support.process import ServerFailed
 
 T = TypeVar("T")
 
-#: A process takes most of a second of a processor to start and is idle afterwards.
-_AT_ONCE = 3 * (os.cpu_count() or 2)
+#: A process takes most of a second of a processor to start and is idle afterwards; pytest may run three of its own.
+_AT_ONCE = 2 * (os.cpu_count() or 2)
 _PATIENCE = 300
 _RABBITMQ_URL = os.environ.get("TASKFRAMEWORK_TEST_RABBITMQ_URL")
 _MONGODB_URL = os.environ.get("TASKFRAMEWORK_TEST_MONGODB_URL")
@@ -69,17 +69,41 @@ def _cases(where: str) -> Iterator[Any]:
 @pytest.mark.rabbitmq
 @pytest.mark.mongodb
 @pytest.mark.parametrize("case", list(_cases("servers")))
-def test_on_servers(case: Case, on_servers: Mapping[Case, Future[None]]) -> None:
-    on_servers[case].result(_PATIENCE)
+def test_on_servers(case: Case, on_servers: Runs) -> None:
+    on_servers.wait_for(case)
 
 
 @pytest.mark.parametrize("case", list(_cases("embedded")))
-def test_embedded(case: Case, embedded: Mapping[Case, Future[None]]) -> None:
-    embedded[case].result(_PATIENCE)
+def test_embedded(case: Case, embedded: Runs) -> None:
+    embedded.wait_for(case)
 
 
 def test_every_point_has_a_scenario() -> None:
     assert POINTS.keys() == {scenario.point for scenario in SCENARIOS}
+
+
+class Runs:
+    """Runs of cases, one after the other as they are waited for, and the next few at the same time.
+
+    With several processes of pytest each plays what its own tests wait for, and little else.
+    """
+
+    def __init__(self, cases: Sequence[Case], begin: Callable[[Case], Future[None]]) -> None:
+        self._cases = cases
+        self._begin = begin
+        self._runs: dict[Case, Future[None]] = {}
+
+    def wait_for(self, case: Case) -> None:
+        """Wait until a case is played; what it found wrong is raised."""
+        place = self._cases.index(case)
+        for near in self._cases[place : place + _AT_ONCE]:
+            if near not in self._runs:
+                self._runs[near] = self._begin(near)
+        self._runs[case].result(_PATIENCE)
+
+    def cancel(self) -> None:
+        for run in self._runs.values():
+            run.cancel()
 
 
 async def play(case: Case, folder: Path, forks: Forks, servers: Servers | None) -> None:
@@ -112,9 +136,7 @@ def forks() -> Iterator[Forks]:
 
 
 @pytest.fixture(scope="module")
-def embedded(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, forks: Forks
-) -> Iterator[Mapping[Case, Future[None]]]:
+def embedded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, forks: Forks) -> Iterator[Runs]:
     """The chosen cases on the embedded broker and SQLite, under way."""
     folder = tmp_path_factory.mktemp("embedded")
     with _under_way(request, "embedded", lambda case: play(case, folder / str(case), forks, None)) as runs:
@@ -124,7 +146,7 @@ def embedded(
 @pytest.fixture(scope="module")
 def on_servers(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, forks: Forks
-) -> Iterator[Mapping[Case, Future[None]]]:
+) -> Iterator[Runs]:
     """The chosen cases on RabbitMQ and MongoDB, under way."""
     rabbit = ExternalRabbit(_RABBITMQ_URL) if _RABBITMQ_URL else request.getfixturevalue("rabbit_server")
     mongo = ExternalMongo(_MONGODB_URL) if _MONGODB_URL else request.getfixturevalue("mongo_server")
@@ -152,26 +174,19 @@ def on_servers(
 @contextmanager
 def _under_way(
     request: pytest.FixtureRequest, name: str, play_case: Callable[[Case], Coroutine[Any, Any, None]]
-) -> Iterator[Mapping[Case, Future[None]]]:
-    """Play the cases of the tests that were chosen, some at a time, in the order of the tests."""
+) -> Iterator[Runs]:
+    """Play the cases of the tests that were chosen, in the order of the tests."""
     functions = [item for item in request.session.items if isinstance(item, pytest.Function)]
     ours = [item for item in functions if item.module is request.module and name in item.fixturenames]
     cases = [cast(Case, item.callspec.params["case"]) for item in ours]
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name=f"failpoints {name}")
     thread.start()
-    places = asyncio.Semaphore(_AT_ONCE)
-
-    async def in_turn(case: Case) -> None:
-        async with places:
-            await play_case(case)
-
-    runs = {case: asyncio.run_coroutine_threadsafe(in_turn(case), loop) for case in cases}
+    runs = Runs(cases, lambda case: asyncio.run_coroutine_threadsafe(play_case(case), loop))
     try:
         yield runs
     finally:
-        for run in runs.values():
-            run.cancel()
+        runs.cancel()
         asyncio.run_coroutine_threadsafe(_ended(), loop).result(_PATIENCE)
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
