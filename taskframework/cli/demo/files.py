@@ -7,8 +7,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 _SKIPPED = ("__pycache__", "node_modules")
-#: Endings of files that hold data: to count their words would tell nobody anything.
-_DATA = frozenset({".csv", ".json", ".jsonl", ".lock", ".log", ".svg", ".toml", ".tsv", ".xml", ".yaml", ".yml"})
+#: Endings of files that hold data or pictures: to count their words would tell nobody anything.
+_DATA = frozenset(
+    {".csv", ".json", ".jsonl", ".lock", ".log", ".toml", ".tsv", ".xml", ".yaml", ".yml"}
+    | {".gif", ".ico", ".jpeg", ".jpg", ".png", ".svg", ".webp"}
+)
 
 _BREAD = """# Bread
 
@@ -29,7 +32,7 @@ SAMPLES = {"bread.md": _BREAD, "lighthouses.md": _LIGHTHOUSES, "tides.md": _TIDE
 def collect(paths: Sequence[Path]) -> list[Path]:
     """The files to process: the ones given, and those below the folders given, in the order of their names.
 
-    Hidden files, caches, virtual environments and data are left out unless they are given themselves.
+    Hidden files, caches, virtual environments, data and pictures are left out unless they are given themselves.
     """
     found: dict[str, Path] = {}
     for path in paths:

@@ -22,6 +22,7 @@ def tree(folder: Path) -> Path:
         "env/lib.py",
         ".x",
         "data.csv",
+        "screen.PNG",
     ):
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
         (tree / name).touch()
