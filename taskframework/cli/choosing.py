@@ -126,12 +126,18 @@ async def do_with_all(
     in_background: bool,
     as_json: bool,
     reopen: bool = False,
+    dry_run: bool = False,
 ) -> None:
     """Begin an action on all that is chosen, and carry it on as long as this process runs; any other one does, too.
+
+    A dry run only says with how many it would be done.
 
     Raises:
         typer.Exit: if some were not done.
     """
+    if dry_run:
+        await tell_count(framework, action, where, as_json=as_json)
+        return
     begin = framework.services.replays.begin
     replay = await begin(action, where, by=operator(), rate=rate, reason=reason, reopen=reopen)
     if not in_background:

@@ -213,13 +213,12 @@ async def discard(
         discards = framework.services.dead_letters.discard
         outcomes = await discards(letter_ids or [], EVERYONE, by=operator(), reason=reason, dry_run=dry_run)
         _tell(outcomes, "would be discarded." if dry_run else "discarded.", "discarded", as_json)
-    elif dry_run:
-        await tell_count(framework, Action.DISCARD, chosen, as_json=as_json)
     else:
         await do_with_all(
             framework,
             Action.DISCARD,
             chosen,
+            dry_run=dry_run,
             rate=rate,
             reason=reason,
             in_background=background,

@@ -16,7 +16,6 @@ from taskframework.cli.choosing import (
     checked,
     do_with_all,
     tasks_where,
-    tell_count,
 )
 from taskframework.cli.options import Cursor, Json, Limit, NumberCursor, Reopen, TaskId, or_bad_parameter
 from taskframework.cli.output import print_json, print_json_line, say
@@ -182,13 +181,11 @@ async def cancel(
 ) -> None:
     """Cancel a task, or all that --where finds: at once if it waits; a running one is asked to stop."""
     if (chosen := tasks_where(where, [task_id] if task_id else None)) is not None:
-        if dry_run:
-            await tell_count(framework, Action.CANCEL, chosen, as_json=as_json)
-            return
         await do_with_all(
             framework,
             Action.CANCEL,
             chosen,
+            dry_run=dry_run,
             rate=rate,
             reason=reason,
             in_background=background,
@@ -259,13 +256,11 @@ async def retry(
 ) -> None:
     """Queue a failed, dead or cancelled task anew, or all failed and dead ones that --where finds."""
     if (chosen := tasks_where(where, [task_id] if task_id else None)) is not None:
-        if dry_run:
-            await tell_count(framework, Action.RETRY, chosen, as_json=as_json)
-            return
         await do_with_all(
             framework,
             Action.RETRY,
             chosen,
+            dry_run=dry_run,
             rate=rate,
             reason=reason,
             in_background=background,

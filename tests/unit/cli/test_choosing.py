@@ -1,0 +1,27 @@
+"""Actions on all that --where finds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema_rs  # noqa: F401 - read before it is first needed
+
+import taskframework.wiring.process  # noqa: F401 - as above
+from tests.unit.cli.conftest import Cli
+from tests.unit.cli.test_batch import work
+
+
+def test_a_dry_run_tells_how_many_and_does_nothing(cli: Cli, folder: Path) -> None:
+    work(folder)  # so that the type is known
+    for name in ("ann", "bob"):
+        assert cli("submit", "greets", json.dumps(name)).code == 0
+    chosen = ("--where", "type=greets", "--dry-run")
+    assert cli("tasks", "cancel", *chosen).out == "2 tasks would be done: cancel.\n"
+    assert cli("tasks", "retry", *chosen).out == "0 tasks would be done: retry.\n"
+    counted = cli("dlq", "discard", *chosen, "--reason", "old", "--json")
+    assert json.loads(counted.out) == {"total": 0, "is_total_bounded": False}
+    listed = json.loads(cli("tasks", "list", "--json").out)["items"]
+    assert {task["status"] for task in listed} == {"QUEUED"}
+    assert json.loads(cli("audit", "list", "--json").out)["items"] == [], "nor is it noted"
+    assert json.loads(cli("replays", "list", "--json").out)["items"] == []
