@@ -190,6 +190,10 @@ class PassTurn(_OfStream):
     after: Turn | None
     is_halted: bool = False
 
+    def is_made(self, record: Record) -> bool:
+        """Whether the record after it shows it as made, by this write or by another one."""
+        return STREAMS.content(record).turn == self.after
+
     def apply(self, stream: Stream) -> Stream:
         if stream.turn != self.before:
             return stream

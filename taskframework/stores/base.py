@@ -313,11 +313,11 @@ class Records(Protocol):
         """
         ...
 
-    async def pass_turns(self, passes: Sequence[PassTurn]) -> Mapping[str, Record]:
+    async def pass_turns(self, passes: Sequence[PassTurn]) -> Sequence[bool]:
         """`change_record` for turns of several streams, each by itself.
 
         Returns:
-            The records by id as they are some time after it: a turn that was passed on may have gone further.
+            For each whether the turn was passed on as it says, by this call or by another one.
         """
         ...
 

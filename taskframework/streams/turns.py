@@ -66,13 +66,8 @@ class _Passed:
 
     #: Who was to get the turn; None: nobody waits.
     chosen: Turn | None
-    #: The stream after it; None if nothing was written.
-    state: Stream | None
-
-    @property
-    def is_made(self) -> bool:
-        """Whether the chosen one has the turn now."""
-        return self.state is not None and self.state.turn == self.chosen
+    #: Whether the chosen one has it.
+    is_made: bool = False
 
 
 @dataclass(slots=True)
@@ -173,9 +168,9 @@ class StreamTurns:
         state = known
         if ended is not None and ended.stream is not None:
             turn = Turn(ended.task_id, ended.generation, ended.stream.position)
-            state = await self._pass_on(stream, turn, ended)
-            if state is None:
+            if await self._pass_on(stream, turn, ended):
                 return
+            state = None
         for _ in range(_ROUNDS):
             state = await self._read(stream) if state is None else state
             turn_now = state.turn
@@ -190,9 +185,9 @@ class StreamTurns:
                 case TurnState.FAILED if state.is_halted:
                     return
                 case _:
-                    state = await self._pass_on(stream, turn_now, holder)
-                    if state is None:
+                    if await self._pass_on(stream, turn_now, holder):
                         return
+                    state = None
         raise StoreUnavailableError(f"The turn of stream {stream.key!r} is passed on by too many at once.")
 
     async def go_on(self, stream: StreamKey, state: Stream) -> bool:
@@ -212,20 +207,20 @@ class StreamTurns:
         await self.advance(stream)
         return True
 
-    async def _pass_on(self, stream: StreamKey, turn: Turn | None, holder: Task | None) -> Stream | None:
+    async def _pass_on(self, stream: StreamKey, turn: Turn | None, holder: Task | None) -> bool:
         """Give the turn of a task that is over to the next one; or halt the stream, if the task says so.
 
         Returns:
-            The stream as it is, if another task had the turn or the chosen one is over already; None: it is done.
+            Whether it is done; not, if another task had the turn or the chosen one is over already.
         """
         halts = turn_state(turn, holder) is TurnState.FAILED
         passed = await self._passing(_Pass(stream, turn, halts))
         if passed.chosen is None or (passed.is_made and halts):
-            return None
+            return True
         if not passed.is_made:
-            return passed.state
+            return False
         await failpoint.reached("stream.after_turn")
-        return None if await self._let_go(passed.chosen) else passed.state
+        return await self._let_go(passed.chosen)
 
     async def _pass_all(self, wanted: Sequence[_Pass]) -> Sequence[_Passed]:
         waiting = await self._store.next_blocked([each.stream for each in wanted if not each.halts])
@@ -237,9 +232,8 @@ class StreamTurns:
         ]
         await failpoint.reached("stream.before_turn")
         # Who passes a turn on a second time finds that it has another one already.
-        records = await self._store.pass_turns(passes) if passes else {}
-        states = {record_id: STREAMS.content(record) for record_id, record in records.items()}
-        return [_Passed(turn, states.get(each.stream.record_id)) for each, turn in zip(wanted, chosen, strict=True)]
+        made = iter(await self._store.pass_turns(passes) if passes else ())
+        return [_Passed(None) if turn is None else _Passed(turn, next(made)) for turn in chosen]
 
     async def _let_go(self, turn: Turn) -> bool:
         return await self._moves.repair(Unblock(turn.task_id, turn.generation, self._dispatch_after)) is not None

@@ -152,10 +152,27 @@ BY_POSITION = {"stream.position": 1}
 
 
 def next_blocked(streams: Iterable[StreamKey]) -> list[Document]:
-    """Of each stream the one that waits at the lowest position: together, since a call for each costs four times it."""
-    fields = dict.fromkeys(("user_id", "generation", "stream.key", "stream.position"), 1)
+    """Of each stream the one that waits at the lowest position.
+
+    Sorted as the index has them and grouped by one field, all streams of a user are one scan that jumps from the first
+    task of a key to the first one of the next key. A search for each key costs ten times as much.
+    """
+    keys: dict[str, list[str]] = {}
+    for stream in streams:
+        keys.setdefault(stream.user_id, []).append(stream.key)
+    first = {
+        "user_id": {"$first": "$user_id"},
+        "task_id": {"$first": "$_id"},
+        "generation": {"$first": "$generation"},
+        "position": {"$first": "$stream.position"},
+    }
     return _together(
-        [{"$match": blocked(stream)}, {"$sort": BY_POSITION}, {"$limit": 1}, {"$project": fields}] for stream in streams
+        [
+            {"$match": {"status": TaskStatus.BLOCKED, "user_id": user_id, "stream.key": {"$in": theirs}}},
+            {"$sort": {"status": 1, "user_id": 1, "stream.key": 1, **BY_POSITION}},
+            {"$group": {"_id": "$stream.key", **first}},
+        ]
+        for user_id, theirs in keys.items()
     )
 
 

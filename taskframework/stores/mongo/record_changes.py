@@ -153,36 +153,43 @@ def _take_positions(take: TakePositions) -> Changes:
 
 @changes_of.register
 def _pass_turn(pass_: PassTurn) -> Changes:
-    return passed_turns(JointRequests([pass_], [pass_.record_id]))
+    alone = JointRequests([pass_], [pass_.record_id])
+    passed = passed_turns(alone)
+    new = lit(STREAMS.data_of(pass_.apply(Stream())))
+    data = {"$cond": [_IS_NEW, new, {"$cond": [has_turns(alone), passed["data"], "$data"]}]}
+    return {**passed, "data": data}
 
 
 def passed_turns(passes: JointRequests[PassTurn]) -> Changes:
-    """The fields after turns of several streams were passed on, each record by its own request."""
+    """The fields after turns of several streams were passed on, each record by its own request, where `has_turns`."""
     passed = {
         "next_position": {"$max": ["$data.next_position", "$$asked.behind"]},
         "turn": "$$asked.after",
         "is_halted": "$$asked.is_halted",
     }
-    names = [field.name for field in fields(Turn)]
-    has_turn = {"$and": [{"$eq": [_or_null(f"$data.turn.{it}"), _or_null(f"$$asked.before.{it}")]} for it in names]}
-    data = {"$mergeObjects": ["$data", {"$cond": [has_turn, passed, {}]}]}
-    made = {"$cond": [_IS_NEW, "$$asked.new", data]}
+    data = {"$mergeObjects": ["$data", passed]}
     until = {"$add": [NOW, passes.each(lambda pass_: milliseconds(pass_.kept_for))]}
     return {
         "kind": STREAMS.name,
-        "data": _let({"asked": passes.each(_asked_of)}, made),
+        "data": _let({"asked": passes.each(_asked_of)}, data),
         "expires_at": {"$max": ["$expires_at", until]},
     }
 
 
+def has_turns(passes: JointRequests[PassTurn]) -> Expression:
+    """Whether each turn is still the one that was read."""
+    before = passes.each(lambda pass_: None if pass_.before is None else asdict(pass_.before))
+    names = [field.name for field in fields(Turn)]
+    same = [{"$eq": [_or_null(f"$data.turn.{it}"), _or_null(f"$$before.{it}")]} for it in names]
+    return _let({"before": before}, {"$and": same})
+
+
 def _asked_of(pass_: PassTurn) -> dict[str, Any]:
-    before, after = pass_.before, pass_.after
+    after = pass_.after
     return {
-        "before": None if before is None else asdict(before),
         "after": None if after is None else asdict(after),
         "behind": 0 if after is None else after.position + 1,
         "is_halted": pass_.is_halted,
-        "new": STREAMS.data_of(pass_.apply(Stream())),
     }
 
 

@@ -21,7 +21,7 @@ from taskframework.stores.mongo.expressions import passed
 from taskframework.stores.mongo.faults import DuplicateDocumentError
 from taskframework.stores.mongo.inserts import Inserter, Reply
 from taskframework.stores.mongo.joint import JointRequests
-from taskframework.stores.mongo.record_changes import changes_of, passed_turns
+from taskframework.stores.mongo.record_changes import changes_of, has_turns, passed_turns
 
 POINT = "record.reply"
 
@@ -65,19 +65,19 @@ class RecordCalls(ABC):
                 continue
             return _record_of(document)
 
-    async def pass_turns(self, passes: Sequence[PassTurn]) -> dict[str, Record]:
-        ids = [pass_.record_id for pass_ in passes]
+    async def pass_turns(self, passes: Sequence[PassTurn]) -> Sequence[bool]:
+        found: dict[str, Record] = {}
         if len(passes) > 1:
+            ids = [pass_.record_id for pass_ in passes]
             joint = JointRequests(passes, ids)
             changes = {"revision": joint.each(lambda _: new_revision()), **passed_turns(joint)}
-            await self._records.update_these(joint.of_them, [{"$set": changes}], [POINT] * len(ids))
+            theirs = {**joint.of_them, "$expr": has_turns(joint)}
+            if await self._records.update_these(theirs, [{"$set": changes}], [POINT] * len(ids)) == len(ids):
+                return [True] * len(ids)
             found = await self.read_records(ids)
-        else:
-            found = {}
-        for pass_ in passes:
-            if pass_.record_id not in found:  # it is alone, or the record has to be made
-                found[pass_.record_id] = await self.change_record(pass_)
-        return found
+        # A record that was not found has to be made, and one alone is changed by one call.
+        records = [found.get(pass_.record_id) or await self.change_record(pass_) for pass_ in passes]
+        return [pass_.is_made(record) for pass_, record in zip(passes, records, strict=True)]
 
     async def delete_records(self, records: Sequence[Record]) -> int:
         if not records:

@@ -12,7 +12,7 @@ from taskframework.model.task import Task
 from taskframework.stores.mongo import queries
 from taskframework.stores.mongo.client import Collection
 from taskframework.stores.mongo.documents import moment, readable, task_of
-from taskframework.stores.mongo.indexes import BLOCKED, STREAM
+from taskframework.stores.mongo.indexes import STREAM, TURNS
 
 
 class StreamCalls(ABC):
@@ -41,14 +41,12 @@ class StreamCalls(ABC):
     async def next_blocked(self, streams: Several[StreamKey]) -> dict[StreamKey, Turn]:
         if not streams:
             return {}
-        found = await self._tasks.aggregate(queries.next_blocked(streams), index=BLOCKED)
+        found = await self._tasks.aggregate(queries.next_blocked(streams), index=TURNS)
         return {
-            StreamKey(task["user_id"], task["stream"]["key"]): Turn(
-                task["_id"], task["generation"], task["stream"]["position"]
-            )
-            for task in found
+            StreamKey(first["user_id"], first["_id"]): Turn(first["task_id"], first["generation"], first["position"])
+            for first in found
         }
 
     async def count_blocked(self, stream: StreamKey) -> int:
-        counted = await self._tasks.aggregate([{"$match": queries.blocked(stream)}, {"$count": "count"}], index=BLOCKED)
+        counted = await self._tasks.aggregate([{"$match": queries.blocked(stream)}, {"$count": "count"}], index=TURNS)
         return counted[0]["count"] if counted else 0

@@ -222,10 +222,10 @@ class SqliteStore:
         now = self._clock.now
         return await self._database.write(lambda raw: changed(raw, change, now()), ("record.reply",))
 
-    async def pass_turns(self, passes: Sequence[PassTurn]) -> dict[str, Record]:
+    async def pass_turns(self, passes: Sequence[PassTurn]) -> Sequence[bool]:
         now = self._clock.now
         return await self._database.write(
-            lambda raw: {pass_.record_id: changed(raw, pass_, now()) for pass_ in passes}, ("record.reply",)
+            lambda raw: [pass_.is_made(changed(raw, pass_, now())) for pass_ in passes], ("record.reply",)
         )
 
     async def delete_records(self, records: Sequence[Record]) -> int:

@@ -132,14 +132,21 @@ class StreamCases(StoreSuite):
             await store.change_record(TakePositions(stream, HOUR, "serial", 5))
         await _changed(store, _pass(None, _FIRST))
         passes = [PassTurn(stream, HOUR, None, _SECOND) for stream in (_MINE, theirs, new)]
-        found = {key: STREAMS.content(record) for key, record in (await store.pass_turns(passes)).items()}
-        assert {key: stream.turn for key, stream in found.items()} == {
+        assert list(await store.pass_turns(passes)) == [False, True, True]
+        assert list(await store.pass_turns(passes)) == [False, True, True], "made already"
+        read = await store.read_records([each.record_id for each in passes])
+        assert {key: STREAMS.content(record).turn for key, record in read.items()} == {
             _MINE.record_id: _FIRST,
             theirs.record_id: _SECOND,
             new.record_id: _SECOND,
         }
-        read = await store.read_records(list(found))
-        assert {key: STREAMS.content(record) for key, record in read.items()} == found
+        further = [PassTurn(stream, HOUR, _SECOND, turn) for stream, turn in ((theirs, _FIRST), (new, None))]
+        assert list(await store.pass_turns(further)) == [True, True], "all at once"
+        read = await store.read_records([each.record_id for each in further])
+        assert {key: STREAMS.content(record).turn for key, record in read.items()} == {
+            theirs.record_id: _FIRST,
+            new.record_id: None,
+        }
 
     async def test_of_many_that_pass_the_turn_on_one_does(self, store: TaskStore) -> None:
         turns = [Turn(f"task-{n}", 0, n) for n in range(20)]
