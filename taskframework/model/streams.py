@@ -8,7 +8,7 @@ that it is BLOCKED, chosen earlier or over by then. `tests/models/stream_turns.p
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import Literal
@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 from taskframework.model.idempotency import GRACE
 from taskframework.model.options import StreamMode
-from taskframework.model.records import Record, RecordKind
+from taskframework.model.records import Record, RecordKind, new_revision
 from taskframework.model.status import DEAD, FINAL, TaskStatus
 from taskframework.model.task import Task
 
@@ -24,6 +24,9 @@ from taskframework.model.task import Task
 OnFailure = Literal["continue", "halt"]
 #: How long after a higher position was stored one is given up that was given to a process which never stored its task.
 GIVEN_UP_AFTER = timedelta(seconds=30)
+#: Submissions whose positions the record of a stream remembers. A process makes one at a time in a stream, and as many
+#: processes may do so at the same moment. One that more of them overtake takes other positions, and leaves a gap.
+TAKEN_KEPT = 4
 #: `error.code` of a task that its deadline ended. A deadline lets the stream go on.
 _BY_DEADLINE = "deadline"
 
@@ -58,6 +61,14 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True)
+class Taken:
+    """Positions that a submission took lately: it finds them here when the reply to its write does not say them."""
+
+    by: str
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
 class Stream:
     """What is known of a stream at rest."""
 
@@ -69,6 +80,7 @@ class Stream:
     #: The task that has the turn failed, and the stream waits until it is replayed or let go on.
     is_halted: bool = False
     skipped: tuple[Gap, ...] = ()
+    taken: tuple[Taken, ...] = ()
 
     def has_skipped(self, position: int) -> bool:
         """Whether a position is given up."""
@@ -171,15 +183,22 @@ class TakePositions(_OfStream):
 
     mode: StreamMode
     count: int
+    #: Whose they are: made a second time, it takes none.
+    by: str = field(default_factory=new_revision)
 
     @property
     def _new(self) -> Stream:
         return Stream(self.mode)
 
     def apply(self, stream: Stream) -> Stream:
-        if stream.mode != self.mode:
+        if stream.mode != self.mode or self.first_in(stream) is not None:
             return stream
-        return replace(stream, next_position=stream.next_position + self.count)
+        taken = (*stream.taken, Taken(self.by, stream.next_position))[-TAKEN_KEPT:]
+        return replace(stream, next_position=stream.next_position + self.count, taken=taken)
+
+    def first_in(self, stream: Stream) -> int | None:
+        """The first of the positions; None if the stream has another mode, or they were taken long ago."""
+        return next((taken.first for taken in stream.taken if taken.by == self.by), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from taskframework.model.query import DeadMessage, MessageOutline, Page, RoundOf
 from taskframework.model.records import Record, RecordChange
 from taskframework.model.scope import Scope
 from taskframework.model.status import Priority, TaskStatus
-from taskframework.model.streams import PassTurn, StreamKey, Turn
+from taskframework.model.streams import PassTurn, StreamKey, TakePositions, Turn
 from taskframework.model.task import CancelRequest, Task
 from taskframework.model.traffic import Crowd, Tally
 from taskframework.model.transitions import Fence, Transition
@@ -128,6 +128,14 @@ class TaskReads(Protocol):
 
     async def get(self, task_id: str, scope: Scope) -> Task | None:
         """Read a task; one outside the scope is not there."""
+        ...
+
+    async def get_many(self, task_ids: Collection[str]) -> Mapping[str, Task]:
+        """Read tasks whosever they are; those that are not there are left out.
+
+        Raises:
+            TaskUnreadableError: if one of them can be read by a newer release only.
+        """
         ...
 
     async def list_tasks(
@@ -310,6 +318,14 @@ class Records(Protocol):
 
         Returns:
             The record after it.
+        """
+        ...
+
+    async def take_positions(self, takes: Sequence[TakePositions]) -> Sequence[Record]:
+        """`change_record` for positions in several streams, each by itself.
+
+        Returns:
+            The record of each some time after it; `TakePositions.first_in` says what was taken.
         """
         ...
 

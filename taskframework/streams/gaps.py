@@ -75,11 +75,10 @@ class StreamGaps:
         task = inserted.task
         while state.has_skipped(position_of(task)):
             taken = await self._store.change_record(TakePositions(stream, self._kept, state.mode, 1))
-            state = STREAMS.content(taken)
-            move = MovePosition(task.task_id, position_of(task), state.next_position - 1)
-            moved = await self._moves.make(move)
+            position = STREAMS.content(taken).next_position - 1
+            moved = await self._moves.make(MovePosition(task.task_id, position_of(task), position))
             if moved is None:  # somebody else was faster, and the new position stays empty
-                await self.give_up(stream, [state.next_position - 1])
+                await self.give_up(stream, [position])
                 break
             task = moved
             record = await read_record(self._store, stream.record_id)

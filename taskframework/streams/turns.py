@@ -17,7 +17,7 @@ from datetime import timedelta
 
 from taskframework import failpoint
 from taskframework.background import Background
-from taskframework.errors import StoreError, StoreUnavailableError
+from taskframework.errors import StoreError, StoreUnavailableError, TaskUnreadableError
 from taskframework.grouping import Grouping
 from taskframework.model.events import TaskEvent
 from taskframework.model.scope import EVERYONE
@@ -114,6 +114,7 @@ class StreamTurns:
         self._looking = Background()
         #: Ends of many streams that come together share the calls of the store.
         self._passing: Grouping[_Pass, _Passed] = Grouping(self._pass_all, key=lambda wanted: wanted.stream)
+        self._holders: Grouping[str, Task | None] = Grouping(self._read_holders)
         #: The tasks that were seen to, each with its sequence: the bridge asks for one after it has published it.
         self._done: OrderedDict[str, int] = OrderedDict()
 
@@ -174,7 +175,7 @@ class StreamTurns:
         for _ in range(_ROUNDS):
             state = await self._read(stream) if state is None else state
             turn_now = state.turn
-            holder = None if turn_now is None else await self._store.get(turn_now.task_id, EVERYONE)
+            holder = None if turn_now is None else await self._holders(turn_now.task_id)
             match turn_state(turn_now, holder):
                 case TurnState.LIVE:
                     return
@@ -234,6 +235,19 @@ class StreamTurns:
         # Who passes a turn on a second time finds that it has another one already.
         made = iter(await self._store.pass_turns(passes) if passes else ())
         return [_Passed(None) if turn is None else _Passed(turn, next(made)) for turn in chosen]
+
+    async def _read_holders(self, task_ids: Sequence[str]) -> Sequence[Task | Exception | None]:
+        try:
+            found = await self._store.get_many(task_ids)
+        except TaskUnreadableError:  # one of them, which is the matter of its own stream
+            return [await self._read_holder(task_id) for task_id in task_ids]
+        return [found.get(task_id) for task_id in task_ids]
+
+    async def _read_holder(self, task_id: str) -> Task | Exception | None:
+        try:
+            return await self._store.get(task_id, EVERYONE)
+        except StoreError as error:
+            return error
 
     async def _let_go(self, turn: Turn) -> bool:
         return await self._moves.repair(Unblock(turn.task_id, turn.generation, self._dispatch_after)) is not None

@@ -16,7 +16,8 @@ from datetime import timedelta
 
 from taskframework import failpoint
 from taskframework.errors import StoreError, SubmissionError
-from taskframework.model.scope import EVERYONE
+from taskframework.grouping import Grouping
+from taskframework.model.records import Record
 from taskframework.model.streams import STREAMS, Stream, StreamKey, TakePositions, is_serial, position_of, stream_of
 from taskframework.model.task import Task
 from taskframework.stores.base import Inserted, TaskStore
@@ -26,8 +27,8 @@ from taskframework.submission.refusals import StreamModeError
 
 logger = logging.getLogger(__name__)
 
-#: Streams of which tasks are stored at once.
-_AT_ONCE = 64
+#: Streams of which tasks are stored at once: two groups of a hundred, one gathered while the other is written.
+_AT_ONCE = 256
 
 
 class StreamInserts:
@@ -40,6 +41,8 @@ class StreamInserts:
         self._gaps = gaps
         self._kept = kept
         self._places = asyncio.Semaphore(_AT_ONCE)
+        #: Submissions to many streams at once share the calls of the store.
+        self._taking: Grouping[TakePositions, Record] = Grouping(store.take_positions, key=lambda take: take.record_id)
 
     async def insert(self, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
         """`TaskStore.insert`, which gives each task of a stream its position first.
@@ -75,24 +78,20 @@ class StreamInserts:
         named = {
             at: task.task_id for at, task in enumerate(tasks) if task.stream and (task.idempotency_key or task.unique)
         }
-        there = await self._store.finished_at(set(named.values())) if named else {}
-        found = {}
-        for at, task_id in named.items():
-            if task_id in there and (task := await self._store.get(task_id, EVERYONE)) is not None:
-                found[at] = Inserted(task, is_new=False)
-        return found
+        there = await self._store.get_many(set(named.values())) if named else {}
+        return {at: Inserted(there[task_id], is_new=False) for at, task_id in named.items() if task_id in there}
 
     async def _insert(self, stream: StreamKey, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
         place = tasks[0].stream
         assert place is not None, "only tasks of streams come here"
         if any(task.stream is None or task.stream.mode != place.mode for task in tasks):
             raise StreamModeError(stream.key, place.mode)
-        taken = await self._store.change_record(TakePositions(stream, self._kept, place.mode, len(tasks)))
-        state = STREAMS.content(taken)
-        if state.mode != place.mode:
+        take = TakePositions(stream, self._kept, place.mode, len(tasks))
+        state = STREAMS.content(await self._taking(take))
+        first = take.first_in(state)
+        if first is None:
             raise StreamModeError(stream.key, state.mode)
         await failpoint.reached("stream.after_position")
-        first = state.next_position - len(tasks)
         placed = [_at(task, position) for position, task in enumerate(tasks, first)]
         stored = await self._store.insert(placed)
         await failpoint.reached("stream.after_insert")

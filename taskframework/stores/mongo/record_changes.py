@@ -11,8 +11,8 @@ from typing import Any
 
 from taskframework.model import slots
 from taskframework.model.rate_limits import KEPT, RATE, ROUNDING, BucketLimit, HoldBucket, TakePermits
-from taskframework.model.streams import STREAMS, PassTurn, Stream, TakePositions, Turn
-from taskframework.stores.mongo.expressions import NOW, Changes, Expression, later, lit, milliseconds
+from taskframework.model.streams import STREAMS, TAKEN_KEPT, PassTurn, Stream, TakePositions, Turn
+from taskframework.stores.mongo.expressions import NOW, Changes, Expression, lit, milliseconds, plus
 from taskframework.stores.mongo.joint import JointRequests
 
 #: The server's time in seconds, as `seconds_of` has it.
@@ -141,14 +141,32 @@ _IS_NEW: Expression = {"$eq": [{"$type": "$data"}, "missing"]}
 
 @changes_of.register
 def _take_positions(take: TakePositions) -> Changes:
-    has_mode = {"$eq": ["$data.mode", take.mode]}
-    taken = {"next_position": {"$add": ["$data.next_position", {"$cond": [has_mode, take.count, 0]}]}}
-    new = lit(STREAMS.data_of(Stream(take.mode, take.count)))
+    alone = JointRequests([take], [take.record_id])
+    taken = taken_positions(alone)
+    new = lit(STREAMS.data_of(take.apply(Stream(take.mode))))
+    data = {"$cond": [_IS_NEW, new, {"$cond": [may_take(alone), taken["data"], "$data"]}]}
+    return {**taken, "data": data}
+
+
+def taken_positions(takes: JointRequests[TakePositions]) -> Changes:
+    """The fields after positions in several streams were taken, each by its own request, where `may_take`."""
+    taken = {"by": takes.each(lambda take: take.by), "first": "$data.next_position"}
+    data = {
+        "next_position": {"$add": ["$data.next_position", takes.each(lambda take: take.count)]},
+        "taken": {"$slice": [{"$concatArrays": [_field("taken", []), [taken]]}, -TAKEN_KEPT]},
+    }
     return {
         "kind": STREAMS.name,
-        "data": {"$cond": [_IS_NEW, new, {"$mergeObjects": ["$data", taken]}]},
-        "expires_at": {"$max": ["$expires_at", later(take.kept_for)]},
+        "data": {"$mergeObjects": ["$data", data]},
+        "expires_at": {"$max": ["$expires_at", _kept(takes)]},
     }
+
+
+def may_take(takes: JointRequests[TakePositions]) -> Expression:
+    """Whether the stream has the mode of the request, which has taken nothing yet."""
+    is_mode = {"$eq": ["$data.mode", takes.each(lambda take: take.mode)]}
+    has_taken = {"$in": [takes.each(lambda take: take.by), _field("taken.by", [])]}
+    return {"$and": [is_mode, {"$not": has_taken}]}
 
 
 @changes_of.register
@@ -168,11 +186,10 @@ def passed_turns(passes: JointRequests[PassTurn]) -> Changes:
         "is_halted": "$$asked.is_halted",
     }
     data = {"$mergeObjects": ["$data", passed]}
-    until = {"$add": [NOW, passes.each(lambda pass_: milliseconds(pass_.kept_for))]}
     return {
         "kind": STREAMS.name,
         "data": _let({"asked": passes.each(_asked_of)}, data),
-        "expires_at": {"$max": ["$expires_at", until]},
+        "expires_at": {"$max": ["$expires_at", _kept(passes)]},
     }
 
 
@@ -182,6 +199,10 @@ def has_turns(passes: JointRequests[PassTurn]) -> Expression:
     names = [field.name for field in fields(Turn)]
     same = [{"$eq": [_or_null(f"$data.turn.{it}"), _or_null(f"$$before.{it}")]} for it in names]
     return _let({"before": before}, {"$and": same})
+
+
+def _kept(requests: JointRequests[Any]) -> Expression:
+    return plus(NOW, requests.each(lambda request: milliseconds(request.kept_for)))
 
 
 def _asked_of(pass_: PassTurn) -> dict[str, Any]:

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from collections.abc import Collection as Several
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
 
 from pydantic_core import from_json
 
 from taskframework.errors import StoreError, ValueNotStorableError
 from taskframework.model.idempotency import key_id
 from taskframework.model.records import Record, RecordChange, new_revision
-from taskframework.model.streams import PassTurn
+from taskframework.model.streams import STREAMS, PassTurn, TakePositions
 from taskframework.stores.mongo.client import BY_ID, Collection, encoded
 from taskframework.stores.mongo.documents import Document, moment, stored
-from taskframework.stores.mongo.expressions import passed
+from taskframework.stores.mongo.expressions import Changes, Expression, passed
 from taskframework.stores.mongo.faults import DuplicateDocumentError
 from taskframework.stores.mongo.inserts import Inserter, Reply
 from taskframework.stores.mongo.joint import JointRequests
-from taskframework.stores.mongo.record_changes import changes_of, has_turns, passed_turns
+from taskframework.stores.mongo.record_changes import changes_of, has_turns, may_take, passed_turns, taken_positions
+from taskframework.stores.mongo.retrying import patiently
+
+Change = TypeVar("Change", bound=RecordChange)
 
 POINT = "record.reply"
 
@@ -32,6 +36,13 @@ class RecordCalls(ABC):
     @property
     @abstractmethod
     def _records(self) -> Collection: ...
+
+    @property
+    @abstractmethod
+    def _patience(self) -> timedelta: ...
+
+    @abstractmethod
+    def now(self) -> datetime: ...
 
     @property
     @abstractmethod
@@ -65,19 +76,46 @@ class RecordCalls(ABC):
                 continue
             return _record_of(document)
 
+    async def take_positions(self, takes: Sequence[TakePositions]) -> Sequence[Record]:
+        return await patiently(lambda: self._take(takes), self._patience)
+
+    async def _take(self, takes: Sequence[TakePositions]) -> Sequence[Record]:
+        found: dict[str, Record] = {}
+        if len(takes) > 1:
+            await self._change_jointly(takes, may_take, taken_positions)
+            found = await self.read_records([take.record_id for take in takes])
+            new = [take.change(None, self.now()) for take in takes if take.record_id not in found]
+            found |= {record.id: record for record in await self.write_records(new) if record is not None}
+        return [await self._taken(take, found.get(take.record_id)) for take in takes]
+
     async def pass_turns(self, passes: Sequence[PassTurn]) -> Sequence[bool]:
         found: dict[str, Record] = {}
         if len(passes) > 1:
-            ids = [pass_.record_id for pass_ in passes]
-            joint = JointRequests(passes, ids)
-            changes = {"revision": joint.each(lambda _: new_revision()), **passed_turns(joint)}
-            theirs = {**joint.of_them, "$expr": has_turns(joint)}
-            if await self._records.update_these(theirs, [{"$set": changes}], [POINT] * len(ids)) == len(ids):
-                return [True] * len(ids)
-            found = await self.read_records(ids)
+            if await self._change_jointly(passes, has_turns, passed_turns) == len(passes):
+                return [True] * len(passes)
+            found = await self.read_records([pass_.record_id for pass_ in passes])
         # A record that was not found has to be made, and one alone is changed by one call.
         records = [found.get(pass_.record_id) or await self.change_record(pass_) for pass_ in passes]
         return [pass_.is_made(record) for pass_, record in zip(passes, records, strict=True)]
+
+    async def _taken(self, take: TakePositions, record: Record | None) -> Record:
+        """This record if it shows what was taken; else the one after a write for it alone, whose reply shows it."""
+        if record is None or take.first_in(STREAMS.content(record)) is None:
+            return await self.change_record(take)
+        return record
+
+    async def _change_jointly(
+        self,
+        requests: Sequence[Change],
+        guard: Callable[[JointRequests[Change]], Expression],
+        changes: Callable[[JointRequests[Change]], Changes],
+    ) -> int:
+        """Change the records that are there and whose guard holds, by one write; how many those were."""
+        ids = [request.record_id for request in requests]
+        joint = JointRequests(requests, ids)
+        new = {"revision": joint.each(lambda _: new_revision()), **changes(joint)}
+        guarded = {**joint.of_them, "$expr": guard(joint)}
+        return await self._records.update_these(guarded, [{"$set": new}], [POINT] * len(ids))
 
     async def delete_records(self, records: Sequence[Record]) -> int:
         if not records:

@@ -117,15 +117,14 @@ class MongoStore(RecordCalls, StreamCalls, DeadLetterCalls):
         connection = self._connect(self._pool_size)
         heartbeats = connect(self._url, "pymongo", self._timeout, _HEARTBEAT_CONNECTIONS, self._tls)
         limits: Any = {"timeout": self._timeout.total_seconds(), "on_timeout": self._too_late}
-        patience = self._timeout * 0.9  # so that callers hear the reason before their own time is over
         earlier = EarlierRelease(connection, self, self._clock.now)
         self._opened = _Opened(
             connection,
             heartbeats,
             earlier,
-            Inserter(connection.tasks, "submit.reply", patience, elsewhere=earlier.others, **limits),
-            Inserter(connection.records, POINT, patience, **limits),
-            TaskWriter(connection.tasks, patience, self._remembered, **limits),
+            Inserter(connection.tasks, "submit.reply", self._patience, elsewhere=earlier.others, **limits),
+            Inserter(connection.records, POINT, self._patience, **limits),
+            TaskWriter(connection.tasks, self._patience, self._remembered, **limits),
             Purge(connection.tasks, connection.records),
             Grouping(partial(_keep_all, connection.dead_messages), **limits),
         )
@@ -201,6 +200,10 @@ class MongoStore(RecordCalls, StreamCalls, DeadLetterCalls):
     async def get(self, task_id: str, scope: Scope) -> Task | None:
         document = await self._tasks.find_one(queries.one(task_id, scope))
         return None if document is None else task_of(document)
+
+    async def get_many(self, task_ids: Several[str]) -> dict[str, Task]:
+        found = await self._tasks.find(queries.these(list(task_ids)), index=BY_ID)
+        return {task.task_id: task for task in map(task_of, found)}
 
     async def list_tasks(
         self, scope: Scope, filter: TaskFilter, *, limit: int, cursor: str | None = None
@@ -304,6 +307,10 @@ class MongoStore(RecordCalls, StreamCalls, DeadLetterCalls):
         order = queries.newest_first("at")
         found = await self._dead_messages.find(queries.after(cursor, "at"), sort=order, limit=limit + 1, index="list")
         return _page(found, limit, dead_message_of, lambda document: queries.cursor_by_time(document, "at"))
+
+    @property
+    def _patience(self) -> timedelta:
+        return self._timeout * 0.9  # so that callers hear the reason before their own time is over
 
     def _connect(self, pool_size: int) -> Connection:
         return connect(self._url, self._driver, self._timeout, pool_size, self._tls)

@@ -17,7 +17,7 @@ from taskframework.model.query import DeadMessage, MessageOutline, Page, RoundOf
 from taskframework.model.records import Record, RecordChange
 from taskframework.model.scope import Scope
 from taskframework.model.status import LANES, Priority, TaskStatus
-from taskframework.model.streams import PassTurn, StreamKey, Turn
+from taskframework.model.streams import PassTurn, StreamKey, TakePositions, Turn
 from taskframework.model.task import CancelRequest, Task
 from taskframework.model.traffic import Crowd, Tally
 from taskframework.model.transitions import Fence, Transition
@@ -112,6 +112,10 @@ class SqliteStore:
     async def get(self, task_id: str, scope: Scope) -> Task | None:
         rows = await self._database.fetch(queries.TASK, (task_id, scope.owner))
         return read_row(TaskRow._make(rows[0])).task if rows else None
+
+    async def get_many(self, task_ids: Collection[str]) -> dict[str, Task]:
+        rows = await self._database.fetch(queries.TASKS_BY_ID, [to_json(list(task_ids))])
+        return {task.task_id: task for task in (read_row(TaskRow._make(row)).task for row in rows)}
 
     async def list_tasks(
         self, scope: Scope, filter: TaskFilter, *, limit: int, cursor: str | None = None
@@ -221,6 +225,10 @@ class SqliteStore:
     async def change_record(self, change: RecordChange) -> Record:
         now = self._clock.now
         return await self._database.write(lambda raw: changed(raw, change, now()), ("record.reply",))
+
+    async def take_positions(self, takes: Sequence[TakePositions]) -> Sequence[Record]:
+        now = self._clock.now
+        return await self._database.write(lambda raw: [changed(raw, take, now()) for take in takes], ("record.reply",))
 
     async def pass_turns(self, passes: Sequence[PassTurn]) -> Sequence[bool]:
         now = self._clock.now

@@ -270,6 +270,12 @@ class PurgeCases(StoreSuite):
         left = await store.read_records([key_id("alice", key) for key in ("old", "moved-on", "young")])
         assert left.keys() == {key_id("alice", "moved-on"), key_id("alice", "young")}
 
+    async def test_tasks_are_read_together(self, store: TaskStore) -> None:
+        tasks = [await put(store, user_id=user) for user in ("alice", "bob")]
+        found = await store.get_many([*(task.task_id for task in tasks), "unknown"])
+        assert found == {task.task_id: await stored(store, task.task_id) for task in tasks}
+        assert await store.get_many([]) == {}
+
     async def test_the_ends_of_tasks_are_told_together(self, store: TaskStore) -> None:
         live, ended = await put(store), await put_final(store, TaskStatus.FAILED)
         found = await store.finished_at([live.task_id, ended.task_id, "unknown"])

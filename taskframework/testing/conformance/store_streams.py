@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -103,7 +105,7 @@ class StreamCases(StoreSuite):
         assert (await _changed(store, _take(3))).next_position == 3
         assert (await _changed(store, _take())).next_position == 4
         other_mode = TakePositions(_MINE, HOUR, "ordered_results", 5)
-        assert await _changed(store, other_mode) == Stream("serial", 4)
+        assert replace(await _changed(store, other_mode), taken=()) == Stream("serial", 4)
 
     async def test_no_position_is_given_twice(self, store: TaskStore) -> None:
         replies = await asyncio.gather(*(store.change_record(_take(2)) for _ in range(30)))
@@ -113,6 +115,39 @@ class StreamCases(StoreSuite):
         with reply_lost("record.reply"), pytest.raises(StoreUnavailableError):
             await store.change_record(_take(2))
         assert (await _changed(store, _take())).next_position == 3
+
+    async def test_positions_in_several_streams_are_taken_together(self, store: TaskStore) -> None:
+        there, other, new = (StreamKey("bob", name) for name in ("there", "other-mode", "new"))
+        await store.change_record(_take(7, there))
+        await store.change_record(TakePositions(other, HOUR, "ordered_results", 7))
+        takes = [_take(2, stream) for stream in (there, other, new)]
+        for time in ("first", "second"):
+            records = await store.take_positions(takes)
+            states = [STREAMS.content(record) for record in records]
+            assert [record.id for record in records] == [take.record_id for take in takes]
+            assert [take.first_in(state) for take, state in zip(takes, states, strict=True)] == [7, None, 0], time
+            assert [state.next_position for state in states] == [9, 7, 2], time
+        assert await store.read_records([take.record_id for take in takes]) == {record.id: record for record in records}
+
+    async def test_positions_taken_together_whose_reply_is_lost_are_found(self, store: TaskStore) -> None:
+        takes = [_take(2, StreamKey("bob", f"stream-{n}")) for n in range(3)]
+        await store.take_positions([_take(5, take.stream) for take in takes])
+        with reply_lost("record.reply"), suppress(StoreUnavailableError):
+            await store.take_positions(takes)
+        states = [STREAMS.content(record) for record in await store.take_positions(takes)]
+        assert [(take.first_in(state), state.next_position) for take, state in zip(takes, states, strict=True)] == [
+            (5, 7)
+        ] * 3
+
+    async def test_many_take_positions_in_the_same_streams(self, store: TaskStore) -> None:
+        streams = [StreamKey("bob", f"stream-{n}") for n in range(5)]
+        groups = [[_take(2, stream) for stream in streams] for _ in range(10)]
+        replies = await asyncio.gather(*(store.take_positions(takes) for takes in groups))
+        taken: dict[StreamKey, set[int | None]] = {stream: set() for stream in streams}
+        for takes, records in zip(groups, replies, strict=True):
+            for take, record in zip(takes, records, strict=True):
+                taken[take.stream].add(take.first_in(STREAMS.content(record)))
+        assert all(len(firsts) == len(groups) and None not in firsts for firsts in taken.values())
 
     async def test_the_turn_passes_from_the_one_that_was_read(self, store: TaskStore) -> None:
         await _changed(store, _take(5))
