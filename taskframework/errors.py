@@ -5,7 +5,7 @@ A class docstring is the message an instance has when none is given; `hint` says
     TaskframeworkError
     ├── RetryableError, NonRetryableError          raised by task code
     ├── ConfigurationError, RegistrationError      found at start
-    ├── ExtraMissingError                          asked for what needs a package that is not installed
+    │   └── ExtraMissingError                      asked for what needs a package that is not installed
     ├── SubmissionError                            the request is wrong, nothing was stored
     │   ├── UnknownTaskTypeError, InvalidParametersError, InvalidRequestError, ValueNotStorableError
     │   └── IdempotencyConflictError, NewerVersionError
@@ -98,13 +98,11 @@ class ConfigurationError(TaskframeworkError):
         self.key = key
 
 
-class ExtraMissingError(TaskframeworkError, ImportError):
+class ExtraMissingError(ConfigurationError, ImportError):
     """What was asked for needs a package that is not installed."""
 
     def __init__(self, what: str, package: str, extra: str) -> None:
-        super().__init__(
-            f"{what} needs {package}, which is not installed.", hint=f"pip install 'taskframework[{extra}]'"
-        )
+        super().__init__(f"{what} needs {package}: not installed.", hint=f"pip install 'taskframework[{extra}]'")
         self.package = package
         self.extra = extra
 

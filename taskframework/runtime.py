@@ -26,6 +26,7 @@ from taskframework.tasks.executable import AnyExecutable
 from taskframework.tasks.kinds import AnyKind, AnyTaskType, KindOf, P, kind_of
 from taskframework.tasks.registry import Registration, TaskRegistry
 from taskframework.wiring.adapters import build_broker, build_store, execution_lock, is_shared
+from taskframework.wiring.extras import require_extra, require_extras
 from taskframework.wiring.store_services import StoreServices, build_store_services
 
 if TYPE_CHECKING:  # not needed by a process that only opens the store
@@ -57,7 +58,7 @@ class TaskFramework:
             clock: time, for tests.
 
         Raises:
-            ConfigurationError: if the settings cannot be used.
+            ConfigurationError: if the settings cannot be used, or not with the packages that are installed.
         """
         chosen = settings if settings is not None else load_settings()
         self.settings = chosen.settings if isinstance(chosen, LoadedSettings) else chosen
@@ -66,6 +67,7 @@ class TaskFramework:
                 f"A TaskFramework was given a {type(settings).__name__} for its settings.",
                 hint="Give Settings(...), Settings.model_validate({...}), what load_settings() gives, or nothing.",
             )
+        require_extras(self.settings)
         self.registry = TaskRegistry(partial(check_limits, buckets=self.settings.rate_limiter.buckets))
         self._clock = clock or SystemClock()
         self._services: StoreServices | None = None
@@ -358,6 +360,7 @@ def _http_server(framework: TaskFramework, *, api: bool) -> contextlib.AbstractA
     """What serves HTTP while the framework runs: everything, health and metrics alone, or nothing."""
     if not api and framework.settings.worker.http_port is None:
         return contextlib.nullcontext()
+    require_extra("api", "Serving HTTP" if api else "worker.http_port")
     from taskframework.api.app import create_health_app
     from taskframework.api.server import serving, serving_health
 

@@ -28,6 +28,7 @@ from taskframework.stores.base import TaskStore
 from taskframework.submission.schedules import defined_in_settings
 from taskframework.submission.types import declared_types
 from taskframework.wiring.adapters import build_broker, build_store
+from taskframework.wiring.extras import require_extras
 
 #: How many undriven tasks are named at most; there should be none at all.
 _MOST_NAMED = 20
@@ -67,6 +68,10 @@ def _examine(invocation: Invocation) -> list[Finding]:
     except TaskframeworkError as error:
         return [*findings, Finding("settings", problems=[str(error)])]
     findings.append(_settings(invocation, loaded))
+    try:
+        require_extras(loaded.settings)
+    except TaskframeworkError as error:
+        return [*findings, Finding("packages", problems=[str(error)])]
     program, settings = _program(invocation, loaded.settings)
     return [*findings, program, *run(_servers(settings))]
 

@@ -23,6 +23,7 @@ from taskframework.errors import ConfigurationError, TaskframeworkError
 from taskframework.observability.logs import configure_logging
 from taskframework.runtime import TaskFramework
 from taskframework.settings import ApiSettings, Settings, redacted
+from taskframework.wiring.extras import require_extra
 from taskframework.worker.containment import contain
 from taskframework.worker.worker import Worker
 
@@ -174,6 +175,7 @@ def _open_tracing(settings: Settings) -> Callable[[], None]:
     """Set tracing up and return how to end it; the exporter is imported only where spans go somewhere."""
     if settings.observability.otlp_endpoint is None:
         return lambda: None
+    require_extra("opentelemetry", "observability.otlp_endpoint")
     from taskframework.observability.tracing import configure_tracing
 
     return configure_tracing(settings)

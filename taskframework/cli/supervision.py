@@ -21,6 +21,7 @@ from taskframework.cli.tether import Answer, Failure, Leash
 from taskframework.errors import ConfigurationError, TaskframeworkError
 from taskframework.observability.logs import configure_logging
 from taskframework.settings import Settings
+from taskframework.wiring.extras import require_extra
 
 logger = logging.getLogger(__name__)
 
@@ -193,6 +194,7 @@ class Supervisor:
         self._stop.is_opening = False
         async with contextlib.AsyncExitStack() as stack:
             if self._settings.worker.http_port is not None:
+                require_extra("api", "worker.http_port")
                 from taskframework.api.server import serving_health  # here: nothing else needs an HTTP server
                 from taskframework.cli.overview import create_overview
 

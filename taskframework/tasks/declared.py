@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
 from pydantic_core import from_json, to_json
 
-from taskframework.errors import InvalidParametersError
+from taskframework.errors import ExtraMissingError, InvalidParametersError
 from taskframework.model.options import KeptFor, StartLimit
 from taskframework.model.records import RecordKind
 from taskframework.model.values import MOST_PROBLEMS, Json, problem
@@ -104,8 +104,10 @@ def _schema(task_type: str, adapter: TypeAdapter[Any], mode: JsonSchemaMode) -> 
 
 def _problems(schema: Json, value: Json) -> Iterator[dict[str, Any]]:
     """What does not fit in a value, as pairs of field and message; without the input, which may be a secret."""
-    import jsonschema_rs  # takes 6 MB; only needed to submit a type that is not registered here
-
+    try:
+        import jsonschema_rs  # takes 6 MB; only needed to submit a type that is not registered here
+    except ImportError:
+        raise ExtraMissingError("Submitting a type that is not registered here", "jsonschema-rs", "api") from None
     try:
         errors = jsonschema_rs.Draft202012Validator(schema, mask="Input", offline=True).iter_errors(value)
         for error in errors:

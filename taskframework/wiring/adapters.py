@@ -15,17 +15,23 @@ from taskframework.operations.keys import TokenReader
 from taskframework.settings import SecuritySettings, Settings, sqlite_file
 from taskframework.settings.section import Section
 from taskframework.stores.base import Records, TaskStore
+from taskframework.wiring.extras import require_broker_driver, require_store_driver
 
 if TYPE_CHECKING:
     from taskframework.brokers.rabbitmq.moving import TopologyMover
 
 
 def build_store(settings: Settings, clock: Clock) -> TaskStore:
-    """The store that `store.url` names."""
+    """The store that `store.url` names.
+
+    Raises:
+        ExtraMissingError: if its driver is not installed.
+    """
     if settings.store.scheme == "sqlite":
         from taskframework.stores.sqlite import SqliteStore
 
         return SqliteStore(sqlite_file(settings.store.url), clock=clock)
+    require_store_driver(settings)
     from taskframework.stores.mongo.client import TlsFiles
     from taskframework.stores.mongo.store import MongoStore
 
@@ -40,11 +46,16 @@ def build_store(settings: Settings, clock: Clock) -> TaskStore:
 
 
 def build_broker(settings: Settings, clock: Clock) -> Broker:
-    """The broker that `broker.url` names."""
+    """The broker that `broker.url` names.
+
+    Raises:
+        ExtraMissingError: if its driver is not installed.
+    """
     if settings.broker.scheme == "embedded":
         from taskframework.brokers.embedded import EmbeddedBroker
 
         return EmbeddedBroker(clock=clock, prefix=settings.broker.prefix)
+    require_broker_driver(settings)
     from taskframework.brokers.rabbitmq.broker import RabbitBroker
 
     _require_files(settings.broker, "broker", "ca_file", "certificate", "private_key")

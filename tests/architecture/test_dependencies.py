@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from taskframework.wiring.extras import BROUGHT
 from tests.architecture.sources import PACKAGE, ROOT, modules
 
 #: Loaded by uvicorn when it is there, and faster than what is loaded otherwise; and by `zoneinfo`.
@@ -72,12 +73,20 @@ def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     suites = [path for path in modules() if PACKAGE / "testing" in path.parents]
     needed, extras = imported(set(modules()) - set(suites)), project["optional-dependencies"]
-    assert (
-        needed
-        == declared([*project["dependencies"], *extras["deduplication"], *extras["jwt"], *extras["redis"]])
-        - _LOADED_BY_OTHERS
-    )
+    offered = [package for extra, brought in extras.items() if extra != "test" for package in brought]
+    assert needed == declared([*project["dependencies"], *offered]) - _LOADED_BY_OTHERS - {"taskframework"}
     assert imported(suites) <= needed | declared(extras["test"])
+
+
+def test_all_is_every_extra_of_users() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert extras["all"] == [f"taskframework[{','.join(sorted(set(extras) - {'all', 'test'}))}]"]
+
+
+def test_what_is_looked_for_of_an_extra_is_what_it_brings() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for extra, modules_of_it in BROUGHT.items():
+        assert {_distribution(module) for module in modules_of_it} <= declared(extras[extra]), extra
 
 
 @pytest.mark.parametrize(

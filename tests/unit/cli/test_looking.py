@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -95,3 +96,11 @@ def test_queues_tell_what_waits_and_runs(cli: Cli) -> None:
     assert "No worker has declared a task type yet." in cli("queues", "list").err
     cells = cli("top").out.splitlines()[-1].split()
     assert cells == ["test-task", "0", "-", "1", "0.0333/s", "0/s", "0/s"]
+
+
+def test_doctor_names_a_missing_extra_and_looks_no_further(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "motor", None)
+    monkeypatch.setenv("TASKFRAMEWORK_STORE__URL", "mongodb://localhost/tasks")
+    told = json.loads(cli("doctor", "--json").out)
+    assert [finding["part"] for finding in told["findings"]] == ["versions", "settings", "packages"]
+    assert "pip install 'taskframework[mongodb]'" in told["findings"][-1]["problems"][0]
