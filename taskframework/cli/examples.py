@@ -6,6 +6,7 @@ from typing import Any
 
 EXAMPLES = {
     "demo": "demo notes/*.txt --output report.md",
+    "init": "init orders",
     "dev": "dev --app shop",
     "api": "api --host 0.0.0.0 --port 8000",
     "worker": "worker --app shop --processes 4",

@@ -20,6 +20,7 @@ from taskframework.errors import TaskframeworkError
 #: command is called, and the purpose is said here again, because all the code together takes half a second to import.
 _COMMANDS = {
     "demo": ("Try it", "demo.command:demo", "Digest text files, a sub-task each, on the embedded broker and store."),
+    "init": ("Try it", "init:init", "Make a project that runs: a task, its tests, settings, and a compose file."),
     "dev": ("Run", "serve:dev", "Run everything in one process: HTTP interface, worker and repairs. Needs no servers."),
     "api": ("Run", "serve:api", "Serve HTTP: submit, look, operate. Workers execute."),
     "worker": ("Run", "serve:worker", "Execute tasks. Any number of workers share the work."),

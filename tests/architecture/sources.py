@@ -9,7 +9,7 @@ PACKAGE = ROOT / "taskframework"
 
 
 def modules() -> list[Path]:
-    """Return every Python file of the package; never none."""
-    found = sorted(PACKAGE.rglob("*.py"))
+    """Return every module of the package; never none. The project that `init` makes is not a part of it."""
+    found = sorted(path for path in PACKAGE.rglob("*.py") if (path.parent / "__init__.py").exists())
     assert found, f"no modules in {PACKAGE}"
     return found

@@ -49,6 +49,7 @@ from tests.unit.cli.test_examples import leaves
 HERE = {
     *(
         "demo",
+        "init",
         "dev",
         "api",
         "worker",

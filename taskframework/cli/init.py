@@ -1,0 +1,80 @@
+"""`init`: makes a project with a task, its tests and its settings, which runs as it is."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from taskframework.cli.output import printable, say
+from taskframework.errors import TaskframeworkError
+
+#: A real project, looked at by the same linters as everything else. What differs from one to the next is its name.
+_TEMPLATE = Path(__file__).with_name("new-project")
+_NAME = "my-project"
+#: What Python leaves beside modules when they were imported.
+_LEFT_BEHIND = "__pycache__"
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Where; made if it is not there.")] = Path(),
+) -> None:
+    """Make a project that runs: a task, its tests, settings, and a compose file. Nothing is overwritten."""
+    files = _files()
+    _refuse_to_overwrite(folder, files)
+    name = _name_of(folder)
+    try:
+        for file in files:
+            (target := folder / file).parent.mkdir(parents=True, exist_ok=True)
+            with target.open("x", encoding="utf-8") as made:
+                made.write((_TEMPLATE / file).read_text(encoding="utf-8").replace(_NAME, name))
+    except OSError as error:
+        raise TaskframeworkError(
+            f"{printable(str(error.filename or folder))} cannot be written: {(error.strerror or '').lower()}.",
+            hint="Name a folder of yours: taskframework init orders",
+        ) from error
+    say(f"Made {name}: {', '.join(map(str, files))}")
+    _say_next(folder)
+
+
+def _files() -> list[Path]:
+    """The files of the project, below its folder."""
+    found = (path.relative_to(_TEMPLATE) for path in _TEMPLATE.rglob("*") if path.is_file())
+    return sorted(path for path in found if _LEFT_BEHIND not in path.parts)
+
+
+def _refuse_to_overwrite(folder: Path, files: Sequence[Path]) -> None:
+    """Look before anything is written, so that a project is made whole or not at all.
+
+    Raises:
+        TaskframeworkError: if there is something where a file or folder of the project shall be.
+    """
+    if os.path.lexists(folder) and not folder.is_dir():
+        raise TaskframeworkError(
+            f"{printable(str(folder))} is a file.", hint="Name a folder that is empty, or not there yet."
+        )
+    there = [str(file) for file in files if os.path.lexists(folder / file)]
+    there += sorted({str(above) for file in files for above in file.parents[:-1] if (folder / above).is_file()})
+    if there:
+        raise TaskframeworkError(
+            f"{printable(str(folder.absolute()))} has {', '.join(there)} already, so nothing was made.",
+            hint="Name a folder that is empty, or not there yet: taskframework init orders",
+        )
+
+
+def _name_of(folder: Path) -> str:
+    """The folder's name as packages are called; without letters or digits it is that of the template."""
+    return re.sub(r"[^a-z0-9]+", "-", folder.absolute().name.lower()).strip("-") or _NAME
+
+
+def _say_next(folder: Path) -> None:
+    say("Next:")
+    if folder.absolute() != Path.cwd():
+        say(f"  cd {printable(str(folder))}")
+    say("  taskframework dev     # API, worker and console; until Ctrl-C")
+    say("""  taskframework submit count-words '"one two three"' --wait     # in another terminal""")
+    say("  python -m pytest     # after: python -m pip install pytest pytest-asyncio")
