@@ -13,7 +13,8 @@ from fastapi import APIRouter, FastAPI
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from taskframework.api.problems import CODES, root_of
+from taskframework.api.codes import CODES, TASK_CODES
+from taskframework.api.problems import root_of
 
 router = APIRouter()
 
@@ -47,7 +48,10 @@ _PAGE = """<!doctype html>
 {operations}
 <h2>Problems</h2>
 <p>Every error is an <code>application/problem+json</code> document; programs decide by its <code>code</code>.</p>
-<table><tr><th>Code</th><th>Status</th><th>Meaning</th></tr>{problems}</table>
+<table><tr><th>Code</th><th>Status</th><th>Meaning</th><th>What to do</th></tr>{problems}</table>
+<h2>Errors of tasks</h2>
+<p>What is in <code>error.code</code> of a task.</p>
+<table><tr><th>Code</th><th>Meaning</th><th>What to do</th></tr>{failures}</table>
 <h2>Models</h2>
 {models}
 </body>
@@ -75,8 +79,13 @@ def page(document: dict[str, Any], root: str) -> str:
             for method, operation in operations.items()
         ),
         problems="\n".join(
-            f'<tr id="{code}"><td><code>{code}</code></td><td>{status}</td><td>{html.escape(title)}</td></tr>'
-            for code, (status, title) in CODES.items()
+            f'<tr id="{code}"><td><code>{code}</code></td><td>{status}</td><td>{html.escape(title)}</td>'
+            f"<td>{_prose(advice)}</td></tr>"
+            for code, (status, title, advice) in CODES.items()
+        ),
+        failures="\n".join(
+            f"<tr><td><code>{code}</code></td><td>{_prose(meaning)}</td><td>{_prose(advice)}</td></tr>"
+            for code, (meaning, advice) in TASK_CODES.items()
         ),
         models="\n".join(
             f'<details id="model-{html.escape(name)}"><summary><code>{html.escape(name)}</code></summary>'

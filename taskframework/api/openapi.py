@@ -9,7 +9,8 @@ from pydantic import TypeAdapter
 
 from taskframework.api.bodies import BODIES
 from taskframework.api.callers import OPEN_PATHS
-from taskframework.api.problems import CODES, PROBLEM_JSON
+from taskframework.api.codes import CODES
+from taskframework.api.problems import PROBLEM_JSON
 from taskframework.api.stream_views import StreamedResult, StreamResultPage
 from taskframework.api.views import (
     BatchResultPage,

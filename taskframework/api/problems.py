@@ -1,4 +1,4 @@
-"""Errors as problem documents (RFC 9457): one table of codes, one way from an exception to its code."""
+"""Errors as problem documents (RFC 9457): one way from an exception to its code."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from taskframework.api.codes import CODES
 from taskframework.errors import (
     IdempotencyConflictError,
     InvalidParametersError,
@@ -53,54 +54,6 @@ _LATER = {"Retry-After": str(RETRY_AFTER_SECONDS)}
 _HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 408: {"Connection": "close"}, 503: _LATER}
 #: Characters of what a caller sent that are sent back.
 _SHOWN = 100
-
-#: Every code a problem can have, with its status and its title. `type` points to the code's entry on /docs.
-CODES: dict[str, tuple[int, str]] = {
-    "bad_request": (400, "The request cannot be read"),
-    "invalid_json": (400, "The body is not JSON"),
-    "unauthorized": (401, "An API key or token is needed"),
-    "forbidden": (403, "The caller may not do this"),
-    "not_found": (404, "There is nothing at this address"),
-    "worker_not_found": (404, "There is no such worker"),
-    "key_not_found": (404, "There is no such API key"),
-    "replay_not_found": (404, "There is no such action on many tasks"),
-    "schedule_not_found": (404, "There is no such schedule"),
-    "task_not_found": (404, "There is no such task or dead letter"),
-    "method_not_allowed": (405, "This address does not know the method"),
-    "idempotency_conflict": (409, "The idempotency key belongs to another task"),
-    "task_unreadable": (409, "A newer release wrote this task"),
-    "transition_refused": (409, "The task is not in a status that allows this"),
-    "task_type_not_found": (404, "Nobody knows the task type"),
-    "stream_mode": (409, "The stream has another mode"),
-    "newer_version": (409, "A newer version was submitted before"),
-    "parent_finished": (409, "The parent of the sub-task is over"),
-    "batch_conflict": (409, "The upload is not the one that the batch was made by"),
-    "batch_closed": (409, "The batch takes no more items"),
-    "too_many_signals": (409, "The task has as many signals as it may have"),
-    "schedule_exists": (409, "There is a schedule of this name"),
-    "schedule_from_settings": (409, "The schedule is made by the settings"),
-    "too_many_schedules": (409, "There are as many schedules as there may be"),
-    "request_timeout": (408, "The request did not come in time"),
-    "body_too_large": (413, "The body is too large"),
-    "batch_too_large": (413, "The batch has more items than one may have"),
-    "unsupported_media_type": (415, "The body is not of a type that is read here"),
-    "invalid_request": (422, "A field or parameter is wrong"),
-    "invalid_task": (422, "The task cannot be accepted"),
-    "unknown_task_type": (422, "Nobody knows the task type"),
-    "invalid_parameters": (422, "The parameters do not fit the task type"),
-    "value_not_storable": (422, "A value cannot be stored"),
-    "invalid_cursor": (422, "The cursor is not one of this list"),
-    "too_many_requests": (429, "The caller asks too often"),
-    "headers_too_large": (431, "The headers are too large"),
-    "internal_error": (500, "Something went wrong here"),
-    "store_unavailable": (503, "The store cannot be reached"),
-    "limiter_unavailable": (503, "The server of the rate limits cannot be reached"),
-    "token_keys_unavailable": (503, "The keys by which tokens are checked cannot be read"),
-    "too_many_connections": (503, "Too many connections are open"),
-    "too_many_streams": (503, "Too many event streams are open"),
-    "not_running": (503, "The framework is not running"),
-    "stopping": (503, "The process is stopping"),
-}
 
 
 class RequestRefusedError(TaskframeworkError):
@@ -148,7 +101,7 @@ class Problem:
 
     def document(self, root: str, instance: str | None = None) -> dict[str, Any]:
         """The problem as JSON; `root` is the path the application is below, `instance` that of the request."""
-        status, title = CODES[self.code]
+        status, title, _ = CODES[self.code]
         document: dict[str, Any] = {
             "type": f"{root}/docs#{self.code}",
             "title": title,

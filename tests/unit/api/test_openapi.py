@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from html import unescape
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
@@ -14,8 +15,8 @@ from fastapi.routing import APIRoute
 import taskframework.api as api_package
 from taskframework import Settings, TaskFramework
 from taskframework.api.app import create_app
+from taskframework.api.codes import CODES, TASK_CODES
 from taskframework.api.letter_views import DeadLetterView
-from taskframework.api.problems import CODES
 from taskframework.api.views import HistoryEntryView, TaskErrorView, TaskView
 from taskframework.model.task import HistoryEntry, TaskError
 from taskframework.model.view import entry_view, error_view, public_view
@@ -125,8 +126,11 @@ async def test_the_page_shows_everything_and_loads_nothing(api: Api) -> None:
     document = (await api.get("/openapi.json")).json()
     for path, method, _ in operations(document):
         assert f"<code>{method.upper()} {path}</code>" in text
-    for code in CODES:
+    for code, (_, title, advice) in CODES.items():
         assert f'id="{code}"' in text
+        assert title in text
+        assert advice.partition("`")[0] in unescape(text), "what to do about it"
+    assert all(f"<code>{code}</code>" in text for code in TASK_CODES)
     for name in document["components"]["schemas"]:
         assert f'id="model-{name}"' in text
     links = re.findall(r'href="#([^"]+)"', text)

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from taskframework import Settings, TaskFramework
-from taskframework.api.problems import CODES
+from taskframework.api.codes import CODES
 from taskframework.errors import StoreMisconfiguredError, StoreUnavailableError, SubmissionError
 from tests.unit.api.conftest import COUNT_WORDS, DEAD_LETTERS, TASKS, Api, problem_of
 

@@ -8,7 +8,8 @@ import httpx
 import pytest
 
 from taskframework import ApiError, ApiUnavailableError, InvalidRequestError, TaskframeworkError
-from taskframework.api.problems import CODES, RequestRefusedError, describe
+from taskframework.api.codes import CODES
+from taskframework.api.problems import RequestRefusedError, describe
 from taskframework.client.answers import RemoteTask
 from taskframework.client.refusals import KINDS, error_of
 from taskframework.errors import (
