@@ -25,7 +25,7 @@ $(STAMP): pyproject.toml requirements.lock
 	@touch $@
 	@echo 'Installed: $(BIN)/taskframework'
 
-servers: ## install RabbitMQ, Redis, Chromium and Spin if they are missing (MongoDB comes with `make install`)
+servers: ## install RabbitMQ, Redis, Chromium, promtool and Spin if they are missing (MongoDB comes with `make install`)
 	@.ci/servers redis-server chromium
 
 demo: install ## process real files with the embedded broker and store, show progress, end
@@ -84,10 +84,14 @@ $(AUDIT)/.installed: .ci/audit.lock
 	@$(AUDIT)/bin/python -m pip --disable-pip-version-check install -qq --require-hashes -r $<
 	@touch $@
 
-docs: install ## write the pages that are generated from the code
+docs: install ## write the pages, alert rules and dashboard that are generated from the code
 	@mkdir -p docs/reference
 	@$(BIN)/python -m taskframework.settings.reference > docs/reference/settings.md.new
 	@mv docs/reference/settings.md.new docs/reference/settings.md
+	@$(BIN)/python -m taskframework.observability.monitoring > config/prometheus/alerts.yml.new
+	@mv config/prometheus/alerts.yml.new config/prometheus/alerts.yml
+	@$(BIN)/python -m taskframework.observability.monitoring --dashboard > config/grafana/dashboard.json.new
+	@mv config/grafana/dashboard.json.new config/grafana/dashboard.json
 
 # uv is used for this alone: it resolves for all platforms and Python versions at once.
 lock: ## resolve the newest versions anew and write the lock files

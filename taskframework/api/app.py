@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import partial
 from operator import attrgetter
 
 from fastapi import APIRouter
@@ -87,7 +88,7 @@ def create_app(framework: Framework, *, hosts: Collection[str] | None = None) ->
     app.add_middleware(
         IdentifyCallers, callers=lambda: framework.services.callers, hosts=hosts, security=framework.settings.security
     )
-    app.add_middleware(AnswerAlways)
+    app.add_middleware(AnswerAlways, on_answer=partial(_count_answer, framework))
     app.state.feed = Feed(lambda: framework.process.broker, lambda: not framework.is_running or server_is_stopping())
     return app
 
@@ -97,6 +98,12 @@ def create_health_app(framework: Framework) -> DocumentedApi:
     app = _application(framework, health.router)
     app.add_middleware(AnswerAlways)
     return app
+
+
+def _count_answer(framework: Framework, path: str, status: int) -> None:
+    # A process that is not ready says so with 503, as it should: no answer that anybody is to be woken up for.
+    if framework.is_running and not path.endswith("/readyz"):
+        framework.process.metrics.responses.add(str(status))
 
 
 def _application(framework: Framework, *routers: APIRouter) -> DocumentedApi:

@@ -15,6 +15,7 @@ from taskframework.api.context import framework_of, json_response
 from taskframework.api.openapi import PROBLEM_CONTENT, refuses
 from taskframework.api.views import HealthView, ReadinessView
 from taskframework.errors import BrokerError, StoreError
+from taskframework.model.drivers import OUTBOX
 from taskframework.model.status import LANES
 from taskframework.wiring.process_services import ProcessServices
 
@@ -62,6 +63,8 @@ async def get_metrics(request: Request) -> Response:
     if time.monotonic() - getattr(request.app.state, "metrics_refreshed", -_FRESH_SECONDS) >= _FRESH_SECONDS:
         request.app.state.metrics_refreshed = time.monotonic()
         await _refresh(process)
+    process.metrics.broker_connected.set(process.broker.is_connected)
+    process.metrics.store_available.set(not process.breaker.is_open)
     if process.worker is not None:
         process.metrics.in_flight.set(process.worker.in_flight)
         process.metrics.consuming.set(process.worker.is_live)
@@ -70,10 +73,16 @@ async def get_metrics(request: Request) -> Response:
 
 async def _refresh(process: ProcessServices) -> None:
     """What cannot be asked now keeps its last value: a scrape must not fail because the store is away."""
+    services, metrics = process.services, process.metrics
     with contextlib.suppress(StoreError, BrokerError, TimeoutError):
         async with asyncio.timeout(_PATIENCE_SECONDS):
-            await process.services.counter.look()
-            for task_type in process.services.registry.task_types:
+            await services.counter.look()
+            late = await services.store.due(OUTBOX, 1)
+            metrics.events_lag.set((services.store.now() - late[0].due).total_seconds() if late else 0)
+            declared = {known.task_type for known in await services.types.known()}
+            task_types = sorted(declared | set(services.registry.task_types))
+            metrics.show_workers(*await services.workers.count(task_types))
+            for task_type in task_types:
                 for lane in LANES:
                     depth = await process.broker.queue_depth(task_type, lane)
-                    process.metrics.queue_depth.labels(task_type, lane.value).set(depth or 0)
+                    metrics.queue_depth.labels(task_type, lane.value).set(depth or 0)

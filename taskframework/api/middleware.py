@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -20,8 +21,10 @@ _STOPPED = RequestRefusedError(
 class AnswerAlways:
     """Plain ASGI middleware, because a wrapped request object would cost every call and buffer every stream."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, on_answer: Callable[[str, int], None] = lambda path, status: None) -> None:
+        """Wrap the application; `on_answer` is told the path and the status of each answer."""
         self._app = app
+        self._on_answer = on_answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -33,6 +36,7 @@ class AnswerAlways:
             nonlocal is_started
             if message["type"] == "http.response.start":
                 is_started = True
+                self._on_answer(scope["path"], message["status"])
                 message["headers"] = with_safety(message["headers"], is_encrypted=scope.get("scheme") == "https")
             await send(message)
 

@@ -20,6 +20,7 @@ from starlette.routing import Route
 from taskframework.api.app import create_health_app
 from taskframework.api.context import json_response
 from taskframework.cli.tether import Answer
+from taskframework.observability.metrics import WORKER_RESTARTS
 from taskframework.runtime import TaskFramework
 
 #: Seconds to wait for a process's answer: it waits two for store and broker itself, and Prometheus waits ten for us.
@@ -69,9 +70,8 @@ def create_overview(processes: Sequence[Process]) -> Starlette:
     async def metrics(_: Request) -> Response:
         answers = await _ask(processes, "/metrics")
         registry = CollectorRegistry()
-        restarts = Counter(
-            "tasks_worker_restarts", "Times a worker process was started anew", ["process"], registry=registry
-        )
+        about = WORKER_RESTARTS
+        restarts = Counter(about.name, about.documentation, about.labels, registry=registry)
         for process in processes:
             restarts.labels(str(process.number)).inc(process.restarts)
         texts = {str(number): answer.body for number, answer in answers.items() if answer and answer.status == 200}

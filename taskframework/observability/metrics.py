@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
+from typing import TypeVar
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
@@ -30,6 +32,23 @@ from taskframework.model.events import (
 
 #: Upper bounds of the histograms' buckets, in seconds: from a claim at once to a task of an hour.
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600)
+
+
+T = TypeVar("T", bound=Collector)
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A metric as Prometheus knows it."""
+
+    #: Without what Prometheus appends to it: `_total` of a counter, `_bucket` and so on of a histogram.
+    name: str
+    documentation: str
+    labels: tuple[str, ...] = ()
+
+
+#: Counted by the parent of several worker processes, which does no work itself.
+WORKER_RESTARTS = Described("tasks_worker_restarts", "Times a worker process was started anew", ("process",))
 
 
 class EventCounter(Collector):
@@ -88,9 +107,11 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        counter = partial(EventCounter, registry=self.registry)
-        histogram = partial(SecondsHistogram, registry=self.registry)
-        gauge = partial(Gauge, registry=self.registry)
+        #: What there is, for those who make dashboards and alerts of it.
+        self.table: list[Described] = [WORKER_RESTARTS]
+        counter = partial(self._make, EventCounter)
+        histogram = partial(self._make, SecondsHistogram)
+        gauge = partial(self._make, Gauge)
         self.submitted = counter("tasks_submitted", "Tasks accepted", ["task_type"])
         self.execution = histogram(
             "tasks_execution_seconds",
@@ -134,6 +155,12 @@ class Metrics:
         self.by_status = gauge("tasks_by_status", "Tasks in the store", ["status"])
         self.paused = gauge("tasks_paused", "1 for a task type that is paused", ["task_type"])
         self.queue_depth = gauge("tasks_queue_depth", "Messages ready in the broker", ["task_type", "lane"])
+        self.workers = gauge("tasks_workers", "Workers that told of themselves lately", ["task_type"])
+        self.workers_lost = gauge("tasks_workers_lost", "Workers that should have told of themselves long ago")
+        self.broker_connected = gauge("tasks_broker_connected", "Whether this process has its broker (0 or 1)")
+        self.store_available = gauge("tasks_store_available", "Whether this process has its store (0 or 1)")
+        self.events_lag = gauge("tasks_events_lag_seconds", "How late the relay is with the events that nobody heard")
+        self.responses = counter("tasks_http_responses", "Answers of the HTTP interface", ["status"])
         self.in_flight = gauge("tasks_in_flight", "Attempts running in this process")
         self.consuming = gauge("tasks_consuming", "Whether this process takes in messages (0 or 1)")
         self.loop_lag = gauge("tasks_loop_lag_seconds", "How late the event loop was at its last look")
@@ -153,6 +180,12 @@ class Metrics:
             self.by_status.labels(status).set(count)
         self.undriven.set(counts.undriven)
 
+    def show_workers(self, by_type: Mapping[str, int], lost: int) -> None:
+        """Show how many workers there are of each task type, and how many are lost."""
+        for task_type, count in by_type.items():
+            self.workers.labels(task_type).set(count)
+        self.workers_lost.set(lost)
+
     def change_slots(self, task_type: str, change: int) -> None:
         """This process holds so many more slots of a task type."""
         self.slots_held.labels(task_type).inc(change)
@@ -162,6 +195,10 @@ class Metrics:
         self.paused.clear()
         for task_type in task_types:
             self.paused.labels(task_type).set(1)
+
+    def _make(self, kind: Callable[..., T], name: str, documentation: str, labels: Sequence[str] = ()) -> T:
+        self.table.append(Described(name, documentation, tuple(labels)))
+        return kind(name, documentation, labels, registry=self.registry)
 
     def _count(self, event: TaskEvent) -> None:
         task = event.task

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from taskframework.errors import TaskframeworkError
-from taskframework.model.query import Page, TaskFilter
+from taskframework.model.query import MAX_LIMIT, Page, TaskFilter
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task
@@ -70,6 +72,18 @@ class WorkerOperations:
         page = await page_of(self._store, PRESENCE, lambda presence: presence.worker_id, limit=limit, after=after)
         now = self._store.now()
         return Page(tuple(WorkerState(presence, presence.is_lost(now)) for presence in page.items), page.next_cursor)
+
+    async def count(self, task_types: Iterable[str]) -> tuple[dict[str, int], int]:
+        """How many live workers run each of these types, and how many workers are lost.
+
+        Raises:
+            StoreUnavailableError: if the store cannot be asked.
+        """
+        now = self._store.now()
+        found = [PRESENCE.content(record) for record in await self._store.list_records(PRESENCE.name, limit=MAX_LIMIT)]
+        live = [presence for presence in found if not presence.is_lost(now)]
+        known_by = Counter(task_type for presence in live for task_type in presence.task_types)
+        return {task_type: known_by[task_type] for task_type in task_types}, len(found) - len(live)
 
     async def list_running(self, worker_id: str, *, limit: int, cursor: str | None = None) -> Page[Task]:
         """The tasks whose leases a worker holds, from the newest to the oldest.

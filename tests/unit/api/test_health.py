@@ -15,6 +15,7 @@ from taskframework.api.app import create_health_app
 from taskframework.brokers.embedded import EmbeddedBroker
 from taskframework.errors import StoreUnavailableError
 from taskframework.model.drivers import DEADLINE, Driver
+from taskframework.model.workers import PRESENCE, Presence
 from taskframework.observability import counting
 from taskframework.stores.base import DueTask
 from taskframework.testing.conformance.store_suite import insert_one
@@ -151,6 +152,55 @@ async def test_metrics_show_what_store_broker_and_worker_hold(open_api: OpenApi)
     assert found['tasks_by_status{status="RUNNING"}'] == 1
     assert (found["tasks_in_flight"], found["tasks_consuming"]) == (1, 1)
     assert found['tasks_queue_depth{lane="normal",task_type="waits"}'] == 0
+
+
+async def test_metrics_tell_who_is_there(open_api: OpenApi) -> None:
+    async with open_api(worker=True) as api:
+        await eventually(lambda: api.framework.services.store.list_records(PRESENCE.name, limit=1))
+        store = api.framework.services.store
+        ghost = Presence("ghost", "h", 1, "1", ("counts",), 1, 0, store.now(), store.now() - timedelta(minutes=1))
+        await store.write_records([PRESENCE.new("ghost", content=ghost)])
+        found = values((await api.get("/metrics")).text)
+    assert (found['tasks_workers{task_type="counts"}'], found["tasks_workers_lost"]) == (1, 1)
+    assert (found["tasks_broker_connected"], found["tasks_store_available"]) == (1, 1)
+
+
+async def test_without_a_worker_types_that_were_declared_are_shown_with_none(
+    open_api: OpenApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_api(worker=True) as api:
+        declared = {known.task_type for known in await api.framework.services.types.known()}
+    assert "counts" in declared
+    async with open_api() as api:
+        monkeypatch.setattr(type(api.framework.services.registry), "task_types", ())
+        found = values((await api.get("/metrics")).text)
+    assert found['tasks_workers{task_type="counts"}'] == 0
+    assert found['tasks_queue_depth{lane="low",task_type="counts"}'] == 0
+
+
+async def test_metrics_tell_what_is_away_and_how_late_events_are(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = api.framework.process.broker
+    assert isinstance(broker, EmbeddedBroker)
+    broker.interrupt()
+    late = api.framework.services.store.now() - timedelta(minutes=3)
+    await insert_one(api.framework.services.store, new_task(now=late, publish_at=late))
+    found = values((await api.get("/metrics")).text)
+    assert (found["tasks_broker_connected"], found["tasks_store_available"]) == (0, 1)
+    assert 180 <= found["tasks_events_lag_seconds"] < 240
+    monkeypatch.setattr(api.framework.services.store, "ping", away)
+    api.framework.process.breaker.open(StoreUnavailableError("away"))
+    assert values((await api.get("/metrics")).text)["tasks_store_available"] == 0
+
+
+async def test_answers_are_counted_by_status_but_not_those_of_readiness(api: Api) -> None:
+    await api.submit()
+    await api.get(f"{TASKS}/unknown")
+    api.framework.process.health.stopping = True
+    assert (await api.get("/readyz")).status_code == 503
+    api.framework.process.health.stopping = False
+    found = values((await api.get("/metrics")).text)
+    answers = {name: value for name, value in found.items() if name.startswith("tasks_http_responses_total")}
+    assert answers == {'tasks_http_responses_total{status="202"}': 1, 'tasks_http_responses_total{status="404"}': 1}
 
 
 async def test_a_scrape_does_not_ask_the_store_each_time(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:

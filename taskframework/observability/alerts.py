@@ -1,0 +1,152 @@
+"""The alerts that an installation is worth, as data; `monitoring` prints them as rules for Prometheus."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+#: Where each alert has a section that says what to do.
+PAGE = "docs/operations/alerts.md"
+_GROUP = "taskframework"
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """A condition that somebody should know of."""
+
+    name: str
+    #: True while it returns anything, in PromQL.
+    expression: str
+    #: How long it must be true before anybody is told.
+    lasts: str
+    #: Whether somebody has to act at once, or on the next day.
+    severity: Literal["critical", "warning"]
+    #: What is wrong, with `{{ $labels.x }}` and `{{ $value }}` as Prometheus fills them in.
+    summary: str
+
+    def rule(self, page: str) -> dict[str, Any]:
+        """The alert as an entry of a rules file; `page` is the address of the page about all alerts."""
+        return {
+            "alert": self.name,
+            "expr": self.expression,
+            "for": self.lasts,
+            "labels": {"severity": self.severity},
+            "annotations": {"summary": self.summary, "runbook_url": f"{page}#{self.name.lower()}"},
+        }
+
+
+def grown(counter: str, during: str) -> str:
+    """How much each series of a counter grew.
+
+    A counter appears with its first increment, and `increase` sees only what comes after that. So a series that was not
+    there before counts whole.
+    """
+    return f"({counter} unless {counter} offset {during}) or increase({counter}[{during}])"
+
+
+ALERTS = (
+    Alert(
+        "TaskframeworkUndrivenTasks",
+        "max(tasks_undriven) > 0",
+        "5m",
+        "critical",
+        '{{ $value | printf "%.0f" }} live tasks have nothing that would move them on',
+    ),
+    Alert(
+        "TaskframeworkNoWorker",
+        "max by (task_type) (sum by (instance, process, task_type) (tasks_queue_depth)) > 0"
+        " and on (task_type) max by (task_type) (tasks_workers) == 0",
+        "2m",
+        "critical",
+        '{{ $value | printf "%.0f" }} messages of {{ $labels.task_type }} wait, and no worker runs this type',
+    ),
+    Alert(
+        "TaskframeworkWorkerLost",
+        "max(tasks_workers_lost) > 0",
+        "1m",
+        "warning",
+        '{{ $value | printf "%.0f" }} workers were killed, are frozen or cannot reach the store',
+    ),
+    Alert(
+        "TaskframeworkWorkerRestarts",
+        f"sum by (instance, process) ({grown('tasks_worker_restarts_total', '15m')}) > 3",
+        "0m",
+        "warning",
+        'Process {{ $labels.process }} of {{ $labels.instance }} died {{ $value | printf "%.0f" }} times in 15 minutes',
+    ),
+    Alert(
+        "TaskframeworkBrokerAway",
+        "tasks_broker_connected == 0",
+        "1m",
+        "critical",
+        "{{ $labels.instance }} has no connection to RabbitMQ",
+    ),
+    Alert(
+        "TaskframeworkStoreAway",
+        "tasks_store_available == 0",
+        "30s",
+        "critical",
+        "{{ $labels.instance }} does not reach its store",
+    ),
+    Alert(
+        "TaskframeworkDeadLetters",
+        f"sum by (task_type) ({grown('tasks_dlq_entered_total', '15m')}) > 0",
+        "0m",
+        "warning",
+        '{{ $value | printf "%.0f" }} tasks of {{ $labels.task_type }} became dead letters in 15 minutes',
+    ),
+    Alert(
+        "TaskframeworkQueueWait",
+        "histogram_quantile(0.95, sum by (le, task_type, lane) (rate(tasks_queue_wait_seconds_bucket[10m]))) > 300",
+        "10m",
+        "warning",
+        "Tasks of {{ $labels.task_type }} ({{ $labels.lane }}) wait for {{ $value | humanizeDuration }} (p95)",
+    ),
+    Alert(
+        "TaskframeworkStaleWrites",
+        f"sum by (task_type) ({grown('tasks_stale_writes_total', '15m')}) > 5",
+        "0m",
+        "warning",
+        '{{ $value | printf "%.0f" }} results of {{ $labels.task_type }} came after their lease was lost',
+    ),
+    Alert(
+        "TaskframeworkEventsLate",
+        "max(tasks_events_lag_seconds) > 60",
+        "5m",
+        "warning",
+        "External events wait for {{ $value | humanizeDuration }} to be published",
+    ),
+    Alert(
+        "TaskframeworkRepairFails",
+        f"sum by (instance, repair) ({grown('tasks_repairs_failed_total', '15m')}) > 10",
+        "15m",
+        "warning",
+        'Repair {{ $labels.repair }} of {{ $labels.instance }} failed {{ $value | printf "%.0f" }} times in 15 minutes',
+    ),
+    Alert(
+        "TaskframeworkLoopBlocked",
+        "tasks_loop_lag_seconds > 1",
+        "2m",
+        "warning",
+        "The event loop of {{ $labels.instance }} is {{ $value | humanizeDuration }} late",
+    ),
+    Alert(
+        "TaskframeworkHttpErrors",
+        'sum(rate(tasks_http_responses_total{status=~"5.."}[5m])) / sum(rate(tasks_http_responses_total[5m])) > 0.05',
+        "5m",
+        "warning",
+        "{{ $value | humanizePercentage }} of the HTTP answers are server errors",
+    ),
+    Alert(
+        "TaskframeworkNothingScraped",
+        "absent(tasks_store_available)",
+        "5m",
+        "critical",
+        "Prometheus gets no metrics of any process",
+    ),
+)
+
+
+def rules(page: str = PAGE) -> dict[str, Any]:
+    """All alerts as a rules file of Prometheus."""
+    return {"groups": [{"name": _GROUP, "rules": [alert.rule(page) for alert in ALERTS]}]}
