@@ -16,7 +16,7 @@ async def eventually(predicate: Callable[[], Awaitable[T | None]], *, timeout: f
 @overload
 async def eventually(predicate: Callable[[], T | None], *, timeout: float = ..., what: str = ...) -> T: ...
 async def eventually(
-    predicate: Callable[[], Awaitable[T | None] | T | None], *, timeout: float = 10.0, what: str = ""
+    predicate: Callable[[], Awaitable[T | None] | T | None], *, timeout: float = 30.0, what: str = ""
 ) -> T:
     """Poll until `predicate()` is truthy and return what it returned.
 

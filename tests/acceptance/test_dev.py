@@ -16,13 +16,11 @@ from tests.support.command import Folder, Started
 from tests.support.process import wait_until
 
 DEV = ("dev", "--app", "program", "--port", "0")
-#: A worker hears of cancels with its heartbeat, and a dead one is missed after its lease.
-SHORT_LEASE = {"TASKFRAMEWORK_WORKER__LEASE": "1s"}
 
 
 @pytest.fixture
 def dev(folder: Folder) -> Started:
-    started = folder.start(*DEV, env=SHORT_LEASE)
+    started = folder.start(*DEV)
     started.event("ready")
     return started
 
@@ -159,7 +157,7 @@ def test_events_are_heard_again_when_the_process_is_back(folder: Folder) -> None
 
 
 def test_nothing_is_lost_when_it_is_killed_with_500_tasks_queued(folder: Folder) -> None:
-    few = {**SHORT_LEASE, "TASKFRAMEWORK_WORKER__CONCURRENCY": "10"}
+    few = {"TASKFRAMEWORK_WORKER__CONCURRENCY": "10"}
     first = folder.start(*DEV, env=few)
     with Api(first) as api:
         api.submit_many("waits", 0.02, 500)
@@ -231,14 +229,14 @@ def test_it_can_be_stopped_while_it_starts(folder: Folder) -> None:
 
 
 def test_a_second_signal_ends_it_at_once_and_the_task_is_taken_up_again(folder: Folder) -> None:
-    dev = folder.start(*DEV, env=SHORT_LEASE)
+    dev = folder.start(*DEV)
     dev.event("ready")
     task_id = running_task(folder, dev, 60)
     dev.send(signal.SIGTERM)
     dev.event("stopping")
     assert dev.end(signal.SIGTERM) == 128 + signal.SIGTERM
     assert folder.json("tasks", "show", task_id)["status"] == "RUNNING"
-    folder.start(*DEV, env=SHORT_LEASE).event("ready")
+    folder.start(*DEV).event("ready")
     wait_until(lambda: folder.json("tasks", "show", task_id)["attempt"] == 2, "it runs again", timeout=20)
 
 

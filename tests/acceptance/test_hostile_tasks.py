@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Callable
 from typing import Any
@@ -124,7 +125,7 @@ TOLD = {
 @pytest.fixture(params=["embedded", "servers"])
 def where(request: pytest.FixtureRequest) -> dict[str, str]:
     """The environment of the process. Its leases end soon if nobody renews them."""
-    env = {"TASKFRAMEWORK_WORKER__LEASE": "1s"}
+    env = {"TASKFRAMEWORK_WORKER__LEASE": "6s"}
     if request.param == "servers":
         env["TASKFRAMEWORK_BROKER__URL"] = request.getfixturevalue("amqp_url")
         env["TASKFRAMEWORK_STORE__URL"] = request.getfixturevalue("mongo_url")
@@ -148,6 +149,9 @@ def test_no_task_takes_its_worker_or_its_neighbours_along(folder: Folder, where:
             task = show(task_id)
             assert task["status"] == status, (deed, task["error"])
             assert text in (task["result"] or task["error"]["message"]), deed
+        for task_id in innocents:  # what keeps leases lives
+            before = lease_end(client, task_id)
+            wait_until(lambda: lease_end(client, task_id) != before, "its lease is renewed", timeout=20)  # noqa: B023
         (folder.path / "gate").touch()
         last = submit("innocent", str(folder.path / "gate"))
         for task_id in (*innocents, last):
@@ -162,6 +166,12 @@ def test_no_task_takes_its_worker_or_its_neighbours_along(folder: Folder, where:
     for words in set(TOLD.values()):
         count = sum(words in line for line in lines)
         assert count == list(TOLD.values()).count(words), (words, lines)
+
+
+def lease_end(client: httpx.Client, task_id: str) -> str:
+    """Until when the lease of a running task holds, as it is explained."""
+    [end] = re.findall(r"holds until (\S+)\.$", client.get(f"/tasks/{task_id}/explain").json()["because"])
+    return str(end)
 
 
 def calls(client: httpx.Client) -> tuple[Callable[..., str], Callable[[str], dict[str, Any]]]:

@@ -53,6 +53,8 @@ class Walks(BackgroundTaskExecutable[Step, int]):
         return step.number
 """
 Start = Callable[[], Started]
+#: A lease that ends soon, and that a busy machine can keep.
+SOON = "6s"
 
 
 @pytest.fixture
@@ -68,7 +70,7 @@ def start(folder: Folder, witness: Witness, amqp_url: str, mongo_url: str) -> St
     environment = {
         "TASKFRAMEWORK_BROKER__URL": amqp_url,
         "TASKFRAMEWORK_STORE__URL": mongo_url,
-        "TASKFRAMEWORK_WORKER__LEASE": "1s",
+        "TASKFRAMEWORK_WORKER__LEASE": SOON,
         # A task that is in a killed worker's hands three times by chance is no poison.
         "TASKFRAMEWORK_WORKER__MAX_CRASHES": "20",
         "WITNESS_PORT": str(witness.port),

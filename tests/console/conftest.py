@@ -28,8 +28,6 @@ _FLAGS = (
     "--disable-sync",
 )
 _TASKS = Path(__file__).parents[1] / "support" / "console_tasks.py"
-#: A worker hears of cancels with its heartbeat.
-_SHORT_LEASE = {"TASKFRAMEWORK_WORKER__LEASE": "1s"}
 
 
 class Installation:
@@ -45,7 +43,7 @@ class Installation:
         self.start()
 
     def start(self) -> None:
-        self.process: Started = self.folder.start("dev", "--app", "shop", "--port", str(self.port), env=_SHORT_LEASE)
+        self.process: Started = self.folder.start("dev", "--app", "shop", "--port", str(self.port))
         self.process.event("ready")
 
     def submit(self, task_type: str, parameters: object, **options: object) -> str:

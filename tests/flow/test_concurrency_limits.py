@@ -228,7 +228,7 @@ async def test_a_stop_gives_slots_back_and_sends_back_what_waits(run: Run) -> No
         handles = [await framework.submit("two", str(at)) for at in range(3)]
         await eventually(lambda: len(Gate.running) == 2)
         assert framework.process.worker is not None
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             await framework.process.worker.stop()
         await all_given_back(framework, "two")
         tasks = [await handle.task() for handle in handles]

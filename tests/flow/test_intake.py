@@ -12,6 +12,7 @@ import pytest
 
 from taskframework import BackgroundTaskExecutable, Settings, TaskContext, TaskFramework, TaskStatus
 from taskframework.brokers.base import Delivery
+from taskframework.brokers.rabbitmq.broker import RabbitBroker
 from taskframework.errors import StoreError, StoreUnavailableError
 from taskframework.model.message import read_message
 from taskframework.stores.mongo.store import MongoStore
@@ -177,14 +178,15 @@ async def test_a_memory_alarm_stops_publishing_and_nothing_else(
         await eventually(lambda: Waits.started == 4)
         try:
             await _watermark(rabbit_server, "absolute", "1MB")
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 meanwhile = [await framework.submit("counts") for _ in range(3)]
             await eventually(lambda: not framework.process.broker.is_connected, what="the publisher knows of the alarm")
-            async with asyncio.timeout(0.9):  # known by now, so that nobody waits for a confirm
+            _wait_for_confirms(framework)  # known by now, so that nobody does
+            async with asyncio.timeout(20):
                 meanwhile.append(await framework.submit("counts"))
             Waits.gate.set()
             for handle in before:
-                assert await handle.result(timeout=10) == "done"
+                assert await handle.result(timeout=20) == "done"
             await eventually(lambda: _unacknowledged(rabbit_server, vhost, "tasks.waits.normal", 0), timeout=20)
             assert _worker(framework).problem is None
             assert [(await handle.task()).status for handle in meanwhile] == [TaskStatus.QUEUED] * 4
@@ -201,10 +203,17 @@ async def test_one_busy_type_among_many_fills_the_worker(settings: Callable[...,
         framework.register(executable)
     async with framework.running():
         handles = [await framework.submit("waits", priority="low") for _ in range(4 * SLOTS)]
-        await eventually(lambda: Waits.started == 4 * SLOTS, timeout=10, what="every slot is taken")
+        await eventually(lambda: Waits.started == 4 * SLOTS, timeout=30, what="every slot is taken")
         Waits.gate.set()
         for handle in handles:
-            assert await handle.result(timeout=10) == "done"
+            assert await handle.result(timeout=20) == "done"
+
+
+def _wait_for_confirms(framework: TaskFramework) -> None:
+    """From now on who waits for a confirm does so for an hour."""
+    broker = framework.process.broker
+    assert isinstance(broker, RabbitBroker)
+    broker._publisher._timeout = 3600
 
 
 async def _watermark(server: RabbitServer, *value: str) -> None:

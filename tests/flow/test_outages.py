@@ -17,6 +17,9 @@ from tests.support.eventually import eventually
 from tests.support.kitchen_sink import Counts, Waits
 from tests.support.servers import MongoServer, RabbitServer
 
+#: Short enough to wait for a beat or for the reaper, and long enough for a busy machine to renew it.
+LEASE = "6s"
+
 
 @pytest.mark.parametrize("urls", ["servers"], indirect=True)
 async def test_submissions_are_accepted_without_a_broker_and_run_when_it_is_back(
@@ -46,12 +49,12 @@ async def test_an_idle_process_says_once_that_the_store_is_away_and_once_that_it
 ) -> None:
     caplog.set_level("INFO", "taskframework")
     recovery = {"sweep_interval": "200ms", "relay_interval": "200ms"}
-    async with run(worker=worker, store={"timeout": "1s"}, recovery=recovery) as framework:
+    async with run(worker=worker, store={"timeout": "4s"}, recovery=recovery) as framework:
         process = framework.process
         caplog.clear()
         await asyncio.to_thread(mongo_server.stop)
         try:
-            await eventually(lambda: _failed_looks(framework) >= 12, timeout=40)
+            await eventually(lambda: _failed_looks(framework) >= 12, timeout=90)
             assert process.breaker.is_open
             assert process.worker is None or process.worker.problem == "paused: the store is away"
         finally:
@@ -60,10 +63,12 @@ async def test_an_idle_process_says_once_that_the_store_is_away_and_once_that_it
         (relay,) = [repair for repair in process.repairs if repair.name == "relay"]
         looks = relay.looks
         await eventually(lambda: relay.looks > looks, timeout=20)
-    ours = [record for record in caplog.records if not record.name.startswith("taskframework.brokers")]
+    # The loop watch tells of a machine that is too busy.
+    others = ("taskframework.brokers", "taskframework.observability")
+    ours = [record for record in caplog.records if not record.name.startswith(others)]
     loud = [record.getMessage() for record in ours if record.levelname != "INFO"]
     back = [message for message in caplog.messages if message.startswith("the store is back after")]
-    # A server that has just started on a crowded machine may be too slow for the timeout of a second once more.
+    # A server that has just started on a crowded machine may be too slow for the timeout once more.
     assert len(loud) == len(back) in (1, 2)
     expected = "the store is away, consuming stops, 0 deliveries are held: " if worker else "the store is away: "
     assert all(message.startswith(expected) for message in loud)
@@ -88,7 +93,7 @@ async def test_a_task_whose_worker_died_is_executed_by_another_one(run: Run) -> 
         handle = await framework.submit("counts")
         claim = Claim(handle.task_id, 1, "claim-of-the-dead", "dead-worker", timedelta(seconds=0.4))
         assert await framework.services.store.apply(claim) is not None
-    async with run(lease="400ms") as framework:
+    async with run(lease=LEASE) as framework:
         assert await framework.handle(handle.task_id).result(timeout=20) == 1
         task = await framework.get(handle.task_id)
         assert (task.crashes, task.attempts, task.fencing_token) == (1, 2, 2)
@@ -99,7 +104,7 @@ async def test_a_task_whose_worker_died_is_executed_by_another_one(run: Run) -> 
 
 
 async def test_a_worker_that_lost_its_lease_discards_its_result_and_counts_it(run: Run) -> None:
-    async with run(lease="600ms") as framework:
+    async with run(lease=LEASE) as framework:
         handle = await framework.submit("waits")
         await eventually(lambda: Waits.started == 1)
         store = framework.services.store

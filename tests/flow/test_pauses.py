@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
+from typing import ClassVar
 
 import pytest
 
-from taskframework import TaskFramework, TaskStatus
+from taskframework import BackgroundTaskExecutable, RetryableError, TaskContext, TaskFramework, TaskStatus
 from taskframework.operations.handle import TaskHandle
 from taskframework.submission.producer import TaskMessageProducer
 from tests.flow.conftest import BOTH, Run
@@ -20,6 +22,26 @@ pytestmark = pytest.mark.parametrize("urls", BOTH, indirect=True)
 
 TASKS = 40
 SLOTS = 10
+
+
+class FailsOnce(BackgroundTaskExecutable[None, int]):
+    """Fails at its first attempt, once it may."""
+
+    task_type = "fails-once"
+    gate: ClassVar[asyncio.Event]
+    started: ClassVar[bool]
+
+    async def execute(self, context: TaskContext[None]) -> int:
+        type(self).started = True
+        await self.gate.wait()
+        if context.attempt == 1:
+            raise RetryableError("not yet")
+        return context.attempt
+
+
+@pytest.fixture(autouse=True)
+def _afresh() -> None:
+    FailsOnce.gate, FailsOnce.started = asyncio.Event(), False
 
 
 @asynccontextmanager
@@ -85,17 +107,14 @@ async def test_what_is_in_hand_does_not_begin_and_what_runs_goes_on(run: Run) ->
 
 
 async def test_a_retry_waits_too(run: Run) -> None:
-    async with run(retry={"initial_delay": "300ms"}) as framework:
-        handle = await framework.submit("flaky", {"succeed_at": 2})
-        await eventually(lambda: _has_failed(framework, handle.task_id))
-        async with paused(framework, "flaky"):
+    async with run(extra=[FailsOnce], retry={"initial_delay": "300ms"}) as framework:
+        handle = await framework.submit("fails-once")
+        await eventually(lambda: FailsOnce.started)
+        async with paused(framework, "fails-once"):
+            FailsOnce.gate.set()
             await eventually(lambda: _is_due_later(framework, handle.task_id), what="the sweeper has put it off")
             assert (await handle.task()).status is TaskStatus.RETRYING
         assert await handle.result(timeout=20) == 2
-
-
-async def _has_failed(framework: TaskFramework, task_id: str) -> bool:
-    return (await framework.handle(task_id).task()).status is TaskStatus.RETRYING
 
 
 async def _is_due_later(framework: TaskFramework, task_id: str) -> bool:

@@ -96,7 +96,7 @@ async def test_the_repairs_tell_of_the_ends_they_write(run: Run, told: Told) -> 
         orphan = await framework.submit("counts")
         claim = Claim(orphan.task_id, 1, "claim-of-the-dead", "dead-worker", timedelta(seconds=0.4))
         assert await framework.services.store.apply(claim) is not None
-    async with run(lease="400ms") as framework:
+    async with run(lease="6s") as framework:  # the reaper waits for a quarter of it
         await framework.handle(orphan.task_id).finished(timeout=20)
     (line,) = told(late.task_id)
     assert short(line) == ("ERROR", "FAILED", 0)

@@ -19,7 +19,7 @@ from tests.support.eventually import eventually
 
 MakeBroker = Callable[..., RabbitBroker]
 #: Short time limits, for tests that wait for them.
-QUICK = {"connect_timeout": "5s", "publish_timeout": "1s"}
+QUICK = {"connect_timeout": "5s", "publish_timeout": "4s"}
 
 
 @contextlib.asynccontextmanager

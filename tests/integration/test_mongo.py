@@ -32,6 +32,7 @@ from taskframework.stores.mongo.store import MongoStore
 from taskframework.stores.mongo.transitions import write_of
 from taskframework.testing.conformance.store_suite import insert_one
 from taskframework.testing.factories import new_task
+from tests.support.eventually import eventually
 from tests.support.servers import MongoServer
 
 SECOND = timedelta(seconds=1)
@@ -272,15 +273,23 @@ async def test_a_server_that_is_away_is_an_error_in_time(
             store.count_by_status(),
             store.ping(),
         ]
-        async with asyncio.timeout(20):  # far above the store's time-out, far below waiting for ever
+        async with asyncio.timeout(60):  # far above the store's time-out, far below waiting for ever
             answers = await asyncio.gather(*calls, return_exceptions=True)
         assert [type(answer) for answer in answers] == [StoreUnavailableError] * len(calls)
         report = await store.inspect()
         assert len(report.problems) == 1
 
         await asyncio.to_thread(mongo_server.start)
+        await eventually(lambda: _answers(store), what="the store finds the server again")
         assert await store.apply(Complete(fence, "worker-1", 1)) is not None
+
+
+async def _answers(store: MongoStore) -> bool:
+    try:
         await store.ping()
+    except StoreUnavailableError:
+        return False
+    return True
 
 
 async def test_a_reason_reaches_the_caller_without_the_topology(unused_tcp_port: int) -> None:
@@ -320,6 +329,7 @@ async def test_what_was_acknowledged_survives_kill_9(
         ends = await asyncio.gather(*lives, return_exceptions=True)
         assert {type(end) for end in ends} == {StoreUnavailableError}
         await asyncio.to_thread(mongo_server.start)
+        await eventually(lambda: _answers(store), what="the store finds the server again")
         order = list(TaskStatus)  # in the order of a life: QUEUED, RUNNING, …, COMPLETED
         for task_id, status in acknowledged.items():
             found = await store.get(task_id, EVERYONE)

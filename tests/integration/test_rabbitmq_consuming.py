@@ -248,7 +248,7 @@ async def test_a_broker_that_restarts_is_used_again_by_itself(
         with pytest.raises(BrokerError):
             await broker.publish(message("meanwhile"))
         await asyncio.to_thread(_come_up, rabbit_server, how)
-        await eventually(lambda: broker.is_connected and consumption.is_live, timeout=15)
+        await eventually(lambda: broker.is_connected and consumption.is_live, timeout=40)
         await broker.publish(message("after"))
         await received.has("after")
 

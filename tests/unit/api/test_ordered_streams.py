@@ -31,7 +31,7 @@ class Gives(BackgroundTaskExecutable[int, int]):
 
 @pytest.fixture
 async def worker(open_api: OpenApi) -> AsyncIterator[Api]:
-    async with open_api(worker=True, extra=[Gives], streams={"gap": "200ms"}) as api:
+    async with open_api(worker=True, extra=[Gives], streams={"gap": "5s"}) as api:
         yield api
 
 
