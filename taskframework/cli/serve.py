@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,6 +15,7 @@ from taskframework.cli.supervision import process_count, supervise
 from taskframework.cli.tether import Tether
 from taskframework.errors import ConfigurationError
 from taskframework.runtime import TaskFramework
+from taskframework.wiring.extras import require_extra
 
 
 def _number_or_auto(text: str) -> str:
@@ -42,8 +44,11 @@ Processes = Annotated[
         help="Worker processes (worker.processes); auto is one for each CPU.",
     ),
 ]
+Reload = Annotated[bool, typer.Option("--reload", help="Start anew when a Python or YAML file here changes.")]
 TetherTo = Annotated[int | None, typer.Option("--tether", hidden=True, help="For the processes of a parent.")]
 
+#: How a parent calls its processes.
+_PROGRAM = (sys.executable, "-m", "taskframework")
 _NAME_AN_APP = "Name the module that defines your tasks: --app package.module, or app.modules in application.yml."
 
 
@@ -52,14 +57,31 @@ def dev(
     host: Host = None,
     port: Port = None,
     concurrency: Concurrency = None,
+    reload: Reload = False,
     config: Config = None,
     app: Apps = None,
+    tether: TetherTo = None,
 ) -> None:
     """Run everything in one process: HTTP interface, worker and repairs. Needs no servers."""
-    flags = {"api.host": host, "api.port": port, "worker.concurrency": concurrency}
-    framework = Invocation.of(context, config, app).framework(flags)
+    flags: dict[str, object] = {"api.host": host, "api.port": port, "worker.concurrency": concurrency}
+    invocation = Invocation.of(context, config, app)
+    if tether is not None:
+        from taskframework.cli.reload import GRACE
+
+        with Tether(tether).reporting() as held:
+            _dev(invocation.framework(flags | {"shutdown.await_termination_timeout": GRACE}), held)
+    elif reload:
+        require_extra("reload", "dev --reload")
+        from taskframework.cli.reload import run_reloading
+
+        run_reloading([*_PROGRAM, *(word for word in sys.argv[1:] if word != "--reload")], Path.cwd())
+    else:
+        _dev(invocation.framework(flags), None)
+
+
+def _dev(framework: TaskFramework, tether: Tether | None) -> None:
     missing = f"No task types are registered, so nothing is executed here. {_NAME_AN_APP}"
-    serve(framework, worker=True, api=True, remarks=[] if len(framework.registry) else [missing])
+    serve(framework, worker=True, api=True, remarks=[] if len(framework.registry) else [missing], tether=tether)
 
 
 def api(context: typer.Context, host: Host = None, port: Port = None, config: Config = None, app: Apps = None) -> None:
@@ -92,7 +114,7 @@ def worker(
     if count == 1:
         _work(invocation.register(framework), None)
     else:
-        supervise(framework.settings, [sys.executable, "-m", "taskframework", *sys.argv[1:]], count)
+        supervise(framework.settings, [*_PROGRAM, *sys.argv[1:]], count)
 
 
 def _work(framework: TaskFramework, tether: Tether | None) -> None:

@@ -14,6 +14,7 @@ BROUGHT = {
     "opentelemetry": ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http.trace_exporter"),
     "rabbitmq": ("aio_pika", "aiormq", "pamqp", "yarl"),
     "redis": ("redis",),
+    "reload": ("watchfiles",),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -133,3 +134,9 @@ def test_json_and_errors_do_not_mix(cli: Cli, empty_store: None) -> None:
 def test_the_embedded_broker_has_no_topology(cli: Cli) -> None:
     assert cli("topology", "show", "--json").out == "[]\n"
     assert "nothing to declare" in cli("topology", "apply").err
+
+
+def test_watching_files_needs_an_extra(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "watchfiles", None)
+    done = cli("dev", "--reload", "--app", "greeting")
+    assert (done.code, "pip install 'taskframework[reload]'" in done.err) == (1, True), done.err
