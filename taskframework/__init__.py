@@ -57,12 +57,15 @@ if TYPE_CHECKING:  # for type checkers and editors; `_PUBLIC` is the same for Py
     from taskframework.submission.service import SubmitRequest as SubmitRequest
     from taskframework.tasks.context import TaskContext as TaskContext
     from taskframework.tasks.executable import BackgroundTaskExecutable as BackgroundTaskExecutable
+    from taskframework.tasks.extensions import CallNext as CallNext
+    from taskframework.tasks.extensions import LifespanError as LifespanError
     from taskframework.tasks.function import task as task
     from taskframework.tasks.kinds import ResultUnreadableError as ResultUnreadableError
     from taskframework.tasks.limits import ConcurrencyLimit as ConcurrencyLimit
     from taskframework.tasks.limits import QueueTimeout as QueueTimeout
     from taskframework.tasks.limits import RateLimit as RateLimit
     from taskframework.tasks.options import TaskOptions as TaskOptions
+    from taskframework.tasks.resources import resource as resource
     from taskframework.tasks.retention import Retention as Retention
     from taskframework.tasks.subtasks import SubtaskOutcome as SubtaskOutcome
     from taskframework.tasks.subtasks import SubtaskSummary as SubtaskSummary
@@ -97,10 +100,12 @@ _PUBLIC = {
     "submission.service": "SubmitRequest",
     "tasks.context": "TaskContext",
     "tasks.executable": "BackgroundTaskExecutable",
+    "tasks.extensions": "CallNext LifespanError",
     "tasks.function": "task",
     "tasks.kinds": "ResultUnreadableError",
     "tasks.limits": "ConcurrencyLimit QueueTimeout RateLimit",
     "tasks.options": "TaskOptions",
+    "tasks.resources": "resource",
     "tasks.retention": "Retention",
     "tasks.subtasks": "SubtaskOutcome SubtaskSummary WaitForSignal",
     "wiring.subscriber": "event_subscriber",

@@ -23,6 +23,7 @@ from taskframework.submission.batches import BatchRequest, in_parts
 from taskframework.submission.options import BatchOptions, SubmissionOptions
 from taskframework.submission.service import ANONYMOUS, Submission, SubmitRequest
 from taskframework.tasks.executable import AnyExecutable
+from taskframework.tasks.extensions import Extensible
 from taskframework.tasks.kinds import AnyKind, AnyTaskType, KindOf, P, kind_of
 from taskframework.tasks.registry import Registration, TaskRegistry
 from taskframework.wiring.adapters import build_broker, build_store, execution_lock, is_shared
@@ -36,7 +37,7 @@ if TYPE_CHECKING:  # not needed by a process that only opens the store
 R = TypeVar("R")
 
 
-class TaskFramework:
+class TaskFramework(Extensible):
     """A configured framework with its registered task types.
 
     ::
@@ -60,6 +61,7 @@ class TaskFramework:
         Raises:
             ConfigurationError: if the settings cannot be used, or not with the packages that are installed.
         """
+        super().__init__()
         chosen = settings if settings is not None else load_settings()
         self.settings = chosen.settings if isinstance(chosen, LoadedSettings) else chosen
         if not isinstance(self.settings, Settings):
@@ -99,8 +101,10 @@ class TaskFramework:
 
         Raises:
             StoreError: if the store cannot be opened.
+            LifespanError: if a lifespan hook fails.
             TopologyMismatchError: if a queue or exchange exists with other arguments.
-            ConfigurationError: if another process executes on the same SQLite file.
+            ConfigurationError: if another process executes on the same SQLite file, or no hook gives the resource that
+                a task type wants.
         """
         if not (worker or api or is_shared(self.settings)):
             async with self.store_only():
@@ -327,7 +331,10 @@ class TaskFramework:
             await forget_dispatches(services.store)
         await broker.open()
         stack.push_async_callback(broker.close)
-        process = self._process = build_process_services(services, broker, executes=worker)
+        surroundings = None
+        if worker:
+            surroundings = await stack.enter_async_context(self._opened(self.registry, self))
+        process = self._process = build_process_services(services, broker, surroundings)
         await process.topology.repair()
         await process.pauses.look()  # before anything is sent or begins
         stack.push_async_callback(process.bridge.drain)

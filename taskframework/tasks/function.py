@@ -6,13 +6,14 @@ import inspect
 import sys
 import types
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, get_origin, get_type_hints, overload
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, get_origin, get_type_hints, overload
 
 from taskframework.errors import RegistrationError
 from taskframework.frames import place_in_source
 from taskframework.tasks.context import TaskContext
 from taskframework.tasks.executable import BackgroundTaskExecutable
 from taskframework.tasks.options import TaskOptions
+from taskframework.tasks.resources import wanted_by
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -86,18 +87,34 @@ task = _taking(TaskOptions)
 
 def _execute(function: Function) -> Function:
     """The method around a function; a coroutine function if that is one, since that says where it runs."""
-    is_given_context = len(inspect.signature(function).parameters) == 2
+    is_given_context = len(_given(function)) == 2
 
-    def call(context: TaskContext[Any]) -> Any:
-        return function(context.parameters, context) if is_given_context else function(context.parameters)
+    def call(context: TaskContext[Any], **resources: Any) -> Any:
+        given = (context.parameters, context) if is_given_context else (context.parameters,)
+        return function(*given, **resources)
 
-    async def execute_on_loop(self: object, context: TaskContext[Any]) -> Any:
-        return await call(context)
+    async def execute_on_loop(self: object, context: TaskContext[Any], **resources: Any) -> Any:
+        return await call(context, **resources)
 
-    def execute(self: object, context: TaskContext[Any]) -> Any:
-        return call(context)
+    def execute(self: object, context: TaskContext[Any], **resources: Any) -> Any:
+        return call(context, **resources)
 
-    return execute_on_loop if inspect.iscoroutinefunction(function) else execute
+    made: Any = execute_on_loop if inspect.iscoroutinefunction(function) else execute
+    made.__signature__ = _signature(made, function)
+    return cast(Function, made)
+
+
+def _given(function: Function) -> list[str]:
+    """The names of the parameters that are no resources."""
+    return [name for name in inspect.signature(function).parameters if name not in wanted_by(function)]
+
+
+def _signature(made: Function, function: Function) -> inspect.Signature:
+    """That of the method, with the resources that the function wants."""
+    itself, context, _ = inspect.signature(made).parameters.values()
+    parameters, wanted = inspect.signature(function).parameters, wanted_by(function)
+    resources = [parameters[name].replace(kind=inspect.Parameter.KEYWORD_ONLY) for name in wanted]
+    return inspect.Signature([itself, context, *resources])
 
 
 def _types_of(function: Function, around: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -106,7 +123,7 @@ def _types_of(function: Function, around: Mapping[str, Any]) -> tuple[Any, Any]:
     hint = _HINT.format(name=function.__name__)
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise RegistrationError(f"{what} is a generator.", hint="Return the result instead of yielding it.")
-    names = list(inspect.signature(function).parameters)
+    names = _given(function)
     if len(names) not in (1, 2):
         raise RegistrationError(f"{what} takes {len(names)} arguments.", hint=hint)
     try:

@@ -22,7 +22,7 @@ from taskframework.tasks.kinds import type_arguments
 from taskframework.tasks.limits import ConcurrencyLimit, RateLimit, start_limit_of
 from taskframework.tasks.options import TaskOptions
 from taskframework.tasks.retention import kept_for
-from taskframework.tasks.stages import Part, described, stages_of
+from taskframework.tasks.stages import Part, described, resources_of, stages_of
 from taskframework.tasks.values import storable_parameters
 
 logger = logging.getLogger(__name__)
@@ -39,6 +39,8 @@ class Registration:
     result: TypeAdapter[Any]
     #: The stages that it has a method for, and of each whether that is a coroutine function.
     stages: Mapping[Part, bool]
+    #: What the methods of stages want of the worker, by the names of their parameters; nothing of most.
+    resources: Mapping[Part, Mapping[str, type[Any]]]
 
     @property
     def task_type(self) -> str:
@@ -150,11 +152,13 @@ class TaskRegistry:
             )
         _check_options(instance)
         parameters, result = _type_arguments(type(instance))
+        stages = stages_of(instance)
         registration = Registration(
             instance,
             _adapter(parameters, instance, "parameters"),
             _adapter(result, instance, "result"),
-            stages_of(instance),
+            stages,
+            resources_of(instance, stages),
         )
         self._check(registration)
         self._registrations[task_type] = registration

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
+from types import MappingProxyType
 from typing import Any, Literal
 
 from taskframework.errors import RegistrationError
@@ -13,6 +15,7 @@ from taskframework.model.task import Signal, Stage, Subtasks, Task
 from taskframework.tasks.chunks import called_for_each
 from taskframework.tasks.context import TaskContext
 from taskframework.tasks.executable import BackgroundTaskExecutable
+from taskframework.tasks.resources import wanted_by
 from taskframework.tasks.subtasks import SubtaskSummary
 
 #: What an attempt does: the stage of its task, or the end of a batch, in which the task's own stage is "resume".
@@ -56,9 +59,16 @@ class Call:
                 return cls("signal", task.woken_by)
         return CHUNK if task.parent is not None and task.parent.is_chunk else EXECUTE
 
-    def make(self, executable: BackgroundTaskExecutable[Any, Any], context: TaskContext[Any]) -> Any:
-        """Call it; a coroutine function gives a coroutine, as always."""
+    def make(
+        self,
+        executable: BackgroundTaskExecutable[Any, Any],
+        context: TaskContext[Any],
+        resources: Mapping[str, Any] = MappingProxyType({}),
+    ) -> Any:
+        """Call it with what it wants of the worker; a coroutine function gives a coroutine, as always."""
         method = getattr(executable, self.method)
+        if resources:
+            method = partial(method, **resources)
         if self.is_chunk:
             return called_for_each(method, context)
         if self.about is None:
@@ -89,6 +99,23 @@ def stages_of(instance: BackgroundTaskExecutable[Any, Any]) -> dict[Part, bool]:
                 f"{described(instance, method)} has run_in='process' and an async {name}.", hint="Make it a plain def."
             )
     return stages
+
+
+def resources_of(
+    instance: BackgroundTaskExecutable[Any, Any], stages: Iterable[Part]
+) -> dict[Part, Mapping[str, type[Any]]]:
+    """What the methods of these stages want of the worker; only those that want something.
+
+    Raises:
+        RegistrationError: if they run where the worker has nothing to give.
+    """
+    wanted = {stage: found for stage in stages if (found := wanted_by(getattr(instance, METHODS[stage])))}
+    if wanted and instance.options.run_in == "process":
+        raise RegistrationError(
+            f"{described(instance)} has run_in='process' and wants resources, which stay in the worker's process.",
+            hint="Open what it needs in the code, or let it run in a thread.",
+        )
+    return wanted
 
 
 def described(executable: object, method: object = None) -> str:

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, TypedDict, TypeVar, Unpack, cast, overload
 
 from taskframework.clock import SystemClock
@@ -18,8 +19,10 @@ from taskframework.model.task import Signal, StepOutcome, new_task_id
 from taskframework.model.values import MAX_PROGRESS_BYTES, Json
 from taskframework.tasks.context import TaskContext
 from taskframework.tasks.executable import BackgroundTaskExecutable
+from taskframework.tasks.extensions import Middleware, Surroundings
 from taskframework.tasks.kinds import kind_of, read_result, type_name
 from taskframework.tasks.registry import Registration, TaskRegistry
+from taskframework.tasks.resources import Resources
 from taskframework.tasks.stages import METHODS, Part
 from taskframework.tasks.steps import Steps
 from taskframework.tasks.subtasks import SubtaskOutcome, SubtaskSummary, WaitForSignal, WantedSubtasks, saying_which
@@ -37,7 +40,8 @@ class About(TypedDict, total=False):
     `attempt` is its number, `user_id` whose task it is, `steps` what earlier attempts recorded by `once`, `cancelled`
     what `is_cancel_requested` says. With `outcomes` it calls `on_subtasks_finished`, after sub-tasks that ended so: the
     result of each, or an exception for one that failed. With `signal`, the name of one, it calls `on_signal`; `payload`
-    is what came with it, and `timed_out` that it did not come.
+    is what came with it, and `timed_out` that it did not come. `middleware` is around the code as in a worker, and
+    `resources` are what it can ask for: objects, or doubles of a subclass.
     """
 
     attempt: int
@@ -48,6 +52,8 @@ class About(TypedDict, total=False):
     payload: Json
     timed_out: bool
     cancelled: bool
+    middleware: Sequence[Middleware]
+    resources: Sequence[object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,21 +103,23 @@ async def run(task: Executable[Any, Any], parameters: Any = None, **about: Unpac
     Raises:
         SubmissionError: if the parameters do not fit, of the task or of a sub-task.
         BadResultError: if the result is not what the class says, or no store could keep it.
+        ConfigurationError: if the code asks for a resource that is not given.
         Exception: whatever the code raises.
     """
     registration = TaskRegistry().register(task)
     ran: Ran[Any] = Ran(steps=dict(about.get("steps", {})))
     control = _Control(ran, _outcomes_of(about.get("outcomes", ())), about.get("cancelled", False))
     context = _context(registration, control, registration.accept(parameters)[0], about)
+    around = Surroundings(about.get("middleware", ()), Resources(about.get("resources", ())))
     match about:
         case {"signal": name}:
             at, payload, is_late = SystemClock().now(), about.get("payload"), about.get("timed_out", False)
             signal = Signal(name, name, at, payload, timed_out=is_late)
-            returned = await _call(registration, "signal", context, signal)
+            returned = await _call(registration, around, "signal", context, signal)
         case {"outcomes": _}:
-            returned = await _call(registration, "resume", context, _summary(control))
+            returned = await _call(registration, around, "resume", context, _summary(control))
         case _:
-            returned = await _call(registration, "execute", context)
+            returned = await _call(registration, around, "execute", context)
     if isinstance(returned, WaitForSignal):
         ran.waits_for = returned
     elif not (ran.subtasks and returned is None and "resume" in registration.stages):
@@ -214,10 +222,17 @@ def _context(registration: Registration, control: _Control, parameters: Json, ab
     )
 
 
-async def _call(registration: Registration, stage: Part, context: TaskContext[Any], *about: object) -> Any:
+async def _call(
+    registration: Registration, around: Surroundings, stage: Part, context: TaskContext[Any], *about: object
+) -> Any:
     if stage not in registration.stages:
         raise InvalidRequestError("task", f"{registration.task_type!r} has no {METHODS[stage]}", "Define it.")
-    method = getattr(registration.executable, METHODS[stage])
-    if registration.stages[stage]:
-        return await method(context, *about)
-    return await asyncio.to_thread(method, context, *about)
+    resources = around.resources.given(registration.resources.get(stage, {}))
+    method = partial(getattr(registration.executable, METHODS[stage]), **resources)
+
+    async def code(context: TaskContext[Any]) -> Any:
+        if registration.stages[stage]:
+            return await method(context, *about)
+        return await asyncio.to_thread(method, context, *about)
+
+    return await around.around(code)(context)

@@ -8,8 +8,9 @@ import logging
 import shutil
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,6 +29,7 @@ from taskframework.stores.base import TaskStore
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.stores.sqlite.connection import Database
 from taskframework.tasks.executable import AnyExecutable
+from taskframework.tasks.extensions import Lifespan, Middleware
 from taskframework.tasks.kinds import AnyTaskType, read_result, type_name
 from taskframework.testing.clock import START, FakeClock
 from taskframework.testing.faults import Faults, FaultyStore, ProcessClock
@@ -85,11 +87,13 @@ class Harness:
 
     framework: TaskFramework
 
-    def __init__(self, tasks: tuple[AnyExecutable, ...], settings: Settings, clock: FakeClock, file: Path) -> None:
+    def __init__(
+        self, equip: Callable[[TaskFramework], None], settings: Settings, clock: FakeClock, file: Path
+    ) -> None:
         """Prepare; `harness` makes one that runs."""
         self.clock = clock
         self.events: list[TaskEvent] = []
-        self._tasks = tasks
+        self._equip = equip
         self._settings = settings
         self._faults = Faults()
         self._process = contextlib.AsyncExitStack()
@@ -291,8 +295,7 @@ class Harness:
     async def _started(self) -> None:
         self._faults = Faults()
         framework = self.framework = _Framework(self._settings, self.clock, self._faults, self.events)
-        for task in self._tasks:
-            framework.register(task)
+        self._equip(framework)
         await self._process.enter_async_context(framework.running())
 
     async def _stopped(self) -> None:
@@ -320,7 +323,14 @@ class Harness:
 
 
 @contextlib.asynccontextmanager
-async def harness(*tasks: AnyExecutable, start: datetime = START, **sections: dict[str, Any]) -> AsyncIterator[Harness]:
+async def harness(
+    *tasks: AnyExecutable,
+    start: datetime = START,
+    middleware: Sequence[Middleware] = (),
+    lifespans: Sequence[Lifespan] = (),
+    resources: Sequence[object] = (),
+    **sections: dict[str, Any],
+) -> AsyncIterator[Harness]:
     """Run a framework for a test: with a worker, repairs and schedules, in virtual time.
 
     ::
@@ -332,17 +342,32 @@ async def harness(*tasks: AnyExecutable, start: datetime = START, **sections: di
     Args:
         tasks: what is registered.
         start: the time at which it begins.
+        middleware: around every attempt, the first of it outermost.
+        lifespans: hooks of the worker; after a crash they are entered anew.
+        resources: what code can ask for besides: objects, or doubles of a subclass.
         sections: of the settings, as in `application.yml`; store and broker are the harness's own.
 
     Raises:
         RegistrationError: if a task is none.
-        ConfigurationError: if the settings cannot be used.
+        ConfigurationError: if the settings cannot be used, or a task wants a resource that nothing gives.
+        LifespanError: if a hook fails.
     """
+
+    def equip(framework: TaskFramework) -> None:
+        for task in tasks:
+            framework.register(task)
+        for each in middleware:
+            framework.use(each)
+        for hook in lifespans:
+            framework.lifespan(hook)
+        for given in resources:
+            framework.lifespan(partial(contextlib.nullcontext, given))
+
     async with _folder() as folder:
         file = folder / "tasks.db"
         merged = {name: {**_SETTINGS.get(name, {}), **sections.get(name, {})} for name in {*_SETTINGS, *sections}}
         settings = Settings.model_validate({**merged, "store": {"url": f"sqlite:///{file}"}})
-        async with Harness(tasks, settings, FakeClock(start), file)._running() as running:
+        async with Harness(equip, settings, FakeClock(start), file)._running() as running:
             yield running
 
 

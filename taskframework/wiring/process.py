@@ -21,6 +21,7 @@ from taskframework.recovery.topology import TopologyRepair
 from taskframework.stores.base import DueTask
 from taskframework.stores.delayed_marks import LONGEST_DELAY
 from taskframework.submission.producer import DispatchPolicy, TaskMessageProducer
+from taskframework.tasks.extensions import Surroundings
 from taskframework.wiring.listeners import register_listeners
 from taskframework.wiring.process_services import ProcessServices
 from taskframework.wiring.repairs import build_repairs, require_repairs
@@ -30,10 +31,19 @@ from taskframework.worker.deliveries import PendingDeliveries
 from taskframework.worker.patience import StoreBreaker
 
 
-def build_process_services(services: StoreServices, broker: Broker, *, executes: bool) -> ProcessServices:
-    """The services of a process, with its listeners registered; nothing is started."""
-    process = _without_worker_and_repairs(services, broker, executes=executes)
-    process = replace(process, worker=build_worker(process) if executes else None)
+def build_process_services(
+    services: StoreServices, broker: Broker, surroundings: Surroundings | None
+) -> ProcessServices:
+    """The services of a process, with its listeners registered; nothing is started.
+
+    Args:
+        services: around the open store.
+        broker: of the settings.
+        surroundings: of the attempts, in a process that executes.
+    """
+    process = _without_worker_and_repairs(services, broker, executes=surroundings is not None)
+    if surroundings is not None:
+        process = replace(process, worker=build_worker(process, surroundings))
     register_listeners(process)
     process = replace(process, repairs=build_repairs(process))
     _tell_health(process)

@@ -6,7 +6,9 @@ from taskframework.limits.names import BucketHolds, limits_of
 from taskframework.model.status import Priority
 from taskframework.settings import PrioritySettings
 from taskframework.submission.subtasks import SubtaskKinds
+from taskframework.tasks.extensions import Surroundings
 from taskframework.wiring.process_services import ProcessServices
+from taskframework.wiring.store_services import StoreServices
 from taskframework.worker.admission import Admission
 from taskframework.worker.claim import ClaimPolicy, ClaimStation
 from taskframework.worker.concurrency_limits import ConcurrencyLimits
@@ -26,16 +28,13 @@ from taskframework.worker.versions import NewestVersions
 from taskframework.worker.worker import Worker, new_worker_id
 
 
-def build_worker(process: ProcessServices) -> Worker:
+def build_worker(process: ProcessServices, surroundings: Surroundings) -> Worker:
     """A worker with its stations; it consumes nothing before it is started."""
     services, breaker, metrics = process.services, process.breaker, process.metrics
     settings, store, bus, clock = services.settings, services.store, services.bus, services.clock
     worker_id = new_worker_id()
     heartbeat = Heartbeat(store, clock, settings.worker.lease, breaker.open)
-    families = FamilyServices(store, SubtaskKinds(services.types, store.now, settings.retry.max_attempts), clock)
-    executor = TaskExecutorService(
-        services.moves, clock, families, threads=settings.worker.max_threads, processes=settings.worker.max_processes
-    )
+    executor = _executor(services, surroundings)
     claims = ClaimStation(
         store,
         services.moves,
@@ -85,6 +84,19 @@ def build_worker(process: ProcessServices) -> Worker:
         lambda: consumer.lanes.running,
     )
     return Worker(worker_id, intake, consumer, executor, heartbeat, [rate_limits, at_once], sign_of_life, grace=grace)
+
+
+def _executor(services: StoreServices, surroundings: Surroundings) -> TaskExecutorService:
+    settings, store = services.settings, services.store
+    kinds = SubtaskKinds(services.types, store.now, settings.retry.max_attempts)
+    return TaskExecutorService(
+        services.moves,
+        services.clock,
+        FamilyServices(store, kinds, services.clock),
+        threads=settings.worker.max_threads,
+        processes=settings.worker.max_processes,
+        surroundings=surroundings,
+    )
 
 
 def _concurrency_limits(process: ProcessServices, worker_id: str) -> ConcurrencyLimits:

@@ -16,6 +16,7 @@ from taskframework.model.task import Subtasks, Task
 from taskframework.model.transitions import BY_DEADLINE, DEADLINE_PASSED
 from taskframework.moves import TaskMoves
 from taskframework.tasks.context import AttemptControl, TaskContext
+from taskframework.tasks.extensions import NOTHING_AROUND, Surroundings
 from taskframework.tasks.limits import as_timedelta
 from taskframework.tasks.registry import Registration
 from taskframework.tasks.stages import Call
@@ -30,6 +31,7 @@ from taskframework.worker.threads import ThreadPool
 
 logger = logging.getLogger(__name__)
 _task_logger = logging.getLogger("taskframework.task")
+_NO_RESOURCES: dict[str, Any] = {}
 
 
 class AttemptTimeoutError(TaskframeworkError, TimeoutError):
@@ -50,8 +52,16 @@ class TaskExecutorService:
     """Runs attempts: coroutines on the loop, plain functions in threads or processes, both bounded."""
 
     def __init__(
-        self, moves: TaskMoves, clock: Clock, families: FamilyServices, *, threads: int, processes: int | None
+        self,
+        moves: TaskMoves,
+        clock: Clock,
+        families: FamilyServices,
+        *,
+        threads: int,
+        processes: int | None,
+        surroundings: Surroundings = NOTHING_AROUND,
     ) -> None:
+        self._surroundings = surroundings
         self._moves = moves
         self._clock = clock
         self._families = families
@@ -146,21 +156,28 @@ class TaskExecutorService:
 
     async def _call(self, registration: Registration, call: Call, context: TaskContext[Any], limit: _TimeLimit) -> Any:
         try:
-            return await self._execute(registration, call, context, limit)
+            if not self._surroundings.middleware:
+                return await self._execute(registration, call, limit, context)
+            limit.start()  # a middleware must not hold up the attempt for ever either
+            return await self._surroundings.around(functools.partial(self._execute, registration, call, limit))(context)
         except (KeyboardInterrupt, SystemExit) as error:
             # Out of an asyncio task these two leave the event loop, and would end the worker with everything in it.
             raise RuntimeError(f"the task code raised {type(error).__name__}") from error
 
     async def _execute(
-        self, registration: Registration, call: Call, context: TaskContext[Any], limit: _TimeLimit
+        self, registration: Registration, call: Call, limit: _TimeLimit, context: TaskContext[Any]
     ) -> Any:
-        executable = registration.executable
+        executable, resources = registration.executable, _NO_RESOURCES
+        if registration.resources:
+            resources = self._surroundings.resources.given(registration.resources.get(call.stage, _NO_RESOURCES))
         if registration.stages[call.stage]:
             limit.start()
-            return await call.make(executable, context)
+            return await call.make(executable, context, resources)
+        limit.end()
         if executable.options.run_in == "process":
             return await self._processes.run(executable, call, context, on_start=limit.start)
-        return await self._threads.run(functools.partial(call.make, executable), context, on_start=limit.start)
+        make = functools.partial(call.make, executable, resources=resources)
+        return await self._threads.run(make, context, on_start=limit.start)
 
 
 class _TimeLimit:
@@ -178,6 +195,7 @@ class _TimeLimit:
     def end(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
 
 
 @functools.lru_cache

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,12 +15,16 @@ import pytest
 
 from taskframework import (
     BackgroundTaskExecutable,
+    CallNext,
+    ConfigurationError,
     RetryableError,
     Signal,
     StoreUnavailableError,
     SubtaskSummary,
     TaskContext,
     TaskFailedError,
+    TaskFramework,
+    resource,
     task,
 )
 from taskframework.model.events import TaskRetryingEvent
@@ -186,6 +192,78 @@ async def test_a_store_that_is_away_refuses_submissions_and_delays_results() -> 
                 await running.framework.submit(Held)
             Held.gate.set()
         assert await running.result(handle) == 1
+
+
+@task("begins")
+async def begins(parameters: str, tasks: TaskFramework = resource(TaskFramework)) -> str:
+    return (await tasks.submit("reports", parameters)).task_id
+
+
+class Pool:
+    """Counts what is done with it; closed, it is of no use."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.is_open = True
+
+
+@task("stores-rows")
+async def stores_rows(parameters: int, pool: Pool = resource(Pool)) -> int:
+    assert pool.is_open
+    pool.rows += parameters
+    return pool.rows
+
+
+class SumsUp(BackgroundTaskExecutable[list[int], int]):
+    task_type = "sums-up"
+
+    async def execute(self, context: TaskContext[list[int]]) -> None:
+        await context.submit_subtasks(stores_rows, context.parameters)
+
+    def on_subtasks_finished(
+        self, context: TaskContext[list[int]], summary: SubtaskSummary, pool: Pool = resource(Pool)
+    ) -> int:
+        return pool.rows
+
+
+async def test_hooks_live_as_long_as_each_process_and_middleware_is_around_every_attempt() -> None:
+    pools, attempts = list[Pool](), list[str]()
+
+    @contextlib.asynccontextmanager
+    async def open_pool() -> AsyncIterator[Pool]:
+        pools.append(Pool())
+        yield pools[-1]
+        pools[-1].is_open = False
+
+    async def tell(context: TaskContext[Any], call_next: CallNext) -> Any:
+        attempts.append(f"{context.task_type} {context.attempt}")
+        return await call_next(context)
+
+    async with harness(stores_rows, SumsUp, lifespans=[open_pool], middleware=[tell]) as running:
+        assert await running.result(await running.framework.submit(SumsUp, [2, 3])) == 5
+        assert attempts == ["sums-up 1", "stores-rows 1", "stores-rows 1", "sums-up 1"]
+        chunks = await running.framework.submit_batch(stores_rows, [1, 1, 1], chunk_size=3)
+        await running.finished(chunks.batch_id)
+        assert pools[0].rows == 8
+        running.crash_at("settle.before_write")
+        assert await running.result(await running.framework.submit(stores_rows, 4)) == 4
+        assert attempts[-2:] == ["stores-rows 1", "stores-rows 2"]
+    assert [pool.is_open for pool in pools] == [False, False]
+
+
+async def test_a_task_without_its_resource_does_not_start() -> None:
+    with pytest.raises(ConfigurationError, match="Task type 'stores-rows' cannot run here"):
+        async with harness(stores_rows):
+            pass
+    async with harness(stores_rows, resources=[Pool()]) as running:
+        assert await running.result(await running.framework.submit(stores_rows, 1)) == 1
+
+
+async def test_the_running_framework_is_a_resource() -> None:
+    """So a task can submit others that are not its sub-tasks."""
+    async with harness(begins, reports) as running:
+        other = await running.result(await running.framework.submit(begins, "Ann"))
+        assert (await running.finished(other)).result == "report for Ann"
 
 
 _USERS_TEST = """

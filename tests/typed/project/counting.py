@@ -1,11 +1,11 @@
 """Tasks of a user, as a class and as functions."""
 
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, assert_type
 
 from pydantic import BaseModel
 
-from taskframework import BackgroundTaskExecutable, Signal, SubtaskSummary, TaskContext, TaskOptions, task
+from taskframework import BackgroundTaskExecutable, Signal, SubtaskSummary, TaskContext, TaskOptions, resource, task
 
 
 class CountWordsParameters(BaseModel):
@@ -57,6 +57,29 @@ def double(parameters: int) -> int:
 async def count_lines(parameters: CountWordsParameters, context: TaskContext[CountWordsParameters]) -> CountWordsResult:
     await context.update_progress({"percent": 50})
     return CountWordsResult(words=len(parameters.text.splitlines()))
+
+
+class Pool:
+    def size(self) -> int:
+        return 1
+
+
+class CountRows(BackgroundTaskExecutable[str, int]):
+    task_type = "count-rows"
+
+    async def execute(self, context: TaskContext[str], pool: Pool = resource(Pool)) -> int:
+        assert_type(pool, Pool)
+        return pool.size()
+
+
+@task("count-tables")
+def count_tables(parameters: str, context: TaskContext[str], *, pool: Pool = resource(Pool)) -> int:
+    return pool.size()
+
+
+@task("count-columns")
+async def count_columns(parameters: str, pool: Pool = resource(Pool)) -> int:
+    return pool.size()
 
 
 async def texts() -> AsyncIterator[CountWordsParameters]:

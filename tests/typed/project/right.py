@@ -1,15 +1,30 @@
 """Right use: what each door takes, and what comes out of it."""
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import Any, assert_type
 
-from taskframework import BatchHandle, SubmitRequest, SyncTaskClient, TaskClient, TaskFramework, TaskHandle
+from taskframework import (
+    BatchHandle,
+    CallNext,
+    SubmitRequest,
+    SyncTaskClient,
+    TaskClient,
+    TaskContext,
+    TaskFramework,
+    TaskHandle,
+)
 from tests.typed.project.counting import (
     Approved,
     CountAll,
+    CountRows,
     CountWords,
     CountWordsParameters,
     CountWordsResult,
+    Pool,
+    count_columns,
     count_lines,
+    count_tables,
     double,
     texts,
 )
@@ -30,6 +45,28 @@ async def from_a_program(framework: TaskFramework) -> None:
     assert_type(await framework.submit("count-words", {"text": "by its name"}), TaskHandle[Any])
     assert_type(framework.handle(handle.task_id, CountWords), TaskHandle[CountWordsResult])
     assert_type(framework.handle(handle.task_id), TaskHandle[Any])
+
+
+def around_a_worker(framework: TaskFramework) -> None:
+    @framework.use
+    async def tell(context: TaskContext[Any], call_next: CallNext) -> Any:
+        return await call_next(context)
+
+    @framework.lifespan
+    @asynccontextmanager
+    async def open_pool() -> AsyncGenerator[Pool, None]:
+        yield Pool()
+
+    framework.lifespan(lambda: open_pool())
+    framework.use(tell)
+    for each in (CountRows, count_tables, count_columns):
+        framework.register(each)
+
+
+async def with_resources(framework: TaskFramework) -> None:
+    assert_type(await framework.submit(CountRows, "shop"), TaskHandle[int])
+    assert_type(await framework.submit(count_tables, "shop"), TaskHandle[int])
+    assert_type(await framework.submit(count_columns, "shop"), TaskHandle[int])
 
 
 async def many(framework: TaskFramework) -> None:

@@ -7,9 +7,10 @@ from taskframework import (
     TaskClient,
     TaskContext,
     TaskFramework,
+    resource,
     task,
 )
-from tests.typed.project.counting import CountAll, CountWords, CountWordsParameters, CountWordsResult, double
+from tests.typed.project.counting import CountAll, CountWords, CountWordsParameters, CountWordsResult, Pool, double
 
 WORDS = CountWordsParameters(text="one two three")
 
@@ -45,6 +46,28 @@ def half(parameters: int) -> int:
 @task("context-first")  # mistake: the context comes second
 def context_first(context: TaskContext[int], parameters: int) -> int:
     return parameters
+
+
+class WantsPool(BackgroundTaskExecutable[str, int]):
+    task_type = "wants-pool"
+
+    async def execute(self, context: TaskContext[str], pool: str = resource(Pool)) -> int:  # mistake: it is a Pool
+        return len(pool)
+
+
+class LacksDefault(BackgroundTaskExecutable[str, int]):
+    task_type = "lacks-default"
+
+    async def execute(self, context: TaskContext[str], pool: Pool) -> int:  # mistake: nobody gives it
+        return pool.size()
+
+
+async def without_call_next(context: TaskContext[str]) -> None: ...
+
+
+def around_a_worker(framework: TaskFramework) -> None:
+    framework.use(without_call_next)  # mistake: it cannot go on with the attempt
+    framework.lifespan(Pool)  # mistake: it is no context manager
 
 
 async def from_a_program(framework: TaskFramework) -> None:

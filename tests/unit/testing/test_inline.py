@@ -9,6 +9,8 @@ from pydantic import BaseModel
 
 from taskframework import (
     BackgroundTaskExecutable,
+    CallNext,
+    ConfigurationError,
     InvalidParametersError,
     InvalidRequestError,
     RetryableError,
@@ -16,6 +18,7 @@ from taskframework import (
     SubtaskSummary,
     TaskContext,
     ValueNotStorableError,
+    resource,
     task,
 )
 from taskframework.testing import run
@@ -120,3 +123,25 @@ async def test_what_a_worker_would_refuse_is_refused() -> None:
         await run(Gives, float("nan"))
     with pytest.raises(InvalidRequestError, match="has no on_signal"):
         await run(counts, "one", signal="approved")
+
+
+class Pool:
+    size = 3
+
+
+class SmallPool(Pool):
+    size = 1
+
+
+@task("sizes")
+def sizes(parameters: int, context: TaskContext[int], pool: Pool = resource(Pool)) -> int:
+    return parameters * pool.size
+
+
+async def test_it_takes_resources_and_middleware() -> None:
+    async def one_more(context: TaskContext[Any], call_next: CallNext) -> Any:
+        return 1 + await call_next(context)
+
+    assert (await run(sizes, 5, resources=[SmallPool()], middleware=[one_more])).result == 6
+    with pytest.raises(ConfigurationError, match="pool wants a Pool, and none"):
+        await run(sizes, 5)

@@ -1,0 +1,170 @@
+"""What a program adds to its workers: middleware around every attempt, and lifespan hooks that open resources."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from taskframework.errors import ConfigurationError, RegistrationError, TaskframeworkError
+from taskframework.frames import place_in_source
+from taskframework.tasks.context import TaskContext
+from taskframework.tasks.registry import TaskRegistry
+from taskframework.tasks.resources import NO_RESOURCES, Resources
+
+logger = logging.getLogger(__name__)
+
+
+class CallNext(Protocol):
+    """Goes on with an attempt: calls the next middleware, or in the end the task's code, and gives what that gave."""
+
+    def __call__(self, context: TaskContext[Any], /) -> Awaitable[Any]: ...
+
+
+Middleware = Callable[[TaskContext[Any], CallNext], Awaitable[Any]]
+Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
+AnyMiddleware = TypeVar("AnyMiddleware", bound=Middleware)
+AnyLifespan = TypeVar("AnyLifespan", bound=Lifespan)
+
+
+class LifespanError(TaskframeworkError):
+    """A lifespan hook failed, so the worker does not start."""
+
+    hint = "Mend the hook, or what it needs."
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What is around the attempts of one worker that runs."""
+
+    middleware: Sequence[Middleware] = ()
+    resources: Resources = NO_RESOURCES
+
+    def around(self, code: CallNext) -> CallNext:
+        """The code with the middleware around it, the first of it outermost."""
+        for each in reversed(self.middleware):
+            code = _inside(each, code)
+        return code
+
+
+NOTHING_AROUND = Surroundings()
+
+
+class Extensible:
+    """What a program can add to before its worker starts."""
+
+    def __init__(self) -> None:
+        self._middleware: list[Middleware] = []
+        self._lifespans: list[Lifespan] = []
+
+    def use(self, middleware: AnyMiddleware) -> AnyMiddleware:
+        """Put middleware around every attempt of this program's worker; may stand above it as a decorator.
+
+        ::
+
+            @framework.use
+            async def tell(context: TaskContext[Any], call_next: CallNext) -> Any:
+                try:
+                    return await call_next(context)
+                except Exception as error:
+                    report(error, context.task_type)
+                    raise
+
+        It sees what the code returned or raised, and what it returns or raises itself counts. The one that was added
+        first is outermost. Of plain functions it runs on the event loop, not in their thread or process.
+
+        Raises:
+            RegistrationError: if it is no coroutine function.
+        """
+        if not any(map(inspect.iscoroutinefunction, (middleware, getattr(middleware, "__call__", None)))):  # noqa: B004
+            raise RegistrationError(
+                f"{_named(middleware)}{place_in_source(middleware)} is no middleware.",
+                hint="Write async def middleware(context, call_next): return await call_next(context).",
+            )
+        self._middleware.append(middleware)
+        return middleware
+
+    def lifespan(self, hook: AnyLifespan) -> AnyLifespan:
+        """Let a hook live as long as the worker, in each worker process, on its event loop; may stand above it as a
+        decorator.
+
+        ::
+
+            @framework.lifespan
+            @asynccontextmanager
+            async def open_pool() -> AsyncIterator[Pool]:
+                async with Pool("postgresql://db/shop") as pool:
+                    yield pool
+
+        It is entered before the first task and left after the last one; several in their order, and back in reverse.
+        What it yields is given to the code that asks for it by `resource(Pool)`.
+
+        Args:
+            hook: gives an asynchronous context manager.
+
+        Raises:
+            RegistrationError: if it does not.
+        """
+        if inspect.isasyncgenfunction(hook) or inspect.iscoroutinefunction(hook):
+            raise RegistrationError(
+                f"{_named(hook)}{place_in_source(hook)} is no lifespan hook.",
+                hint="Write an async def with one yield, and @contextlib.asynccontextmanager right above it.",
+            )
+        self._lifespans.append(hook)
+        return hook
+
+    @contextlib.asynccontextmanager
+    async def _opened(self, registry: TaskRegistry, *own: object) -> AsyncIterator[Surroundings]:
+        """Enter the hooks in order, and leave them in reverse.
+
+        Args:
+            registry: whose task types want resources.
+            own: resources that there are without a hook.
+
+        Raises:
+            LifespanError: if a hook fails.
+            ConfigurationError: if a task type wants what there is not.
+        """
+        async with contextlib.AsyncExitStack() as stack:
+            products = [await stack.enter_async_context(_held(hook)) for hook in self._lifespans]
+            resources = Resources([*products, *own])
+            for registration in registry:
+                for wanted in registration.resources.values():
+                    try:
+                        resources.given(wanted)
+                    except ConfigurationError as error:
+                        message = f"Task type {registration.task_type!r} cannot run here. {error.message}"
+                        raise ConfigurationError(message, hint=error.hint) from None
+            yield Surroundings(tuple(self._middleware), resources)
+
+
+def _inside(middleware: Middleware, code: CallNext) -> CallNext:
+    return lambda context: middleware(context, code)
+
+
+@contextlib.asynccontextmanager
+async def _held(hook: Lifespan) -> AsyncIterator[object]:
+    """One hook: what fails at its start ends the worker, what fails at its stop must not hold up the others."""
+    try:
+        manager = hook()
+        product = await manager.__aenter__()
+    except Exception as error:
+        raise LifespanError(
+            f"The lifespan hook {_named(hook)} failed at the start: {type(error).__name__}: {error}."
+        ) from error
+    try:
+        yield product
+    finally:
+        try:
+            await manager.__aexit__(None, None, None)
+        except Exception:
+            logger.exception("the lifespan hook %s failed at the stop", _named(hook))
+
+
+def _named(function: object) -> str:
+    named = function if inspect.isroutine(function) or isinstance(function, type) else type(function)
+    return f"{named.__module__}.{named.__qualname__}"

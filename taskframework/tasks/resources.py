@@ -1,0 +1,69 @@
+"""Resources: what a worker opens once and gives to the code of its tasks, by type."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+from taskframework.errors import ConfigurationError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Stands where a resource will be."""
+
+    kind: type[Any]
+
+
+def resource(kind: type[T]) -> T:
+    """Ask for a resource of the worker, as the default of a parameter::
+
+        async def execute(self, context: TaskContext[Order], pool: Pool = resource(Pool)) -> Receipt: ...
+
+    When the code runs, the parameter is what a lifespan hook of this type gave (see `TaskFramework.lifespan`), or what
+    a subclass of it is. It is typed as the resource, so that a checker knows what the parameter is.
+
+    Args:
+        kind: the class that is wanted.
+    """
+    return cast(T, Wanted(kind))
+
+
+def wanted_by(function: Callable[..., Any]) -> Mapping[str, type[Any]]:
+    """The resources that a function asks for, by the names of its parameters."""
+    parameters = inspect.signature(function).parameters.values()
+    return {each.name: each.default.kind for each in parameters if isinstance(each.default, Wanted)}
+
+
+class Resources:
+    """What one worker has to give."""
+
+    def __init__(self, products: Sequence[object] = ()) -> None:
+        """Have these; None is nothing."""
+        self._products = [product for product in products if product is not None]
+
+    def given(self, wanted: Mapping[str, type[Any]]) -> dict[str, Any]:
+        """The resources for some parameters, by their names.
+
+        Raises:
+            ConfigurationError: if there is none of a type, or more than one.
+        """
+        return {name: self._of(name, kind) for name, kind in wanted.items()}
+
+    def _of(self, name: str, kind: type[Any]) -> Any:
+        found = [product for product in self._products if isinstance(product, kind)]
+        if len(found) == 1:
+            return found[0]
+        there = ", ".join(type(product).__qualname__ for product in self._products) or "nothing"
+        raise ConfigurationError(
+            f"The parameter {name} wants a {kind.__qualname__}, and {len(found) or 'none'} of what the worker has "
+            f"{'are' if found else 'is'} one ({there}).",
+            hint="Let exactly one hook of framework.lifespan(...) yield one.",
+        )
+
+
+NO_RESOURCES = Resources()
