@@ -4,6 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PEERS  := .venv-bench
+OTHERS := .venv-peers
 AUDIT  := .venv-audit
 ASK     = { $(MAKE) -s $(AUDIT)/.installed && $(AUDIT)/bin/python .ci/audit requirements.lock && touch $(AUDIT)/.audited; }
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
@@ -34,7 +35,7 @@ demo: install ## process real files with the embedded broker and store, show pro
 # At home a missing server is told and its tests skip; in CI it is an error. Most tests wait for servers and processes:
 # three at a time on two cores, each with servers of its own, so that both have something to do.
 # ARGS="-n 0" runs them in one process, as a debugger needs it.
-test: install ## run the tests against the embedded backends and private RabbitMQ and MongoDB servers
+test: install $(PEERS)/.installed $(OTHERS)/.installed ## run the tests against the embedded backends and private RabbitMQ and MongoDB servers
 	@.ci/servers redis-server chromium || [ "$$CI" != true ]
 	@$(BIN)/python -m pytest -m 'not chaos_long and not bench' -n 3 --dist worksteal $(ARGS)
 
@@ -59,10 +60,13 @@ bench-console: install ## measure how soon the console shows its pages with a mi
 	@.ci/servers chromium
 	@$(BIN)/python -m tests.benchmarks.console $(ARGS)
 
+# The peers of the benchmarks, and those of the pages on migration.
 $(PEERS)/.installed: tests/benchmarks/requirements.lock
-	@$(PEERS)/bin/python -m pip --version >/dev/null 2>&1 || PYTHON='$(PYTHON)' .ci/venv $(PEERS)
-	@echo 'Installing the peers into $(PEERS) ...'
-	@$(PEERS)/bin/python -m pip --disable-pip-version-check install -qq --require-hashes -r $<
+$(OTHERS)/.installed: tests/support/peers.lock
+$(PEERS)/.installed $(OTHERS)/.installed:
+	@$(@D)/bin/python -m pip --version >/dev/null 2>&1 || PYTHON='$(PYTHON)' .ci/venv $(@D)
+	@echo 'Installing the peers into $(@D) ...'
+	@$(@D)/bin/python -m pip --disable-pip-version-check install -qq --require-hashes -r $<
 	@touch $@
 
 # The linter's cache does not notice when a module that an import could not find comes into being.
@@ -105,7 +109,10 @@ lock: ## resolve the newest versions anew and write the lock files
 	@uv pip compile --quiet --universal --python-version 3.11 --upgrade --generate-hashes \
 		--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' \
 		.ci/audit.in --output-file .ci/audit.lock
+	@uv pip compile --quiet --universal --python-version 3.11 --upgrade --generate-hashes \
+		--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' \
+		tests/support/peers.in --output-file tests/support/peers.lock
 
 clean: ## remove .venv, caches and build results
-	@rm -rf $(VENV) $(PEERS) $(AUDIT) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	@rm -rf $(VENV) $(PEERS) $(OTHERS) $(AUDIT) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	@find taskframework tests docs config -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
