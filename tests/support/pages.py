@@ -6,7 +6,8 @@
   output, in which `…` stands for anything. A comment `# … until Ctrl-C` says that the command goes on while the reader
   goes on, `# … exit code 1` that it ends with that code.
 - "the `shop.py` of the [quickstart](quickstart.md)" means: take that file from that page.
-- A paragraph that says "Stop … with Ctrl-C" means every command that still goes on.
+- A paragraph that says "Stop … with Ctrl-C" means every command that still goes on, "Stop only `NAME` with Ctrl-C" the
+  one in which that name is.
 - A `json` block is an example of what the framework sends.
 """
 
@@ -27,7 +28,7 @@ _LOOKED_AT = ("", "text")
 _FENCE = re.compile(r"```(\w*)$")
 _FILE = re.compile(r"`([\w.-]+\.\w+)`:$")
 _COPY = re.compile(r"`([\w.-]+\.\w+)` of (?:the )?\[[^\]]+\]\(([^)#]+)")
-_STOP = re.compile(r"\bStop\b[^.]*\bwith Ctrl-C\b")
+_STOP = re.compile(r"\bStop(?: only `([^`]+)`|\b[^.]*) with Ctrl-C\b")
 _EXIT_CODE = re.compile(r"#.*exit code (\d+)")
 
 
@@ -49,7 +50,7 @@ class Step:
     Attributes:
         line: where it stands on the page.
         text: of the file, program, command or example; the page to copy from.
-        name: of the file.
+        name: of the file; of the only command to stop.
         shown: the output that the page shows.
     """
 
@@ -104,8 +105,8 @@ def _steps(lines: list[str]) -> Iterator[Step]:
 def _asked(paragraph: str, at: int) -> Iterator[Step]:
     for name, page in _COPY.findall(paragraph):
         yield Step(Kind.COPY, at, page, name)
-    if _STOP.search(paragraph):
-        yield Step(Kind.STOP, at, paragraph)
+    if stop := _STOP.search(paragraph):
+        yield Step(Kind.STOP, at, paragraph, stop[1] or "")
 
 
 def _block(language: str, name: str, lines: list[str], at: int) -> Iterator[Step]:

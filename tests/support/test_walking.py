@@ -82,3 +82,22 @@ def test_what_is_not_as_printed_fails(folder: Path, printed: str, instead: str) 
 def test_a_block_that_nobody_would_use_is_refused() -> None:
     with pytest.raises(ValueError, match="needs a file's name"):
         steps_of("```yaml\nbroker: {}\n```\n")
+
+
+def test_one_of_several_commands_is_stopped(folder: Path) -> None:
+    page = """
+```console
+$ trap 'touch first' INT; echo Listening; sleep 600      # until Ctrl-C
+$ trap 'touch second' INT; echo Listening; sleep 600     # until Ctrl-C
+```
+
+Stop only `first` with Ctrl-C.
+
+```console
+$ test -e first -a ! -e second
+```
+"""
+    walk(folder, page)
+    assert (folder / "second").exists()
+    with pytest.raises(WalkFailed, match="no third goes on"):
+        walk(folder, page.replace("`first`", "`third`"))

@@ -28,10 +28,15 @@ _PLACEHOLDERS = {
     "BATCH_ID": re.compile(rf'batch(?:_id":"| ){_ID}'),
     "WORKER_ID": re.compile(r"^(\S+:\d+:[0-9a-f]{6})\b", re.MULTILINE),
 }
-#: What a command prints that goes on, as soon as the reader may go on too.
-_READY = re.compile(r'"event": ?"ready"|\b[Ll]istening\b|startup complete|^(?:event|data|:)', re.MULTILINE)
-#: Not the traceback of a task's code, which is a part of a log line.
+#: What a command prints that goes on, as soon as the reader may go on too; the last three are other systems' workers.
+_READY = re.compile(
+    r'"event": ?"ready"|\b[Ll]istening\b|[Ss]tartup complete|^(?:event|data|:)'
+    r"|\w@\S+ ready\.|ready for action|Starting worker for",
+    re.MULTILINE,
+)
+#: Not the traceback of a task's code, which is a part of a log line. Other systems' workers print it as it is.
 _CRASH = re.compile(r"^Traceback", re.MULTILINE)
+_OTHERS = ("arq", "celery", "dramatiq", "taskiq")
 #: What a shell knows is kept from one command to the next: variables and where it is.
 _BEFORE = 'set -a; [ -e "$STATE" ] && . "$STATE"; cd "${HERE:-.}"\n'
 _AFTER = '\ncode=$?; HERE=$PWD; export -p > "$STATE"; exit $code\n'
@@ -96,23 +101,30 @@ class Walk:
             case Kind.READ_JSON:
                 _check_json(step.text)
             case Kind.STOP:
-                self.stop()
+                self.stop(step.name)
 
-    def stop(self) -> None:
+    def stop(self, only: str = "") -> None:
         """Press Ctrl-C wherever something goes on, after it has shown what the page shows of it.
 
+        Args:
+            only: stop what has this in its command, and leave the rest.
+
         Raises:
-            WalkFailed: if it did not, or had ended already, or printed a traceback.
+            WalkFailed: if it did not, or had ended already, or printed a traceback; if nothing has that in its command.
         """
-        while self._going:
-            step, started = self._going[-1]  # who listens, before whom it listens to
+        stopping = [going for going in self._going if only in going[0].text]
+        if only and not stopping:
+            raise WalkFailed(f"no {only} goes on")
+        for going in reversed(stopping):  # who listens, before whom it listens to
+            step, started = going
             self._wait(started, lambda: _shows(step.shown, _said(started)), f"it shows {step.shown}")  # noqa: B023
-            if not started.is_alive or _CRASH.search(_said(started)):
+            crashed = not step.text.startswith(_OTHERS) and _CRASH.search(_said(started))
+            if not started.is_alive or crashed:
                 raise WalkFailed(f"{step.text} did not go on:\n{_said(started)}")
             os.killpg(started.pid, signal.SIGINT)  # as a terminal does
             started.wait()
             started.kill()  # closes its pipes
-            self._going.pop()
+            self._going.remove(going)
 
     def close(self) -> None:
         """Leave nothing behind."""
