@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import _unavailable
 from tests.support.pages import ROOT, name_of, pages, steps_of
 from tests.support.process import free_ports
+from tests.support.redis import RedisServer
 from tests.support.walking import Walk
 
 #: The only thing that is not done as printed: most targets take minutes to an hour, and one of them runs this test. So
@@ -25,15 +27,17 @@ API, PORT = "localhost:8000", "--port 8000"
 AMQP = "amqp://guest:guest@localhost:5672/"
 ENDPOINT, ENDPOINT_PORT = "localhost:8010", "--port 8010"
 MONGODB = "mongodb://localhost:27017/tasks?replicaSet=rs0"
+REDIS = "redis://localhost:6379/0"
+MARKS = {AMQP: pytest.mark.rabbitmq, MONGODB: pytest.mark.mongodb}
 
 
-def _needs_servers(page: Path) -> bool:
-    return any(url in step.text for step in steps_of(page.read_text()) for url in (AMQP, MONGODB))
+def _servers_of(page: Path) -> list[str]:
+    """The addresses of servers that a page names."""
+    return [url for url in (AMQP, MONGODB, REDIS) if any(url in step.text for step in steps_of(page.read_text()))]
 
 
 def _parameter(page: Path) -> object:
-    marks = [pytest.mark.rabbitmq, pytest.mark.mongodb] if _needs_servers(page) else []
-    return pytest.param(page, id=name_of(page), marks=marks)
+    return pytest.param(page, id=name_of(page), marks=[MARKS[url] for url in _servers_of(page) if url in MARKS])
 
 
 @pytest.fixture(scope="session")
@@ -68,16 +72,35 @@ def installed(environment: dict[str, str], tmp_path_factory: pytest.TempPathFact
     return environment | {"PATH": os.pathsep.join([str(folder / "bin"), environment["PATH"]])}
 
 
+def _with_peers(known: dict[str, str], page: Path) -> dict[str, str]:
+    """The environment of a reader who has installed what the page moves from."""
+    peers = ROOT / (".venv-bench" if page.stem == "arq" else ".venv-peers")
+    if not (peers / ".installed").exists():
+        _unavailable(f"what this page moves from is not installed: make {peers.name}/.installed")
+    [packages] = peers.glob("lib/python*/site-packages")
+    paths = {"PATH": [known["PATH"], str(peers / "bin")], "PYTHONPATH": [str(packages), known["PYTHONPATH"]]}
+    return known | {name: os.pathsep.join(parts) for name, parts in paths.items()}
+
+
+def _server(url: str, request: pytest.FixtureRequest) -> str:
+    """Where a server of the page is in this test, with nothing in it."""
+    if url != REDIS:
+        return str(request.getfixturevalue("amqp_url" if url == AMQP else "mongo_url"))
+    redis: RedisServer = request.getfixturevalue("redis_server")
+    redis.flush()
+    return redis.url
+
+
 @pytest.mark.timeout(900)  # as long as every command of the longest page taking a minute on a crowded machine
 @pytest.mark.parametrize("page", [_parameter(page) for page in pages() if steps_of(page.read_text())])
 def test_a_page_is_walked_to_its_end(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     known = request.getfixturevalue("environment" if page == ROOT / "README.md" else "installed")
+    if page.parent.name == "migration":
+        known = _with_peers(known, page)
     port, other = free_ports(2)
     elsewhere = {API: f"localhost:{port}", PORT: f"--port {port}"}
     elsewhere |= {ENDPOINT: f"localhost:{other}", ENDPOINT_PORT: f"--port {other}"}
-    if _needs_servers(page):
-        elsewhere[AMQP] = request.getfixturevalue("amqp_url")
-        elsewhere[MONGODB] = request.getfixturevalue("mongo_url")
+    elsewhere |= {url: _server(url, request) for url in _servers_of(page)}
     (folder := tmp_path / "empty").mkdir()
     listens = {"TASKFRAMEWORK_API__PORT": str(port), "UVICORN_PORT": str(port)}
     with closing(Walk(page, folder, known | listens, elsewhere)) as walk:
