@@ -20,8 +20,8 @@ from enum import StrEnum
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-#: Why things were decided and what was measured once: nobody walks through these.
-_RECORDS = ("docs/decisions/", "docs/performance/")
+#: Why things were decided, what was measured once, and what is looked up: nobody walks through these.
+_RECORDS = ("docs/decisions/", "docs/performance/", "docs/reference/")
 #: Languages of blocks that are looked at only: drawings, and excerpts of output.
 _LOOKED_AT = ("", "text")
 

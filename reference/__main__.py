@@ -1,0 +1,9 @@
+"""Write the pages and the pictures: `python -m reference`."""
+
+from reference.pages import PAGES, file_of, picture_of
+from reference.pictures import PICTURES
+
+for name, page in PAGES.items():
+    file_of(name).write_text(page(), encoding="utf-8")
+for name, picture in PICTURES.items():
+    picture_of(name).write_text(picture.svg(), encoding="utf-8")

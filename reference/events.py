@@ -1,0 +1,53 @@
+"""External events: their types, from the model, and their fields, from the views."""
+
+from __future__ import annotations
+
+from reference.http import document
+from reference.tables import fields, table
+from taskframework.events.external import PREFIX
+from taskframework.model.events import EVENT_OF, TaskProgressEvent
+
+_INTRODUCTION = """\
+# Events
+
+What other programs hear of a task, each a [CloudEvent](https://cloudevents.io) 1.0 in JSON. How to hear them, from
+Python, over HTTP or with any AMQP client, is in [hearing what happens](../events.md).
+
+This page is made from the model, by `make docs`.
+
+## Types
+
+All but `task.progress` are in the `history` of the task, too, without `task.`, and count its `sequence`.
+
+"""
+_ENVELOPE = "\n## Attributes\n\n"
+_DATA = """
+## Data
+
+The public view of the task when the event was published, so that the newest event is enough. Parameters and history
+are not in it: `GET /api/v1/tasks/{task_id}` has them.
+
+"""
+
+
+def markdown() -> str:
+    """The types, the attributes of an event, and its data."""
+    schemas = document()["components"]["schemas"]
+    types = {**EVENT_OF, "progress": TaskProgressEvent}
+    return "".join(
+        (
+            _INTRODUCTION,
+            table(
+                ("Type", "What happened"), ((f"`{PREFIX}{name}`", kind.__doc__ or "") for name, kind in types.items())
+            ),
+            _ENVELOPE,
+            fields(schemas["CloudEventView"], _link),
+            _DATA,
+            fields(schemas["TaskSummaryView"], _link),
+        )
+    )
+
+
+def _link(name: str) -> str:
+    """A model of the data is on this page, the others are with the HTTP interface."""
+    return "[data](#data)" if name == "TaskSummaryView" else f"[{name}](http.md#{name.lower()})"
