@@ -24,7 +24,7 @@ def test_no_file_names_a_path_of_a_machine() -> None:
     assert found == []
 
 
-@pytest.mark.parametrize("lock", ["requirements.lock", "tests/benchmarks/requirements.lock"])
+@pytest.mark.parametrize("lock", ["requirements.lock", "tests/benchmarks/requirements.lock", ".ci/docs.lock"])
 def test_the_lock_file_names_no_host(lock: str) -> None:
     assert _HOST.search((ROOT / lock).read_bytes()) is None
 
