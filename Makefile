@@ -6,6 +6,8 @@ STAMP  := $(VENV)/.installed
 PEERS  := .venv-bench
 OTHERS := .venv-peers
 AUDIT  := .venv-audit
+DOCS   := .venv-docs
+SITE   := build/site/index.html
 ASK     = { $(MAKE) -s $(AUDIT)/.installed && $(AUDIT)/bin/python .ci/audit requirements.lock && touch $(AUDIT)/.audited; }
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
@@ -70,12 +72,13 @@ $(PEERS)/.installed $(OTHERS)/.installed:
 	@touch $@
 
 # The linter's cache does not notice when a module that an import could not find comes into being.
-check: install ## formatting, lint, types and import rules
+check: install ## formatting, lint, types, import rules and the links of the documentation
 	@$(BIN)/ruff format --check . || { echo 'not formatted; to repair: $(BIN)/ruff format .' >&2; exit 1; }
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo --no-cache
 	@$(PIP) check
+	@$(MAKE) -s $(SITE)
 	@[ "$(AUDIT)/.audited" -nt requirements.lock ] || $(ASK) || [ $$? != 1 ]
 
 # Once for each lock file; `make audit` asks anew. Where nobody tells of known vulnerabilities, `check` says so loudly and
@@ -88,14 +91,24 @@ $(AUDIT)/.installed: .ci/audit.lock
 	@$(AUDIT)/bin/python -m pip --disable-pip-version-check install -qq --require-hashes -r $<
 	@touch $@
 
-docs: install ## write the pages, alert rules and dashboard that are generated from the code
-	@mkdir -p docs/reference
-	@$(BIN)/python -m taskframework.settings.reference > docs/reference/settings.md.new
-	@mv docs/reference/settings.md.new docs/reference/settings.md
+docs: install ## write the pages, alert rules and dashboard that are made from the code; build the site
+	@$(BIN)/python -m reference
 	@$(BIN)/python -m taskframework.observability.monitoring > config/prometheus/alerts.yml.new
 	@mv config/prometheus/alerts.yml.new config/prometheus/alerts.yml
 	@$(BIN)/python -m taskframework.observability.monitoring --dashboard > config/grafana/dashboard.json.new
 	@mv config/grafana/dashboard.json.new config/grafana/dashboard.json
+	@$(MAKE) -s $(SITE)
+
+# Strictly: a link, an anchor or a page that leads nowhere is an error. `check` builds it too.
+$(SITE): mkdocs.yml .ci/site.py README.md $(DOCS)/.installed $(shell find docs/. -not -path '*/__pycache__*')
+	@mkdir -p build
+	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build >build/site.log 2>&1 || { grep -v ^INFO build/site.log; rm -f $@; exit 1; }
+
+$(DOCS)/.installed: .ci/docs.lock
+	@$(DOCS)/bin/python -m pip --version >/dev/null 2>&1 || PYTHON='$(PYTHON)' .ci/venv $(DOCS)
+	@echo 'Installing what builds the site into $(DOCS) ...'
+	@$(DOCS)/bin/python -m pip --disable-pip-version-check install -qq --require-hashes -r $<
+	@touch $@
 
 # uv is used for this alone: it resolves for all platforms and Python versions at once.
 lock: ## resolve the newest versions anew and write the lock files
@@ -112,7 +125,10 @@ lock: ## resolve the newest versions anew and write the lock files
 	@uv pip compile --quiet --universal --python-version 3.11 --upgrade --generate-hashes \
 		--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' \
 		tests/support/peers.in --output-file tests/support/peers.lock
+	@uv pip compile --quiet --universal --python-version 3.11 --upgrade --generate-hashes \
+		--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' \
+		.ci/docs.in --output-file .ci/docs.lock
 
 clean: ## remove .venv, caches and build results
-	@rm -rf $(VENV) $(PEERS) $(OTHERS) $(AUDIT) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	@rm -rf $(VENV) $(PEERS) $(OTHERS) $(AUDIT) $(DOCS) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	@find taskframework tests docs config -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
