@@ -13,6 +13,8 @@ from typing import Any, Generic, TypeVar
 
 from taskframework.errors import ExtraMissingError
 
+__all__ = ["Deduplicated", "Duplicate", "deduplicate"]
+
 T = TypeVar("T")
 
 #: rapidfuzz rounds a cutoff and may pass over what is exactly as similar; so it is asked for a little less.
