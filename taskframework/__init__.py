@@ -8,6 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for type checkers and editors; `_PUBLIC` is the same for Python, and a test compares them
+    from taskframework.api.mounting import mount as mount
     from taskframework.client.asynchronous import TaskClient as TaskClient
     from taskframework.client.blocking import SyncTaskClient as SyncTaskClient
     from taskframework.errors import ApiError as ApiError
@@ -36,6 +37,8 @@ if TYPE_CHECKING:  # for type checkers and editors; `_PUBLIC` is the same for Py
     from taskframework.events.subscriber import EventSubscriber as EventSubscriber
     from taskframework.model.batch_status import BatchResult as BatchResult
     from taskframework.model.batch_status import BatchStatus as BatchStatus
+    from taskframework.model.keys import Caller as Caller
+    from taskframework.model.keys import Role as Role
     from taskframework.model.status import Priority as Priority
     from taskframework.model.status import TaskStatus as TaskStatus
     from taskframework.model.stream_results import StreamResult as StreamResult
@@ -74,6 +77,7 @@ if TYPE_CHECKING:  # for type checkers and editors; `_PUBLIC` is the same for Py
 
 #: The public names by the module below this package where each is.
 _PUBLIC = {
+    "api.mounting": "mount",
     "client.asynchronous": "TaskClient",
     "client.blocking": "SyncTaskClient",
     "errors": (
@@ -86,6 +90,7 @@ _PUBLIC = {
     "events.external": "ExternalEvent",
     "events.subscriber": "EventSubscriber",
     "model.batch_status": "BatchResult BatchStatus",
+    "model.keys": "Caller Role",
     "model.status": "Priority TaskStatus",
     "model.subtasks": "at_least",
     "model.task": "Signal Task",

@@ -30,7 +30,7 @@ from taskframework.api import (
     tasks,
     workers,
 )
-from taskframework.api.callers import IdentifyCallers
+from taskframework.api.callers import Identify, IdentifyCallers
 from taskframework.api.context import Framework
 from taskframework.api.feed import Feed, server_is_stopping
 from taskframework.api.middleware import AnswerAlways
@@ -46,16 +46,19 @@ _DESCRIPTION = (
 )
 
 
-def create_app(framework: Framework, *, hosts: Collection[str] | None = None) -> DocumentedApi:
+def create_app(
+    framework: Framework, *, hosts: Collection[str] | None = None, caller: Identify | None = None
+) -> DocumentedApi:
     """The whole HTTP interface of a framework; it answers while the framework is running.
 
-    Another ASGI application may mount it. Callers are identified by API keys once there is one; until then, who mounts
-    it decides who may reach it.
+    Another ASGI application may mount it, best by `mount`. Callers are identified by API keys once there is one; until
+    then, who mounts it decides who may reach it.
 
     Args:
         framework: what it is the interface of.
         hosts: names, besides those of this machine, by which it may be reached while callers are not identified; None:
             any.
+        caller: tells who makes a request, instead of an API key; see `mount`.
 
     Returns:
         The application. Its event streams end when the framework stops, and when uvicorn was told to stop.
@@ -85,8 +88,13 @@ def create_app(framework: Framework, *, hosts: Collection[str] | None = None) ->
     )
     routers = (module.router for module in modules)
     app = _application(framework, *routers)
+    app.state.identify = caller
     app.add_middleware(
-        IdentifyCallers, callers=lambda: framework.services.callers, hosts=hosts, security=framework.settings.security
+        IdentifyCallers,
+        callers=lambda: framework.services.callers,
+        hosts=hosts,
+        security=framework.settings.security,
+        identify=caller,
     )
     app.add_middleware(AnswerAlways, on_answer=partial(_count_answer, framework))
     app.state.feed = Feed(lambda: framework.process.broker, lambda: not framework.is_running or server_is_stopping())

@@ -7,13 +7,16 @@ a role, what changes something needs more than what looks, and what is below `/a
 from __future__ import annotations
 
 import contextlib
+import inspect
 import ipaddress
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
+from http import HTTPStatus
 from typing import cast
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -34,6 +37,9 @@ _ADMIN = "/api/v1/admin/"
 _MANY = frozenset({"/api/v1/tasks/retry", "/api/v1/tasks/cancel"})
 _CALLER = "taskframework.caller"
 _LOOKING = frozenset({"GET", "HEAD", "OPTIONS"})
+
+#: Tells who makes a request, in a program that knows by a session or a token of its own. None: it knows nobody.
+Identify = Callable[[Request], Awaitable[Caller | None] | Caller | None]
 
 
 def caller_of(request: Request) -> Caller:
@@ -70,10 +76,17 @@ def user_of(request: Request, user_id: str | None) -> str:
 
 
 async def still_counts(request: Request) -> bool:
-    """Whether the key that began a long answer still counts. While the store is away nobody can revoke one."""
+    """Whether the key that began a long answer still counts, or the program around still knows who asked for it. While
+    the store is away nobody can revoke a key.
+    """
+    caller, identify = caller_of(request), request.app.state.identify
+    if identify is not None and caller.prefix is None and caller.expires_at is None:
+        with contextlib.suppress(RequestRefusedError):
+            return await _known_to(identify, request) == caller
+        return False
     callers: Callers = request.app.state.framework.services.callers
     with contextlib.suppress(StoreError):
-        return await callers.still_counts(caller_of(request))
+        return await callers.still_counts(caller)
     return True
 
 
@@ -98,6 +111,7 @@ class IdentifyCallers:
         callers: Callable[[], Callers],
         hosts: Collection[str] | None = None,
         security: SecuritySettings,
+        identify: Identify | None = None,
     ) -> None:
         """Stand before an application.
 
@@ -107,17 +121,19 @@ class IdentifyCallers:
             hosts: by which names besides those of this machine it is reached while callers are not identified; None:
                 by any.
             security: how many requests each may make.
+            identify: asked first, before keys and tokens; with it nobody is let in unidentified.
         """
         self._app = app
         self._callers = callers
         self._hosts = hosts
+        self._identify = identify
         self._for_each_key = _limit_of(security.key_limit)
         self._for_failures = _limit_of(security.failure_limit)
         self._asked, self._failed = Allowances(), Allowances()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and (needed := needed_for(_path_of(scope), scope["method"])) is not None:
-            scope[_CALLER] = caller = await self._identified(scope)
+            scope[_CALLER] = caller = await self._identified(scope, receive)
             self._require_allowance(caller)
             if not caller.may(needed):
                 role = f"the role {', '.join(caller.roles)}" if caller.roles else "no role"
@@ -128,9 +144,12 @@ class IdentifyCallers:
                 )
         await self._app(scope, receive, send)
 
-    async def _identified(self, scope: Scope) -> Caller:
+    async def _identified(self, scope: Scope, receive: Receive) -> Caller:
         callers, headers = self._callers(), Headers(scope=scope)
-        if not await callers.are_identified():
+        if self._identify is not None:
+            if (known := await _known_to(self._identify, Request(scope, receive))) is not None:
+                return known
+        elif not await callers.are_identified():
             if self._hosts is not None:
                 _refuse_foreign(headers, self._hosts)
             return ANYBODY
@@ -158,6 +177,28 @@ class IdentifyCallers:
         wait = self._asked.take(caller.prefix or f"user/{caller.principal}", limit)
         if wait:
             raise _too_many(f"This caller may make {limit.rate:g} requests a second, {limit.burst} at once.", wait)
+
+
+async def _known_to(identify: Identify, request: Request) -> Caller | None:
+    """Who makes a request, as the program around tells it.
+
+    Raises:
+        RequestRefusedError: if the program refuses it.
+        TypeError: if it gives anything else.
+    """
+    try:
+        found = identify(request)
+        caller = await found if inspect.isawaitable(found) else found
+    except HTTPException as error:
+        raise RequestRefusedError(
+            str(error.detail)[:500],
+            hint="Log in to the application that this is a part of.",
+            code="forbidden" if error.status_code == HTTPStatus.FORBIDDEN else "unauthorized",
+            headers=dict(error.headers or {}),
+        ) from error
+    if not isinstance(caller, Caller | None):
+        raise TypeError(f"caller= gave a {type(caller).__name__}; it has to give a taskframework.Caller or None.")
+    return caller
 
 
 def _limit_of(bucket: BucketSettings | None) -> BucketLimit | None:

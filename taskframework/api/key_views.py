@@ -16,7 +16,8 @@ class CallerView(BaseModel):
     roles: list[Role]
     may_act_for_users: bool
     prefix: str | None = Field(
-        description="The beginning of the key; null while callers are not identified, and with a token"
+        description="The beginning of the key; null while callers are not identified, with a token, or "
+        "where the application around tells who calls"
     )
     expires_at: datetime | None = Field(description="When the token ends that was shown; null with a key")
 

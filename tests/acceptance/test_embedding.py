@@ -19,6 +19,7 @@ from taskframework.api.listening import listen
 from taskframework.api.server import ApiServer
 from tests.acceptance.http_support import TASKS, settings
 from tests.support.command import Started, environment_with
+from tests.support.pages import steps_of
 
 PREFIX = "/background"
 BELOW = f"{PREFIX}{TASKS}"
@@ -28,7 +29,7 @@ _PAGE = Path(__file__).parents[2] / "docs" / "embedding.md"
 @pytest.fixture
 def outer(tmp_path: Path) -> Iterator[tuple[Started, httpx.Client]]:
     """uvicorn with the program of docs/embedding.md as it stands, and a client of it."""
-    [program] = re.findall(r"^```python\n(.*?)^```", _PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    [program] = [step.text for step in steps_of(_PAGE.read_text()) if step.name == "shop.py"]
     (tmp_path / "shop.py").write_text(program)
     command = [sys.executable, "-m", "uvicorn", "shop:app", "--port", "0"]
     server = Started(command, tmp_path, environment_with({}))
@@ -59,6 +60,7 @@ def test_every_path_honours_the_prefix(outer: tuple[Started, httpx.Client]) -> N
     assert refused.json()["instance"] == BELOW
     bulk = client.post(f"{BELOW}/bulk", json={"tasks": [{"task_type": "nope"}]}).json()
     assert bulk["items"][0]["error"]["type"] == f"{PREFIX}/docs#unknown_task_type"
+    assert f"{BELOW}/{{task_id}}" in client.get("/openapi.json").json()["paths"]
     own = client.post("/texts", params={"text": "one two three"})
     assert client.get(own.json()["task"]).json()["task_type"] == "count-words"
 
@@ -71,6 +73,7 @@ def test_open_streams_do_not_hold_up_the_stop(outer: tuple[Started, httpx.Client
         server.send(signal.SIGTERM)
         assert list(lines) == [""], "the stream ended as a whole"
         assert server.wait() in (0, -signal.SIGTERM)
+        assert "the shop closes\n" in server.out, "the application's own lifespan came to its end"
 
 
 async def test_streams_end_with_the_framework_and_begin_again_with_it(tmp_path: Path) -> None:

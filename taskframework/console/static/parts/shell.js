@@ -44,11 +44,14 @@ const Places = ({ title, places, place }) => html`<h2>${title}</h2>
     <a href=${to([path])} aria-current=${path === place ? "page" : undefined}>${name}</a>
   </li>`)}</ul>`;
 
+// Who showed neither a key nor a token, and is not known to an application around, may do everything.
+const NOBODY = "anonymous";
+
 function Who({ me }) {
   const { key } = useStore(session);
   return html`<div class="me">
     <b class="clip" title=${me.principal}>${me.principal}</b>
-    <small>${me.prefix ? me.roles.join(", ") : "may do everything: no keys yet"}</small>
+    <small>${me.prefix || me.principal !== NOBODY ? me.roles.join(", ") : "may do everything: no keys yet"}</small>
     ${key && html`<button type="button" onClick=${signOut}>Sign out</button>`}
   </div>`;
 }

@@ -1,0 +1,205 @@
+"""The interface as a part of another application: its lifespan, its own log-in, its OpenAPI document."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI, HTTPException, Request
+from pydantic import BaseModel
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+# Read before a loop runs: an adapter is imported when it is first needed, and reading a module blocks.
+import taskframework.brokers.embedded
+import taskframework.stores.sqlite  # noqa: F401
+from taskframework import Caller, ConfigurationError, Role, Settings, TaskFramework, mount, task
+from taskframework.api.callers import still_counts
+
+TASKS = "/jobs/api/v1/tasks"
+Client = Callable[[Starlette], Any]
+PEOPLE = {
+    "ann": Caller("ann", (Role.SUBMITTER,)),
+    "bob": Caller("bob", (Role.READER,)),
+    "boss": Caller("boss", (Role.OPERATOR,)),
+}
+
+
+@task("double")
+def double(parameters: int) -> int:
+    return parameters * 2
+
+
+@pytest.fixture
+def framework(tmp_path: Path) -> TaskFramework:
+    made = TaskFramework(Settings.model_validate({"store": {"url": f"sqlite:///{tmp_path / 'tasks.db'}"}}))
+    made.register(double)
+    return made
+
+
+async def who_asks(request: Request) -> Caller | None:
+    name = request.cookies.get("name")
+    if name == "nobody":
+        raise HTTPException(401, "Log in again.", headers={"WWW-Authenticate": "Cookie"})
+    if name == "banned":
+        raise HTTPException(403, "You have left.")
+    return PEOPLE.get(name or "")
+
+
+@asynccontextmanager
+async def client_of(app: Starlette) -> AsyncIterator[httpx.AsyncClient]:
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(app.router.lifespan_context(app))
+        transport = httpx.ASGITransport(app)
+        yield await stack.enter_async_context(httpx.AsyncClient(transport=transport, base_url="http://shop"))
+
+
+def as_user(name: str) -> dict[str, str]:
+    return {"Cookie": f"name={name}"}
+
+
+async def test_the_framework_runs_inside_the_applications_own_lifespan(framework: TaskFramework) -> None:
+    happened: list[object] = []
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, str]]:
+        happened.append(framework.is_running)
+        yield {"shop": "open"}
+        happened.append(framework.is_running)
+
+    app = FastAPI(lifespan=lifespan)
+    mount(app, framework, "/jobs")
+    async with app.router.lifespan_context(app) as state:
+        assert state == {"shop": "open"}
+        assert framework.is_running
+        assert framework.process.worker is not None
+    assert happened == [False, False]
+
+
+async def test_an_application_may_start_it_by_itself_and_be_no_fastapi(framework: TaskFramework) -> None:
+    app = Starlette()
+    mount(app, framework, "/jobs", starts=False)
+    async with client_of(app) as client:
+        assert (await client.get(TASKS)).json()["code"] == "not_running"
+        async with framework.running(worker=False):
+            assert (await client.get(TASKS)).json()["items"] == []
+
+
+async def test_each_caller_is_who_the_application_says(framework: TaskFramework) -> None:
+    app = FastAPI()
+    mount(app, framework, "/jobs", caller=who_asks)
+    async with client_of(app) as client:
+        body = {"task_type": "double", "parameters": 2}
+        accepted = await client.post(TASKS, json=body, headers=as_user("ann"))
+        assert (accepted.status_code, accepted.json()["user_id"]) == (202, "ann")
+        place = accepted.headers["location"]
+        assert (await client.get(place, headers=as_user("ann"))).status_code == 200
+        assert (await client.get(place, headers=as_user("bob"))).status_code == 404
+        assert (await client.get(place, headers=as_user("boss"))).status_code == 200
+        refused = await client.post(TASKS, json=body, headers=as_user("bob"))
+        assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
+
+
+async def test_who_is_known_to_nobody_is_refused_though_there_is_no_key(framework: TaskFramework) -> None:
+    app = FastAPI()
+    mount(app, framework, "/jobs", caller=lambda request: who_asks(request))
+    async with client_of(app) as client:
+        for name, status, said, challenge in [
+            ("stranger", 401, "The request has no API key or token that counts.", "Bearer"),
+            ("nobody", 401, "Log in again.", "Cookie"),
+            ("banned", 403, "You have left.", None),
+        ]:
+            answer = await client.get(TASKS, headers=as_user(name))
+            assert (answer.status_code, answer.json()["detail"].startswith(said)) == (status, True), answer.text
+            assert answer.headers.get("www-authenticate") == challenge
+        assert (await client.get("/jobs/healthz")).status_code == 200
+        key = await framework.services.keys.create("robot", [Role.SUBMITTER], by="test")
+        answer = await client.get(TASKS, headers={"Authorization": f"Bearer {key[1]}"})
+        assert answer.status_code == 200
+
+
+async def test_a_function_that_tells_no_caller_is_a_bug_and_lets_nobody_in(framework: TaskFramework) -> None:
+    app = FastAPI()
+    mount(app, framework, "/jobs", caller=lambda request: "ann")  # type: ignore[arg-type,return-value]
+    async with client_of(app) as client:
+        assert (await client.get(TASKS)).status_code == 500
+
+
+async def test_a_stream_goes_on_while_the_application_knows_its_caller(framework: TaskFramework) -> None:
+    app = FastAPI()
+    mount(app, framework, "/jobs", caller=who_asks)
+    [api] = [route.app for route in app.routes if isinstance(route, Mount)]
+    scope = {"type": "http", "app": api, "headers": [(b"cookie", b"name=ann")]}
+    for caller, counts in ((PEOPLE["ann"], True), (PEOPLE["boss"], False)):
+        assert await still_counts(Request({**scope, "taskframework.caller": caller})) is counts
+    gone = Request({**scope, "headers": [(b"cookie", b"name=nobody")], "taskframework.caller": PEOPLE["ann"]})
+    assert not await still_counts(gone)
+
+
+class TaskView(BaseModel):
+    """A model of the application with a name that the interface has, too."""
+
+    title: str
+
+
+def document_of(framework: TaskFramework, *prefixes: str, **options: Any) -> dict[str, Any]:
+    app = FastAPI()
+
+    @app.get("/views")
+    def views() -> TaskView:
+        return TaskView(title="")
+
+    app.openapi()  # asked for too early
+    for prefix in prefixes:
+        mount(app, framework, prefix, **options)
+    assert app.openapi() is app.openapi()
+    return app.openapi()
+
+
+def test_the_applications_document_describes_the_interface(framework: TaskFramework) -> None:
+    document = document_of(framework, "/jobs")
+    assert list(document["components"]["schemas"]["TaskView"]["properties"]) == ["title"]
+    submit = document["paths"][TASKS]["post"]
+    assert submit["operationId"] == "jobs_submit_task"
+    assert submit["security"] == [{"jobs_key": []}, {}]
+    assert document["components"]["securitySchemes"]["jobs_key"]["scheme"] == "bearer"
+    shown = submit["responses"]["202"]["content"]["application/json"]["schema"]["$ref"]
+    assert shown == "#/components/schemas/jobs_TaskView"
+    own = document["paths"]["/views"]["get"]["responses"]["200"]["content"]["application/json"]["schema"]["$ref"]
+    assert own == "#/components/schemas/TaskView"
+
+
+def test_every_reference_leads_somewhere_and_every_name_is_used_once(framework: TaskFramework) -> None:
+    document = document_of(framework, "/jobs", "/v2/jobs")
+    references: set[str] = set()
+
+    def look(part: Any) -> None:
+        if isinstance(part, dict):
+            references.update(value for name, value in part.items() if name == "$ref")
+        for value in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
+            look(value)
+
+    look(document)
+    assert {reference.rpartition("/")[2] for reference in references} <= document["components"]["schemas"].keys()
+    ids = [operation["operationId"] for ways in document["paths"].values() for operation in ways.values()]
+    assert len(ids) == len(set(ids)) > 100
+
+
+def test_with_a_log_in_of_its_own_nothing_is_said_of_keys(framework: TaskFramework) -> None:
+    document = document_of(framework, "/jobs", caller=who_asks)
+    assert "security" not in document["paths"][TASKS]["post"]
+    assert "securitySchemes" not in document["components"]
+
+
+def test_the_document_may_be_left_alone(framework: TaskFramework) -> None:
+    assert list(document_of(framework, "/jobs", in_openapi=False)["paths"]) == ["/views"]
+
+
+@pytest.mark.parametrize("prefix", ["", "/", "jobs", "/jobs/", "/jobs/{n}"])
+def test_a_prefix_that_is_none_is_refused(framework: TaskFramework, prefix: str) -> None:
+    with pytest.raises(ConfigurationError, match="is no path"):
+        mount(FastAPI(), framework, prefix)
