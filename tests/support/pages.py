@@ -22,13 +22,20 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 #: Why things were decided, what was measured once, and what is looked up: nobody walks through these.
 _RECORDS = ("docs/decisions/", "docs/performance/", "docs/reference/")
+#: Translations, and the originals whose steps they take (tests/architecture/test_translations.py).
+TRANSLATIONS = {
+    "docs/zh/README.md": "README.md",
+    "docs/zh/quickstart.md": "docs/quickstart.md",
+    "docs/zh/tutorial.md": "docs/tutorial.md",
+    "docs/zh/architecture.md": "docs/architecture.md",
+}
 #: Languages of blocks that are looked at only: drawings, and excerpts of output.
 _LOOKED_AT = ("", "text")
 
 _FENCE = re.compile(r"```(\w*)$")
-_FILE = re.compile(r"`([\w.-]+\.\w+)`:$")
+_FILE = re.compile(r"`([\w.-]+\.\w+)`[:：]$")  # noqa: RUF001 - the colon of Chinese text
 _COPY = re.compile(r"`([\w.-]+\.\w+)` of (?:the )?\[[^\]]+\]\(([^)#]+)")
-_STOP = re.compile(r"\bStop(?: only `([^`]+)`|\b[^.]*) with Ctrl-C\b")
+_STOP = re.compile(r"\bStop(?: only `([^`]+)`|\b[^.]*) with Ctrl-C\b|用 Ctrl-C 停止")
 _EXIT_CODE = re.compile(r"#.*exit code (\d+)")
 
 
@@ -73,7 +80,8 @@ class Step:
 def pages() -> list[Path]:
     """README and every page that people follow."""
     found = sorted(ROOT.glob("docs/**/*.md"))
-    return [ROOT / "README.md", *(page for page in found if not name_of(page).startswith(_RECORDS))]
+    left_out = (*_RECORDS, *TRANSLATIONS)
+    return [ROOT / "README.md", *(page for page in found if not name_of(page).startswith(left_out))]
 
 
 def name_of(page: Path) -> str:
