@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Any, get_overloads
 
 from pydantic import BaseModel, TypeAdapter
+from typing_extensions import is_protocol  # in typing since Python 3.13
 
 from reference.docstrings import described
 from reference.signatures import signature_of
@@ -63,6 +64,8 @@ def _entry(name: str, value: Any) -> str:
         parts.append(described(value).lstrip())
     elif issubclass(value, dict):
         parts.append(described(value).lstrip() + "\n" + fields(TypeAdapter(value).json_schema(), str))
+    elif is_protocol(value):
+        parts.append(_code(name, value.__call__) + described(value))
     else:
         parts.append(_code(name, value) + described(value) + described(value.__init__))
         parts += [_attributes(value), *(_method(name, called, member) for called, member in _methods(value))]
