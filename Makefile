@@ -95,7 +95,7 @@ docs: install ## write the pages, alert rules and dashboard that are made from t
 	@$(MAKE) -s $(SITE)
 
 # Strictly: a link, an anchor or a page that leads nowhere is an error. `check` builds it too.
-$(SITE): mkdocs.yml .ci/site.py README.md $(DOCS)/.installed $(shell find docs/. -not -path '*/__pycache__*')
+$(SITE): mkdocs.yml .ci/site.py README.md CHANGELOG.md $(DOCS)/.installed $(shell find docs/. -not -path '*/__pycache__*')
 	@mkdir -p build
 	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build >build/site.log 2>&1 || { grep -v ^INFO build/site.log; rm -f $@; exit 1; }
 

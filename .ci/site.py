@@ -1,4 +1,4 @@
-"""What the site does beyond mkdocs: README is a page, one entry may stand for many, nothing comes from other hosts."""
+"""What the site does beyond mkdocs: pages from outside of docs/, one entry for many pages, nothing from other hosts."""
 
 import fnmatch
 import posixpath
@@ -9,16 +9,16 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 
 _ROOT = Path(__file__).parents[1]
-#: README is outside of docs/. On the site it has another name, since README means the page of a folder there.
-_README = {"README.md": "readme.md"}
+#: Pages outside of docs/. README has another name on the site, where README means the page of a folder.
+_OUTSIDE = {"README.md": "readme.md", "CHANGELOG.md": "changelog.md"}
 _LINK = re.compile(r"(?<=\]\()([^)#\s]+)")
 #: What a browser loads by itself when it shows the page; a link that a reader follows is not meant.
 _LOADED = re.compile(r"""<(?:script|img|link|iframe|source)\b[^>]*?\b(?:src|href)=["']?((?:https?:)?//[^"'\s>]+)""")
 
 
 def on_files(files, config):
-    """Take README in and what pages link to outside of docs/, and write out the entries that stand for many pages."""
-    for name, page in _README.items():
+    """Take in what is outside of docs/, and write out the entries that stand for many pages."""
+    for name, page in _OUTSIDE.items():
         files.append(File.generated(config, page, content=(_ROOT / name).read_text(encoding="utf-8")))
     pages = [file.src_uri for file in files.documentation_pages()]
     for page in pages:
@@ -49,15 +49,15 @@ def on_post_page(output, page, config):
 
 def _path_of(page, link):
     """The path in the repository of the file that a page links to, if the link is another one on the site."""
-    folder = "" if page in _README.values() else posixpath.join("docs", posixpath.dirname(page))
+    folder = "" if page in _OUTSIDE.values() else posixpath.join("docs", posixpath.dirname(page))
     path = posixpath.normpath(posixpath.join(folder, link))
-    is_moved = page in _README.values() or not path.startswith("docs/")
+    is_moved = page in _OUTSIDE.values() or not path.startswith("docs/")
     return path if is_moved and (_ROOT / path).is_file() else None
 
 
 def _place_of(path):
     """Where a file of the repository is on the site."""
-    return path.removeprefix("docs/") if path.startswith("docs/") else _README.get(path, f"repository/{path}")
+    return path.removeprefix("docs/") if path.startswith("docs/") else _OUTSIDE.get(path, f"repository/{path}")
 
 
 def _named(entries):

@@ -130,8 +130,8 @@ class TaskReads(Protocol):
         """Read a task; one outside the scope is not there."""
         ...
 
-    async def get_many(self, task_ids: Collection[str]) -> Mapping[str, Task]:
-        """Read tasks whosever they are; those that are not there are left out.
+    async def get_many(self, task_ids: Collection[str], scope: Scope) -> Mapping[str, Task]:
+        """Read tasks; those that are not there, or outside the scope, are left out.
 
         Raises:
             TaskUnreadableError: if one of them can be read by a newer release only.

@@ -238,7 +238,7 @@ class StreamTurns:
 
     async def _read_holders(self, task_ids: Sequence[str]) -> Sequence[Task | Exception | None]:
         try:
-            found = await self._store.get_many(task_ids)
+            found = await self._store.get_many(task_ids, EVERYONE)
         except TaskUnreadableError:  # one of them, which is the matter of its own stream
             return [await self._read_holder(task_id) for task_id in task_ids]
         return [found.get(task_id) for task_id in task_ids]

@@ -18,6 +18,7 @@ from taskframework import failpoint
 from taskframework.errors import StoreError, SubmissionError
 from taskframework.grouping import Grouping
 from taskframework.model.records import Record
+from taskframework.model.scope import EVERYONE
 from taskframework.model.streams import STREAMS, Stream, StreamKey, TakePositions, is_serial, position_of, stream_of
 from taskframework.model.task import Task
 from taskframework.stores.base import Inserted, TaskStore
@@ -78,7 +79,7 @@ class StreamInserts:
         named = {
             at: task.task_id for at, task in enumerate(tasks) if task.stream and (task.idempotency_key or task.unique)
         }
-        there = await self._store.get_many(set(named.values())) if named else {}
+        there = await self._store.get_many(set(named.values()), EVERYONE) if named else {}
         return {at: Inserted(there[task_id], is_new=False) for at, task_id in named.items() if task_id in there}
 
     async def _insert(self, stream: StreamKey, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:

@@ -42,7 +42,7 @@ from taskframework.stores.mongo.documents import (
     task_of,
 )
 from taskframework.stores.mongo.earlier import EarlierRelease
-from taskframework.stores.mongo.expressions import passed
+from taskframework.stores.mongo.expressions import passed, within
 from taskframework.stores.mongo.faults import DuplicateDocumentError
 from taskframework.stores.mongo.indexes import SUBTASKS, WAITING_FOR_LIMIT
 from taskframework.stores.mongo.inserts import Inserter, insert_tasks
@@ -201,8 +201,8 @@ class MongoStore(RecordCalls, StreamCalls, DeadLetterCalls):
         document = await self._tasks.find_one(queries.one(task_id, scope))
         return None if document is None else task_of(document)
 
-    async def get_many(self, task_ids: Several[str]) -> dict[str, Task]:
-        found = await self._tasks.find(queries.these(list(task_ids)), index=BY_ID)
+    async def get_many(self, task_ids: Several[str], scope: Scope) -> dict[str, Task]:
+        found = await self._tasks.find({**queries.these(list(task_ids)), **within(scope)}, index=BY_ID)
         return {task.task_id: task for task in map(task_of, found)}
 
     async def list_tasks(

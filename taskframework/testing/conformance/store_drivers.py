@@ -15,7 +15,7 @@ from taskframework.model.idempotency import IDEMPOTENCY, IdempotencyKey, key_id
 from taskframework.model.interventions import Cancel, Expire
 from taskframework.model.marks import MarkPublished, ReserveDispatch
 from taskframework.model.query import DeadMessage
-from taskframework.model.scope import EVERYONE
+from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import AT_REST, CLAIMABLE, FINAL, LIVE, Priority, TaskStatus
 from taskframework.model.task import Task
 from taskframework.model.transitions import Complete
@@ -272,9 +272,11 @@ class PurgeCases(StoreSuite):
 
     async def test_tasks_are_read_together(self, store: TaskStore) -> None:
         tasks = [await put(store, user_id=user) for user in ("alice", "bob")]
-        found = await store.get_many([*(task.task_id for task in tasks), "unknown"])
-        assert found == {task.task_id: await stored(store, task.task_id) for task in tasks}
-        assert await store.get_many([]) == {}
+        ids = [*(task.task_id for task in tasks), "unknown"]
+        there = {task.task_id: await stored(store, task.task_id) for task in tasks}
+        assert await store.get_many(ids, EVERYONE) == there
+        assert await store.get_many(ids, Scope.of("bob")) == {tasks[1].task_id: there[tasks[1].task_id]}
+        assert await store.get_many([], EVERYONE) == {}
 
     async def test_the_ends_of_tasks_are_told_together(self, store: TaskStore) -> None:
         live, ended = await put(store), await put_final(store, TaskStatus.FAILED)
