@@ -33,9 +33,11 @@ def _indexed(index: str) -> str:
     return f"{_WHOLE_TASK} tasks t INDEXED BY {index} JOIN task_parameters p USING (number)"
 
 
-TASK = f"{_TASKS} WHERE t.task_id = ? AND t.user_id = coalesce(?, t.user_id)"
 #: Ids travel as one JSON array: the text of the statement stays the same, and no limit on their number.
-TASKS_BY_ID = f"{_TASKS} WHERE t.task_id IN (SELECT value FROM json_each(?)) AND t.user_id = coalesce(?, t.user_id)"
+TASKS_BY_ID = f"{_TASKS} WHERE t.task_id IN (SELECT value FROM json_each(?))"
+_IN_SCOPE = "AND t.user_id = coalesce(?, t.user_id)"
+TASKS_IN_SCOPE = f"{TASKS_BY_ID} {_IN_SCOPE}"
+TASK = f"{_TASKS} WHERE t.task_id = ? {_IN_SCOPE}"
 CANCEL_REQUESTS = (
     "SELECT task_id, fencing_token, json_extract(document, '$.lease.claim_id'), json_extract(document, '$.cancel') "
     "FROM tasks WHERE task_id IN (SELECT value FROM json_each(?)) AND json_extract(document, '$.cancel') IS NOT NULL"

@@ -114,7 +114,7 @@ class SqliteStore:
         return read_row(TaskRow._make(rows[0])).task if rows else None
 
     async def get_many(self, task_ids: Collection[str], scope: Scope) -> dict[str, Task]:
-        rows = await self._database.fetch(queries.TASKS_BY_ID, (to_json(list(task_ids)), scope.owner))
+        rows = await self._database.fetch(queries.TASKS_IN_SCOPE, (to_json(list(task_ids)), scope.owner))
         return {task.task_id: task for task in (read_row(TaskRow._make(row)).task for row in rows)}
 
     async def list_tasks(
