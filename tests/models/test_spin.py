@@ -45,7 +45,7 @@ def _mutants(model: str, flags: list[str], *, liveness: str | None = None) -> li
 RUNS = [
     *_mutants("fanin", ["-DINCREMENT", "-DUNGUARDED", "-DCOUNTSPLANNED"]),
     *_mutants("fanin", ["-DEVENTONLY", "-DCLEARFIRST"], liveness="finished"),
-    *_mutants("parent_reports", ["-DNOGUARD", "-DNOSERIAL"]),
+    *_mutants("parent_reports", ["-DREPLAYS=0 -DNOGUARD", "-DNOSERIAL"]),
     *_mutants("parent_reports", ["-DCRASHES=0 -DNONUMBER", "-DCRASHES=0 -DREPLAYS=0 -DCLEARALL"], liveness="ended"),
     *_mutants("parent_reports", ["-DREPLAYS=0 -DCLEARFIRST", "-DREPLAYS=0 -DEVENTONLY"], liveness="ended"),
     *_mutants("batch_seal", ["-DOWNBATCH", "-DNOANNOUNCE", "-DANNOUNCEANY", "-DSEALANY", "-DSEALOVER", "-DABANDONANY"]),
@@ -55,7 +55,7 @@ RUNS = [
     *_mutants("versions", ["-DRECORDFIRST", "-DBLIND", "-DNOADMISSION", "-DNOADOPT", "-DTHREE -DCRASHES=0 -DONERUN"]),
     *_mutants("debounce", ["-DBLIND", "-DBLINDRECORD", "-DOVERWRITE", "-DREUSE", "-DGIVEUP", "-DOPENANY"]),
     *_mutants("slots", ["-DNOUNTIL", "-DNOGRACE", "-DNOLOOK", "-DRELEASEFIRST", "-DPULLBYTASK"]),
-    *_mutants("slots", ["-DCRASHES=0 -DUNSURE=0 -DPULLANEW", "-DCRASHES=0 -DRENEWALS=0 -DGIVEBACKUNSURE"]),
+    *_mutants("slots", ["-DCRASHES=0 -DLOSSES=0 -DUNSURE=0 -DPULLANEW", "-DCRASHES=0 -DRENEWALS=0 -DGIVEBACKUNSURE"]),
     *_mutants("slots", ["-DLIVENESS -DUNSURE=0 -DNORECONCILE", "-DLIVENESS -DUNSURE=0 -DNODUE"], liveness="ended"),
     *_mutants("stream_turns", ["-DBLIND", "-DANYGENERATION", "-DLETANYGO", "-DDIRECT", "-DHALTS -DHALTANY"]),
     *_mutants("stream_turns", ["-DLIVENESS -DNOSWEEP"], liveness="ended"),
