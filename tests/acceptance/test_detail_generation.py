@@ -13,7 +13,7 @@ import pytest
 
 from taskframework import NonRetryableError, RetryableError
 from taskframework.deduplication import deduplicate
-from tests.support.command import Folder, Started, environment_with
+from tests.support.command import Folder, Started, environment_with, start_program
 from tests.support.pages import ROOT
 from tests.support.process import free_ports
 
@@ -42,7 +42,7 @@ def endpoint(folder: Folder) -> Iterator[Callable[..., str]]:
         shutil.copytree(EXAMPLE, folder.path, dirs_exist_ok=True)
         [port] = free_ports(1)
         command = [sys.executable, "endpoint.py", "--port", str(port), *options]
-        running.append(Started(command, folder.path, environment_with({})))
+        running.append(start_program(command, folder.path, environment_with({})))
         running[-1].line("Listening on")
         return f"http://localhost:{port}/v1"
 

@@ -18,7 +18,7 @@ from taskframework.api.app import create_app
 from taskframework.api.listening import listen
 from taskframework.api.server import ApiServer
 from tests.acceptance.http_support import TASKS, settings
-from tests.support.command import Started, environment_with
+from tests.support.command import Started, environment_with, start_program
 from tests.support.pages import steps_of
 
 PREFIX = "/background"
@@ -32,7 +32,7 @@ def outer(tmp_path: Path) -> Iterator[tuple[Started, httpx.Client]]:
     [program] = [step.text for step in steps_of(_PAGE.read_text()) if step.name == "shop.py"]
     (tmp_path / "shop.py").write_text(program)
     command = [sys.executable, "-m", "uvicorn", "shop:app", "--port", "0"]
-    server = Started(command, tmp_path, environment_with({}))
+    server = start_program(command, tmp_path, environment_with({}))
     try:
         [url] = re.findall(r"http://\S+", server.line("running on"))
         with httpx.Client(base_url=url, trust_env=False, timeout=20) as client:

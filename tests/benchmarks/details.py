@@ -27,7 +27,7 @@ import httpx
 from taskframework import EventSubscriber, RetryableError, event_subscriber
 from tests.benchmarks.metrics import quantile
 from tests.benchmarks.stage import ROOT, Stage
-from tests.support.command import COMMAND, Started, environment_with
+from tests.support.command import COMMAND, Started, environment_with, start_program
 from tests.support.process import free_ports
 
 EXAMPLE = ROOT / "docs" / "examples" / "detail_generation"
@@ -107,7 +107,7 @@ def _place(on_servers: bool) -> Iterator[dict[str, str]]:
 
 @contextlib.contextmanager
 def _running(command: list[str], folder: Path, environment: dict[str, str]) -> Iterator[Started]:
-    started = Started(command, folder, environment_with(environment))
+    started = start_program(command, folder, environment_with(environment))
     try:
         yield started
     finally:

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Literal
 
 from tests.chaos.cluster import Api, Cluster, Member, Worker, settings_of
-from tests.chaos.failpoint_forks import Forks
+from tests.chaos.failpoint_forks import ForkedProcess
 from tests.chaos.history import Recorder
+from tests.support.forks import Forks
 
 #: The process that serves HTTP, and the one that executes; embedded they are one.
 Role = Literal["front", "back"]
@@ -73,7 +74,9 @@ class _Forked(Member):
 
     def start(self) -> None:
         arguments = [*self._command, *self._arguments()]
-        self._process = self.forks.start(arguments, log=self._log, environment=self._environment, folder=self._folder)
+        self._process = ForkedProcess(
+            self.forks, arguments, log=self._log, environment=self._environment, folder=self._folder
+        )
 
 
 class _Api(_Forked, Api):

@@ -26,12 +26,12 @@ from taskframework.testing.conformance.store_suite import insert_one
 from taskframework.testing.factories import new_task
 from tests.chaos.checker import Report, check
 from tests.chaos.failpoint_files import STEP
-from tests.chaos.failpoint_forks import Forks
 from tests.chaos.failpoint_processes import Fault, Processes, until
 from tests.chaos.history import Recorder, read
 from tests.chaos.listener import Listener
 from tests.chaos.story import FINAL_STATUSES
 from tests.chaos.truth import MongoTruth, SqliteTruth, Truth
+from tests.support.forks import Forks
 
 _TYPES = ("probe", "limited", "keyed", "single", "single-of-key", "family", "patient")
 _QUEUES = (*(f"tasks.{name}.{lane}" for name in _TYPES for lane in ("high", "normal", "low")), "tasks.dlq")

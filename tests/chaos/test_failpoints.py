@@ -20,11 +20,11 @@ from typing import Any, TypeVar, cast
 import pytest
 
 from taskframework.failpoint import POINTS
-from tests.chaos.failpoint_forks import Forks
 from tests.chaos.failpoint_processes import Fault
 from tests.chaos.failpoint_scenarios import SCENARIOS, Scenario
 from tests.chaos.failpoint_stage import Servers, Stage
 from tests.support.external import ExternalMongo, ExternalRabbit
+from tests.support.forks import Forks
 from tests.support.process import ServerFailed
 
 T = TypeVar("T")
@@ -130,7 +130,7 @@ async def play(case: Case, folder: Path, forks: Forks, servers: Servers | None) 
 @pytest.fixture(scope="module")
 def forks() -> Iterator[Forks]:
     """Starts processes."""
-    parent = Forks()
+    parent = Forks("tests.chaos.failpoint_tasks")
     yield parent
     parent.close()
 

@@ -7,12 +7,14 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+from tests.support.forks import Forked, commands
 from tests.support.process import ServerFailed, wait_until
 
 COMMAND = (sys.executable, "-m", "taskframework")
@@ -96,15 +98,7 @@ class Folder:
             given: its standard input.
             env: variables on top of the usual ones.
         """
-        done = subprocess.run(
-            [*COMMAND, *arguments],
-            cwd=self.path,
-            env=environment_with(env or {}),
-            input=given,
-            capture_output=True,
-            text=True,
-            timeout=50,
-        )
+        done = run_command(arguments, self.path, environment_with(env or {}), given)
         if code is not None and done.returncode != code:
             raise CommandFailed(f"{' '.join(arguments)}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}")
         assert "Traceback" not in done.stderr, done.stderr
@@ -116,7 +110,7 @@ class Folder:
 
     def start(self, *arguments: str, env: Mapping[str, str] | None = None) -> Started:
         """Start a command that runs until it is stopped."""
-        started = Started([*COMMAND, *arguments], self.path, environment_with(env or {}))
+        started = start_command(arguments, self.path, environment_with(env or {}))
         self._started.append(started)
         return started
 
@@ -128,22 +122,14 @@ class Folder:
 class Started:
     """A running command whose output is read as it comes."""
 
-    def __init__(self, command: list[str], folder: Path, environment: Mapping[str, str]) -> None:
-        self._popen = subprocess.Popen(
-            command,
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+    def __init__(self, popen: subprocess.Popen[str] | Forked, out: IO[str], err: IO[str]) -> None:
+        self._popen = popen
+        self._streams = (out, err)
         self.out: list[str] = []
         self.err: list[str] = []
         self._readers = [
             threading.Thread(target=_read, args=(stream, lines), daemon=True)
-            for stream, lines in ((self._popen.stdout, self.out), (self._popen.stderr, self.err))
+            for stream, lines in ((out, self.out), (err, self.err))
         ]
         for reader in self._readers:
             reader.start()
@@ -201,10 +187,9 @@ class Started:
         if self._popen.poll() is None:
             os.killpg(self.pid, signal.SIGKILL)
             self._popen.wait()
-        for stream, reader in zip((self._popen.stdout, self._popen.stderr), self._readers, strict=True):
+        for stream, reader in zip(self._streams, self._readers, strict=True):
             reader.join(5)
-            if stream is not None:
-                stream.close()
+            stream.close()
 
     def _wait(self, true: Any, what: str, timeout: float) -> None:
         try:
@@ -215,6 +200,55 @@ class Started:
 
     def _tail(self) -> str:
         return "".join([*self.out[-20:], *self.err[-20:]])
+
+
+def start_program(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> Started:
+    """Start any program."""
+    popen = subprocess.Popen(
+        command,
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert popen.stdout
+    assert popen.stderr
+    return Started(popen, popen.stdout, popen.stderr)
+
+
+def start_command(arguments: Sequence[str], folder: Path, environment: Mapping[str, str]) -> Started:
+    """Start `taskframework` with these arguments."""
+    (out, their_out), (err, their_err) = os.pipe(), os.pipe()
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    try:
+        forked = commands().start(arguments, folder, environment, [nothing, their_out, their_err])
+    finally:
+        for descriptor in (nothing, their_out, their_err):
+            os.close(descriptor)
+    return Started(forked, os.fdopen(out), os.fdopen(err))
+
+
+def run_command(
+    arguments: Sequence[str], folder: Path, environment: Mapping[str, str], given: str
+) -> subprocess.CompletedProcess[str]:
+    """Run `taskframework` with these arguments to its end."""
+    with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        stdin.write(given.encode())
+        stdin.seek(0)
+        forked = commands().start(arguments, folder, environment, [file.fileno() for file in (stdin, out, err)])
+        try:
+            code = forked.wait(50)
+        except subprocess.TimeoutExpired:
+            os.killpg(forked.pid, signal.SIGKILL)
+            raise
+        said = []
+        for file in (out, err):
+            file.seek(0)
+            said.append(file.read().decode())
+    return subprocess.CompletedProcess(arguments, code, *said)
 
 
 def environment_with(environment: Mapping[str, str]) -> dict[str, str]:

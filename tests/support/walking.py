@@ -15,7 +15,7 @@ from taskframework import load_settings
 from taskframework.api.views import TaskView
 from taskframework.brokers.base import ExternalMessage
 from taskframework.events.external import SINGLE, read_events
-from tests.support.command import Started
+from tests.support.command import Started, start_program
 from tests.support.pages import Kind, Step, steps_of
 from tests.support.process import ServerFailed, wait_until
 
@@ -139,7 +139,9 @@ class Walk:
 
     def _type(self, step: Step) -> str:
         """Run a command to its end and return what it printed."""
-        started = Started(["bash", "-c", _BEFORE + self._here(step.text) + _AFTER], self._folder, self._environment)
+        started = start_program(
+            ["bash", "-c", _BEFORE + self._here(step.text) + _AFTER], self._folder, self._environment
+        )
         try:
             code = started.wait(timeout=_SECONDS)
         finally:
@@ -154,7 +156,7 @@ class Walk:
     def _start(self, step: Step) -> None:
         """Begin what goes on in a terminal of its own, and wait until it serves or listens."""
         command = ["bash", "-c", f"{_BEFORE}{self._here(step.text)}"]
-        started = Started(command, self._folder, self._environment)
+        started = start_program(command, self._folder, self._environment)
         self._going.append((step, started))
         self._wait(started, lambda: _READY.search(_said(started)) is not None, "it serves or listens")
 
