@@ -12,7 +12,7 @@ from playwright.async_api import Browser, expect
 from playwright.async_api import TimeoutError as PlaywrightTimeout
 
 from tests.console.conftest import Installation
-from tests.console.window import PATIENCE, Window, opened
+from tests.console.window import Window, opened
 from tests.support.process import wait_until
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -33,7 +33,7 @@ async def test_a_task_is_submitted_and_watched_to_its_end(window: Window, shop: 
     await window.status_is("running")
     progress = window.page.get_by_label("Progress")
     for step in (1, 2, 3):
-        await expect(progress).to_have_attribute("value", str(25 * step), timeout=PATIENCE)
+        await expect(progress).to_have_attribute("value", str(25 * step))
         shop.take_step(step)
     await window.status_is("completed")
     await expect(window.page.get_by_label("Result")).to_have_text("12")
@@ -47,11 +47,11 @@ async def test_what_failed_is_edited_tried_and_replayed(window: Window, shop: In
     await window.go("overview")
     await window.page.keyboard.type("gd")
     cause = window.page.get_by_role("table", name="Causes").get_by_role("row").filter(has_text="this is no address")
-    await expect(cause.get_by_role("cell").nth(1)).to_have_text("3", timeout=PATIENCE)
+    await expect(cause.get_by_role("cell").nth(1)).to_have_text("3")
     await cause.get_by_role("link").click()
     await window.page.locator(f"[data-row][href$='{task_id}']").click()
 
-    await expect(window.page.get_by_label("Trace")).to_contain_text("this is no address", timeout=PATIENCE)
+    await expect(window.page.get_by_label("Trace")).to_contain_text("this is no address")
     parameters = window.page.get_by_label("Parameters of the replay")
     await parameters.fill('{"to": "ada@example.org", "copies": "many"}')
     await window.button("Dry run").click()
@@ -75,7 +75,7 @@ async def test_all_of_a_cause_are_replayed_slowly_and_stopped(window: Window, sh
     await window.button("Replay").click()
     await expect(window.page.get_by_role("dialog")).to_contain_text("At the most so many a second")
     await window.answer("Replay", rate="0.5", reason="a try")
-    await expect(window.heading).to_have_text("Replay", timeout=PATIENCE)
+    await expect(window.heading).to_have_text("Replay")
     await window.button("Stop").click()
     await expect(window.page.get_by_role("dialog")).to_contain_text("stay as they are")
     await window.answer("Stop it")
@@ -91,7 +91,7 @@ async def test_two_windows_agree_on_a_batch_that_one_cancels(chromium: Browser, 
     async with opened(chromium, shop.url) as one, opened(chromium, shop.url) as other:
         for window in (one, other):
             await window.go(f"batches/{batch_id}")
-            await expect(window.page.locator(".big-progress b")).to_have_text("20 %", timeout=PATIENCE)
+            await expect(window.page.locator(".big-progress b")).to_have_text("20 %")
         await one.button("Cancel").click()
         await expect(one.page.get_by_role("dialog")).to_contain_text("8 items of 10 are not done")
         await one.answer("Cancel the batch", reason="not needed")
@@ -107,12 +107,12 @@ async def test_the_page_goes_on_after_the_api_was_away(chromium: Browser, own_sh
         await window.go(f"tasks/{task_id}")
         await window.status_is("running")
         state = window.page.locator(".state")
-        await expect(state).to_have_text("Live", timeout=PATIENCE)
+        await expect(state).to_have_text("Live")
         await asyncio.to_thread(own_shop.process.kill)
-        await expect(state).to_have_text("Reconnecting …", timeout=PATIENCE)
+        await expect(state).to_have_text("Reconnecting …")
         await window.status_is("running")
         await asyncio.to_thread(own_shop.start)
-        await expect(state).to_have_text("Live", timeout=PATIENCE)
+        await expect(state).to_have_text("Live")
         for step in (1, 2, 3):
             own_shop.take_step(step)
         await window.status_is("completed")
@@ -123,10 +123,10 @@ async def test_the_list_shows_what_happens_elsewhere(window: Window, shop: Insta
     await window.go("tasks?task_type=write-report")
     task_id = await asyncio.to_thread(shop.submit, "write-report", 3)
     row = window.page.get_by_role("row").filter(has=window.page.locator(f"a[href$='{task_id}']"))
-    await expect(row).to_contain_text("completed", timeout=PATIENCE)
+    await expect(row).to_contain_text("completed")
     await row.get_by_role("link").click()
     await window.status_is("completed")
-    await expect(window.page.locator(".tree li")).to_have_count(3, timeout=PATIENCE)
+    await expect(window.page.locator(".tree li")).to_have_count(3)
 
 
 async def test_everything_is_done_from_the_keyboard(window: Window, shop: Installation) -> None:
@@ -143,7 +143,7 @@ async def test_everything_is_done_from_the_keyboard(window: Window, shop: Instal
     await expect(window.page.get_by_label("Error contains")).to_be_focused()
     await press("Escape")
     await window.go("tasks?status=QUEUED&task_type=charge-card")
-    await expect(window.page.locator("[data-row]")).to_have_count(1, timeout=PATIENCE)
+    await expect(window.page.locator("[data-row]")).to_have_count(1)
     await type_("j")
     await press("Enter")
     await window.status_is("queued")
@@ -161,25 +161,25 @@ async def test_a_dead_letter_is_found_and_replayed_from_the_keyboard(window: Win
     press, type_, rows = window.page.keyboard.press, window.page.keyboard.type, window.page.locator("[data-row]")
     await window.go("overview")
     await type_("gd")
-    await expect(rows.first).to_be_visible(timeout=PATIENCE)
+    await expect(rows.first).to_be_visible()
     await press("/")
     await type_("no address")
     await press("Escape")
-    await expect(rows).to_have_count(1, timeout=PATIENCE)
+    await expect(rows).to_have_count(1)
     for place in ("fingerprint=", f"dead-letters/{task_id}"):
         while place not in window.page.url:  # a list that comes just then takes the row away that was chosen
-            await expect(rows.first).to_be_visible(timeout=PATIENCE)
+            await expect(rows.first).to_be_visible()
             await type_("j")
             await press("Enter")
             with suppress(PlaywrightTimeout):
                 await window.page.wait_for_url(re.compile(re.escape(place)), timeout=2_000)
-    await expect(window.page.get_by_label("Parameters of the replay")).to_be_visible(timeout=PATIENCE)
-    await expect(window.button("Replay")).to_be_enabled(timeout=PATIENCE)
+    await expect(window.page.get_by_label("Parameters of the replay")).to_be_visible()
+    await expect(window.button("Replay")).to_be_enabled()
     await press("r")
     await expect(window.page.get_by_role("dialog").get_by_label("Reason")).to_be_focused()
     await type_("by keyboard")
     await press("Enter")
-    await expect(window.page.locator(".timeline").get_by_text("replayed")).to_be_visible(timeout=PATIENCE)
+    await expect(window.page.locator(".timeline").get_by_text("replayed")).to_be_visible()
     history = shop.api.get(f"/tasks/{task_id}").json()["history"]
     assert "by keyboard" in str([entry for entry in history if entry["type"] == "replayed"])
 
@@ -190,10 +190,10 @@ async def test_a_type_is_paused_and_resumed(window: Window, shop: Installation) 
     await row.get_by_role("button").click()
     await expect(window.page.get_by_role("dialog")).to_contain_text("No task of this type begins any more")
     await window.answer("Pause the type", reason="a bad release")
-    await expect(row).to_contain_text("a bad release", timeout=PATIENCE)
+    await expect(row).to_contain_text("a bad release")
     await row.get_by_role("button").click()
     await window.answer("Resume")
-    await expect(row).not_to_contain_text("paused", timeout=PATIENCE)
+    await expect(row).not_to_contain_text("paused")
 
 
 async def test_a_halted_stream_goes_on(window: Window, shop: Installation) -> None:
@@ -207,7 +207,7 @@ async def test_a_halted_stream_goes_on(window: Window, shop: Installation) -> No
     await window.button("Go on without it").click()
     await expect(window.page.get_by_role("dialog")).to_contain_text("The 1 task behind it")
     await window.answer("Go on without it")
-    await expect(window.page.get_by_text("The stream is halted.")).to_have_count(0, timeout=PATIENCE)
+    await expect(window.page.get_by_text("The stream is halted.")).to_have_count(0)
     shop.ended(behind, "COMPLETED")
 
 
@@ -221,7 +221,7 @@ async def test_a_schedule_is_paused_and_run_now(window: Window, shop: Installati
     await window.button("Resume").wait_for()
     await window.button("Run now").click()
     await window.answer("Run now")
-    await expect(window.heading).to_have_text("write-report", timeout=PATIENCE)
+    await expect(window.heading).to_have_text("write-report")
     await window.status_is("completed")
 
 
@@ -250,10 +250,10 @@ async def test_a_key_signs_in_and_its_role_says_what_is_offered(chromium: Browse
         await window.page.get_by_text("This key does not count").wait_for()
         await window.page.get_by_label("API key").fill(reader["key"])
         await window.button("Sign in").click()
-        await expect(window.page.locator(".me")).to_contain_text("rita", timeout=PATIENCE)
+        await expect(window.page.locator(".me")).to_contain_text("rita")
         await expect(window.page.get_by_role("link", name="Tasks")).to_have_count(1)
         for name in ("Dead letters", "Queues", "Submit"):
             await expect(window.page.get_by_role("link", name=name)).to_have_count(0)
         own_shop.api.delete(f"/admin/keys/{reader['prefix']}")
-        await expect(window.page.get_by_label("API key")).to_be_visible(timeout=PATIENCE)
+        await expect(window.page.get_by_label("API key")).to_be_visible()
         await window.page.get_by_text("The key does not count any more.").wait_for()

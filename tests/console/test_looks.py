@@ -10,7 +10,7 @@ from axe_playwright_python.base import AXE_FILE_PATH
 from playwright.async_api import Browser, expect
 
 from tests.console.conftest import Installation
-from tests.console.window import NARROW, PATIENCE, WIDE, Window, opened
+from tests.console.window import NARROW, WIDE, Window, opened
 from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -70,7 +70,7 @@ async def _overflow(window: Window, place: str) -> int:
 
 async def _shown(window: Window, place: str) -> None:
     await window.go(place)
-    await expect(window.page.get_by_text("Reading …")).to_have_count(0, timeout=PATIENCE)
+    await expect(window.page.get_by_text("Reading …")).to_have_count(0)
 
 
 async def _violations(window: Window, place: str) -> list[str]:
@@ -90,7 +90,7 @@ async def test_the_menu_of_a_small_window_leads_everywhere(chromium: Browser, sh
         await window.go("overview")
         await window.button("Menu").click()
         await window.page.get_by_role("link", name="Workers", exact=True).click()
-        await expect(window.heading).to_have_text("Workers", timeout=PATIENCE)
+        await expect(window.heading).to_have_text("Workers")
         await expect(window.page.get_by_role("link", name="Audit")).to_be_hidden()
 
 

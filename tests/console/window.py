@@ -9,7 +9,8 @@ from typing import Any
 from playwright.async_api import Browser, BrowserContext, Locator, Page, expect
 
 #: Milliseconds until something is on the page, on a machine that has much else to do.
-PATIENCE = 15_000
+PATIENCE = 30_000
+expect.set_options(timeout=PATIENCE)
 WIDE, NARROW = (1280, 800), (360, 740)
 
 
@@ -30,7 +31,7 @@ class Window:
 
     async def go(self, place: str) -> None:
         await self.page.goto(f"{self.url}/#/{place}")
-        await expect(self.heading).to_be_visible(timeout=PATIENCE)
+        await expect(self.heading).to_be_visible()
 
     @property
     def heading(self) -> Locator:
@@ -45,14 +46,14 @@ class Window:
         for field, value in fields.items():
             await dialog.locator(f"[name={field}]").fill(value)
         await dialog.get_by_role("button", name=name).click()
-        await expect(dialog).to_have_count(0, timeout=PATIENCE)
+        await expect(dialog).to_have_count(0)
 
     async def shows(self, text: str, *, times: int | None = None) -> None:
         found = self.page.locator("main").get_by_text(text)
-        await (expect(found.first).to_be_visible(timeout=PATIENCE) if times is None else _counted(found, times))
+        await (expect(found.first).to_be_visible() if times is None else _counted(found, times))
 
     async def status_is(self, status: str) -> None:
-        await expect(self.page.locator(".head .status")).to_have_text(status, timeout=PATIENCE)
+        await expect(self.page.locator(".head .status")).to_have_text(status)
 
     async def overflow(self) -> int:
         """By how many pixels the page is wider than its window."""
@@ -72,7 +73,7 @@ class Window:
 
 
 async def _counted(found: Locator, times: int) -> None:
-    await expect(found).to_have_count(times, timeout=PATIENCE)
+    await expect(found).to_have_count(times)
 
 
 @asynccontextmanager
