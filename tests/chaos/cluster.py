@@ -16,8 +16,10 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from taskframework.observability import task_log
+from tests.chaos.forked import ForkedProcess
 from tests.chaos.history import VARIABLE, Recorder
 from tests.support.command import COMMAND, environment_with
+from tests.support.forks import commands
 from tests.support.process import Process, free_ports
 
 _ROOT = Path(__file__).parents[2]
@@ -73,8 +75,15 @@ class Member:
     def start(self) -> None:
         """Start it, or start it anew. Returns at once."""
         self._log_start = self._log.stat().st_size if self._log.exists() else 0
-        self._process = Process(
-            [*self._command, *self._arguments()], log=self._log, environment=self._environment, folder=self._folder
+        self._process = self._started([*self._command, *self._arguments()])
+
+    def _started(self, command: list[str]) -> Process:
+        """Forked, unless it is another program or has a library of its own: those start from nothing."""
+        own = len(COMMAND)
+        if tuple(command[:own]) != COMMAND or "LD_PRELOAD" in self._environment:
+            return Process(command, log=self._log, environment=self._environment, folder=self._folder)
+        return ForkedProcess(
+            commands(), command[own:], log=self._log, environment=self._environment, folder=self._folder
         )
 
     async def ready(self) -> None:

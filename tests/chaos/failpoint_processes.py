@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from tests.chaos.cluster import Api, Cluster, Member, Worker, settings_of
-from tests.chaos.failpoint_forks import ForkedProcess
+from tests.chaos.forked import ForkedProcess
 from tests.chaos.history import Recorder
 from tests.support.forks import Forks
 
