@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for type checkers and editors; `_PUBLIC` is the same for Python, and a test compares them
     from taskframework.api.mounting import mount as mount
+    from taskframework.blocking.framework import SyncTaskFramework as SyncTaskFramework
+    from taskframework.blocking.handles import SyncBatchHandle as SyncBatchHandle
+    from taskframework.blocking.handles import SyncTaskHandle as SyncTaskHandle
     from taskframework.client.asynchronous import TaskClient as TaskClient
     from taskframework.client.blocking import SyncTaskClient as SyncTaskClient
     from taskframework.errors import ApiError as ApiError
@@ -78,6 +81,8 @@ if TYPE_CHECKING:  # for type checkers and editors; `_PUBLIC` is the same for Py
 #: The public names by the module below this package where each is.
 _PUBLIC = {
     "api.mounting": "mount",
+    "blocking.framework": "SyncTaskFramework",
+    "blocking.handles": "SyncBatchHandle SyncTaskHandle",
     "client.asynchronous": "TaskClient",
     "client.blocking": "SyncTaskClient",
     "errors": (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Generic
@@ -11,11 +11,8 @@ from taskframework.model.batch_status import BatchResult, BatchStatus
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import SUCCEEDED
 from taskframework.operations.batches import BatchOperations
-from taskframework.operations.handle import R, until_final
+from taskframework.operations.handle import PROGRAM, R, until_final
 from taskframework.tasks.kinds import TaskKind, read_result
-
-#: `by` of what is done through a handle, as the history names it.
-_BY = "program"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +37,7 @@ class BatchHandle(Generic[R]):
         """
         return await self.operations.status(self.batch_id, EVERYONE)
 
-    async def results(self, *, first: int = 0) -> AsyncIterator[BatchResult[R | None]]:
+    async def results(self, *, first: int = 0) -> AsyncGenerator[BatchResult[R | None], None]:
         """The result of each item in their order, as soon as it and all before it are there, until the last one.
 
         Args:
@@ -73,7 +70,7 @@ class BatchHandle(Generic[R]):
         Raises:
             TransitionRefusedError: if it is final.
         """
-        return await self.operations.cancel(self.batch_id, EVERYONE, by=_BY, reason=reason)
+        return await self.operations.cancel(self.batch_id, EVERYONE, by=PROGRAM, reason=reason)
 
     async def retry_failed(self) -> BatchStatus:
         """Replay what failed or was cancelled, in the background.
@@ -81,7 +78,7 @@ class BatchHandle(Generic[R]):
         Raises:
             BatchNotRetriedError: if it has COMPLETED, its upload was never complete, or its tasks are being cancelled.
         """
-        return await self.operations.retry_failed(self.batch_id, EVERYONE, by=_BY)
+        return await self.operations.retry_failed(self.batch_id, EVERYONE, by=PROGRAM)
 
     def _read(self, found: BatchResult) -> BatchResult[R | None]:
         if self.kind is None or found.status not in SUCCEEDED:

@@ -20,6 +20,8 @@ from taskframework.tasks.kinds import TaskKind, read_result
 
 R = TypeVar("R", default=Any, covariant=True)
 
+#: `by` of what is done through a handle, as the history names it.
+PROGRAM = "program"
 _FIRST_LOOK = 0.01
 _SLOWEST_LOOK = 0.5
 
@@ -73,6 +75,14 @@ class TaskHandle(Generic[R]):
     async def signal(self, name: str, payload: Any = None, *, key: str | None = None) -> Task:
         """Tell the task something; see `TaskOperations.signal`."""
         return await self.operations.signal(self.task_id, EVERYONE, name, payload, key=key)
+
+    async def cancel(self, reason: str | None = None) -> Task:
+        """Cancel the task: at rest it is over at once, a running one is asked to stop and decides by its end.
+
+        Raises:
+            TransitionRefusedError: if it is final.
+        """
+        return await self.operations.cancel(self.task_id, EVERYONE, by=PROGRAM, reason=reason)
 
     async def finished(self, timeout: timedelta | float | None = None) -> Task:
         """Wait until the task is final.

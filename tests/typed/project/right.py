@@ -8,7 +8,10 @@ from taskframework import (
     BatchHandle,
     CallNext,
     SubmitRequest,
+    SyncBatchHandle,
     SyncTaskClient,
+    SyncTaskFramework,
+    SyncTaskHandle,
     TaskClient,
     TaskContext,
     TaskFramework,
@@ -78,6 +81,18 @@ async def many(framework: TaskFramework) -> None:
         assert_type(found.result, CountWordsResult | None)
     assert_type(await framework.submit_batch(CountWords, texts()), BatchHandle[CountWordsResult])
     assert_type(await framework.submit_batch("double", [1, 2]), BatchHandle[Any])
+
+
+def without_asyncio(tasks: SyncTaskFramework) -> None:
+    handle = tasks.submit(CountWords, WORDS)
+    assert_type(handle, SyncTaskHandle[CountWordsResult])
+    assert_type(handle.result(timeout=10), CountWordsResult)
+    assert_type(tasks.submit("count-words", {"text": "by its name"}), SyncTaskHandle[Any])
+    assert_type(tasks.handle(handle.task_id, CountWords), SyncTaskHandle[CountWordsResult])
+    batch = tasks.submit_batch(double, (number for number in (1, 2)))
+    assert_type(batch, SyncBatchHandle[int])
+    for found in batch.results():
+        assert_type(found.result, int | None)
 
 
 async def over_http(client: TaskClient) -> None:

@@ -4,6 +4,7 @@ from taskframework import (
     BackgroundTaskExecutable,
     SubmitRequest,
     SyncTaskClient,
+    SyncTaskFramework,
     TaskClient,
     TaskContext,
     TaskFramework,
@@ -80,6 +81,11 @@ async def from_a_program(framework: TaskFramework) -> None:
     _ = (text, SubmitRequest(task_type=CountAll, parameters=[1, 2]))  # mistake: the texts are numbers
     await framework.submit_batch(CountWords, [1, 2])  # mistake: the items are of another type
     framework.register(CountWordsParameters)  # mistake: it is no task
+
+
+def without_asyncio(tasks: SyncTaskFramework) -> None:
+    tasks.submit(double, "four")  # mistake: the parameters are of another type
+    _ = tasks.submit(CountWords, WORDS).result() + 1  # mistake: the result is no number
 
 
 async def over_http(client: TaskClient, blocking: SyncTaskClient) -> None:

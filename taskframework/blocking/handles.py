@@ -1,0 +1,88 @@
+"""Handles whose calls block."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Generic
+
+from taskframework.blocking.thread import FrameworkThread
+from taskframework.model.batch_status import BatchResult, BatchStatus
+from taskframework.model.task import Task
+from taskframework.operations.batch_handle import BatchHandle
+from taskframework.operations.handle import R, TaskHandle
+
+
+@dataclass(frozen=True, slots=True)
+class SyncTaskHandle(Generic[R]):
+    """`TaskHandle` for programs without asyncio."""
+
+    handle: TaskHandle[R]
+    thread: FrameworkThread
+
+    @property
+    def task_id(self) -> str:
+        return self.handle.task_id
+
+    @property
+    def is_new(self) -> bool:
+        """Whether this submission made the task, not an earlier one with the same idempotency key."""
+        return self.handle.is_new
+
+    def task(self) -> Task:
+        """`TaskHandle.task`: the task as it is now, with its `status`, `progress` and `error`."""
+        return self.thread.run(self.handle.task)
+
+    def finished(self, timeout: timedelta | float | None = None) -> Task:
+        """`TaskHandle.finished`: wait until the task is final."""
+        return self.thread.run(lambda: self.handle.finished(timeout))
+
+    def result(self, timeout: timedelta | float | None = None) -> R:
+        """`TaskHandle.result`: wait for the result."""
+        return self.thread.run(lambda: self.handle.result(timeout))
+
+    def cancel(self, reason: str | None = None) -> Task:
+        """`TaskHandle.cancel`: cancel it, or ask it to stop."""
+        return self.thread.run(lambda: self.handle.cancel(reason))
+
+    def signal(self, name: str, payload: Any = None, *, key: str | None = None) -> Task:
+        """`TaskHandle.signal`: tell the task something."""
+        return self.thread.run(lambda: self.handle.signal(name, payload, key=key))
+
+
+@dataclass(frozen=True, slots=True)
+class SyncBatchHandle(Generic[R]):
+    """`BatchHandle` for programs without asyncio."""
+
+    handle: BatchHandle[R]
+    thread: FrameworkThread
+
+    @property
+    def batch_id(self) -> str:
+        return self.handle.batch_id
+
+    @property
+    def is_new(self) -> bool:
+        """Whether this submission made the batch complete, not an earlier one with the same idempotency key."""
+        return self.handle.is_new
+
+    def status(self) -> BatchStatus:
+        """`BatchHandle.status`: how far it is, counted now."""
+        return self.thread.run(self.handle.status)
+
+    def results(self, *, first: int = 0) -> Generator[BatchResult[R | None], None, None]:
+        """`BatchHandle.results`: the result of each item in their order, as soon as it and all before it are there."""
+        return self.thread.iterate(lambda: self.handle.results(first=first))
+
+    def finished(self, timeout: timedelta | float | None = None) -> BatchStatus:
+        """`BatchHandle.finished`: wait until the batch is final."""
+        return self.thread.run(lambda: self.handle.finished(timeout))
+
+    def cancel(self, reason: str | None = None) -> BatchStatus:
+        """`BatchHandle.cancel`: cancel it, and in the background what is live of its tasks."""
+        return self.thread.run(lambda: self.handle.cancel(reason))
+
+    def retry_failed(self) -> BatchStatus:
+        """`BatchHandle.retry_failed`: replay what failed or was cancelled, in the background."""
+        return self.thread.run(self.handle.retry_failed)

@@ -1,0 +1,206 @@
+"""A framework that runs in a thread of its own, and does what other threads ask of it."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import concurrent.futures
+import os
+import queue
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterable
+from itertools import islice
+from typing import Any, TypeVar
+
+from taskframework.errors import NotRunningError
+from taskframework.runtime import TaskFramework
+from taskframework.tasks.steps import refuse_on_a_loop
+
+T = TypeVar("T")
+
+#: Calls a function before the threads of executors end, by which stores close; `atexit` would call it after that.
+_at_exit: Callable[[Callable[[], None]], object] = getattr(threading, "_register_atexit", atexit.register)
+#: Items that are taken from the caller's iterable at a time.
+_TOGETHER = 500
+
+
+class OpenedBeforeForkError(NotRunningError):
+    """The framework was opened before this process was forked, so neither its thread nor its connections are here."""
+
+    hint = "Submit nothing before the fork, or call close() before it: each process opens its own at the first call."
+
+
+class ClosedMeanwhileError(NotRunningError):
+    """The framework was closed before the call was done; it is not known whether it took effect."""
+
+    hint = "Close it when nobody uses it any more; give a submission an idempotency key to repeat it."
+
+
+class FrameworkThread:
+    """Opens a framework at the first call, on an event loop in a thread, until it is closed or the program ends."""
+
+    def __init__(self, framework: TaskFramework, *, worker: bool) -> None:
+        """Prepare; nothing is opened yet, so a process may be forked now."""
+        self.framework = framework
+        self._worker = worker
+        self._opening = threading.Lock()
+        #: The process that opened it.
+        self._process: int | None = None
+        self._running: _Running | None = None
+
+    def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Let the framework do something, and wait until it is done.
+
+        Args:
+            work: gives the coroutine, when the framework runs.
+
+        Raises:
+            OpenedBeforeForkError: in a process that was forked after it was opened.
+            ClosedMeanwhileError: if it was closed before the work was done.
+            RuntimeError: on an event loop, which must not wait.
+            Exception: whatever the work raises.
+        """
+        begun = self._begin(work)
+        return _outcome(begun)
+
+    def run_with(self, items: Iterable[T], work: Callable[[AsyncIterator[T]], Coroutine[Any, Any, Any]]) -> Any:
+        """The same with items that are taken in the caller's thread while the work asks for them: what makes them may
+        belong to that thread, as a cursor of a database does, and may block.
+        """
+        wanted: queue.SimpleQueue[concurrent.futures.Future[list[T]] | None] = queue.SimpleQueue()
+        begun, iterator = self._begin(lambda: work(_taken(wanted))), iter(items)
+        begun.add_done_callback(lambda _: wanted.put(None))
+        try:
+            while (part := wanted.get()) is not None:
+                if part.set_running_or_notify_cancel():
+                    _answer(part, iterator)
+        except BaseException:
+            begun.cancel()
+            raise
+        return _outcome(begun)
+
+    def iterate(self, work: Callable[[], AsyncGenerator[T, None]]) -> Generator[T, None, None]:
+        """Give the values of an asynchronous generator as they come."""
+        self.open()
+        values = work()
+        try:
+            while True:
+                try:
+                    yield self.run(lambda: _next(values))
+                except StopAsyncIteration:
+                    return
+        finally:
+            self.run(values.aclose)
+
+    def open(self) -> None:
+        """Open it, unless it is open.
+
+        Raises:
+            OpenedBeforeForkError: as `run`.
+            TaskframeworkError: as `TaskFramework.running`.
+        """
+        self._open()
+
+    def close(self) -> None:
+        """Close it, if this process opened it; the next call opens it anew."""
+        if self._process != os.getpid():
+            return
+        with self._opening:
+            running, self._running, self._process = self._running, None, None
+        if running is not None:
+            running.stop()
+
+    def _open(self) -> _Running:
+        # Before the lock: whoever held it in the parent of a fork does not exist here.
+        if self._process is not None and self._process != os.getpid():
+            raise OpenedBeforeForkError
+        with self._opening:
+            if self._running is None:
+                self._process = os.getpid()
+                try:
+                    self._running = _Running.opened(self.framework, worker=self._worker)
+                except BaseException:
+                    self._process = None
+                    raise
+                _at_exit(self.close)
+            return self._running
+
+    def _begin(self, work: Callable[[], Coroutine[Any, Any, T]]) -> concurrent.futures.Future[T]:
+        refuse_on_a_loop("SyncTaskFramework", "await framework.submit(...) of a TaskFramework")
+        running = self._open()
+        return asyncio.run_coroutine_threadsafe(_called(work), running.loop)
+
+
+class _Running:
+    """The thread, its loop, and the framework that runs there."""
+
+    def __init__(self) -> None:
+        self._stop = asyncio.Event()
+        self._thread: threading.Thread
+        self.loop: asyncio.AbstractEventLoop
+
+    @classmethod
+    def opened(cls, framework: TaskFramework, *, worker: bool) -> _Running:
+        """Start the thread, and return when the framework runs in it."""
+        running, is_open = cls(), concurrent.futures.Future[None]()
+        # A daemon: what is registered for the end of Python ends it, and nothing else has to wait for it.
+        running._thread = threading.Thread(
+            target=lambda: asyncio.run(running._main(framework, worker, is_open)),
+            name="taskframework-sync",
+            daemon=True,
+        )
+        running._thread.start()
+        is_open.result()
+        return running
+
+    def stop(self) -> None:
+        """Let the framework end, and wait for its thread."""
+        self.loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+
+    async def _main(self, framework: TaskFramework, worker: bool, is_open: concurrent.futures.Future[None]) -> None:
+        self.loop = asyncio.get_running_loop()
+        try:
+            async with framework.running(worker=worker):
+                is_open.set_result(None)
+                await self._stop.wait()
+        except BaseException as error:
+            if is_open.done():
+                raise
+            is_open.set_exception(error)
+
+
+def _outcome(begun: concurrent.futures.Future[T]) -> T:
+    try:
+        return begun.result()
+    except concurrent.futures.CancelledError:
+        raise ClosedMeanwhileError from None
+    except BaseException:
+        begun.cancel()  # Ctrl-C while it waits
+        raise
+
+
+def _answer(part: concurrent.futures.Future[list[T]], iterator: Iterable[T]) -> None:
+    try:
+        part.set_result(list(islice(iterator, _TOGETHER)))
+    except Exception as error:
+        part.set_exception(error)
+
+
+async def _taken(wanted: queue.SimpleQueue[concurrent.futures.Future[list[T]] | None]) -> AsyncIterator[T]:
+    while True:
+        part = concurrent.futures.Future[list[T]]()
+        wanted.put(part)
+        items = await asyncio.wrap_future(part)
+        if not items:
+            return
+        for item in items:
+            yield item
+
+
+async def _called(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    return await work()
+
+
+async def _next(values: AsyncGenerator[T, None]) -> T:
+    return await values.__anext__()

@@ -1,0 +1,1 @@
+"""The framework for programs without asyncio."""

@@ -1,0 +1,270 @@
+"""`SyncTaskFramework`: its calls, from many threads, before and after forks, and to the end of a program."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# Read before a loop runs: what a process needs is imported when it opens, and reading a module blocks.
+import taskframework.brokers.embedded
+import taskframework.stores.sqlite
+import taskframework.wiring.process
+import taskframework.worker.containment  # noqa: F401
+from taskframework import (
+    BackgroundTaskExecutable,
+    BatchItemError,
+    ConfigurationError,
+    InvalidParametersError,
+    Settings,
+    Signal,
+    SubmitRequest,
+    SyncTaskFramework,
+    TaskContext,
+    TaskFailedError,
+    TaskFramework,
+    TaskNotFoundError,
+    TaskStatus,
+    UnknownTaskTypeError,
+    task,
+)
+from taskframework.blocking.thread import ClosedMeanwhileError
+from taskframework.errors import StoreMisconfiguredError
+
+PATIENCE = 60
+
+
+@task("double")
+def double(parameters: int) -> int:
+    if parameters < 0:
+        raise ValueError("below zero")
+    return parameters * 2
+
+
+class Pay(BackgroundTaskExecutable[int, str]):
+    task_type = "pay"
+
+    def execute(self, context: TaskContext[int]) -> Any:
+        return context.wait_for(signal="approved")
+
+    def on_signal(self, context: TaskContext[int], signal: Signal) -> str:
+        return f"{context.parameters}, by {signal.payload}"
+
+
+def settings_in(path: Path) -> Settings:
+    return Settings.model_validate(
+        {"store": {"url": f"sqlite:///{path / 'tasks.db'}"}, "shutdown": {"await_termination_timeout": "0s"}}
+    )
+
+
+@pytest.fixture
+def tasks(tmp_path: Path) -> Iterator[SyncTaskFramework]:
+    """One that executes, too."""
+    made = SyncTaskFramework(settings_in(tmp_path), worker=True)
+    for each in (double, Pay):
+        made.register(each)
+    with made:
+        yield made
+
+
+def test_a_task_from_its_submission_to_its_result(tasks: SyncTaskFramework) -> None:
+    handle = tasks.submit(double, 4, idempotency_key="four", user_id="ann")
+    assert handle.result(timeout=PATIENCE) == 8
+    assert handle.task().user_id == "ann"
+    assert (handle.finished().status, handle.is_new) == (TaskStatus.COMPLETED, True)
+    again = tasks.submit("double", 4, idempotency_key="four", user_id="ann")
+    assert (again.task_id, again.is_new) == (handle.task_id, False)
+    assert tasks.get(handle.task_id).result == 8
+    assert tasks.handle(handle.task_id, double).result() == 8
+    with pytest.raises(TaskFailedError, match="below zero"):
+        tasks.submit(double, -1).result(timeout=PATIENCE)
+
+
+def test_what_is_wrong_is_raised_where_it_is_submitted(tasks: SyncTaskFramework) -> None:
+    with pytest.raises(InvalidParametersError):
+        tasks.submit("double", "four")
+    with pytest.raises(UnknownTaskTypeError):
+        tasks.submit("doubel", 4)
+    with pytest.raises(TaskNotFoundError):
+        tasks.handle("nothing").task()
+
+
+def test_a_task_is_told_something_and_cancelled(tasks: SyncTaskFramework) -> None:
+    paid, given_up = tasks.submit(Pay, 5), tasks.submit(Pay, 6)
+    paid.signal("approved", "ann")
+    assert paid.result(timeout=PATIENCE) == "5, by ann"
+    assert given_up.cancel("too late").cancel is not None
+    assert given_up.finished(timeout=PATIENCE).status is TaskStatus.CANCELLED
+
+
+def test_many_at_once_have_an_outcome_each(tasks: SyncTaskFramework) -> None:
+    good, bad = tasks.submit_many([SubmitRequest(task_type="double", parameters=each) for each in (1, "one")])
+    assert isinstance(bad, InvalidParametersError)
+    assert not isinstance(good, Exception)
+    assert good.result(timeout=PATIENCE) == 2
+
+
+def test_items_of_a_batch_are_made_in_the_thread_that_calls(tasks: SyncTaskFramework) -> None:
+    threads: set[threading.Thread] = set()
+
+    def numbers() -> Generator[int, None, None]:
+        for number in range(700):
+            threads.add(threading.current_thread())
+            yield number
+
+    batch = tasks.submit_batch(double, numbers(), chunk_size=100)
+    assert threads == {threading.current_thread()}
+    assert [found.result for found in batch.results()] == [2 * number for number in range(700)]
+    assert batch.finished(timeout=PATIENCE).ended.succeeded == 700
+    assert tasks.batch(batch.batch_id, double).status().ended.succeeded == 700
+    some = batch.results(first=600)
+    assert next(some).result == 1200
+    some.close()
+
+
+def test_what_fails_while_it_makes_items_is_raised_and_the_batch_is_cancelled(tasks: SyncTaskFramework) -> None:
+    def numbers() -> Generator[int, None, None]:
+        yield 1
+        raise LookupError("the cursor is closed")
+
+    with pytest.raises(LookupError, match="the cursor is closed"):
+        tasks.submit_batch("double", numbers())
+    with pytest.raises(BatchItemError, match="Item 0"):
+        tasks.submit_batch("double", iter(["one"]))
+    batch = tasks.submit_batch("double", [-1])
+    assert batch.is_new
+    assert batch.finished(timeout=PATIENCE).ended.failed == 1
+    batch.retry_failed()
+    assert batch.finished(timeout=PATIENCE).ended.failed == 1
+
+
+def test_many_threads_share_one(tasks: SyncTaskFramework) -> None:
+    with ThreadPoolExecutor(20) as threads:
+        results = threads.map(lambda number: tasks.submit(double, number).result(timeout=PATIENCE), range(40))
+        assert list(results) == [2 * number for number in range(40)]
+
+
+def test_what_has_no_call_of_its_own_is_run(tasks: SyncTaskFramework) -> None:
+    tenant = contextvars.ContextVar("tenant", default="nobody")
+
+    async def look() -> tuple[str, str]:
+        assert tasks.framework.is_running
+        return tenant.get(), threading.current_thread().name
+
+    tenant.set("ann")
+    assert tasks.run(look) == ("ann", "taskframework-sync")
+
+
+async def test_an_event_loop_must_not_wait(tasks: SyncTaskFramework) -> None:
+    with pytest.raises(RuntimeError, match="would block the event loop"):
+        tasks.submit("double", 4)
+
+
+def test_a_program_that_only_submits_needs_no_task_types(tmp_path: Path, tasks: SyncTaskFramework) -> None:
+    """The types that a worker has declared are in the store."""
+    with SyncTaskFramework(framework=TaskFramework(settings_in(tmp_path))) as beside:
+        with pytest.raises(InvalidParametersError):
+            beside.submit("double", "four")
+        assert beside.submit("double", 4).result(timeout=PATIENCE) == 8
+
+
+def test_closed_it_is_opened_anew_by_the_next_call(tasks: SyncTaskFramework) -> None:
+    handle = tasks.submit(double, 4)
+    tasks.close()
+    tasks.close()
+    assert not tasks.framework.is_running
+    assert tasks.get(handle.task_id).parameters == 4
+
+
+def test_a_call_that_is_under_way_when_it_is_closed_says_so(tasks: SyncTaskFramework) -> None:
+    begun = threading.Event()
+
+    async def wait() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(tasks.run, wait)
+        assert begun.wait(PATIENCE)
+        tasks.close()
+        with pytest.raises(ClosedMeanwhileError):
+            waiting.result(PATIENCE)
+
+
+def test_what_cannot_be_opened_is_tried_again_by_the_next_call(tmp_path: Path) -> None:
+    (file := tmp_path / "tasks.db").write_text("no database at all, and long enough to be none" * 100)
+    tasks = SyncTaskFramework(settings_in(tmp_path))
+    for _ in range(2):
+        with pytest.raises(StoreMisconfiguredError):
+            tasks.open()
+    file.unlink()
+    with tasks, pytest.raises(UnknownTaskTypeError):
+        tasks.submit("double", 4)
+
+
+def test_one_process_executes_on_a_file(tmp_path: Path, tasks: SyncTaskFramework) -> None:
+    with pytest.raises(ConfigurationError, match="process"):
+        SyncTaskFramework(settings_in(tmp_path), worker=True).open()
+
+
+_PROGRAM = """
+import os, sys
+from taskframework import SyncTaskFramework, task
+
+@task("double")
+def double(parameters: int) -> int:
+    return parameters * 2
+
+tasks = SyncTaskFramework()
+tasks.register(double)
+"""
+_FORKED_BEFORE = """
+children = []
+for number in range(2):
+    if (child := os.fork()) == 0:
+        print("stored", tasks.submit(double, number).task().status, flush=True)
+        sys.exit()
+    children.append(child)
+print([os.waitpid(child, 0)[1] for child in children])
+"""
+_FORKED_AFTER = """
+tasks.submit(double, 1)
+if (child := os.fork()) == 0:
+    try:
+        tasks.submit(double, 2)
+    except Exception as error:
+        print(type(error).__name__, error, flush=True)
+    sys.exit()
+os.waitpid(child, 0)
+print("stored", tasks.submit(double, 3).task().status)
+"""
+
+
+def run_program(path: Path, program: str) -> str:
+    command = [sys.executable, "-W", "error", "-c", _PROGRAM + program]
+    done = subprocess.run(command, cwd=path, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
+def test_each_process_that_was_forked_before_the_first_call_opens_its_own(tmp_path: Path) -> None:
+    said = run_program(tmp_path, _FORKED_BEFORE).splitlines()
+    assert said == ["stored QUEUED", "stored QUEUED", "[0, 0]"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
+def test_a_process_that_was_forked_too_late_is_told_and_its_parent_goes_on(tmp_path: Path) -> None:
+    program = "import warnings; warnings.simplefilter('ignore', DeprecationWarning)" + _FORKED_AFTER
+    [told, parent] = run_program(tmp_path, program).splitlines()
+    assert told.startswith("OpenedBeforeForkError The framework was opened before this process was forked")
+    assert parent == "stored QUEUED"
