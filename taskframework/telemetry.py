@@ -17,7 +17,7 @@ from typing import Any
 
 import structlog
 from opentelemetry import propagate, trace
-from opentelemetry.trace import Span, SpanKind
+from opentelemetry.trace import Span, SpanKind, StatusCode
 from opentelemetry.util.types import AttributeValue
 from structlog.typing import EventDict
 
@@ -88,6 +88,16 @@ def span(
         return _NO_SPAN
     parent = propagate.extract({"traceparent": traceparent}) if traceparent else None
     return _tracer.start_as_current_span(name, context=parent, kind=kind, attributes=dict(attributes))
+
+
+def tell_failure(active: Span, kind: str, message: str, stacktrace: str | None) -> None:
+    """A span failed, with an exception as OpenTelemetry's conventions describe one. The exception itself may have been
+    raised in another process, and its own traceback is full of frames of ours.
+    """
+    exception = {"exception.type": kind, "exception.message": message, "exception.stacktrace": stacktrace}
+    active.add_event("exception", {name: value for name, value in exception.items() if value is not None})
+    active.set_attribute("error.type", kind)
+    active.set_status(StatusCode.ERROR, f"{kind}: {message}")
 
 
 def log_context(**values: str | int | None) -> AbstractContextManager[None]:

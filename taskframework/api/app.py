@@ -30,6 +30,7 @@ from taskframework.api import (
     tasks,
     workers,
 )
+from taskframework.api.access_log import AccessLog
 from taskframework.api.callers import Identify, IdentifyCallers
 from taskframework.api.context import Framework
 from taskframework.api.feed import Feed, server_is_stopping
@@ -97,6 +98,8 @@ def create_app(
         identify=caller,
     )
     app.add_middleware(AnswerAlways, on_answer=partial(_count_answer, framework))
+    if framework.settings.api.access_log:
+        app.add_middleware(AccessLog)
     app.state.feed = Feed(lambda: framework.process.broker, lambda: not framework.is_running or server_is_stopping())
     return app
 

@@ -35,7 +35,8 @@ OPEN_PATHS = frozenset({"/", "/docs", "/openapi.json", "/healthz", "/readyz", "/
 _ADMIN = "/api/v1/admin/"
 #: What is done with many tasks at once is an operator's, too.
 _MANY = frozenset({"/api/v1/tasks/retry", "/api/v1/tasks/cancel"})
-_CALLER = "taskframework.caller"
+#: Where a request has it, once it is known.
+CALLER = "taskframework.caller"
 _LOOKING = frozenset({"GET", "HEAD", "OPTIONS"})
 
 #: Tells who makes a request, in a program that knows by a session or a token of its own. None: it knows nobody.
@@ -44,7 +45,7 @@ Identify = Callable[[Request], Awaitable[Caller | None] | Caller | None]
 
 def caller_of(request: Request) -> Caller:
     """Who makes the request."""
-    return cast(Caller, request.scope[_CALLER])
+    return cast(Caller, request.scope[CALLER])
 
 
 def scope_of(request: Request, user_id: str | None = None) -> Owners:
@@ -132,8 +133,8 @@ class IdentifyCallers:
         self._asked, self._failed = Allowances(), Allowances()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and (needed := needed_for(_path_of(scope), scope["method"])) is not None:
-            scope[_CALLER] = caller = await self._identified(scope, receive)
+        if scope["type"] == "http" and (needed := needed_for(path_of(scope), scope["method"])) is not None:
+            scope[CALLER] = caller = await self._identified(scope, receive)
             self._require_allowance(caller)
             if not caller.may(needed):
                 role = f"the role {', '.join(caller.roles)}" if caller.roles else "no role"
@@ -219,7 +220,7 @@ def _too_many(message: str, wait: float) -> RequestRefusedError:
     )
 
 
-def _path_of(scope: Scope) -> str:
+def path_of(scope: Scope) -> str:
     """The path below that of the application, as the routes see it."""
     path, root = cast(str, scope["path"]), cast(str, scope.get("root_path", ""))
     return path.removeprefix(root) if root and path.startswith(f"{root}/") else path

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import uvicorn
@@ -28,6 +28,10 @@ _GRACE_SECONDS = 5
 _FAREWELL_SECONDS = 1
 #: Seconds that an idle connection is kept: longer than proxies keep it. Else we could close it while a request comes.
 _KEEP_ALIVE_SECONDS = 75
+
+#: What is served where, for the log.
+_SERVED_BY_WORKERS = {"health": "/readyz", "metrics": "/metrics"}
+_SERVED = {"console": "/", "interface": "/api/v1", "documentation": "/docs", **_SERVED_BY_WORKERS}
 
 
 class ApiServer(uvicorn.Server):
@@ -174,7 +178,7 @@ async def serving(framework: Framework) -> AsyncIterator[ApiServer]:
         stack.push_async_callback(app.state.feed.close)
         await server.start()
         host, port = server.address
-        logger.info("ready", extra={"role": "api", "host": host, "port": port})
+        logger.info("ready", extra={"role": "api", "host": host, "port": port, **_places(server.url, _SERVED)})
         yield server
 
 
@@ -192,6 +196,11 @@ async def serving_health(app: ASGIApp, settings: WorkerSettings) -> AsyncIterato
     server = ApiServer(app, listen(addresses, settings.http_port or 0, key="worker.http_port"))
     try:
         await server.start()
+        logger.info("serving health and metrics", extra=_places(server.url, _SERVED_BY_WORKERS))
         yield server
     finally:
         await server.stop()
+
+
+def _places(url: str, served: Mapping[str, str]) -> dict[str, str]:
+    return {what: url + path for what, path in served.items()}

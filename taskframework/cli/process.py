@@ -69,7 +69,7 @@ def serve(
 async def _serve(framework: TaskFramework, *, worker: bool, api: bool, tether: Tether | None) -> None:
     asyncio.get_running_loop().set_default_executor(_UnwaitedThreads(thread_name_prefix="asyncio"))
     stop = Stop()
-    _say_starting(framework)
+    _say_starting(framework, [role for role, is_one in (("worker", worker), ("api", api)) if is_one])
     async with contextlib.AsyncExitStack() as stack:
         if tether is not None:
             await tether.hold(lambda: stop.ask(cause="the parent"))
@@ -148,9 +148,10 @@ class _UnwaitedThreads(ThreadPoolExecutor):
         super().shutdown(wait=False, cancel_futures=True)
 
 
-def _say_starting(framework: TaskFramework) -> None:
+def _say_starting(framework: TaskFramework, roles: Sequence[str]) -> None:
     settings = framework.settings
     what = {
+        "roles": roles,
         "task_types": list(framework.registry.task_types),
         "broker": redacted(settings.broker.url),
         "store": redacted(settings.store.url),

@@ -131,6 +131,8 @@ class ApiSettings(Section):
         "auto is three quarters of the process's limit of file descriptors, at most 10,000",
     )
 
+    access_log: bool = Field(default=False, description="One log line a request")
+
     @field_validator("private_key")
     @classmethod
     def _with_certificate(cls, value: Path | None, info: ValidationInfo) -> Path | None:

@@ -19,10 +19,11 @@ from taskframework.background import Background
 from taskframework.brokers.base import Delivery
 from taskframework.errors import MessageUnreadableError, StoreError, StoreUnavailableError
 from taskframework.model.message import claimable_since, read_message
+from taskframework.model.outcome import Failed
 from taskframework.model.status import Priority
 from taskframework.model.transitions import Claim
 from taskframework.tasks.registry import Registration, TaskRegistry
-from taskframework.telemetry import log_with, span
+from taskframework.telemetry import log_with, span, tell_failure
 from taskframework.worker.admission import Admission, Candidate, PutOff
 from taskframework.worker.attempt import LeaseLostError, RunningAttempt
 from taskframework.worker.claim import ClaimStation, Refusal
@@ -284,7 +285,7 @@ class TaskConsumer:
         }
         self._heartbeat.add(attempt)
         try:
-            with span(f"process {task.task_type}", SpanKind.CONSUMER, traceparent, attributes):
+            with span(f"process {task.task_type}", SpanKind.CONSUMER, traceparent, attributes) as active:
                 log_with(
                     task_id=task.task_id,
                     task_type=task.task_type,
@@ -294,6 +295,9 @@ class TaskConsumer:
                 )
                 await failpoint.reached("execute.before")
                 outcome = await self._executor.execute(registration, attempt)
+                if active is not None and isinstance(outcome, Failed) and outcome.error.code != "cancelled":
+                    error = outcome.error
+                    tell_failure(active, error.type, error.message, error.traceback)
                 await self._settlement.settle(registration, attempt, outcome, pending)
         except LeaseLostError:
             await self._settlement.discard(attempt)

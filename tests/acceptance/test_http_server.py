@@ -162,3 +162,24 @@ async def test_a_worker_serves_its_health(tmp_path: Path) -> None:
     ):
         assert (await client.get("/readyz")).json()["status"] == "ready"
         assert (await client.get(TASKS)).status_code == 404
+
+
+async def test_the_log_says_what_is_served_where(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", serving.__module__)
+    framework = TaskFramework(settings(tmp_path))
+    async with (
+        framework.running(worker=True),
+        serving(framework),
+        serving_health(create_health_app(framework), framework.settings.worker),
+        httpx.AsyncClient(trust_env=False) as client,
+    ):
+        records = [record for record in caplog.records if record.name == serving.__module__]
+        for record in records:
+            places = {name: value for name, value in vars(record).items() if str(value).startswith("http://")}
+            assert {"health", "metrics"} <= places.keys(), record.getMessage()
+            for name, url in places.items():
+                answer = await client.get(f"{url}/tasks" if name == "interface" else url)
+                assert answer.status_code == 200, name
+    ready, health = records
+    assert (vars(ready)["role"], health.getMessage()) == ("api", "serving health and metrics")
+    assert "console" in vars(ready)

@@ -15,7 +15,16 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from taskframework import EventSubscriber, ExternalEvent, Settings, SubmitRequest, TaskContext, TaskFramework, telemetry
+from taskframework import (
+    EventSubscriber,
+    ExternalEvent,
+    Settings,
+    SubmitRequest,
+    TaskContext,
+    TaskFramework,
+    task,
+    telemetry,
+)
 from taskframework.api.app import create_app
 from taskframework.api.server import ApiServer
 from taskframework.observability.loop_watch import LoopWatch
@@ -88,6 +97,32 @@ async def test_one_trace_from_submission_to_external_event(run: Run, spans: InMe
     assert process.attributes["messaging.operation.type"] == "process"
     assert heard[0].traceparent is not None
     assert f"{root.trace_id:032x}" in heard[0].traceparent
+
+
+@task("fails-somewhere", max_attempts=1)
+async def fails_somewhere(parameters: str) -> None:
+    raise LookupError("no such account")
+
+
+@task("fails-far-away", max_attempts=1, run_in="process")
+def fails_far_away(parameters: str) -> None:
+    raise LookupError("no such account")
+
+
+async def test_a_failure_is_an_exception_of_its_span(run: Run, spans: InMemorySpanExporter) -> None:
+    async with run(extra=[fails_somewhere, fails_far_away]) as framework:
+        for kind in (fails_somewhere, fails_far_away):
+            await (await framework.submit(kind, "a secret")).finished(timeout=60)
+    failed = [span for span in spans.get_finished_spans() if span.name.startswith("process fails")]
+    assert len(failed) == 2
+    for span in failed:
+        [event] = span.events
+        assert (span.status.status_code, event.name) == (trace.StatusCode.ERROR, "exception")
+        assert event.attributes is not None
+        assert event.attributes["exception.type"] == "LookupError"
+        assert event.attributes["exception.message"] == "no such account"
+        assert "test_observability.py" in str(event.attributes["exception.stacktrace"])
+        assert "a secret" not in str(event.attributes)
 
 
 async def test_where_nobody_listens_a_task_makes_no_span_and_no_log_line(

@@ -1,0 +1,60 @@
+"""The access log: a line for each request, of those who want one (`api.access_log`)."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from taskframework.api.callers import CALLER, OPEN_PATHS, path_of
+
+logger = logging.getLogger(__name__)
+
+#: What the client did not wait for, as servers commonly note it.
+_LEFT = 499
+
+
+class AccessLog:
+    """Plain ASGI middleware, outside of everything else: it tells what the client got."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began, status, size = time.perf_counter(), _LEFT, 0
+
+        async def note(message: Message) -> None:
+            nonlocal status, size
+            status = message.get("status", status)
+            size += len(message.get("body", b""))
+            await send(message)
+
+        try:
+            await self._app(scope, receive, note)
+        finally:
+            _tell(scope, status, size, time.perf_counter() - began)
+
+
+def _tell(scope: Scope, status: int, size: int, seconds: float) -> None:
+    """One line. Neither the query nor a header is in it: values in them may be nobody's business."""
+    # Probes come every few seconds; they are told when they fail, or to who wants to know everything.
+    is_usual = path_of(scope) in OPEN_PATHS and status < 400
+    level = logging.DEBUG if is_usual else logging.INFO
+    if not logger.isEnabledFor(level):
+        return
+    client, caller = scope.get("client"), scope.get(CALLER)
+    fields = {
+        "method": scope["method"],
+        "path": scope["path"],
+        "status": status,
+        "duration": round(seconds, 6),
+        "bytes": size,
+        "client": client[0] if client else None,
+        "caller": caller.principal if caller else None,
+    }
+    text = "%s %r answered with %d after %.3f s"
+    logger.log(level, text, scope["method"], scope["path"], status, seconds, extra=fields)
