@@ -31,6 +31,7 @@ from taskframework.wiring.extras import require_extra, require_extras
 from taskframework.wiring.store_services import StoreServices, build_store_services
 
 if TYPE_CHECKING:  # not needed by a process that only opens the store
+    from taskframework.events.subscriber import EventSubscriber
     from taskframework.stores.base import TaskStore
     from taskframework.wiring.process_services import ProcessServices
 
@@ -161,6 +162,26 @@ class TaskFramework(Extensible):
         if self._process is None:
             raise NotRunningError if self._services is None else StoreOnlyError
         return self._process
+
+    def event_subscriber(self, queue: str | None = None) -> EventSubscriber:
+        """A subscriber for this program itself, by the broker that it has open; the embedded one will do.
+
+        ::
+
+            async with framework.running(), framework.event_subscriber() as subscriber:
+                async for event in subscriber:
+                    print(event.type, event.task_id)
+
+        Args:
+            queue: RabbitMQ only: name of a durable queue; without it only what happens while listening is heard.
+
+        Raises:
+            NotRunningError: outside of `running`.
+            StoreOnlyError: in a process that only opened the store.
+        """
+        from taskframework.events.subscriber import EventSubscriber
+
+        return EventSubscriber(self.process.broker, queue=queue)
 
     @overload
     async def submit(

@@ -12,7 +12,7 @@ import aio_pika
 import pytest
 from aio_pika.abc import AbstractIncomingMessage
 
-from taskframework import EventSubscriber, ExternalEvent, TaskFramework, event_subscriber
+from taskframework import ExternalEvent, TaskFramework, event_subscriber
 from taskframework.model.drivers import OUTBOX
 from taskframework.model.scope import EVERYONE
 from tests.flow.conftest import Run
@@ -52,7 +52,7 @@ async def test_event_subscriber_hears_all_in_sequence(run: Run) -> None:
     heard: Heard = defaultdict(list)
     last: dict[str, int] = {}
     progress: list[ExternalEvent] = []
-    async with run() as framework, EventSubscriber(framework.process.broker) as subscriber:
+    async with run() as framework, framework.event_subscriber() as subscriber:
 
         @subscriber.on()
         def hear(event: ExternalEvent) -> None:
