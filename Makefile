@@ -14,7 +14,7 @@ ASK     = { $(MAKE) -s $(AUDIT)/.installed && $(AUDIT)/bin/python .ci/audit requ
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install servers demo test chaos bench bench-growth bench-console check audit docs manifests deploy-tools lock clean
+.PHONY: help install servers demo test wheels chaos bench bench-growth bench-console check audit docs manifests deploy-tools lock clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -42,7 +42,11 @@ demo: install ## process real files with the embedded broker and store, show pro
 test: install $(PEERS)/.installed $(OTHERS)/.installed ## run the tests against the embedded backends and private RabbitMQ and MongoDB servers
 	@.ci/servers redis-server chromium || [ "$$CI" != true ]
 	@[ "$$CI" != true ] || $(MAKE) -s deploy-tools
-	@$(BIN)/python -m pytest -m 'not chaos_long and not bench' -n 3 --dist worksteal $(ARGS)
+	@$(BIN)/python -m pytest -m 'not chaos_long and not bench and not wheels' -n 3 --dist worksteal $(ARGS)
+
+# A version that is not here is skipped, and told. `make test` does the same for the one that runs it.
+wheels: install ## install the wheel in clean environments on Python 3.11 to 3.14, as many of them as are here
+	@$(BIN)/python -m pytest tests/acceptance/test_wheel.py -v -n 0 $(ARGS)
 
 # One scenario after the other; at the end it tells what was done and what came of it. CHAOS_SEED=... repeats a run.
 chaos: install ## kill, freeze and cut off processes and servers under load for about twenty minutes
