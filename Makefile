@@ -14,7 +14,7 @@ ASK     = { $(MAKE) -s $(AUDIT)/.installed && $(AUDIT)/bin/python .ci/audit requ
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install servers demo test wheels chaos bench bench-growth bench-console check audit docs manifests deploy-tools lock clean
+.PHONY: help install servers demo test wheels chaos bench bench-growth bench-console check audit sbom docs manifests deploy-tools lock clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -89,6 +89,9 @@ check: install ## formatting, lint, types, import rules and the links of the doc
 # goes on: that is nothing which a change can mend. What is known fails both.
 audit: ## ask what is known against the dependencies
 	@$(ASK)
+
+sbom: $(AUDIT)/.installed ## write what users install with all extras as a bill of materials, dist/taskframework.cdx.json
+	@$(AUDIT)/bin/python .ci/sbom requirements.lock dist/taskframework.cdx.json
 
 docs: install ## write the pages, alert rules and dashboard that are made from the code; build the site
 	@$(BIN)/python -m reference
