@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.pages import ROOT, name_of
 
-DOCUMENTS = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md")])
+DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *ROOT.glob("docs/**/*.md")])
 _LINK = re.compile(r"\[[^\]]+\]\(([^)#\s]+)(?:#[^)]*)?\)")
 _SOURCE = re.compile(r"`((?:[a-z_]+/)+[a-z_]+\.py)`")
 
