@@ -31,6 +31,9 @@ def run_reloading(command: Sequence[str], folder: Path) -> None:
     Args:
         command: starts the process, given `--tether` and a file descriptor after it.
         folder: whose Python and YAML files are watched, with those in folders below; neither environments nor caches.
+
+    Raises:
+        TaskframeworkError: if the folder cannot be watched.
     """
     asyncio.run(Reloader(command, folder).run())
 
@@ -44,7 +47,11 @@ class Reloader:
         self._is_ending = False
 
     async def run(self) -> None:
-        """Run until told to stop."""
+        """Run until told to stop.
+
+        Raises:
+            TaskframeworkError: if the folder cannot be watched.
+        """
         stop = Stop(self._process.kill)
         stop.is_opening = False
         changes = awatch(self._folder, watch_filter=PythonFilter(extra_extensions=_SETTINGS), stop_event=stop.asked)
@@ -54,6 +61,11 @@ class Reloader:
                 await self._end(living)
                 note(f"{self._named({path for _, path in changed})} changed: starting anew")
                 living = asyncio.create_task(self._live())
+        except OSError as error:
+            raise TaskframeworkError(
+                f"{self._folder} cannot be watched: {error}.",
+                hint="Set WATCHFILES_FORCE_POLLING=true to have it read again and again instead.",
+            ) from error
         finally:
             await self._end(living)
 

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import signal
+import sys
+from pathlib import Path
 
 import httpx
+import pytest
 
+from taskframework import TaskframeworkError
+from taskframework.cli.reload import run_reloading
 from tests.support.command import PROGRAM, Folder, Started
 from tests.support.process import free_ports, wait_until
 
@@ -50,4 +55,11 @@ def test_what_ends_by_itself_is_told_and_started_at_the_next_change(folder: Fold
     dev.line("application.yml changed: starting anew")
     (folder.path / "program.py").write_text(PROGRAM)
     dev.event("ready")
-    assert dev.end() == 0
+
+    dev.send(signal.SIGKILL)
+    wait_until(lambda: dev.log[-1]["event"] == "stopped", "it stops when its parent is gone", timeout=20)
+
+
+def test_a_folder_that_cannot_be_watched_is_told(tmp_path: Path) -> None:
+    with pytest.raises(TaskframeworkError, match=r"gone cannot be watched: .* Set WATCHFILES_FORCE_POLLING"):
+        run_reloading([sys.executable, "-c", ""], tmp_path / "gone")
