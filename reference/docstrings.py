@@ -39,7 +39,9 @@ def _lines(lines: list[str]) -> Iterator[str]:
             block = [*_indented(lines, at)]
             at += len(block)
             code = inspect.cleandoc("\n".join(block)).splitlines()
-            yield from (line.removesuffix("::") + ":" * (line != "::"), "", "```python", *code, "```", "")
+            if line != "::":
+                yield from (line.removesuffix(":"), "")
+            yield from ("```python", *code, "```", "")
         else:
             yield line
 
