@@ -1,7 +1,8 @@
 """Write the pages and the pictures: `python -m reference`."""
 
-from reference.pages import PAGES, file_of, picture_of
+from reference.pages import PAGES
 from reference.pictures import PICTURES
+from reference.places import file_of, picture_of
 
 for name, page in PAGES.items():
     file_of(name).write_text(page(), encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from reference.places import DOCS
 from taskframework.api.codes import CODES, TASK_CODES
 
 _INTRODUCTION = """\
@@ -90,8 +91,14 @@ def markdown() -> str:
     """A heading for each code, so that each has an address."""
     parts = [_INTRODUCTION]
     for code, (status, title, advice) in sorted(CODES.items()):
-        parts.append(f"\n### {code}\n\n**{status}.** {title}. {advice} [More]({PAGES[code]}).\n")
+        parts.append(f"\n### {code}\n\n**{status}.** {title}.\n{_what_to_do(advice, PAGES[code])}")
     parts.append(_TASKS)
     for code, (meaning, advice) in sorted(TASK_CODES.items()):
-        parts.append(f"\n### Task: {code}\n\n{meaning} {advice} [More]({TASK_PAGES[code]}).\n")
+        parts.append(f"\n### Task: {code}\n\n{meaning}\n{_what_to_do(advice, TASK_PAGES[code])}")
     return "".join(parts)
+
+
+def _what_to_do(advice: str, page: str) -> str:
+    text = (DOCS / "reference" / page.partition("#")[0]).read_text(encoding="utf-8")
+    title = text.partition("\n")[0].removeprefix("# ")
+    return f"\nWhat to do: {advice[0].lower() + advice[1:]} See [{title}]({page}).\n"

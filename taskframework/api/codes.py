@@ -64,7 +64,7 @@ CODES: Mapping[str, Code] = {
     "transition_refused": Code(
         409,
         "The task is not in a status that allows this",
-        "`task_status` says what it is now. Only what is over can be retried, only what is not over can be cancelled.",
+        "`task_status` says what it is now, `hint` in which status it can be done.",
     ),
     "task_type_not_found": Code(
         404, "Nobody knows the task type", "Check its name; it is known as soon as a worker with it has started."
@@ -181,7 +181,7 @@ TASK_CODES: Mapping[str, TaskCode] = {
         "Return plain JSON or the declared model, at most 1 MiB of it, then replay.",
     ),
     "timeout": TaskCode(
-        "An attempt ran longer than the `timeout` of its task type. It is retried.",
+        "An attempt ran longer than the `timeout` of its task type. It is retried as long as attempts are left.",
         "Allow more time, or do less in one task.",
     ),
     "deadline": TaskCode(

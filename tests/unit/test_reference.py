@@ -11,8 +11,9 @@ import taskframework
 from reference.drawing import Box
 from reference.errors import PAGES as PAGES_OF_CODES
 from reference.errors import TASK_PAGES
-from reference.pages import PAGES, file_of, picture_of
+from reference.pages import PAGES
 from reference.pictures import PICTURES
+from reference.places import file_of, picture_of
 from taskframework.api.codes import CODES, TASK_CODES
 from taskframework.model.drivers import DRIVERS
 from taskframework.model.status import TaskStatus
