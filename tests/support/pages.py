@@ -9,6 +9,7 @@
 - A paragraph that says "Stop … with Ctrl-C" means every command that still goes on, "Stop only `NAME` with Ctrl-C" the
   one in which that name is.
 - A `json` block is an example of what the framework sends.
+- Chinese pages say the same in Chinese: 用 Ctrl-C 停止, 直到 Ctrl-C, 退出码 1.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ _FENCE = re.compile(r"```(\w*)$")
 _FILE = re.compile(r"`([\w.-]+\.\w+)`[:：]$")  # noqa: RUF001 - the colon of Chinese text
 _COPY = re.compile(r"`([\w.-]+\.\w+)` of (?:the )?\[[^\]]+\]\(([^)#]+)")
 _STOP = re.compile(r"\bStop(?: only `([^`]+)`|\b[^.]*) with Ctrl-C\b|用 Ctrl-C 停止")
-_EXIT_CODE = re.compile(r"#.*exit code (\d+)")
+_GOES_ON = re.compile(r"(?:until|直到) Ctrl-C")
+_EXIT_CODE = re.compile(r"#.*(?:exit code|退出码) (\d+)")
 
 
 class Kind(StrEnum):
@@ -69,7 +71,7 @@ class Step:
 
     @property
     def goes_on(self) -> bool:
-        return "until Ctrl-C" in self.text
+        return bool(_GOES_ON.search(self.text))
 
     @property
     def exit_code(self) -> int:
