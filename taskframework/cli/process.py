@@ -18,6 +18,7 @@ from typing import Any
 from taskframework import failpoint
 from taskframework.cli.ending import end_now, start_overtime
 from taskframework.cli.output import forget_threads, note
+from taskframework.cli.systemd import tell_serving, tell_stopping
 from taskframework.cli.tether import Tether
 from taskframework.errors import ConfigurationError, TaskframeworkError
 from taskframework.observability.logs import configure_logging
@@ -83,6 +84,8 @@ async def _serve(framework: TaskFramework, *, worker: bool, api: bool, tether: T
                 running = framework.process.worker
                 if running is not None and not api:  # with the HTTP interface, the server says so
                     await _until_live(running, stop.asked, tether)
+                if tether is None:
+                    await _tell_systemd(stop.asked)
                 await stop.asked.wait()
         except (asyncio.CancelledError, TaskframeworkError):
             if not stop.came_early:
@@ -101,6 +104,14 @@ async def _until_live(worker: Worker, stop: asyncio.Event, tether: Tether | None
     logger.info("ready" if tether is None else "serving", extra={"role": "worker", "worker_id": worker.worker_id})
     if tether is not None:
         tether.say_ready()
+
+
+async def _tell_systemd(stop: asyncio.Event) -> None:
+    """Say that the process serves, unless it was stopped before it did, and then that it stops."""
+    if not stop.is_set():
+        tell_serving()
+    await stop.wait()
+    tell_stopping()
 
 
 class Stop:

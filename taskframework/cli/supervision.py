@@ -17,6 +17,7 @@ from pathlib import Path
 
 from taskframework.background import end
 from taskframework.cli.process import Stop
+from taskframework.cli.systemd import tell_serving, tell_stopping
 from taskframework.cli.tether import Answer, Failure, Leash
 from taskframework.errors import ConfigurationError, TaskframeworkError
 from taskframework.observability.logs import configure_logging
@@ -213,6 +214,7 @@ class Supervisor:
         await asyncio.wait([asked, *keepers], return_when=asyncio.FIRST_COMPLETED)
         self._stop.ask(cause="a fault of the parent")  # unless it was asked already
         await asked
+        tell_stopping()
         for process in self.processes:
             process.let_go()
         grace = self._settings.shutdown.await_termination_timeout.total_seconds()
@@ -249,6 +251,7 @@ class Supervisor:
             self._was_ready = True
             pids = [process.pid for process in self.processes]
             logger.info("ready", extra={"role": "worker", "processes": len(pids), "pids": pids})
+            tell_serving()
 
     def _kill_all(self) -> None:
         for process in self.processes:

@@ -6,8 +6,10 @@ import asyncio
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -21,6 +23,7 @@ from taskframework.testing.conformance.store_suite import insert_one
 from taskframework.testing.factories import new_task
 from tests.support.command import Folder, Started
 from tests.support.process import free_ports, wait_until
+from tests.support.systemd import Ear
 
 #: A lease that ends soon, and that a busy machine can keep.
 SOON = "6s"
@@ -95,8 +98,17 @@ def tasks(mongo_url: str) -> Iterator[Tasks]:
     made.close()
 
 
-def test_the_processes_share_the_work_and_answer_as_one(folder: Folder, servers: dict[str, str], tasks: Tasks) -> None:
+@pytest.fixture
+def ear(tmp_path: Path) -> Iterator[Ear]:
+    with closing(Ear(tmp_path)) as heard:
+        yield heard
+
+
+def test_the_processes_share_the_work_and_answer_as_one(
+    folder: Folder, servers: dict[str, str], tasks: Tasks, ear: Ear
+) -> None:
     [port] = free_ports(1)
+    servers |= ear.environment
     settings = {"TASKFRAMEWORK_WORKER__HTTP_PORT": str(port), "TASKFRAMEWORK_WORKER__PROCESSES": "2"}
     parent = folder.start("--app", "program", "worker", "--concurrency", "7", env={**servers, **settings})
     pids = parent.event("ready")["pids"]
@@ -122,6 +134,7 @@ def test_the_processes_share_the_work_and_answer_as_one(folder: Folder, servers:
     os.killpg(parent.pid, signal.SIGTERM)  # as systemd does: the parent's word must not count as the second signal
     assert parent.wait() == 0
     assert [line["event"] for line in parent.log].count("ready") == 1
+    assert ear.words == ["READY=1", "STOPPING=1"], "the parent alone tells systemd"
     assert "ending at once" not in [line["event"] for line in parent.log]
 
 
