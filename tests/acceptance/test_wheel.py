@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command import Folder, Started
+from tests.support.command import Folder, Started, start_program
 from tests.support.installed import OWN_VERSION, Environment, IndexUnavailable, build_wheel, interpreter
 
 VERSIONS = ("3.11", "3.12", "3.13", "3.14")
@@ -90,7 +90,7 @@ def test_what_is_installed_works_with_nothing_else(
     project = environment.folder / "orders"
     assert "4 passed" in environment.run("python", "-m", "pytest", "-q", folder=project)
     program = str(environment.folder.parent / "environment/bin/taskframework")
-    started.append(Started([program, "dev", "--port", "0"], project, environment.variables))
+    started.append(start_program([program, "dev", "--port", "0"], project, environment.variables))
     started[0].event("ready")
     submitted = environment.run("taskframework", "submit", "count-words", '"one two"', "--wait", folder=project)
     assert submitted.splitlines()[-1] == "2"
