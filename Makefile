@@ -94,7 +94,7 @@ sbom: $(AUDIT)/.installed ## write what users install with all extras as a bill 
 	@$(AUDIT)/bin/python .ci/sbom requirements.lock dist/taskframework.cdx.json
 
 docs: install ## write the pages, alert rules and dashboard that are made from the code; build the site
-	@$(BIN)/python -m reference
+	@$(BIN)/python -m docs.generator
 	@$(BIN)/python -m taskframework.observability.monitoring > config/prometheus/alerts.yml.new
 	@mv config/prometheus/alerts.yml.new config/prometheus/alerts.yml
 	@$(BIN)/python -m taskframework.observability.monitoring --dashboard > config/grafana/dashboard.json.new

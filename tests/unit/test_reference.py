@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 import taskframework
-from reference.drawing import Box
-from reference.errors import PAGES as PAGES_OF_CODES
-from reference.errors import TASK_PAGES
-from reference.pages import PAGES
-from reference.pictures import PICTURES
-from reference.places import file_of, picture_of
+from docs.generator.drawing import Box
+from docs.generator.errors import PAGES as PAGES_OF_CODES
+from docs.generator.errors import TASK_PAGES
+from docs.generator.pages import PAGES
+from docs.generator.pictures import PICTURES
+from docs.generator.places import file_of, picture_of
 from taskframework.api.codes import CODES, TASK_CODES
 from taskframework.model.drivers import DRIVERS
 from taskframework.model.status import TaskStatus

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from prometheus_client import Gauge
 
-from reference.tables import table
+from docs.generator.tables import table
 from taskframework.observability.metrics import EventCounter, Metrics, SecondsHistogram
 
 _INTRODUCTION = """\

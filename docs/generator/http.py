@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from reference.tables import Schema, fields, table, type_of
+from docs.generator.tables import Schema, fields, table, type_of
 from taskframework import Settings, TaskFramework
 from taskframework.api.app import create_app
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from reference.drawing import Arrow, Box, Picture, Words
+from docs.generator.drawing import Arrow, Box, Picture, Words
 
 LIFE = Picture(
     "The life of a task",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from reference import command_line, errors, events, http, metrics, python
+from docs.generator import command_line, errors, events, http, metrics, python
 from taskframework.settings import reference as settings
 
 #: Each page by its name, with what makes its text.

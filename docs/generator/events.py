@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from reference.http import document
-from reference.tables import fields, table
+from docs.generator.http import document
+from docs.generator.tables import fields, table
 from taskframework.events.external import PREFIX
 from taskframework.model.events import EVENT_OF, TaskProgressEvent
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reference.places import DOCS
+from docs.generator.places import DOCS
 from taskframework.api.codes import CODES, TASK_CODES
 
 _INTRODUCTION = """\

@@ -11,9 +11,9 @@ from typing import Any, get_overloads
 from pydantic import BaseModel, TypeAdapter
 from typing_extensions import is_protocol  # in typing since Python 3.13
 
-from reference.docstrings import described
-from reference.signatures import signature_of
-from reference.tables import fields, table
+from docs.generator.docstrings import described
+from docs.generator.signatures import signature_of
+from docs.generator.tables import fields, table
 from taskframework.errors import TaskframeworkError
 
 _INTRODUCTION = """\

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from reference.tables import table
+from docs.generator.tables import table
 from taskframework.cli.examples import EXAMPLES
 from taskframework.cli.main import command_line
 
