@@ -77,8 +77,8 @@ class Environment:
 
     def packages(self) -> set[str]:
         """Names of what is installed."""
-        listed = _pip("--python", str(self._programs / "python"), "list", "--format=freeze")
-        return {line.partition("==")[0].lower().replace("_", "-") for line in listed.splitlines()}
+        program = "from importlib.metadata import distributions; print(*[found.name for found in distributions()])"
+        return {name.lower().replace("_", "-") for name in self.run("python", "-c", program).split()}
 
     def run(self, *command: str, code: int = 0, folder: Path | None = None) -> str:
         """Run a command of the environment to its end, and give what it printed."""
