@@ -138,14 +138,16 @@ def _obey(orders: socket.socket) -> None:
         if not message:
             sys.exit()
         order = json.loads(message)
-        reply = _ended(order["ended"]) if "ended" in order else os.fork()
-        if reply == 0 and "ended" not in order:
-            orders.close()
+        if "ended" in order:
+            orders.send(json.dumps(_ended(order["ended"])).encode())
+        elif os.fork() == 0:
             _become(order, streams)
+            # Not before it has a session of its own: who knows its id may send signals to all of that.
+            orders.send(json.dumps(os.getpid()).encode())
+            orders.close()
             return
         for descriptor in streams:
             os.close(descriptor)
-        orders.send(json.dumps(reply).encode())
 
 
 def _ended(pid: int) -> int | None:
