@@ -30,7 +30,7 @@ def test_where_nobody_hears_nothing_happens(monkeypatch: pytest.MonkeyPatch, add
     tell_stopping()
 
 
-@pytest.mark.parametrize("watched", [os.getpid(), os.getppid(), None])
+@pytest.mark.parametrize("watched", [os.getpid(), os.getppid(), None], ids=["this", "its-parent", "none"])
 async def test_only_the_process_that_is_watched_says_that_it_lives(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, watched: int | None
 ) -> None:
