@@ -32,6 +32,8 @@ T = TypeVar("T")
 #: A process takes most of a second of a processor to start and is idle afterwards; pytest may run three of its own.
 _AT_ONCE = 2 * (os.cpu_count() or 2)
 _PATIENCE = 300
+#: Seconds for a case that is cancelled to end its processes and close its connections.
+_CLEANING_UP = 30
 _RABBITMQ_URL = os.environ.get("TASKFRAMEWORK_TEST_RABBITMQ_URL")
 _MONGODB_URL = os.environ.get("TASKFRAMEWORK_TEST_MONGODB_URL")
 
@@ -203,6 +205,13 @@ async def _told(call: Callable[[], T]) -> T:
 
 
 async def _ended() -> None:
-    """Wait until the cases that were cancelled have cleaned up."""
+    """Wait until the cases that were cancelled have cleaned up.
+
+    One that was cancelled in the middle of opening a connection leaves a task behind that would connect for ever.
+    """
     others = asyncio.all_tasks() - {asyncio.current_task()}
-    await asyncio.gather(*others, return_exceptions=True)
+    if others:
+        _, left = await asyncio.wait(others, timeout=_CLEANING_UP)
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)

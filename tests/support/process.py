@@ -98,6 +98,16 @@ def data_folder(server: str) -> Path:
     return Path(tempfile.mkdtemp(prefix=f"taskframework-{server}-{os.getpid()}-", dir=place))
 
 
+def is_running(pid: int) -> bool:
+    """Whether a process exists and is not a zombie: who adopts an orphan need not have buried it yet."""
+    if Path("/proc/self/stat").exists():
+        try:
+            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+    return subprocess.run(["ps", "-p", str(pid)], capture_output=True, check=False).returncode == 0
+
+
 def wait_until(true: Callable[[], bool], what: str, *, timeout: float, alive: Callable[[], bool] | None = None) -> None:
     """Block until `true()` holds.
 

@@ -6,7 +6,6 @@ import logging
 import os
 import pickle
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator
@@ -21,6 +20,7 @@ from taskframework.errors import NonRetryableError
 from taskframework.tasks.stages import EXECUTE
 from taskframework.testing.eventually import eventually
 from taskframework.worker.processes import ExecutionFailedError, ProcessDiedError, ProcessPool
+from tests.support.process import is_running
 from tests.unit.worker.process_tasks import (
     Complain,
     Control,
@@ -37,16 +37,6 @@ from tests.unit.worker.process_tasks import (
 
 # Starting a child takes about a second: tests that leave it alive share the pool, and with it the loop.
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-def is_running(pid: int) -> bool:
-    """Whether a process exists and is not a zombie: who adopts an orphan need not have buried it yet."""
-    if Path("/proc/self/stat").exists():
-        try:
-            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-        except (FileNotFoundError, ProcessLookupError):
-            return False
-    return subprocess.run(["ps", "-p", str(pid)], capture_output=True, check=False).returncode == 0
 
 
 async def is_gone(*pids: int) -> None:
