@@ -7,6 +7,7 @@ import gc
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -24,6 +25,7 @@ from taskframework.model.marks import MarkPublished
 from taskframework.model.query import TaskFilter
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
+from taskframework.model.streams import STREAMS, StreamKey, TakePositions
 from taskframework.model.task import Task, new_claim_id, new_task_id
 from taskframework.model.transitions import Claim, Complete, Fence
 from taskframework.stores.base import Inserted
@@ -166,6 +168,21 @@ async def test_a_reply_lost_while_reading_back_is_asked_for_again(
         with failing(mongo_server, "update", "find", times=4, **NOT_APPLIED):
             done = await asyncio.gather(*(store.apply(Complete(fence, "worker-1", 1)) for fence in fences))
         assert [task.sequence for task in done if task] == [3, 3, 3]
+
+
+@both_drivers
+@LOST
+async def test_positions_in_several_streams_are_taken_once_though_a_reply_is_lost(
+    driver: MongoDriver, fault: dict[str, Any], mongo_server: MongoServer, mongo_url: str
+) -> None:
+    streams = [StreamKey("alice", f"stream-{n}") for n in range(3)]
+    takes = [TakePositions(stream, MINUTE, "serial", 2) for stream in streams]
+    async with opened(mongo_url, driver) as store:
+        await store.take_positions([replace(take, count=5, by="before") for take in takes])
+        with failing(mongo_server, "update", **fault):
+            states = [STREAMS.content(record) for record in await store.take_positions(takes)]
+        assert [take.first_in(state) for take, state in zip(takes, states, strict=True)] == [5] * 3
+        assert [state.next_position for state in states] == [7] * 3
 
 
 @both_drivers

@@ -16,7 +16,7 @@ from taskframework.model.query import StreamTimes, TaskFilter
 from taskframework.model.records import Record
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import FINAL, TaskStatus
-from taskframework.model.streams import STREAMS, Gap, PassTurn, Stream, StreamKey, TakePositions, Turn
+from taskframework.model.streams import STREAMS, TAKEN_KEPT, Gap, PassTurn, Stream, StreamKey, TakePositions, Turn
 from taskframework.model.task import Task
 from taskframework.stores.base import TaskStore
 from taskframework.testing.conformance.store_suite import HOUR, MINUTE, StoreSuite, put, reply_lost
@@ -109,7 +109,9 @@ class StreamCases(StoreSuite):
 
     async def test_no_position_is_given_twice(self, store: TaskStore) -> None:
         replies = await asyncio.gather(*(store.change_record(_take(2)) for _ in range(30)))
-        assert sorted(STREAMS.content(reply).next_position for reply in replies) == list(range(2, 61, 2))
+        states = [STREAMS.content(reply) for reply in replies]
+        assert sorted(state.next_position for state in states) == list(range(2, 61, 2))
+        assert max(len(state.taken) for state in states) == TAKEN_KEPT, "it grows no further"
 
     async def test_positions_whose_reply_is_lost_are_not_given_again(self, store: TaskStore) -> None:
         with reply_lost("record.reply"), pytest.raises(StoreUnavailableError):

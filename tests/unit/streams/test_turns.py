@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Collection
 from datetime import timedelta
+from types import NoneType
 
 import pytest
 
@@ -15,14 +17,16 @@ from taskframework import (
     TransitionRefusedError,
     failpoint,
 )
+from taskframework.errors import TaskUnreadableError
 from taskframework.model.drivers import missing_drivers
 from taskframework.model.interventions import Cancel, Expire, Replay
 from taskframework.model.marks import MarkPublished
 from taskframework.model.options import StreamPlace
 from taskframework.model.query import TaskFilter
-from taskframework.model.scope import EVERYONE
+from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import TaskStatus
 from taskframework.model.stream_moves import LOOK_AGAIN, Unblock
+from taskframework.model.streams import StreamKey
 from taskframework.model.task import Task
 from taskframework.recovery.retention import Retention
 from taskframework.recovery.streams import StreamRepair
@@ -98,6 +102,30 @@ async def test_what_waits_has_a_driver_and_no_message(here: Installation) -> Non
     there = await here.get(second)
     assert (there.next_dispatch_at, missing_drivers(there)) == (None, [])
     assert there.unblock_at is not None
+
+
+async def test_one_that_only_a_newer_release_can_read_keeps_its_turn_and_holds_up_no_other_stream(
+    here: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unreadable, second = await here.submit_many(2)
+    other, after_other = await here.submit_many(2, stream={"key": "other"})
+    read = here.store.get
+
+    async def get(task_id: str, scope: Scope) -> Task | None:
+        if task_id == unreadable.task_id:
+            raise TaskUnreadableError(task_id, "of a newer release")
+        return await read(task_id, scope)
+
+    async def get_many(task_ids: Collection[str], scope: Scope) -> dict[str, Task]:
+        raise TaskUnreadableError(unreadable.task_id, "of a newer release")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(here.store, "get", get)
+        patched.setattr(here.store, "get_many", get_many)
+        streams = (KEY, StreamKey(KEY.user_id, "other"))
+        looks = await asyncio.gather(*map(here.services.turns.advance, streams), return_exceptions=True)
+    assert [type(look) for look in looks] == [TaskUnreadableError, NoneType]
+    assert await here.statuses(unreadable, second, other, after_other) == [QUEUED, BLOCKED] * 2
 
 
 async def test_one_that_waits_may_be_cancelled_and_is_passed_over(here: Installation) -> None:
