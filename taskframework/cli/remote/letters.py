@@ -68,9 +68,9 @@ def group_of(view: View) -> LetterGroup:
     )
 
 
-def outcome_of(view: View) -> LetterOutcome:
-    """What became of one dead letter."""
-    return LetterOutcome(view["id"], _refusal(view["error"]), _refusal(view["warning"]))
+def outcomes_of(answer: View) -> list[LetterOutcome]:
+    """What became of each dead letter."""
+    return [LetterOutcome(each["id"], _refusal(each["error"]), _refusal(each["warning"])) for each in answer["items"]]
 
 
 def _refusal(problem: View | None) -> TaskframeworkError | None:

@@ -1,61 +1,44 @@
 """The operations that commands use, each asked of an HTTP interface: the same methods with the same arguments.
 
-Whose tasks are meant (`scope`) and who acts (`by`) are what the interface tells by the key, so nothing is sent of them.
+Whose tasks are meant (`scope`) and who acts (`by`) are what the interface tells by the key, so nothing is sent of them;
+but a list can be that of one owner.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from dataclasses import fields
-from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
 from urllib.parse import quote
 
 from taskframework.cli.remote import views
+from taskframework.cli.remote.asked import Remote, asked, items_of, page_of
 from taskframework.client.bulk import subject_of, with_key
-from taskframework.client.connection import ApiConnection, Call, json_call, new_key, task_path
+from taskframework.client.connection import Call, json_call, new_key, task_path
 from taskframework.client.families import followed_results
-from taskframework.model.batch_status import BatchResult, BatchStatus
-from taskframework.model.keys import ApiKey, Role
+from taskframework.model.batch_status import BatchResult
 from taskframework.model.pauses import Pause
-from taskframework.model.query import Page, TaskFilter
-from taskframework.model.rate_limits import BucketLimit
+from taskframework.model.query import Page
 from taskframework.model.schedules import Schedule
 from taskframework.model.scope import Scope
 from taskframework.model.status import TaskStatus
 from taskframework.model.stream_results import StreamResult
 from taskframework.model.streams import StreamKey
 from taskframework.model.task import Task
+from taskframework.operations.batches import BatchOperations
 from taskframework.operations.explain import Explanation
-from taskframework.operations.limits import LimitState, SlotsState
-from taskframework.operations.queues import Queue
-from taskframework.operations.streams import ListedStream, StreamStatus
-from taskframework.operations.workers import WorkerState
+from taskframework.operations.keys import KeyOperations
+from taskframework.operations.limits import LimitOperations
+from taskframework.operations.queues import QueueOperations
+from taskframework.operations.schedules import ScheduleOperations
+from taskframework.operations.streams import StreamOperations, StreamStatus
+from taskframework.operations.tasks import TaskOperations
+from taskframework.operations.workers import WorkerOperations
 from taskframework.settings.durations import format_duration
 from taskframework.submission.schedules import ScheduleDefinition
 from taskframework.submission.service import ANONYMOUS, Submission, SubmitRequest
 
-Entry = TypeVar("Entry")
-
-ADMIN = "/admin"
 CREATED_NOW = 202
-
-
-class Remote:
-    """Asks one HTTP interface."""
-
-    def __init__(self, api: ApiConnection) -> None:
-        self._api = api
-
-    async def _get(self, path: str, **query: Any) -> Any:
-        return await self._api.ask(Call("GET", path, query=query))
-
-    async def _post(self, path: str, content: Any = None, *, is_repeatable: bool = True) -> Any:
-        return await self._api.ask(json_call("POST", path, content or {}, is_repeatable=is_repeatable))
-
-    async def _page(self, path: str, read: Callable[[Any], Entry], **query: Any) -> Page[Entry]:
-        page = await self._get(path, **query)
-        return Page(tuple(read(item) for item in page["items"]), page["next_cursor"])
 
 
 def named_user(user_id: str) -> dict[str, str]:
@@ -86,27 +69,10 @@ class RemoteSubmission(Remote):
 class RemoteTasks(Remote):
     """As `TaskOperations`."""
 
-    async def get(self, task_id: str, scope: Scope) -> Task:
-        return views.task_of(await self._get(task_path(task_id)))
-
-    async def list_tasks(
-        self, scope: Scope, filter: TaskFilter, *, limit: int, cursor: str | None = None
-    ) -> Page[Task]:
-        # What is asked for has the same name there; anything but the default that has none is refused.
-        usual = TaskFilter()
-        wanted = {
-            it.name: value for it in fields(filter) if (value := getattr(filter, it.name)) != getattr(usual, it.name)
-        }
-        return await self._page("/tasks", views.task_of, limit=limit, cursor=cursor, user_id=scope.owner, **wanted)
-
-    async def cancel(self, task_id: str, scope: Scope, *, by: str, reason: str | None = None) -> Task:
-        return views.task_of(await self._post(f"{task_path(task_id)}/cancel", {"reason": reason}))
-
-    async def retry(
-        self, task_id: str, scope: Scope, *, by: str, reopen: bool = False, reason: str | None = None
-    ) -> Task:
-        path = f"{task_path(task_id)}/retry"
-        return views.task_of(await self._post(path, {"reopen": reopen, "reason": reason}, is_repeatable=False))
+    get = asked(TaskOperations.get, "GET /tasks/{task_id}", views.task_of)
+    list_tasks = asked(TaskOperations.list_tasks, "GET /tasks", page_of(views.task_of))
+    cancel = asked(TaskOperations.cancel, "POST /tasks/{task_id}/cancel", views.task_of)
+    retry = asked(TaskOperations.retry, "POST /tasks/{task_id}/retry", views.task_of, is_repeatable=False)
 
     async def subtasks(
         self,
@@ -118,34 +84,28 @@ class RemoteTasks(Remote):
         status: TaskStatus | None = None,
         after_slot: int = -1,
     ) -> Page[Task]:
-        wanted = {"limit": limit, "round": round, "status": status}
         cursor = None if after_slot < 0 else str(after_slot)
-        return await self._page(f"{task_path(task_id)}/subtasks", views.task_of, cursor=cursor, **wanted)
+        path = f"{task_path(task_id)}/subtasks"
+        return page_of(views.task_of)(await self._get(path, limit=limit, round=round, status=status, cursor=cursor))
 
     async def signal(
         self, task_id: str, scope: Scope, name: str, payload: Any = None, *, key: str | None = None
     ) -> Task:
         path = f"{task_path(task_id)}/signals/{quote(name, safe='')}"
-        headers = {"Content-Type": "application/json", "Idempotency-Key": key or new_key()}
-        call = json_call("POST", path, payload, headers=headers)
+        call = json_call("POST", path, payload, headers={"Idempotency-Key": key or new_key()})
         return views.task_of(await self._api.ask(call))
 
 
 class RemoteQueues(Remote):
     """As `QueueOperations`."""
 
-    async def list_queues(self) -> Sequence[Queue]:
-        return [views.queue_of(item) for item in (await self._get(f"{ADMIN}/queues"))["items"]]
-
-    async def get(self, task_type: str) -> Queue:
-        return views.queue_of(await self._get(_queue(task_type)))
-
-    async def pause(self, task_type: str, *, by: str, reason: str | None = None) -> Pause:
-        return views.pause_of(await self._post(f"{_queue(task_type)}/pause", {"reason": reason}))
+    list_queues = asked(QueueOperations.list_queues, "GET /admin/queues", items_of(views.queue_of))
+    get = asked(QueueOperations.get, "GET /admin/queues/{task_type}", views.queue_of)
+    pause = asked(QueueOperations.pause, "POST /admin/queues/{task_type}/pause", views.pause_of)
 
     async def resume(self, task_type: str) -> Pause | None:
         before = (await self.get(task_type)).pause
-        await self._post(f"{_queue(task_type)}/resume")
+        await self._post(f"/admin/queues/{quote(task_type, safe='')}/resume", {})
         return before
 
 
@@ -161,68 +121,39 @@ class RemoteOverview(Remote):
     """As `OverviewOperations`."""
 
     async def look(self) -> views.ToldOverview:
-        return views.overview_of(await self._get(f"{ADMIN}/overview"))
+        return views.overview_of(await self._get("/admin/overview"))
 
 
 class RemoteWorkers(Remote):
     """As `WorkerOperations`."""
 
-    async def list_workers(self, *, limit: int, after: str | None = None) -> Page[WorkerState]:
-        return await self._page(f"{ADMIN}/workers", views.worker_of, limit=limit, cursor=after)
-
-    async def list_running(self, worker_id: str, *, limit: int, cursor: str | None = None) -> Page[Task]:
-        path = f"{ADMIN}/workers/{quote(worker_id, safe='')}/tasks"
-        return await self._page(path, views.task_of, limit=limit, cursor=cursor)
+    list_workers = asked(WorkerOperations.list_workers, "GET /admin/workers", page_of(views.worker_of))
+    list_running = asked(WorkerOperations.list_running, "GET /admin/workers/{worker_id}/tasks", page_of(views.task_of))
 
 
 class RemoteLimits(Remote):
     """As `LimitOperations`."""
 
-    async def list_limits(self, limit: int) -> Sequence[LimitState]:
-        return [views.limit_of(item) for item in await self._items(limit) if item["kind"] == "rate"]
-
-    async def list_slots(self, limit: int) -> Sequence[SlotsState]:
-        return [views.slots_of(item) for item in await self._items(limit) if item["kind"] == "concurrency"]
-
-    async def _items(self, limit: int) -> Sequence[Any]:
-        items: Sequence[Any] = (await self._get(f"{ADMIN}/limits", limit=limit))["items"]
-        return items
+    list_limits = asked(LimitOperations.list_limits, "GET /admin/limits", items_of(views.limit_of, kind="rate"))
+    list_slots = asked(LimitOperations.list_slots, "GET /admin/limits", items_of(views.slots_of, kind="concurrency"))
 
 
 class RemoteKeys(Remote):
     """As `KeyOperations`."""
 
-    async def create(
-        self,
-        principal: str,
-        roles: Collection[Role],
-        *,
-        by: str,
-        may_act_for_users: bool = False,
-        expires_after: timedelta | None = None,
-        limit: BucketLimit | None = None,
-    ) -> tuple[ApiKey, str]:
-        wanted: dict[str, Any] = {"principal": principal, "roles": list(roles), "may_act_for_users": may_act_for_users}
-        wanted["expires_after"] = None if expires_after is None else format_duration(expires_after)
-        wanted["limit"] = None if limit is None else {"rate": limit.rate, "burst": limit.burst}
-        made = await self._post(f"{ADMIN}/keys", wanted, is_repeatable=False)
-        return views.key_of(made), made["key"]
-
-    async def list_keys(self, *, limit: int, after: str | None = None) -> Page[ApiKey]:
-        return await self._page(f"{ADMIN}/keys", views.key_of, limit=limit, cursor=after)
-
-    async def revoke(self, prefix: str, *, by: str) -> ApiKey:
-        return views.key_of(await self._api.ask(Call("DELETE", f"{ADMIN}/keys/{quote(prefix, safe='')}")))
+    create = asked(KeyOperations.create, "POST /admin/keys", views.new_key_of, is_repeatable=False)
+    list_keys = asked(KeyOperations.list_keys, "GET /admin/keys", page_of(views.key_of))
+    revoke = asked(KeyOperations.revoke, "DELETE /admin/keys/{prefix}", views.key_of)
 
 
 class RemoteSchedules(Remote):
     """As `ScheduleOperations`."""
 
-    async def list_schedules(self, *, limit: int, after: str | None = None) -> Page[Schedule]:
-        return await self._page(f"{ADMIN}/schedules", views.schedule_of, limit=limit, cursor=after)
-
-    async def get(self, name: str) -> Schedule:
-        return views.schedule_of(await self._get(_schedule(name)))
+    list_schedules = asked(ScheduleOperations.list_schedules, "GET /admin/schedules", page_of(views.schedule_of))
+    get = asked(ScheduleOperations.get, "GET /admin/schedules/{name}", views.schedule_of)
+    pause = asked(ScheduleOperations.pause, "POST /admin/schedules/{name}/pause", views.schedule_of)
+    resume = asked(ScheduleOperations.resume, "POST /admin/schedules/{name}/resume", views.schedule_of)
+    delete = asked(ScheduleOperations.delete, "DELETE /admin/schedules/{name}", lambda _: None)
 
     async def view(self, schedule: Schedule) -> dict[str, Any]:
         view: dict[str, Any] = await self._get(_schedule(schedule.name))
@@ -230,19 +161,11 @@ class RemoteSchedules(Remote):
 
     async def create(self, name: str, definition: ScheduleDefinition) -> Schedule:
         wanted = {"name": name, **_definition(definition)}
-        return views.schedule_of(await self._post(f"{ADMIN}/schedules", wanted, is_repeatable=False))
+        call = json_call("POST", "/admin/schedules", wanted, is_repeatable=False)
+        return views.schedule_of(await self._api.ask(call))
 
     async def put(self, name: str, definition: ScheduleDefinition) -> Schedule:
         return views.schedule_of(await self._api.ask(json_call("PUT", _schedule(name), _definition(definition))))
-
-    async def delete(self, name: str) -> None:
-        await self._api.ask(Call("DELETE", _schedule(name)))
-
-    async def pause(self, name: str) -> Schedule:
-        return views.schedule_of(await self._post(f"{_schedule(name)}/pause"))
-
-    async def resume(self, name: str) -> Schedule:
-        return views.schedule_of(await self._post(f"{_schedule(name)}/resume"))
 
     async def run(self, name: str, *, key: str | None = None) -> Submission:
         call = Call("POST", f"{_schedule(name)}/run", headers={"Idempotency-Key": key or new_key()})
@@ -253,40 +176,33 @@ class RemoteSchedules(Remote):
 class RemoteStreams(Remote):
     """As `StreamOperations`. A stream without a user is the caller's own."""
 
-    async def list_streams(
-        self, scope: Scope, *, limit: int, cursor: str | None = None, is_halted: bool | None = None
-    ) -> Page[ListedStream]:
-        wanted = {"limit": limit, "cursor": cursor, "is_halted": is_halted, "user_id": scope.owner}
-        return await self._page(f"{ADMIN}/streams", views.listed_stream_of, **wanted)
+    list_streams = asked(StreamOperations.list_streams, "GET /admin/streams", page_of(views.listed_stream_of))
 
     async def status(self, stream: StreamKey) -> StreamStatus:
         return views.stream_of(await self._get(_stream(stream), user_id=stream.user_id or None))
 
     async def go_on(self, stream: StreamKey) -> StreamStatus:
-        query = {"user_id": stream.user_id or None}
-        path = f"{_stream(stream)}/go-on"
-        return views.stream_of(await self._api.ask(Call("POST", path, query=query)))
+        call = Call("POST", f"{_stream(stream)}/go-on", query={"user_id": stream.user_id or None})
+        return views.stream_of(await self._api.ask(call))
 
     async def results(self, stream: StreamKey, *, limit: int, first: int = 0) -> Page[StreamResult]:
         wanted = {"user_id": stream.user_id or None, "limit": limit, "from_position": first}
-        return await self._page(f"{_stream(stream)}/results", views.stream_result_of, **wanted)
+        return page_of(views.stream_result_of)(await self._get(f"{_stream(stream)}/results", **wanted))
 
 
 class RemoteBatches(Remote):
     """As `BatchOperations`."""
 
-    async def status(self, batch_id: str, scope: Scope) -> BatchStatus:
-        return views.batch_of(await self._get(_batch(batch_id)))
-
-    async def list_batches(
-        self, scope: Scope, filter: TaskFilter, *, limit: int, cursor: str | None = None
-    ) -> Page[BatchStatus]:
-        wanted = {"status": filter.status, "task_type": filter.task_type}
-        return await self._page("/batches", views.batch_of, limit=limit, cursor=cursor, **wanted)
+    status = asked(BatchOperations.status, "GET /batches/{batch_id}", views.batch_of)
+    list_batches = asked(BatchOperations.list_batches, "GET /batches", page_of(views.batch_of))
+    cancel = asked(BatchOperations.cancel, "POST /batches/{batch_id}/cancel", views.batch_of)
+    retry_failed = asked(
+        BatchOperations.retry_failed, "POST /batches/{batch_id}/retry-failed", views.batch_of, is_repeatable=False
+    )
 
     async def results(self, batch_id: str, scope: Scope, *, limit: int, first: int = 0) -> Page[BatchResult]:
-        path = f"{_batch(batch_id)}/results"
-        return await self._page(path, views.batch_result_of, limit=limit, cursor=str(first))
+        answer = await self._get(f"{_batch(batch_id)}/results", limit=limit, cursor=str(first))
+        return page_of(views.batch_result_of)(answer)
 
     async def follow_results(
         self, batch_id: str, scope: Scope, *, first: int = 0
@@ -295,19 +211,9 @@ class RemoteBatches(Remote):
         async for result in followed_results(self._api, call, first):
             yield [views.batch_result_of(result.model_dump())]
 
-    async def cancel(self, batch_id: str, scope: Scope, *, by: str, reason: str | None = None) -> BatchStatus:
-        return views.batch_of(await self._post(f"{_batch(batch_id)}/cancel", {"reason": reason}))
-
-    async def retry_failed(self, batch_id: str, scope: Scope, *, by: str) -> BatchStatus:
-        return views.batch_of(await self._post(f"{_batch(batch_id)}/retry-failed", is_repeatable=False))
-
-
-def _queue(task_type: str) -> str:
-    return f"{ADMIN}/queues/{quote(task_type, safe='')}"
-
 
 def _schedule(name: str) -> str:
-    return f"{ADMIN}/schedules/{quote(name, safe='')}"
+    return f"/admin/schedules/{quote(name, safe='')}"
 
 
 def _stream(stream: StreamKey) -> str:

@@ -179,6 +179,11 @@ def key_of(view: View) -> ApiKey:
     )
 
 
+def new_key_of(view: View) -> tuple[ApiKey, str]:
+    """A key that was just made, with its text."""
+    return key_of(view), view["key"]
+
+
 def schedule_of(view: View) -> Schedule:
     """A schedule."""
     last, problem = view["last_run"], view["problem"]

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import asdict, replace
-from typing import Any
+from dataclasses import replace
 from urllib.parse import quote
 
 from taskframework.cli.remote import letters, views
-from taskframework.cli.remote.operations import ADMIN, CREATED_NOW, Remote, named_user
+from taskframework.cli.remote.asked import Remote, asked, page_of
+from taskframework.cli.remote.operations import CREATED_NOW, named_user
 from taskframework.client.connection import json_call, new_key, task_path
-from taskframework.model.audit import AuditEntry
 from taskframework.model.letters import ANY_LETTER, LetterFilter, LetterGroup
-from taskframework.model.query import Page
 from taskframework.model.replays import Action, ManyReplay, Where
 from taskframework.model.scope import Scope
 from taskframework.model.values import Json
-from taskframework.operations.dead_letters import LetterOutcome
+from taskframework.operations.audit import AuditLog
+from taskframework.operations.dead_letters import DeadLetterOperations
 from taskframework.operations.letter_views import DeadLetter
-from taskframework.operations.replays import Count
+from taskframework.operations.replays import Count, ReplayOperations
 from taskframework.submission.service import Submission
 
-_LETTERS = f"{ADMIN}/dead-letters"
-_REPLAYS = f"{ADMIN}/replays"
+_LETTERS = "/admin/dead-letters"
 #: Where an action on many begins.
 _BEGIN = {
     Action.REPLAY: f"{_LETTERS}/replay",
@@ -31,14 +29,17 @@ _BEGIN = {
     Action.RETRY: "/tasks/retry",
     Action.CANCEL: "/tasks/cancel",
 }
-#: A second, the most there is. With a rate the interface always does it in the background, and so tells of it.
-_MOST = 1000
+#: The highest rate that the interface takes, in tasks a second. With a rate an action always goes on in the background,
+#: so that the answer is the action; without one a short one is done at once, and the answer is its outcomes.
+_HIGHEST_RATE = 1000
 #: Characters that a header has as they are, beside letters and digits.
 _IN_A_HEADER = " !\"'(),-./:;=?@[]_"
 
 
 class RemoteAudit(Remote):
     """As `AuditLog`. The interface itself notes what is asked of it, so that only the reason goes along."""
+
+    list_entries = asked(AuditLog.list_entries, "GET /admin/audit", page_of(letters.audit_entry_of))
 
     @asynccontextmanager
     async def noted(
@@ -48,70 +49,33 @@ class RemoteAudit(Remote):
             self._api.headers["X-Reason"] = quote(reason, safe=_IN_A_HEADER)
         yield
 
-    async def list_entries(
-        self, *, limit: int, cursor: str | None = None, by: str | None = None, action: str | None = None
-    ) -> Page[AuditEntry]:
-        chosen = {"limit": limit, "cursor": cursor, "by": by, "action": action}
-        return await self._page(f"{ADMIN}/audit", letters.audit_entry_of, **chosen)
-
 
 class RemoteDeadLetters(Remote):
     """As `DeadLetterOperations`."""
 
-    async def list_letters(
-        self, scope: Scope, *, limit: int, cursor: str | None = None, wanted: LetterFilter = ANY_LETTER
-    ) -> Page[DeadLetter]:
-        chosen = {**asdict(wanted), "user_id": scope.owner}
-        return await self._page(_LETTERS, letters.letter_of, limit=limit, cursor=cursor, **chosen)
+    list_letters = asked(DeadLetterOperations.list_letters, "GET /admin/dead-letters", page_of(letters.letter_of))
+    replay = asked(
+        DeadLetterOperations.replay, "POST /admin/dead-letters/replay", letters.outcomes_of, is_repeatable=False
+    )
+    replay_edited = asked(
+        DeadLetterOperations.replay_edited, "POST /admin/dead-letters/replay", letters.outcomes_of, is_repeatable=False
+    )
+    discard = asked(
+        DeadLetterOperations.discard, "POST /admin/dead-letters/discard", letters.outcomes_of, is_repeatable=False
+    )
 
     async def groups(self, scope: Scope, wanted: LetterFilter = ANY_LETTER) -> list[LetterGroup]:
         chosen = {"task_type": wanted.task_type, "user_id": scope.owner}
-        page = await self._page(f"{_LETTERS}/groups", letters.group_of, **chosen)
-        found = [*page.items]
-        while page.next_cursor is not None:
-            page = await self._page(f"{_LETTERS}/groups", letters.group_of, cursor=page.next_cursor, **chosen)
-            found += page.items
-        return found
+        found, cursor = list[LetterGroup](), None
+        while True:
+            page = await self._get(f"{_LETTERS}/groups", cursor=cursor, **chosen)
+            found += map(letters.group_of, page["items"])
+            if (cursor := page["next_cursor"]) is None:
+                return found
 
     async def get(self, letter_id: str, scope: Scope) -> DeadLetter:
         letter = await self._get(f"{_LETTERS}/{quote(letter_id, safe='')}")
         return letters.letter_of(letter, await self._get(task_path(letter_id)) if letter["kind"] == "task" else None)
-
-    async def replay(
-        self,
-        ids: Sequence[str],
-        scope: Scope,
-        *,
-        by: str,
-        dry_run: bool = False,
-        reopen: bool = False,
-        reason: str | None = None,
-    ) -> list[LetterOutcome]:
-        wanted = {"ids": list(ids), "dry_run": dry_run, "reopen": reopen, "reason": reason}
-        return await self._outcomes(Action.REPLAY, wanted)
-
-    async def replay_edited(
-        self,
-        ids: Sequence[str],
-        parameters: Json,
-        scope: Scope,
-        *,
-        by: str,
-        dry_run: bool = False,
-        reopen: bool = False,
-        reason: str | None = None,
-    ) -> list[LetterOutcome]:
-        wanted = {"ids": list(ids), "dry_run": dry_run, "reopen": reopen, "reason": reason}
-        return await self._outcomes(Action.REPLAY, {**wanted, "parameters": parameters})
-
-    async def discard(
-        self, ids: Sequence[str], scope: Scope, *, by: str, reason: str | None, dry_run: bool = False
-    ) -> list[LetterOutcome]:
-        return await self._outcomes(Action.DISCARD, {"ids": list(ids), "dry_run": dry_run, "reason": reason})
-
-    async def _outcomes(self, action: Action, wanted: Mapping[str, Any]) -> list[LetterOutcome]:
-        answer = await self._post(_BEGIN[action], wanted, is_repeatable=False)
-        return [letters.outcome_of(item) for item in answer["items"]]
 
 
 class RemoteMending(Remote):
@@ -129,6 +93,10 @@ class RemoteMending(Remote):
 class RemoteReplays(Remote):
     """As `ReplayOperations`."""
 
+    list_replays = asked(ReplayOperations.list_replays, "GET /admin/replays", page_of(letters.replay_of))
+    get = asked(ReplayOperations.get, "GET /admin/replays/{replay_id}", letters.replay_of)
+    stop = asked(ReplayOperations.stop, "POST /admin/replays/{replay_id}/stop", letters.replay_of)
+
     async def begin(
         self,
         action: Action,
@@ -140,7 +108,7 @@ class RemoteReplays(Remote):
         reopen: bool = False,
         key: str | None = None,
     ) -> ManyReplay:
-        wanted = {"filter": where.conditions, "rate": rate or _MOST, "reason": reason}
+        wanted = {"filter": where.conditions, "rate": rate or _HIGHEST_RATE, "reason": reason}
         if action in (Action.REPLAY, Action.RETRY):
             wanted["reopen"] = reopen
         call = json_call("POST", _BEGIN[action], wanted, headers={"Idempotency-Key": key or new_key()})
@@ -150,15 +118,6 @@ class RemoteReplays(Remote):
         reason = {"reason": "?"} if action is Action.DISCARD else {}  # it must have one, and nothing happens
         counted = await self._post(_BEGIN[action], {"filter": where.conditions, "dry_run": True, **reason})
         return Count(counted["total"], counted.get("is_total_bounded", False))
-
-    async def list_replays(self, *, limit: int, after: str | None = None) -> Page[ManyReplay]:
-        return await self._page(_REPLAYS, letters.replay_of, limit=limit, cursor=after)
-
-    async def get(self, replay_id: str) -> ManyReplay:
-        return letters.replay_of(await self._get(f"{_REPLAYS}/{quote(replay_id, safe='')}"))
-
-    async def stop(self, replay_id: str) -> ManyReplay:
-        return letters.replay_of(await self._post(f"{_REPLAYS}/{quote(replay_id, safe='')}/stop"))
 
 
 class RemoteCarrier:

@@ -1,0 +1,108 @@
+"""An operation asked of an HTTP interface: its arguments and its answer are those of the operation on the store."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import fields
+from datetime import timedelta
+from typing import Any, Concatenate, ParamSpec, TypeVar
+from urllib.parse import quote
+
+from taskframework.client.connection import ApiConnection, Call, json_call
+from taskframework.model.letters import LetterFilter
+from taskframework.model.query import Page, TaskFilter
+from taskframework.model.scope import Scope
+from taskframework.settings.durations import format_duration
+
+Arguments = ParamSpec("Arguments")
+Answer = TypeVar("Answer")
+Entry = TypeVar("Entry")
+
+#: Arguments that are not sent: the interface knows by the key who acts, and has a broker of its own.
+_NOT_SENT = frozenset({"by", "broker"})
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
+
+
+class Remote:
+    """Asks one HTTP interface."""
+
+    def __init__(self, api: ApiConnection) -> None:
+        self._api = api
+
+    async def _get(self, path: str, **query: Any) -> Any:
+        return await self._api.ask(Call("GET", path, query=query))
+
+    async def _post(self, path: str, content: Any) -> Any:
+        return await self._api.ask(json_call("POST", path, content))
+
+
+def asked(
+    operation: Callable[Concatenate[Any, Arguments], Coroutine[Any, Any, Answer]],
+    request: str,
+    read: Callable[[Any], Answer],
+    *,
+    is_repeatable: bool = True,
+) -> Callable[Concatenate[Remote, Arguments], Coroutine[Any, Any, Answer]]:
+    """A method of a `Remote` that asks for what an operation does on a store.
+
+    Args:
+        operation: it says which arguments there are.
+        request: method and path. Arguments that are named in braces go into the path, and the others by their names
+            into the body of a POST and the query of anything else.
+        read: makes of the JSON of the answer what the operation returns.
+        is_repeatable: as in `Call`.
+    """
+    signature = inspect.signature(operation)
+    method, template = request.split()
+
+    @functools.wraps(operation)
+    async def ask(self: Remote, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
+        given = signature.bind(self, *args, **kwargs).arguments
+        del given["self"]
+        path = _PLACEHOLDER.sub(lambda found: quote(str(given.pop(found[1])), safe=""), template)
+        if method == "POST":
+            call = json_call(method, path, _body(given), is_repeatable=is_repeatable)
+        else:
+            call = Call(method, path, query=_query(given), is_repeatable=is_repeatable)
+        return read(await self._api.ask(call))
+
+    return ask
+
+
+def _query(given: dict[str, Any]) -> dict[str, Any]:
+    """Arguments as the interface names them in a query."""
+    query: dict[str, Any] = {}
+    for name, value in given.items():
+        if isinstance(value, Scope):
+            query["user_id"] = value.owner
+        elif isinstance(value, TaskFilter | LetterFilter):
+            query |= _conditions(value)
+        elif name not in _NOT_SENT:
+            query["cursor" if name == "after" else name] = value
+    return query
+
+
+def _body(given: dict[str, Any]) -> dict[str, Any]:
+    """Arguments as the interface names them in a body, where no scope is named."""
+    sent = {name: value for name, value in given.items() if name not in _NOT_SENT and not isinstance(value, Scope)}
+    return {name: format_duration(value) if isinstance(value, timedelta) else value for name, value in sent.items()}
+
+
+def _conditions(filter: TaskFilter | LetterFilter) -> dict[str, Any]:
+    """What a filter asks for. A condition has the same name in a query, and one that has none there is refused."""
+    usual = type(filter)()
+    names = [field.name for field in fields(filter)]
+    return {name: value for name in names if (value := getattr(filter, name)) != getattr(usual, name)}
+
+
+def page_of(read: Callable[[Any], Entry]) -> Callable[[Any], Page[Entry]]:
+    """Reads a page of what `read` reads one of."""
+    return lambda answer: Page(tuple(map(read, answer["items"])), answer["next_cursor"])
+
+
+def items_of(read: Callable[[Any], Entry], *, kind: str | None = None) -> Callable[[Any], Sequence[Entry]]:
+    """Reads the entries of a list without pages; only those of a kind, if it is given."""
+    return lambda answer: [read(item) for item in answer["items"] if kind in (None, item.get("kind"))]
