@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import orjson
@@ -9,8 +10,8 @@ import typer
 from rich.text import Text
 
 from taskframework.cli.options import Cursor, Json, Limit
-from taskframework.cli.output import ago, note, print_json, printable
-from taskframework.cli.render import print_rows
+from taskframework.cli.output import ago, printable
+from taskframework.cli.render import print_page, print_rows
 from taskframework.cli.store import on_store
 from taskframework.model.audit import AuditEntry
 from taskframework.operations.audit import audit_view
@@ -41,20 +42,16 @@ async def list_entries(
 ) -> None:
     """List what operators did over HTTP and on the command line, the newest first."""
     page = await framework.services.audit.list_entries(limit=limit, cursor=cursor, by=by, action=action)
-    if as_json:
-        print_json({"items": [audit_view(entry) for entry in page.items], "next_cursor": page.next_cursor})
-        return
-    if page.items:
-        now = framework.services.store.now()
+    now = framework.services.store.now()
+
+    def show(entries: Sequence[AuditEntry]) -> None:
         rows = [
             (Text(ago(entry.at, now)), Text(entry.by), Text(entry.action), Text(_target(entry)), _why(entry))
-            for entry in page.items
+            for entry in entries
         ]
         print_rows(("When", "Who", "What", "To what", "Why"), rows)
-    else:
-        note("Nothing so far.")
-    if page.next_cursor:
-        note(f"More: --cursor {page.next_cursor}")
+
+    print_page(page, show, audit_view, as_json=as_json, nothing="Nothing so far.")
 
 
 def _target(entry: AuditEntry) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -10,7 +12,7 @@ from rich.text import Text
 
 from taskframework.cli.options import Cursor, Json, Limit, or_bad_parameter
 from taskframework.cli.output import ago, note, print_json, say
-from taskframework.cli.render import print_rows
+from taskframework.cli.render import print_page, print_rows
 from taskframework.cli.store import audited, on_store, operator
 from taskframework.model.keys import ApiKey, Role
 from taskframework.model.rate_limits import BucketLimit
@@ -75,26 +77,9 @@ async def create(
 async def list_keys(framework: TaskFramework, limit: Limit = 20, cursor: Cursor = None, as_json: Json = False) -> None:
     """List the keys, revoked ones included."""
     page = await framework.services.keys.list_keys(limit=limit, after=cursor)
-    if as_json:
-        print_json({"items": [key_view(key) for key in page.items], "next_cursor": page.next_cursor})
-        return
-    if page.items:
-        now = framework.services.store.now()
-        rows = [
-            (
-                Text(key.prefix),
-                Text(key.principal),
-                Text(", ".join(key.roles) + (", acts for users" if key.may_act_for_users else "")),
-                Text(ago(key.created_at, now)),
-                _state(key, counts=key.counts_at(now)),
-            )
-            for key in page.items
-        ]
-        print_rows(("Key", "For", "May", "Made", "State"), rows)
-    else:
-        note("No keys, so callers are not identified. Make the first: taskframework keys create NAME --role admin")
-    if page.next_cursor:
-        note(f"More: --cursor {page.next_cursor}")
+    show = partial(_print_all, framework.services.store.now())
+    nothing = "No keys, so callers are not identified. Make the first: taskframework keys create NAME --role admin"
+    print_page(page, show, key_view, as_json=as_json, nothing=nothing)
 
 
 @app.command()
@@ -107,6 +92,20 @@ async def revoke(framework: TaskFramework, prefix: Prefix, as_json: Json = False
         print_json(key_view(key))
     else:
         say(f"{key.prefix} of {key.principal} does not count any more.")
+
+
+def _print_all(now: datetime, keys: Sequence[ApiKey]) -> None:
+    rows = [
+        (
+            Text(key.prefix),
+            Text(key.principal),
+            Text(", ".join(key.roles) + (", acts for users" if key.may_act_for_users else "")),
+            Text(ago(key.created_at, now)),
+            _state(key, counts=key.counts_at(now)),
+        )
+        for key in keys
+    ]
+    print_rows(("Key", "For", "May", "Made", "State"), rows)
 
 
 def _state(key: ApiKey, *, counts: bool) -> Text:

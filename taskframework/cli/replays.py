@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import datetime
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -9,8 +12,8 @@ from rich.text import Text
 
 from taskframework.cli.choosing import tell
 from taskframework.cli.options import Cursor, Json, Limit
-from taskframework.cli.output import ago, note, print_json, printable
-from taskframework.cli.render import print_rows
+from taskframework.cli.output import ago, print_json, printable
+from taskframework.cli.render import print_page, print_rows
 from taskframework.cli.store import audited, on_store
 from taskframework.model.replays import ManyReplay, replay_view
 from taskframework.runtime import TaskFramework
@@ -27,28 +30,9 @@ async def list_replays(
 ) -> None:
     """List actions on many tasks, those that are over included."""
     page = await framework.services.replays.list_replays(limit=limit, after=cursor)
-    if as_json:
-        print_json({"items": [replay_view(each) for each in page.items], "next_cursor": page.next_cursor})
-        return
-    if page.items:
-        now = framework.services.store.now()
-        rows = [
-            (
-                Text(each.replay_id),
-                Text(each.action),
-                Text(printable(_chosen(each))),
-                Text(each.status),
-                Text(f"{each.done:,}/{each.total:,}"),
-                Text(f"{each.refused + each.failed:,}", style="red" if each.refused + each.failed else ""),
-                Text(f"{each.by}, {ago(each.at, now)}"),
-            )
-            for each in page.items
-        ]
-        print_rows(("Replay", "What", "Where", "Status", "Done", "Not done", "Begun"), rows)
-    else:
-        note("None so far. Begin one: taskframework dlq replay --where fingerprint=...")
-    if page.next_cursor:
-        note(f"More: --cursor {page.next_cursor}")
+    show = partial(_print_all, framework.services.store.now())
+    nothing = "None so far. Begin one: taskframework dlq replay --where fingerprint=..."
+    print_page(page, show, replay_view, as_json=as_json, nothing=nothing)
 
 
 @app.command()
@@ -71,6 +55,22 @@ def _print(replay: ManyReplay, as_json: bool) -> None:
         print_json(replay_view(replay))
     else:
         tell(replay)
+
+
+def _print_all(now: datetime, replays: Sequence[ManyReplay]) -> None:
+    rows = [
+        (
+            Text(each.replay_id),
+            Text(each.action),
+            Text(printable(_chosen(each))),
+            Text(each.status),
+            Text(f"{each.done:,}/{each.total:,}"),
+            Text(f"{each.refused + each.failed:,}", style="red" if each.refused + each.failed else ""),
+            Text(f"{each.by}, {ago(each.at, now)}"),
+        )
+        for each in replays
+    ]
+    print_rows(("Replay", "What", "Where", "Status", "Done", "Not done", "Begun"), rows)
 
 
 def _chosen(replay: ManyReplay) -> str:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
 from taskframework.cli.options import Cursor, Json, Limit
-from taskframework.cli.output import ago, as_json_text, facts, note, out, print_json, printable, say
-from taskframework.cli.render import print_next_step, print_rows, shortened
+from taskframework.cli.output import ago, as_json_text, facts, out, print_json, printable, say
+from taskframework.cli.render import print_next_step, print_page, print_rows, shortened
 from taskframework.cli.store import audited, on_store
 from taskframework.cli.submit import Type, read_json
 from taskframework.model.message import rfc3339
@@ -54,15 +56,9 @@ async def list_schedules(
 ) -> None:
     """List the schedules by name, those of the settings included."""
     page = await framework.services.schedules.list_schedules(limit=limit, after=cursor)
-    if as_json:
-        print_json({"items": [schedule_view(each) for each in page.items], "next_cursor": page.next_cursor})
-        return
-    if page.items:
-        _print_all(page.items, framework)
-    else:
-        note("No schedules. Make one: taskframework schedules create NAME TYPE JSON --cron CRON")
-    if page.next_cursor:
-        note(f"More: --cursor {page.next_cursor}")
+    show = partial(_print_all, framework.services.store.now())
+    nothing = "No schedules. Make one: taskframework schedules create NAME TYPE JSON --cron CRON"
+    print_page(page, show, schedule_view, as_json=as_json, nothing=nothing)
 
 
 @app.command()
@@ -213,8 +209,7 @@ def _when(schedule: Schedule) -> str:
     return f"{schedule.cron}  {schedule.timezone}"
 
 
-def _print_all(schedules: tuple[Schedule, ...], framework: TaskFramework) -> None:
-    now = framework.services.store.now()
+def _print_all(now: datetime, schedules: Sequence[Schedule]) -> None:
     rows = []
     for each in schedules:
         next_run = Text("paused", style="yellow") if each.is_paused else Text(ago(each.due_at, now))
