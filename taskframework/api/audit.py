@@ -13,7 +13,7 @@ from starlette.responses import Response
 from taskframework.api.context import framework_of, page_response, refuse_repeated
 from taskframework.api.openapi import refuses
 from taskframework.api.tasks import PREFIX, PageQuery
-from taskframework.api.views import CursorText
+from taskframework.api.views import NextCursor
 from taskframework.model.values import MAX_NAME
 from taskframework.operations.audit import audit_view
 
@@ -36,7 +36,7 @@ class AuditPage(BaseModel):
     """What operators did, newest first."""
 
     items: list[AuditView]
-    next_cursor: CursorText | None = Field(description="Give it as `cursor` to get the next page; null on the last one")
+    next_cursor: NextCursor
 
 
 class AuditQuery(PageQuery):

@@ -36,7 +36,7 @@ from taskframework.api.context import (
 )
 from taskframework.api.feed import Feed
 from taskframework.api.ndjson import values_of
-from taskframework.api.openapi import refuses, takes
+from taskframework.api.openapi import location_of, refuses, takes
 from taskframework.api.problems import RequestRefusedError, invalid_fields, root_of
 from taskframework.api.tasks import DEFAULT_LIMIT, KEY_HEADER, PREFIX, SUBMISSION_CODES, BatchQuery, with_key_of_header
 from taskframework.api.views import BatchPage, BatchView
@@ -49,9 +49,6 @@ from taskframework.telemetry import log_context
 
 router = APIRouter(prefix=PREFIX, tags=["batches"])
 
-_LOCATION = {
-    "Location": {"description": "Address of the batch", "schema": {"type": "string", "format": "uri-reference"}}
-}
 _TASK_TYPE = {"type": "string", "maxLength": 200}
 #: The options of an upload, described as the fields of the body are. A query has no null: there they are left out.
 _OPTIONS = {"task_type": _TASK_TYPE} | {name: schema["anyOf"][0] for name, schema in described_of_batch().items()}
@@ -124,12 +121,12 @@ class ResultStream(StreamingResponse):
         202: {
             "model": BatchView,
             "description": "Accepted: all of it is stored and will be done",
-            "headers": _LOCATION,
+            "headers": location_of("batch"),
         },
         200: {
             "model": BatchView,
             "description": "The batch that an earlier upload with this key has made complete",
-            "headers": _LOCATION,
+            "headers": location_of("batch"),
         },
         **refuses(
             *BODY_CODES,

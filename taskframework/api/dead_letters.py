@@ -42,12 +42,11 @@ from taskframework.api.operator_bodies import (
 )
 from taskframework.api.problems import root_of
 from taskframework.api.replays import STARTED, begun, where_of
-from taskframework.api.tasks import PREFIX, SUBMISSION_CODES, PageQuery, UserInQuery
+from taskframework.api.tasks import PREFIX, SUBMISSION_CODES, PageQuery, UserInQuery, submission_response
 from taskframework.api.views import TaskView
-from taskframework.model.letters import LetterFilter
+from taskframework.model.letters import LetterFilter, LetterGroup
 from taskframework.model.replays import Action
 from taskframework.model.values import MAX_NAME
-from taskframework.model.view import public_view
 from taskframework.operations.dead_letters import DeadLetterOperations, LetterOutcome
 from taskframework.operations.letter_views import DeadLetter
 from taskframework.operations.mending import read_corrected
@@ -100,7 +99,7 @@ async def list_dead_letter_groups(request: Request, query: Annotated[GroupQuery,
     """List dead letters by their cause: how many, since when, and how many in each hour of the last day."""
     scope, wanted = scope_of(request, query.user_id), LetterFilter(task_type=query.task_type)
     page = await _operations(request).group_page(scope, wanted, limit=query.limit, cursor=query.cursor)
-    return json_response({"items": [group.view() for group in page.items], "next_cursor": page.next_cursor})
+    return page_response(page, LetterGroup.view)
 
 
 #: How many ids an audit entry tells.
@@ -211,8 +210,7 @@ async def repair_dead_letter(request: Request, letter_id: IdInPath) -> Response:
     async with noted(request, "dead-letter.repair", name, body.reason, task_type=task_type):
         submission = await mend(name, task_type, parameters, user_id=user_id, by=by)
     assert submission is not None, "only a dry run gives none"
-    location = f"{root_of(request)}{PREFIX}/tasks/{submission.task.task_id}"
-    return json_response(public_view(submission.task), 202 if submission.is_new else 200, {"Location": location})
+    return submission_response(request, submission)
 
 
 def _operations(request: Request) -> DeadLetterOperations:

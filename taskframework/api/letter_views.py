@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from taskframework.api.problems import describe
-from taskframework.api.views import CursorText, HistoryEntryView, ProblemView, TaskErrorView
+from taskframework.api.views import HistoryEntryView, NextCursor, ProblemView, TaskErrorView
 from taskframework.errors import TaskframeworkError, TaskNotFoundError
 from taskframework.model.status import ReachableStatus
 from taskframework.operations.dead_letters import LetterOutcome
@@ -70,7 +70,7 @@ class DeadLetterPage(BaseModel):
     """Dead letters from the newest to the oldest."""
 
     items: list[DeadLetterView]
-    next_cursor: CursorText | None = Field(description="Give it as `cursor` to get the next page; null on the last one")
+    next_cursor: NextCursor
 
 
 class ReplayOutcomeView(BaseModel):
@@ -128,7 +128,7 @@ class LetterGroupPage(BaseModel):
     """Groups of dead letters, the largest first. Of more than 100,000 dead letters the newest are counted."""
 
     items: list[LetterGroupView]
-    next_cursor: CursorText | None = Field(description="Give it as `cursor` to get the next page; null on the last one")
+    next_cursor: NextCursor
 
 
 class RefusedView(BaseModel):
@@ -163,7 +163,7 @@ class ReplayPage(BaseModel):
     """Actions on many tasks."""
 
     items: list[ReplayView]
-    next_cursor: CursorText | None = Field(description="Give it as `cursor` to get the next page; null on the last one")
+    next_cursor: NextCursor
 
 
 class CountView(BaseModel):

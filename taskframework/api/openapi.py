@@ -20,6 +20,7 @@ from taskframework.api.views import (
     ResyncView,
     StreamedEvent,
 )
+from taskframework.submission.options import described
 
 _MODELS: tuple[type, ...] = (
     *BODIES,
@@ -45,6 +46,18 @@ def takes(model: type, *, is_optional: bool = False) -> dict[str, Any]:
     """Document the body of a route that reads it by itself; goes into `openapi_extra`."""
     schema = {"$ref": _REFERENCE.format(model=model.__name__)}
     return {"requestBody": {"required": not is_optional, "content": {"application/json": {"schema": schema}}}}
+
+
+def location_of(what: str) -> dict[str, Any]:
+    """Document the header `Location` of an answer; goes into its `headers`."""
+    description = f"Address of the {what}"
+    return {"Location": {"description": description, "schema": {"type": "string", "format": "uri-reference"}}}
+
+
+def key_header(description: str) -> dict[str, Any]:
+    """Document the header `Idempotency-Key` of a route; goes into the `parameters` of `openapi_extra`."""
+    schema = described()["idempotency_key"]["anyOf"][0]
+    return {"name": "Idempotency-Key", "in": "header", "description": description, "schema": schema}
 
 
 def refuses(*codes: str) -> dict[int | str, dict[str, Any]]:

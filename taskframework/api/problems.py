@@ -118,6 +118,21 @@ class Problem:
         return document
 
 
+#: The code of each exception whose own words a caller may read; a subclass that is not here has that of its base.
+_CODES_OF: Mapping[type, str] = {
+    TaskNotFoundError: "task_not_found",
+    WorkerNotFoundError: "worker_not_found",
+    KeyNotFoundError: "key_not_found",
+    ReplayNotFoundError: "replay_not_found",
+    ScheduleNotFoundError: "schedule_not_found",
+    TaskUnreadableError: "task_unreadable",
+    TransitionRefusedError: "transition_refused",
+    ParentFinishedError: "parent_finished",
+    SignalsFullError: "too_many_signals",
+    StoreOnlyError: "not_running",
+}
+
+
 def describe(error: Exception) -> Problem:
     """The problem that tells of an exception; of one that is not ours it tells nothing but that it happened."""
     if isinstance(error, RequestRefusedError):
@@ -125,28 +140,9 @@ def describe(error: Exception) -> Problem:
     if isinstance(error, SubmissionError):
         code = error.code if error.code in CODES else "invalid_task"
         return Problem(code, error.message, error.hint, _fields(error), task=_in_the_way(error))
-    if isinstance(error, TaskNotFoundError):
-        return Problem("task_not_found", error.message, error.hint)
-    if isinstance(error, WorkerNotFoundError):
-        return Problem("worker_not_found", error.message, error.hint)
-    if isinstance(error, KeyNotFoundError):
-        return Problem("key_not_found", error.message, error.hint)
-    if isinstance(error, ReplayNotFoundError):
-        return Problem("replay_not_found", error.message, error.hint)
-    if isinstance(error, ScheduleNotFoundError):
-        return Problem("schedule_not_found", error.message, error.hint)
-    if isinstance(error, TaskUnreadableError):
-        return Problem("task_unreadable", error.message, error.hint)
-    if isinstance(error, ParentFinishedError):
-        task = {"task_id": error.parent_id, "task_status": error.status}
-        return Problem("parent_finished", error.message, error.hint, task=task)
-    if isinstance(error, SignalsFullError):
-        return Problem("too_many_signals", error.message, error.hint)
-    if isinstance(error, TransitionRefusedError):
-        task = {"task_id": error.task_id, "task_status": error.status}
-        return Problem("transition_refused", error.message, error.hint, task=task)
-    if isinstance(error, StoreOnlyError):
-        return Problem("not_running", error.message, error.hint)
+    own = next((_CODES_OF[kind] for kind in type(error).__mro__ if kind in _CODES_OF), None)
+    if own is not None and isinstance(error, TaskframeworkError):
+        return Problem(own, error.message, error.hint, task=_in_the_way(error))
     if isinstance(error, NotRunningError):
         return Problem("not_running", error.message, "Repeat it in a moment; the process starts or stops.", (), _LATER)
     if isinstance(error, StoreUnavailableError):
@@ -161,9 +157,13 @@ def describe(error: Exception) -> Problem:
     return _INTERNAL
 
 
-def _in_the_way(error: SubmissionError) -> Mapping[str, str]:
-    """The task that a submission collides with."""
+def _in_the_way(error: TaskframeworkError) -> Mapping[str, str]:
+    """The task that a request collides with."""
     match error:
+        case ParentFinishedError():
+            return {"task_id": error.parent_id, "task_status": error.status}
+        case TransitionRefusedError():
+            return {"task_id": error.task_id, "task_status": error.status}
         case IdempotencyConflictError() | NewerVersionError():
             return {"task_id": error.task_id}
         case BatchConflictError() | BatchClosedError():

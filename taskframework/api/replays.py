@@ -15,14 +15,12 @@ from taskframework.api.bodies import BODY_CODES, read
 from taskframework.api.callers import caller_of
 from taskframework.api.context import IdInPath, framework_of, json_response, page_response, refuse_repeated
 from taskframework.api.letter_views import CountView, ReplayPage, ReplayView
-from taskframework.api.openapi import refuses, takes
+from taskframework.api.openapi import key_header, location_of, refuses, takes
 from taskframework.api.operator_bodies import CancelTasks, ChooseLetters, ChooseTasks, RetryTasks
 from taskframework.api.problems import root_of
 from taskframework.api.tasks import PREFIX, PageQuery, key_in_header
 from taskframework.model.replays import Action, Where, replay_view
-from taskframework.model.values import MAX_NAME
 from taskframework.operations.replays import ReplayOperations
-from taskframework.submission.options import NAME_PATTERN
 
 _REPLAYS = f"{PREFIX}/admin/replays"
 
@@ -33,23 +31,12 @@ STARTED: dict[int | str, dict[str, Any]] = {
     202: {
         "model": ReplayView,
         "description": "It has begun and goes on in the background",
-        "headers": {
-            "Location": {"description": "Where to look at it", "schema": {"type": "string", "format": "uri-reference"}}
-        },
+        "headers": location_of("action"),
     }
 }
 _COUNTED: dict[int | str, dict[str, Any]] = {200: {"model": CountView, "description": "A dry run: how many"}}
 _ANSWERS: dict[int | str, dict[str, Any]] = {200: {"model": ReplayView, "description": "It as it is now"}}
-_KEY = {
-    "parameters": [
-        {
-            "name": "Idempotency-Key",
-            "in": "header",
-            "description": "A second request with the same key is the same action",
-            "schema": {"type": "string", "minLength": 1, "maxLength": MAX_NAME, "pattern": NAME_PATTERN},
-        }
-    ]
-}
+_KEY = {"parameters": [key_header("A second request with the same key is the same action")]}
 
 
 class ReplayQuery(PageQuery):

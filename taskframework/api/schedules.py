@@ -11,18 +11,15 @@ from starlette.responses import Response
 
 from taskframework.api.auditing import noted
 from taskframework.api.bodies import BODY_CODES, CreateSchedule, read
-from taskframework.api.context import framework_of, json_response, refuse_repeated, trace_of
-from taskframework.api.openapi import refuses, takes
+from taskframework.api.context import framework_of, json_response, page_response, refuse_repeated, trace_of
+from taskframework.api.openapi import key_header, location_of, refuses, takes
 from taskframework.api.problems import root_of
 from taskframework.api.schedule_views import SCHEDULE_NAME, SchedulePage, ScheduleView
-from taskframework.api.tasks import DEFAULT_LIMIT, PREFIX, SUBMISSION_CODES, key_in_header
+from taskframework.api.tasks import DEFAULT_LIMIT, PREFIX, SUBMISSION_CODES, key_in_header, submission_response
 from taskframework.api.views import TaskView
 from taskframework.model.query import MAX_LIMIT
 from taskframework.model.schedules import Schedule
-from taskframework.model.values import MAX_NAME
-from taskframework.model.view import public_view
 from taskframework.operations.schedules import ScheduleOperations, schedule_view
-from taskframework.submission.options import NAME_PATTERN
 from taskframework.submission.schedules import ScheduleDefinition
 
 _SCHEDULES = f"{PREFIX}/admin/schedules"
@@ -33,15 +30,7 @@ ScheduleName = Annotated[
     str, Path(description="Name of the schedule", json_schema_extra={"pattern": SCHEDULE_NAME, "maxLength": 100})
 ]
 _DEFINITION_CODES = (*BODY_CODES, *SUBMISSION_CODES, "store_unavailable")
-_LOCATION = {
-    "Location": {"description": "Address of the schedule", "schema": {"type": "string", "format": "uri-reference"}}
-}
-_RUN_KEY = {
-    "name": "Idempotency-Key",
-    "in": "header",
-    "description": "A second run with the same key is the same run; without one each request is a run of its own",
-    "schema": {"type": "string", "minLength": 1, "maxLength": MAX_NAME, "pattern": NAME_PATTERN},
-}
+_RUN_KEY = key_header("A second run with the same key is the same run; without one each request is a run of its own")
 
 
 class ScheduleQuery(BaseModel):
@@ -67,7 +56,7 @@ class ScheduleQuery(BaseModel):
 async def list_schedules(request: Request, query: Annotated[ScheduleQuery, Query()]) -> Response:
     """List the schedules, those of the settings included."""
     page = await _operations(request).list_schedules(limit=query.limit, after=query.cursor)
-    return json_response({"items": [schedule_view(each) for each in page.items], "next_cursor": page.next_cursor})
+    return page_response(page, schedule_view)
 
 
 @router.post(
@@ -76,7 +65,7 @@ async def list_schedules(request: Request, query: Annotated[ScheduleQuery, Query
     summary="Make a schedule",
     openapi_extra=takes(CreateSchedule),
     responses={
-        201: {"model": ScheduleView, "description": "The schedule", "headers": _LOCATION},
+        201: {"model": ScheduleView, "description": "The schedule", "headers": location_of("schedule")},
         **refuses(*_DEFINITION_CODES, "schedule_exists", "too_many_schedules"),
     },
 )
@@ -156,8 +145,7 @@ async def run_schedule(request: Request, name: ScheduleName) -> Response:
     async with noted(request, "schedule.run", name):
         with trace_of(request, "run schedule"):
             submission = await _operations(request).run(name, key=key_in_header(request))
-    location = f"{root_of(request)}{PREFIX}/tasks/{submission.task.task_id}"
-    return json_response(public_view(submission.task), 202 if submission.is_new else 200, {"Location": location})
+    return submission_response(request, submission)
 
 
 @router.post(

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from taskframework.api.views import CursorText, TaskErrorView
+from taskframework.api.views import NextCursor, TaskErrorView
 from taskframework.model.options import StreamMode
 from taskframework.model.status import ReachableStatus
 
@@ -44,7 +44,7 @@ class StreamPage(BaseModel):
     """Ordered streams by user and key."""
 
     items: list[ListedStreamView]
-    next_cursor: CursorText | None = Field(description="Give it as `cursor` to get the next page; null on the last one")
+    next_cursor: NextCursor
 
 
 class StreamResultView(BaseModel):

@@ -19,7 +19,7 @@ from taskframework.api.context import (
     page_response,
     refuse_repeated,
 )
-from taskframework.api.openapi import refuses, takes
+from taskframework.api.openapi import key_header, refuses, takes
 from taskframework.api.tasks import DEFAULT_LIMIT, PREFIX, key_in_header
 from taskframework.api.views import TaskPage, TaskView
 from taskframework.model.query import MAX_LIMIT
@@ -35,12 +35,9 @@ SignalName = Annotated[
     str,
     Path(description="What the task is told", json_schema_extra={"pattern": NAME_PATTERN, "maxLength": MAX_NAME}),
 ]
-_KEY_HEADER = {
-    "name": "Idempotency-Key",
-    "in": "header",
-    "description": "A second signal with the same key is the same signal; without one each request is a new signal",
-    "schema": {"type": "string", "minLength": 1, "maxLength": MAX_NAME, "pattern": NAME_PATTERN},
-}
+_KEY_HEADER = key_header(
+    "A second signal with the same key is the same signal; without one each request is a new signal"
+)
 
 
 class SubtaskQuery(BaseModel):

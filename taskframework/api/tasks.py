@@ -22,7 +22,7 @@ from taskframework.api.context import (
     refuse_repeated,
     trace_of,
 )
-from taskframework.api.openapi import refuses, takes
+from taskframework.api.openapi import key_header, location_of, refuses, takes
 from taskframework.api.problems import RequestRefusedError, describe, root_of
 from taskframework.api.views import BulkResult, CursorText, TaskPage, TaskView
 from taskframework.errors import StoreUnavailableError
@@ -30,7 +30,7 @@ from taskframework.model.query import MAX_LIMIT, TaskFilter
 from taskframework.model.status import ReachableStatus
 from taskframework.model.values import MAX_NAME
 from taskframework.model.view import public_view
-from taskframework.submission.options import Moment, Name, SharedOptions, described
+from taskframework.submission.options import Moment, Name, SharedOptions
 from taskframework.submission.service import Submission, SubmitRequest
 from taskframework.telemetry import log_context
 
@@ -40,16 +40,9 @@ DEFAULT_LIMIT = 50
 router = APIRouter(prefix=PREFIX, tags=["tasks"])
 
 SUBMISSION_CODES = ("invalid_task", "unknown_task_type", "invalid_parameters", "value_not_storable")
-KEY_HEADER = {
-    "name": "Idempotency-Key",
-    "in": "header",
-    "description": "A second submission with the same key returns the first task; same as the field idempotency_key",
-    "schema": described()["idempotency_key"]["anyOf"][0],
-}
-_LOCATION = {
-    "Location": {"description": "Address of the task", "schema": {"type": "string", "format": "uri-reference"}}
-}
-
+KEY_HEADER = key_header(
+    "A second submission with the same key returns the first task; same as the field idempotency_key"
+)
 
 BodyT = TypeVar("BodyT", bound=SharedOptions)
 
@@ -114,11 +107,15 @@ class TaskQuery(BatchQuery):
     summary="Submit a task",
     openapi_extra=takes(SubmitTask) | {"parameters": [KEY_HEADER]},
     responses={
-        202: {"model": TaskView, "description": "Accepted: it is stored and will be done", "headers": _LOCATION},
+        202: {
+            "model": TaskView,
+            "description": "Accepted: it is stored and will be done",
+            "headers": location_of("task"),
+        },
         200: {
             "model": TaskView,
             "description": "The task that an earlier submission with this key made",
-            "headers": _LOCATION,
+            "headers": location_of("task"),
         },
         **refuses(*BODY_CODES, *SUBMISSION_CODES, "idempotency_conflict", "store_unavailable"),
     },
@@ -130,11 +127,7 @@ async def submit_task(request: Request) -> Response:
     body["user_id"] = user_id = user_of(request, body.get("user_id"))
     with trace_of(request, "submit"), log_context(user_id=user_id, correlation_id=body.get("correlation_id")):
         submission = await framework_of(request).services.submission.submit(SubmitRequest(**body))
-    return json_response(
-        public_view(submission.task),
-        202 if submission.is_new else 200,
-        {"Location": f"{root_of(request)}{PREFIX}/tasks/{submission.task.task_id}"},
-    )
+    return submission_response(request, submission)
 
 
 @router.post(
@@ -255,6 +248,12 @@ async def retry_task(request: Request, task_id: IdInPath) -> Response:
         by = caller_of(request).principal
         task = await retry(task_id, scope_of(request), by=by, reopen=body.reopen, reason=reason)
     return json_response(public_view(task), 202)
+
+
+def submission_response(request: Request, submission: Submission) -> Response:
+    """202 with the task that a submission made, or 200 with the one that an earlier submission had made."""
+    location = f"{root_of(request)}{PREFIX}/tasks/{submission.task.task_id}"
+    return json_response(public_view(submission.task), 202 if submission.is_new else 200, {"Location": location})
 
 
 def key_in_header(request: Request) -> str | None:

@@ -14,6 +14,9 @@ _ID = "0199a2c4-6f0e-7c53-b6ee-3d3a1f0b8a11"
 _TIME = "2027-01-31T12:00:00.000Z"
 #: The form of a cursor is documented and not checked here: the list itself refuses what is none of its cursors.
 CursorText = Annotated[str, Field(max_length=500, json_schema_extra={"pattern": "^[A-Za-z0-9_-]+$"})]
+NextCursor = Annotated[
+    CursorText | None, Field(description="Give it as `cursor` to get the next page; null on the last one")
+]
 _DATA = {
     "type": "string",
     "contentMediaType": "application/json",
@@ -163,7 +166,7 @@ class TaskPage(BaseModel):
     """Tasks from the newest to the oldest."""
 
     items: list[TaskView]
-    next_cursor: CursorText | None = Field(description="Give it as `cursor` to get the next page; null on the last one")
+    next_cursor: NextCursor
 
 
 class BatchView(BaseModel):
@@ -203,7 +206,7 @@ class BatchPage(BaseModel):
     """Batches from the newest to the oldest."""
 
     items: list[BatchView]
-    next_cursor: CursorText | None = Field(description="Give it as `cursor` to get the next page; null on the last one")
+    next_cursor: NextCursor
 
 
 class BatchResultView(BaseModel):
