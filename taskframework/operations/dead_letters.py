@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from taskframework.errors import TaskframeworkError, TaskNotFoundError, TransitionRefusedError
@@ -143,20 +143,16 @@ class DeadLetterOperations:
             reopen: as in `TaskOperations.retry`: let a parent that is over wait for its sub-task again.
             reason: why; it is in the task's history, too.
         """
-        outcomes = []
-        for name in dict.fromkeys(ids):
-            warning = None
-            try:
-                task = await self._require_task(name, scope)
-                if dry_run:
-                    await self._tasks.check_retry(name, scope, reopen=reopen)
-                    warning = await self._edits.misfit(task)
-                else:
-                    await self._tasks.retry(name, scope, by=by, reopen=reopen, reason=reason)
-                outcomes.append(LetterOutcome(name, None, warning))
-            except (TaskNotFoundError, TransitionRefusedError) as problem:
-                outcomes.append(LetterOutcome(name, await self._explained(problem, name, scope)))
-        return outcomes
+
+        async def replay_one(name: str) -> TaskframeworkError | None:
+            task = await self._require_task(name, scope)
+            if not dry_run:
+                await self._tasks.retry(name, scope, by=by, reopen=reopen, reason=reason)
+                return None
+            await self._tasks.check_retry(name, scope, reopen=reopen)
+            return await self._edits.misfit(task)
+
+        return [await self._outcome(name, scope, replay_one) for name in dict.fromkeys(ids)]
 
     async def replay_edited(
         self,
@@ -175,20 +171,18 @@ class DeadLetterOperations:
             SubmissionError: if they fit one of the tasks not; then none is queued.
         """
         edits: dict[str, Edited] = {}
-        outcomes: dict[str, LetterOutcome] = {}
-        for name in dict.fromkeys(ids):
-            try:
-                task = await self._require_task(name, scope)
-                await self._tasks.check_retry(name, scope, reopen=reopen)
-                edits[name] = await self._edits.accept(task, parameters)
-                outcomes[name] = LetterOutcome(name, None)
-            except (TaskNotFoundError, TransitionRefusedError) as problem:
-                outcomes[name] = LetterOutcome(name, await self._explained(problem, name, scope))
-        for name, edited in edits.items() if not dry_run else ():
-            try:
-                await self._tasks.retry(name, scope, by=by, reopen=reopen, reason=reason, edited=edited)
-            except (TaskNotFoundError, TransitionRefusedError) as problem:
-                outcomes[name] = LetterOutcome(name, await self._explained(problem, name, scope))
+
+        async def accept(name: str) -> None:
+            task = await self._require_task(name, scope)
+            await self._tasks.check_retry(name, scope, reopen=reopen)
+            edits[name] = await self._edits.accept(task, parameters)
+
+        async def replay_one(name: str) -> None:
+            await self._tasks.retry(name, scope, by=by, reopen=reopen, reason=reason, edited=edits[name])
+
+        outcomes = {name: await self._outcome(name, scope, accept) for name in dict.fromkeys(ids)}
+        if not dry_run:
+            outcomes |= {name: await self._outcome(name, scope, replay_one) for name in edits}
         return list(outcomes.values())
 
     async def discard(
@@ -232,6 +226,15 @@ class DeadLetterOperations:
         if isinstance(letter.entry, DeadMessage):
             raise NothingToReplayError(letter_id)
         return letter.entry
+
+    async def _outcome(
+        self, name: str, scope: Scope, replay: Callable[[str], Awaitable[TaskframeworkError | None]]
+    ) -> LetterOutcome:
+        """What becomes of one dead letter; `replay` does it, or looks whether it could, and may give a warning."""
+        try:
+            return LetterOutcome(name, None, await replay(name))
+        except (TaskNotFoundError, TransitionRefusedError) as problem:
+            return LetterOutcome(name, await self._explained(problem, name, scope))
 
     async def _explained(self, problem: TaskframeworkError, letter_id: str, scope: Scope) -> TaskframeworkError:
         """The problem; or that somebody was faster, if that is why."""
