@@ -18,11 +18,6 @@ export class Problem extends Error {
     this.errors = said.errors ?? [];
   }
 
-  // Nothing is at this address in the API of this release, or an option of it is unknown there.
-  get isUnknownHere() {
-    return this.code === "not_found" || (this.status === 404 && !this.code);
-  }
-
   get isAway() {
     return this.status === 0 || this.status === 503;
   }

@@ -10,7 +10,7 @@ export function Audit({ query }) {
   const list = usePages("admin/audit", { by: query.by, action: query.action }, { every: 5000 });
   return html`<${Head} title="Audit">What operators did, the newest first.<//>
     <${Filters} label="Audit" query=${query} fields=${[{ name: "by", label: "Who" }, { name: "action", label: "What" }]} />
-    <${Waiting} of=${list} what="The audit" />
+    <${Waiting} of=${list} />
     ${list.items && html`<${Table} label="Audit" rows=${list.items} idOf=${(one) => one.id ?? `${one.at} ${one.action} ${one.target}`} columns=${COLUMNS}
       more=${list.more} isDone=${list.isDone} empty="Nothing was done by hand." />`}`;
 }

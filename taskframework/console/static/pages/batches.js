@@ -45,7 +45,7 @@ export function Batch({ name }) {
   const isLive = batch && !isFinal(batch.status);
   const reload = useThrottled(() => (loaded.reload(), results.isLong || results.reload()), PAUSE);
   useStream(isLive ? `${path}/events` : null, {}, reload);
-  if (!batch) return html`<${Head} title="Batch" /><${Waiting} of=${loaded} what="The batch" />`;
+  if (!batch) return html`<${Head} title="Batch" /><${Waiting} of=${loaded} />`;
   return html`
     <${Head} title="Batch of ${batch.task_type}" actions=${html`<${Actions} batch=${batch} done=${reload} />`}>
       <${Status} status=${batch.status} /> <code class="id">${batch.batch_id}</code>

@@ -37,8 +37,6 @@ const Views = ({ query, isEach }) => html`<div class="switch" role="group" aria-
 
 function Groups({ query }) {
   const list = usePages("admin/dead-letters/groups", { task_type: query.task_type }, { every: LOOK });
-  // An API without groups takes the word for the id of a dead letter.
-  if (list.problem?.status === 404) return html`<p class="note">This API does not group dead letters by their cause.</p><${Each} query=${query} />`;
   return html`<${Waiting} of=${list} />
     ${list.items && html`<${Table} label="Causes" rows=${list.items} idOf=${(group) => group.fingerprint} columns=${GROUPS} more=${list.more}
       isDone=${list.isDone} href=${(group) => to(["dead-letters"], { fingerprint: group.fingerprint })} empty="No dead letters. Nothing failed for good." />`}`;
@@ -64,7 +62,7 @@ function Each({ query }) {
       <${Action} role="operator" danger onPress=${() => orSay(() => askDiscard(filter)).then(list.reload)}>Discard<//>
     </div>`}
     ${list.problem && query.fingerprint && !list.problem.isAway && html`<p><button type="button" onClick=${() => refine({ fingerprint: "" })}>Show all</button></p>`}
-    <${Problem} problem=${list.problem} what="One of these filters" />
+    <${Problem} problem=${list.problem} />
     ${list.items && html`<${Table} label="Dead letters" rows=${list.items} idOf=${(letter) => letter.id} columns=${LETTERS} more=${list.more}
       isDone=${list.isDone} href=${(letter) => to(["dead-letters", letter.id])} empty="No dead letters like this." />`}`;
 }

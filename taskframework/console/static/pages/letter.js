@@ -13,18 +13,10 @@ import { Message, Repair } from "../parts/message.js";
 import { Timeline } from "../parts/timeline.js";
 
 export function Letter({ name }) {
-  const loaded = useLoad((signal) => whole(name, signal), [name]);
+  const loaded = useLoad((signal) => get(`admin/dead-letters/${part(name)}`, {}, signal), [name]);
   const letter = loaded.data;
-  if (!letter) return html`<${Head} title="Dead letter" /><${Waiting} of=${loaded} what="The dead letter" />`;
+  if (!letter) return html`<${Head} title="Dead letter" /><${Waiting} of=${loaded} />`;
   return html`<${Workbench} letter=${letter} />`;
-}
-
-// The dead letter, with what the task tells where an API does not put all of it into the letter.
-async function whole(name, signal) {
-  const letter = await get(`admin/dead-letters/${part(name)}`, {}, signal);
-  if (letter.kind !== "task" || (letter.history && "parameters" in letter)) return letter;
-  const { parameters, history } = await get(`tasks/${part(letter.task_id)}`, {}, signal);
-  return { ...letter, parameters, history };
 }
 
 function Workbench({ letter }) {

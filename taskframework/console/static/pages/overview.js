@@ -36,11 +36,8 @@ function push(list, value) {
 
 function Installation() {
   const loaded = useLoad((signal) => get("admin/overview", {}, signal).then((data) => (remember(data), data)), [], { every: LOOK });
-  const { data, problem } = loaded;
-  if (!data) {
-    return html`<${Head} title="Overview" /><${Waiting} of=${loaded} what="The overview" />
-      ${problem?.isUnknownHere && html`<${Recent} />`}`;
-  }
+  const { data } = loaded;
+  if (!data) return html`<${Head} title="Overview" /><${Waiting} of=${loaded} />`;
   return html`<${Head} title="Overview" />
     <${Problems} problems=${data.problems} />
     <div class="tiles">${tilesOf(data)}</div>

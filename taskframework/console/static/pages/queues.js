@@ -22,7 +22,7 @@ export function Queues() {
 const columns = (reload) => [
   { name: "Type", cell: (one) => html`<b>${one.task_type}</b><small>${one.paused ? pausedBy(one.paused) : one.is_running ? "runs" : ""}</small>` },
   { name: "State", wide: true, size: "m", cell: (one) => html`<span class="status ${one.is_paused ? "warn" : "good"}">${one.is_paused ? "paused" : "open"}</span>` },
-  ...LANES.map((lane) => ({ name: lane, number: true, size: "s", wide: lane === "normal" ? false : "widest", cell: (one) => count(waitingIn(one, lane)) })),
+  ...LANES.map((lane) => ({ name: lane, number: true, size: "s", wide: lane === "normal" ? false : "widest", cell: (one) => count(one.lanes[lane].waiting) })),
   { name: "Oldest", wide: true, number: true, size: "s", cell: oldestOf },
   { name: "In", wide: true, number: true, size: "s", cell: (one) => perSecond(rateOf(one, "in")) },
   { name: "Out", wide: true, number: true, size: "s", cell: (one) => perSecond(rateOf(one, "out")) },
@@ -31,14 +31,12 @@ const columns = (reload) => [
 ];
 
 const pausedBy = ({ by, at: time, reason }) => `paused by ${by} at ${at(time)}${reason ? `: ${reason}` : ""}`;
-const waitingIn = (one, lane) => one.lanes?.[lane].waiting ?? one.messages?.[lane];
-
-function oldestOf({ lanes = {} }) {
+function oldestOf({ lanes }) {
   const times = Object.values(lanes).map((lane) => lane.oldest_at).filter(Boolean);
   return times.length ? short(secondsSince(times.sort()[0])) : "–";
 }
 
-const rateOf = ({ lanes }, way) => lanes && LANES.reduce((sum, lane) => sum + lanes[lane][`${way}_per_second`], 0);
+const rateOf = ({ lanes }, way) => LANES.reduce((sum, lane) => sum + lanes[lane][`${way}_per_second`], 0);
 
 const askPause = (one) => ask({
   title: `${one.is_paused ? "Resume" : "Pause"} ${one.task_type}?`,

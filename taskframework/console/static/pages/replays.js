@@ -21,7 +21,7 @@ const percentOf = (one) => (one.total > 0 ? (100 * doneOf(one)) / one.total : nu
 export function Replays() {
   const list = usePages("admin/replays", {}, { every: LOOK });
   return html`<${Head} title="Replays">What is done with many at once: replays, discards, retries and cancels that go on by themselves.<//>
-    <${Waiting} of=${list} what="The list of replays" />
+    <${Waiting} of=${list} />
     ${list.items && html`<${Table} label="Replays" rows=${list.items} idOf=${(one) => one.replay_id} columns=${COLUMNS} more=${list.more} isDone=${list.isDone}
       href=${(one) => to(["replays", one.replay_id])} empty="Nothing was replayed in bulk yet." />`}`;
 }
@@ -39,7 +39,7 @@ export function Replay({ name }) {
   const path = `admin/replays/${part(name)}`;
   const loaded = useLoad((signal) => get(path, {}, signal), [name], { every: LOOK });
   const one = loaded.data;
-  if (!one) return html`<${Head} title="Replay" /><${Waiting} of=${loaded} what="The replay" />`;
+  if (!one) return html`<${Head} title="Replay" /><${Waiting} of=${loaded} />`;
   const stop = async () => (await askStop(one, path)) && loaded.reload();
   return html`
     <${Head} title=${NAMES[one.action]} actions=${one.status === "RUNNING" && html`<${Action} role="operator" danger hotkey="s" onPress=${stop}>Stop<//>`}>

@@ -25,7 +25,7 @@ export function Streams({ query }) {
 
 function All({ query }) {
   const list = usePages("admin/streams", { is_halted: query.is_halted, user_id: query.user_id }, { limit: 100, every: LOOK });
-  return html`<${Waiting} of=${list} what="The streams" />
+  return html`<${Waiting} of=${list} />
     ${list.items && html`<${Table} label="Streams" rows=${list.items} columns=${STREAMS}
       more=${list.more} isDone=${list.isDone} idOf=${(one) => `${one.user_id} ${one.key}`} href=${(one) => to(["streams"], { key: one.key, user_id: one.user_id })}
       empty=${query.is_halted === "true" ? "No stream has halted." : "No streams."} />`}`;
@@ -45,7 +45,7 @@ function Stream({ name, user }) {
   const waiting = usePages("tasks", { stream: name, ...owner }, { limit: 100, every: LOOK });
   const results = useLoad((signal) => get(`${path}/results`, { ...owner, limit: 100 }, signal), [name, user], { every: LOOK });
   const stream = loaded.data;
-  if (!stream) return html`<${Waiting} of=${loaded} what="The stream" />`;
+  if (!stream) return html`<${Waiting} of=${loaded} />`;
   return html`
     ${stream.is_halted && html`<div class="note bad">
       <b>The stream is halted.</b> The task whose turn it is failed, and ${plural(stream.waiting, "task waits", "tasks wait")} behind it.

@@ -29,7 +29,7 @@ export function Task({ name }) {
     if (reports.length) setProgress(reports.at(-1).data.data.progress);
     if (reports.length < events.length) reload();
   });
-  if (!task) return html`<${Head} title="Task" /><${Waiting} of=${loaded} what="The task" />`;
+  if (!task) return html`<${Head} title="Task" /><${Waiting} of=${loaded} />`;
   return html`
     <${Head} title=${task.task_type} actions=${html`<${Actions} task=${task} done=${reload} />`}>
       <${Status} status=${task.status} /> <code class="id">${task.task_id}</code>
@@ -81,12 +81,11 @@ const askCancel = (task) => ask({
 
 // One cause, and what would change it. Of what is over there is nothing to explain that the status does not say.
 function Explain({ task, told }) {
-  const { data, problem } = useLoad(
+  const { data } = useLoad(
     (signal) => (isFinal(task.status) ? null : get(`tasks/${part(task.task_id)}/explain`, {}, signal)),
     [task.task_id, task.status, told],
     { every: isFinal(task.status) ? 0 : LOOK },
   );
-  if (problem?.isUnknownHere) return html`<p class="note">This API does not explain why a task waits.</p>`;
   return data ? html`<p class="note explain"><b>${data.because}</b> ${data.change} <code>${data.code}</code></p>` : null;
 }
 

@@ -43,7 +43,7 @@ export function Worker({ name }) {
       ["Since", at(one.started_at)], ["Seen", html`<${Ago} time=${one.seen_at} />`], ["Executes", one.task_types.join(", ")],
     ]} /><//>`}
     <${Section} title="What it runs now">
-      <${Waiting} of=${runs} what="The worker" />
+      <${Waiting} of=${runs} />
       ${runs.items && html`<${TaskTable} items=${runs.items} list=${runs} label="What it runs now" empty="It runs nothing." />`}
     <//>`;
 }

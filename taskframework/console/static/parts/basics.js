@@ -34,22 +34,18 @@ export function Progress({ progress, label = "Progress" }) {
 export const Json = ({ value, label }) =>
   html`<pre class="json" tabindex="0" role="region" aria-label=${label}>${asJson(value)}</pre>`;
 
-// What went wrong with a request, and what to do; plainly where this API does not know it. `isBrief` leaves out which
-// fields are wrong, where those stand beside it.
-export function Problem({ problem, what = "This", isBrief = false }) {
+// What went wrong with a request, and what to do. `isBrief` leaves out which fields are wrong, where those stand beside it.
+export function Problem({ problem, isBrief = false }) {
   if (!problem || problem.isAway) return null; // the page says itself that the API is away
-  if (problem.isUnknownHere) {
-    return html`<p class="note">${what} is not known to the API of this release.</p>`;
-  }
   return html`<div class="note bad" role="alert">
     <b>${problem.message}</b> ${problem.hint}
     ${problem.errors?.length > 0 && !isBrief && html`<ul>${problem.errors.map((one) => html`<li><code>${one.field}</code> ${one.message}</li>`)}</ul>`}
   </div>`;
 }
 
-// What is not there yet: waiting, wrong, or nothing.
-export function Waiting({ of, what }) {
-  if (of.problem) return html`<${Problem} problem=${of.problem} what=${what} />`;
+// Stands in the place of what was not read yet, or could not be read; nothing once it is there.
+export function Waiting({ of }) {
+  if (of.problem) return html`<${Problem} problem=${of.problem} />`;
   return of.data === undefined && of.items === undefined ? html`<p class="quiet">Reading …</p>` : null;
 }
 

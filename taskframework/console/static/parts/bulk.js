@@ -38,7 +38,7 @@ async function inBulk(verb, filter) {
       title: `${name} ${plural(data.total, "task")}${data.is_total_bounded ? " or more" : ""}?`,
     });
   } catch (problem) {
-    say(problem.isUnknownHere || problem.status === 405 ? `This API cannot ${verb} in bulk.` : problem.message, "bad");
+    say(problem.message, "bad");
   }
 }
 

@@ -37,7 +37,7 @@ function RepairForm({ letter, type }) {
   };
   return html`<div class="stack">
     <${Editor} value=${first} tell=${setParameters} errors=${said.problem?.errors} schema=${type.parameters_schema} />
-    <${Problem} problem=${said.problem} what="Repairing a message" isBrief />
+    <${Problem} problem=${said.problem} isBrief />
     ${said.isFine && html`<p class="note good" role="status"><b>It would be accepted.</b> Nothing was changed yet.</p>`}
     <div class="actions">
       <${Action} role="operator" hotkey="d" disabled=${parameters === undefined} onPress=${() => send(true)}>Dry run<//>
