@@ -179,13 +179,14 @@ class ApiConnection:
 
     async def pages(self, call: Call, kind: type[AnswerT]) -> AsyncGenerator[AnswerT, None]:
         """The entries of a list that are there, page after page."""
-        page = read(Page, await self.ask(call))
         while True:
+            page = read(Page, await self.ask(call))
             for item in page.items:
                 yield read(kind, item)
-            if page.next_cursor is None or not page.items:  # an empty page goes on later, if at all
+            # A search may give an empty page and have others behind it. One that leads to itself has nothing there yet.
+            if page.next_cursor in (None, call.query.get("cursor")):
                 return
-            page = read(Page, await self.ask(replace(call, query={**call.query, "cursor": page.next_cursor})))
+            call = replace(call, query={**call.query, "cursor": page.next_cursor})
 
     @asynccontextmanager
     async def begun(

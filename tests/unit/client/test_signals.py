@@ -55,6 +55,12 @@ async def test_sub_tasks_come_page_by_page(connect: Connect) -> None:
     ]
 
 
+async def test_an_empty_page_of_a_search_has_others_behind_it(connect: Connect) -> None:
+    pages = ([], "a"), ([task_view(task_id="t-1")], "b"), ([], "c"), ([task_view(task_id="t-2")], None)
+    stage = connect(*(httpx.Response(200, json={"items": items, "next_cursor": after}) for items, after in pages))
+    assert [one.task_id async for one in stage.client.list_tasks(error="timed out")] == ["t-1", "t-2"]
+
+
 async def test_sub_tasks_of_a_task_that_is_not_there(connect: Connect) -> None:
     with pytest.raises(TaskNotFoundError) as told:
         [one async for one in connect(problem(404, "task_not_found")).client.subtasks("t-1")]
