@@ -111,9 +111,8 @@ class TaskFramework(Extensible):
             async with self.store_only():
                 yield self
             return
-        serving = _http_server(
-            self, api=api
-        )  # imported now: the import would hold up the event loop of a running worker
+        # Now, since it imports: later that would hold up the event loop of a running worker.
+        serving = _http_server(self, api=api)
         from taskframework.worker.containment import contained_tasks
 
         async with contextlib.AsyncExitStack() as stack:
@@ -121,7 +120,7 @@ class TaskFramework(Extensible):
             stack.enter_context(contained_tasks())
             process = await self._open(stack, worker=worker)
             await stack.enter_async_context(serving)
-            process.loop_watch.start()  # only now: opening may take long, and no code is to blame
+            process.loop_watch.start()  # not before: opening may take long, and no task is to blame for that
             stack.callback(process.loop_watch.stop)
             try:
                 yield self
@@ -365,7 +364,7 @@ class TaskFramework(Extensible):
         stack.push_async_callback(services.turns.finished)
         for work in (process.cascade, process.retrier, process.spawner):
             stack.push_async_callback(work.stop)
-        stack.push_async_callback(process.breaker.stop)  # after everybody who may open it
+        stack.push_async_callback(process.breaker.stop)  # so after all that may open it: exits run in reverse
         await take_over(process)
         for repair in process.repairs:
             repair.start()

@@ -11,7 +11,7 @@ from taskframework.api.callers import CALLER, OPEN_PATHS, path_of
 
 logger = logging.getLogger(__name__)
 
-#: What the client did not wait for, as servers commonly note it.
+#: The status that is logged when the client left before it was answered; other servers use the same number.
 _LEFT = 499
 
 
@@ -40,8 +40,8 @@ class AccessLog:
 
 
 def _tell(scope: Scope, status: int, size: int, seconds: float) -> None:
-    """One line. Neither the query nor a header is in it: values in them may be nobody's business."""
-    # Probes come every few seconds; they are told when they fail, or to who wants to know everything.
+    """Log one line. Query and headers are left out: what is in them may be private."""
+    # Probes come every few seconds: one that succeeds is logged at DEBUG only.
     is_usual = path_of(scope) in OPEN_PATHS and status < 400
     level = logging.DEBUG if is_usual else logging.INFO
     if not logger.isEnabledFor(level):

@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 from taskframework.model.rate_limits import Bucket, BucketLimit, TakePermits
 
-#: Buckets that are kept; of more, the one that was not asked for longest is full again. Bounds what a caller with many
-#: addresses costs.
+#: Most buckets that are kept. Beyond that the one that was not used for longest is forgotten and so is full again: a
+#: caller with many addresses cannot fill the memory.
 _MOST = 10_000
 
 

@@ -31,7 +31,7 @@ def noted(
 async def noted_if_foreign(
     request: Request, action: str, task_id: str, reason: str | None = None
 ) -> AbstractAsyncContextManager[None]:
-    """Note what an operator does to the task of somebody else; what one does to one's own is nobody's business."""
+    """Note what an operator does to somebody else's task. What callers do with their own tasks is not noted."""
     caller = caller_of(request)
     if caller.may(Role.OPERATOR):
         task = await framework_of(request).services.store.get(task_id, EVERYONE)

@@ -12,7 +12,7 @@ MAX_REASON = 1000
 
 
 class Body(BaseModel):
-    """Of a repeated key in an object the last one counts."""
+    """A body that is an object. Unknown fields are refused; of a field that comes twice the last one counts."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 

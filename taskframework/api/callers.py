@@ -30,12 +30,12 @@ from taskframework.model.scope import Scope as Owners
 from taskframework.operations.keys import ANYBODY, Callers
 from taskframework.settings import BucketSettings, SecuritySettings
 
-#: Without a key, as all files of the console: they tell nothing of anybody's tasks.
+#: Addresses that need no key, like all files of the console: they tell nothing of anybody's tasks.
 OPEN_PATHS = frozenset({"/", "/docs", "/openapi.json", "/healthz", "/readyz", "/metrics"})
 _ADMIN = "/api/v1/admin/"
-#: What is done with many tasks at once is an operator's, too.
+#: Addresses outside of `/admin` that need the role operator all the same: actions on many tasks.
 _MANY = frozenset({"/api/v1/tasks/retry", "/api/v1/tasks/cancel"})
-#: Where a request has it, once it is known.
+#: The key of the caller in the ASGI scope of a request, once the caller is known.
 CALLER = "taskframework.caller"
 _LOOKING = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -156,8 +156,8 @@ class IdentifyCallers:
             return ANYBODY
         address, limit = _address_of(scope), self._for_failures
         scheme, _, key = headers.get("authorization", "").partition(" ")
-        # From where too much was wrong, only what this process knows is looked at: guessing costs nobody anything then,
-        # and who has a key and the same address goes on.
+        # Once too many wrong keys came from an address, only keys that this process remembers are accepted from there:
+        # guessing then costs no read of the store, and a caller with a right key at the same address goes on.
         asks = limit is None or not self._failed.wait(address, limit)
         caller = await callers.find(key.strip(), asks=asks) if scheme.lower() == "bearer" else None
         if caller is not None:
@@ -174,7 +174,7 @@ class IdentifyCallers:
         limit = caller.limit or self._for_each_key
         if limit is None or caller is ANYBODY:
             return
-        # A token is another text each hour, and of one user there may be many.
+        # Tokens are counted by their user: an issuer makes a new one every hour or so, and several for one user.
         wait = self._asked.take(caller.prefix or f"user/{caller.principal}", limit)
         if wait:
             raise _too_many(f"This caller may make {limit.rate:g} requests a second, {limit.burst} at once.", wait)

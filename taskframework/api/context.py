@@ -109,7 +109,7 @@ def trace_of(request: Request, name: str) -> Iterator[None]:
     if is_tracing() or traceparent is None:
         with span(name, SpanKind.SERVER, traceparent, {"http.request.method": request.method}):
             yield
-    else:  # nobody listens here, but a worker may
+    else:  # this process records no spans, but the worker may
         token = context.attach(propagate.extract({"traceparent": traceparent}))
         try:
             yield

@@ -29,7 +29,7 @@ table { border-collapse: collapse; }
 td, th { text-align: left; vertical-align: top; padding: .2rem 1rem .2rem 0; }
 :target { background: #ff06; }
 """
-#: The page is one answer, so its style is in it: this very text and no other.
+#: The style is inside of the page, and the policy allows this very text and no other.
 _STYLE_HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
 _POLICY = (
     f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"

@@ -196,7 +196,7 @@ class Feed:
         self._end_streams()
 
     async def _subscribe(self) -> EventSubscriber:
-        broker = self._broker()  # first, since it tells of a process that never ran, which is not one that stops
+        broker = self._broker()  # first: a process that never ran is refused in other words than one that stops
         if self.is_over:
             raise RequestRefusedError("The process is stopping.", hint="Connect again in a moment.", code="stopping")
         if self.watchers >= MAX_WATCHERS:

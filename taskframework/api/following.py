@@ -17,7 +17,8 @@ from taskframework.stores.base import TaskStore
 
 logger = logging.getLogger(__name__)
 
-#: A stream that is silent longer is cut by proxies; a comment also shows the client that we live.
+#: Seconds of silence after which a comment is sent: proxies cut streams that are silent for long, and the client sees
+#: that the process lives.
 HEARTBEAT_SECONDS = 10.0
 HEARTBEAT = b": heartbeat\n\n"
 #: The last event of a stream whose reader was too slow, or that cannot know what it missed: look again.

@@ -50,7 +50,11 @@ class OpenTasks:
         return known
 
     def close(self, known: KnownTask) -> list[KnownTask]:
-        """The reader was told of a sub-task to the end; the tasks for whose sub-tasks there is room again."""
+        """Close a sub-task of which the reader was told to the end.
+
+        Returns:
+            The tasks for whose next sub-tasks there is room now.
+        """
         known.close()
         del self._by_id[known.task_id]
         return [
@@ -60,7 +64,7 @@ class OpenTasks:
         ]
 
     def hold(self, round: KnownRound, slot: int) -> None:
-        """There is no room for the sub-task in a slot."""
+        """Note that a round waits for room, and which sub-task comes next in it."""
         self._held[round] = slot
 
     def let_in(self, round: KnownRound) -> None:
@@ -71,7 +75,7 @@ class OpenTasks:
 
     @property
     def is_roomy(self) -> bool:
-        """Whether there is room for many: the store is not asked again for each that closes."""
+        """Whether a quarter of the room is free. Waiting for that, the store is not asked for each one that closes."""
         return len(self._by_id) <= self._most * 3 // 4
 
     def fits(self, round: KnownRound, slot: int) -> bool:
@@ -82,7 +86,7 @@ class OpenTasks:
         return more == 1 and not round.parent.has_open and round.parent is self._first()
 
     def _first(self) -> KnownTask:
-        """Of the tasks without an open one below, the first in the plan."""
+        """The first task in the plan among those that have no open sub-task."""
         known = self._top
         while (begun := next((round for round in known.rounds if round.open), None)) is not None:
             known = begun.open[min(begun.open)]

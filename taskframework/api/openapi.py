@@ -35,9 +35,10 @@ _MODELS: tuple[type, ...] = (
 )
 _REFERENCE = "#/components/schemas/{model}"
 
-#: What any route may answer with. That it is documented also keeps FastAPI from naming its own form of 422.
+#: The entry for every other status, which any route may answer with. Without it FastAPI would document its own form of
+#: 422.
 _ANY_OTHER = "default"
-#: As OpenAPI 3.2 and FastAPI describe server-sent events: one of them, not the text of all.
+#: Server-sent events as OpenAPI 3.2 and FastAPI describe them: the schema is that of one event.
 STREAM_CONTENT = {"text/event-stream": {"itemSchema": {"$ref": _REFERENCE.format(model=StreamedEvent.__name__)}}}
 PROBLEM_CONTENT = {PROBLEM_JSON: {"schema": {"$ref": _REFERENCE.format(model=ProblemView.__name__)}}}
 
@@ -98,7 +99,7 @@ class DocumentedApi(FastAPI):
                 for operation in operations.values():
                     if path not in OPEN_PATHS:
                         operation["responses"].update(refuses("unauthorized", "forbidden", "too_many_requests"))
-                        # Or none, until there is a key.
+                        # The empty one: until the first key is made, callers need none.
                         operation["security"] = [{"key": []}, {}]
                     for parameter in operation.get("parameters", ()):
                         parameter["schema"] = _not_null(parameter["schema"])

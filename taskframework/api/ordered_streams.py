@@ -45,7 +45,7 @@ class _KeyConvertor(PathConvertor):
 
 register_url_convertor("key", _KeyConvertor())
 
-#: No stream has as many positions as a program that reads JSON can count.
+#: The highest position that can be asked for: the largest whole number that every reader of JSON reads exactly.
 _MOST = 2**53 - 1
 _EVENTS = "text/event-stream"
 # A key may have slashes in it, so the longer paths come first.

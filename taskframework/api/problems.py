@@ -50,9 +50,10 @@ logger = logging.getLogger(__name__)
 PROBLEM_JSON = "application/problem+json"
 RETRY_AFTER_SECONDS = 5
 _LATER = {"Retry-After": str(RETRY_AFTER_SECONDS)}
-#: What goes with a status: the rest of a request that did not come in time must not be taken for the next one.
+#: Headers of every problem with a status. After 408 the connection is closed: the rest of the late request must not be
+#: taken for the next one.
 _HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 408: {"Connection": "close"}, 503: _LATER}
-#: Characters of what a caller sent that are sent back.
+#: Most characters of the name of a field that a caller made up which are sent back.
 _SHOWN = 100
 
 

@@ -80,7 +80,7 @@ async def _queue(request: Request, task_type: str) -> Response:
 
 @contextmanager
 def _not_found() -> Iterator[None]:
-    """Of a task type in the path nobody knows that is 404, in a body it would be a wrong field."""
+    """Answer 404 where nobody knows the task type in the path; in a body it would be a wrong field (422)."""
     try:
         yield
     except UnknownTaskTypeError as error:

@@ -1,4 +1,5 @@
-"""The headers by which a browser is kept from doing with an answer what nobody meant. Every answer has them.
+"""The headers that keep a browser from misusing an answer: from running it, framing it, or guessing its type. Every
+answer has them.
 
 Nothing here allows another site to read an answer (CORS): a browser then refuses that by itself.
 """
@@ -22,7 +23,7 @@ SAFETY: Mapping[str, str] = MappingProxyType(
         "cross-origin-resource-policy": "same-origin",
     }
 )
-#: For a year no browser speaks to this host without TLS, once it has spoken to it with.
+#: In answers that go by TLS: for a year the browser then asks this host by TLS alone.
 _ALWAYS_TLS = (b"strict-transport-security", b"max-age=31536000")
 _RAW = tuple((name.encode(), value.encode()) for name, value in SAFETY.items())
 

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 #: Seconds that requests have to finish at a stop. What was stored stays stored, answered or not.
 _GRACE_SECONDS = 5
-#: Seconds in which those that did not finish can still be answered.
+#: Seconds after that in which requests that did not finish are still answered: the process stopped.
 _FAREWELL_SECONDS = 1
 #: Seconds that an idle connection is kept: longer than proxies keep it. Else we could close it while a request comes.
 _KEEP_ALIVE_SECONDS = 75

@@ -27,7 +27,8 @@ logger = logging.getLogger(__name__)
 
 #: Sub-tasks that are read together.
 _PAGE = 100
-#: Most sub-tasks that wait for room to be told of again.
+#: Sub-tasks that had ended, were queued anew, and wait for room to be told of again; with more the reader has to begin
+#: anew.
 _MOST_RETURNED = 10_000
 #: Seconds until a store that was away is asked again.
 _PAUSE = 1.0

@@ -61,7 +61,7 @@ def submit(
 
 def _framework_here(invocation: Invocation, task_type: str) -> TaskFramework:
     framework = invocation.framework(registers=bool(invocation.apps))
-    if lacks_store(framework.settings):  # so nobody has declared anything; and what is refused is to make no store
+    if lacks_store(framework.settings):  # nobody has declared a type then, and a refused submission makes no file
         invocation.register(framework).registry.require(task_type)
     return framework
 

@@ -13,7 +13,7 @@ import typer
 from taskframework.cli.output import printable, say
 from taskframework.errors import TaskframeworkError
 
-#: A real project, looked at by the same linters as everything else. What differs from one to the next is its name.
+#: The template is a project that works, checked by the same linters as everything else. Only its name is replaced.
 _TEMPLATE = Path(__file__).with_name("new-project")
 _NAME = "my-project"
 #: What Python leaves beside modules when they were imported.

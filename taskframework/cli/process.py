@@ -30,7 +30,8 @@ from taskframework.worker.worker import Worker
 
 logger = logging.getLogger(__name__)
 
-#: New objects after which Python looks for garbage, and after which we do: more than all running tasks have.
+#: How many new objects start the garbage collector: by Python's default, and in our processes. Ours is more than all
+#: running tasks have together.
 _PYTHONS_THRESHOLD = gc.get_threshold()
 _THRESHOLD = 20_000
 

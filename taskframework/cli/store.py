@@ -24,14 +24,14 @@ from taskframework.settings import Settings, sqlite_file
 if TYPE_CHECKING:
     from taskframework.cli.remote.framework import RemoteFramework
 
-#: Characters of the ids that a note tells.
+#: Most characters of the ids in a note of the audit.
 _MOST_TOLD = 1000
 
 
 def on_store(command: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
     """A command that gets a framework with an open store first, or one that asks an API.
 
-    typer sees --api, its key and --config in their place, before --json.
+    The options --api, --key and --config are added to its signature before --json, where typer finds them.
     """
 
     @functools.wraps(command)

@@ -175,7 +175,7 @@ def _submit_here(
     invocation: Invocation, request: SubmitRequest, waits: bool, timeout: timedelta | None, as_json: bool
 ) -> TaskStatus:
     framework = invocation.framework(registers=bool(invocation.apps))
-    if lacks_store(framework.settings):  # so nobody has declared anything; and what is refused is to make no store
+    if lacks_store(framework.settings):  # nobody has declared a type then, and a refused submission makes no file
         _check(invocation.register(framework), request)
     try:
         return run(_submit(framework, request, waits, timeout, as_json))

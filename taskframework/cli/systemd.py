@@ -11,7 +11,7 @@ import contextlib
 import os
 import socket
 
-#: How many times systemd is told in the time after which it takes the process for hung.
+#: How often systemd is told that the process lives within the time after which it would take it for hung.
 _WORDS_EACH_PATIENCE = 3
 
 

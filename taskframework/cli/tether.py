@@ -43,7 +43,7 @@ class Failure:
 
 
 class Tether:
-    """The end of the worker process."""
+    """The end of the socket pair that the worker process has."""
 
     def __init__(self, descriptor: int) -> None:
         """Take over the inherited socket; processes that this one starts do not inherit it."""
@@ -111,7 +111,7 @@ class Tether:
 
 @dataclass(slots=True)
 class Leash:
-    """The end of the parent."""
+    """The end of the socket pair that the parent has."""
 
     #: Told when the process says that it serves.
     on_ready: Callable[[], None]

@@ -34,7 +34,7 @@ Every = Annotated[
 Once = Annotated[bool, typer.Option("--once", help="Look once and end, as it does where nobody watches.")]
 
 _USUAL = timedelta(seconds=2)
-#: Looking more often would show nothing but what looking costs.
+#: Shortest pause between two looks: with a shorter one the looks themselves would be most of what is seen.
 _SOONEST = timedelta(milliseconds=500)
 
 

@@ -11,7 +11,7 @@ from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task
 from taskframework.operations.tasks import TaskOperations
 
-#: Sub-tasks of one task that are shown by themselves; the rest are a number.
+#: Most sub-tasks of one task that are shown with a line each; the rest are only counted.
 _MOST = 8
 _LEVELS = 3
 #: What somebody who watches wants to see first.

@@ -79,7 +79,7 @@ class _LiveLine:
         self._operations = operations
         self._console = err()
         self._reminder = asyncio.get_running_loop().call_later(_WORKER_PATIENCE, self._remind)
-        #: Once stopped it cannot go on: it would begin by removing as many lines as it had.
+        #: Made anew after each stop: rich would begin by removing as many lines as the stopped one had.
         self._status: Status | None = None
 
     async def update(self, task: Task) -> None:

@@ -113,7 +113,7 @@ class SyncTaskClient:
     dead_letters = iterating(AllCalls.dead_letters)
     dead_letter_groups = iterating(AllCalls.dead_letter_groups)
 
-    # What has overloads is written out: a wrapper would keep one of them.
+    # Calls with overloads are written out: by `blocking` a type checker would keep only one of the overloads.
 
     @overload
     def submit(

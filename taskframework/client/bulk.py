@@ -43,7 +43,7 @@ async def submitted(api: ApiConnection, tasks: Iterable[NewTask]) -> list[Remote
                 outcomes += await _outcomes(api, group)
         except (ApiUnavailableError, StoreUnavailableError) as error:
             lost = error
-        if lost is not None:  # whoever lost patience once does not begin anew for each request
+        if lost is not None:  # the patience is over for all of them, not for each request anew
             outcomes += [lost] * len(group)
     told = iter(outcomes)
     return [next(told) if isinstance(one, _Prepared) else one for one in made]

@@ -30,8 +30,8 @@ _UNHEARD = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 #: Failures that no repetition mends.
 _OURS = (httpx.UnsupportedProtocol, httpx.LocalProtocolError)
 _GROWING = wait_random_exponential(multiplier=0.1, max=5)
-#: Seconds that an upload may make no way. What is under way is far ahead of what is stored: the buffers in between hold
-#: more than a database stores in a minute.
+#: Seconds without progress after which an upload is given up. Many, because sending runs far ahead of storing: the
+#: buffers in between hold more than a database stores in a minute.
 _UPLOAD_SILENCE = 600.0
 
 
@@ -136,7 +136,7 @@ class ApiConnection:
         """
         self.url = url
         self.wire = wire
-        #: How many answers are being waited for or read as they come.
+        #: How many streamed answers are open.
         self.streams = 0
         self._timeout = in_seconds(timeout)
         self._patience = in_seconds(patience)
@@ -223,7 +223,7 @@ class ApiConnection:
         began = self.wire.now()
 
         def is_over(state: RetryCallState) -> bool:
-            # However long an upload went well, it is not given up with its first break.
+            # Of an upload only the pauses count: one that went well for long is not given up when it breaks once.
             spent = state.idle_for if call.is_upload else self.wire.now() - began
             return spent + state.upcoming_sleep >= patience
 
@@ -254,7 +254,7 @@ class ApiConnection:
             streams=streams,
         )
         if streams and not response.is_success:
-            await self.wire.read(response)  # a refusal is short, and nobody else ends an answer that is not the last
+            await self.wire.read(response)  # and so ends it: if the call is repeated, nobody else would
         return response
 
 

@@ -46,7 +46,7 @@ class FollowingTree(Following[TreeEvent]):
 
     def _take(self, sent: ServerSentEvent) -> list[TreeEvent]:
         events = events_in(sent, self._api.url)
-        # Who leaves between the events of one snapshot gets all of them again.
+        # A reader that leaves between two events of one message gets all events of that message again.
         places = [self._last_id] * (len(events) - 1) + [sent.id]
         self._last_id = sent.id
         return [

@@ -22,13 +22,13 @@ from taskframework.model.status import TaskStatus
 
 ValueT = TypeVar("ValueT")
 
-#: Streams that those who wait for an end have open at once. httpx has 100 connections, and other calls need some too.
+#: Most streams that are open to wait for ends. httpx has 100 connections, and other calls need some too.
 MOST_STREAMS = 50
 #: Seconds until a stream that told nothing is opened again.
 PAUSE = 1.0
-#: By how many seconds a wait may last longer because its stream is silent.
+#: Seconds by which a wait may exceed its timeout because its stream is silent.
 _LATE = 1.0
-#: What a snapshot has and an event has not.
+#: Fields of a task that a snapshot has and an event does not have.
 _ONLY_WHOLE = ("parameters", "history")
 
 

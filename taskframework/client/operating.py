@@ -14,7 +14,8 @@ from taskframework.client.connection import Call, Calls, json_call, new_key
 
 _LETTERS = "/admin/dead-letters"
 _REPLAYS = "/admin/replays"
-#: The highest there may be. With a rate an action goes on in the background, however little there is to do.
+#: The highest rate there may be, in tasks a second. With a rate an action always goes on in the background, so that the
+#: answer is the action.
 _NO_RATE = 1000.0
 
 

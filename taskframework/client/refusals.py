@@ -49,7 +49,7 @@ KINDS: Mapping[str, tuple[type[TaskframeworkError], tuple[str, ...]]] = {
     "stream_mode": (StreamModeError, ()),
     "store_unavailable": (StoreUnavailableError, ()),
 }
-#: Answers of those who cannot serve now: the interface itself, and proxies before it.
+#: Statuses by which the interface, or a proxy before it, says that it cannot serve now.
 UNAVAILABLE = frozenset({429, 502, 503, 504})
 
 

@@ -94,7 +94,7 @@ class BatchOperations:
         pause = _FIRST_LOOK
         while True:
             batch = await self.get(batch_id, scope)
-            # While one is waited for, those behind it are not read again at each look.
+            # While one is waited for, only that one is read at each look, and not those behind it.
             found = await self._results(batch, first, _TOGETHER if pause == _FIRST_LOOK else 1)
             over = list(takewhile(lambda result: result.status.is_final, found))
             yield over

@@ -21,7 +21,7 @@ from taskframework.submission.edits import Edits
 #: How many of the newest dead tasks, and of the newest messages, are looked at for groups and for filtered messages.
 MOST_TASKS = 100_000
 MOST_MESSAGES = 10_000
-#: Of a cursor of groups.
+#: Most digits of a cursor of groups: it is the number of the groups before.
 _DIGITS = 6
 
 

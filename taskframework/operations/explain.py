@@ -34,7 +34,7 @@ from taskframework.tasks.declared import DECLARATION, TaskDeclaration
 
 #: Sub-tasks, and holders of slots, that are named.
 _NAMED = 5
-#: Tasks of one look at what came before.
+#: Most waiting tasks that are looked at to count those ahead of one.
 _LOOK = 5_000
 
 
@@ -148,7 +148,7 @@ class ExplainOperations:
         name = None if declared is None else declared.bucket
         if name is None or name not in self._limits:
             return facts
-        with contextlib.suppress(TaskframeworkError):  # the server of the buckets may be away, and the cause another
+        with contextlib.suppress(TaskframeworkError):  # without the server of the buckets, other causes are still told
             bucket = await self._buckets.read(RATE.id_of(name))
             if bucket is not None:
                 free_at = state_of(name, None, self._limits[name], bucket, facts.now).next_at

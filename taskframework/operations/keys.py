@@ -22,7 +22,7 @@ from taskframework.submission.service import ANONYMOUS
 
 #: Seconds that a process remembers a key it has read, and so the longest time in which a revoked one still counts.
 REMEMBERED_SECONDS = 5.0
-#: Keys that a process remembers, those that there are not included: bounds what guessing costs it.
+#: Most keys that a process remembers, unknown ones included: guessing cannot fill the memory.
 _MOST_REMEMBERED = 10_000
 #: Seconds between two looks whether the first key was made.
 _OPEN_SECONDS = 1.0
@@ -30,7 +30,7 @@ _OPEN_SECONDS = 1.0
 _LONGEST = timedelta(days=3660)
 _EXAMPLE = "Name the user or program that the key is for, such as billing-service."
 
-#: Everybody, while there are no keys.
+#: The caller of every request while there are no keys.
 ANYBODY = Caller(ANONYMOUS, (Role.ADMIN,), may_act_for_users=True)
 
 

@@ -12,7 +12,7 @@ from taskframework.model.query import DeadMessage
 from taskframework.model.task import Task
 from taskframework.model.view import entry_view, error_view, moment
 
-#: What a list shows of a message's body; the entry itself has all of it, and so many bytes of it as hexadecimal digits.
+#: Bytes of a message's body that a list shows. An entry has the whole body, and so many of its bytes as digits.
 LISTED_BYTES = 4096
 
 

@@ -90,7 +90,7 @@ class MessageMending:
         return await self._finish(record, message, task_type, parameters)
 
     async def _known(self, message_id: str, there: Record | None) -> Submission:
-        """The task that a message has become which is not there any more."""
+        """The task of a message that was repaired, and deleted then."""
         task_id = None if there is None else MENDED.content(there).task_id
         task = None if task_id is None else await self._store.get(task_id, EVERYONE)
         if task is None:
@@ -98,7 +98,7 @@ class MessageMending:
         return Submission(task, is_new=False)
 
     async def _begin(self, message: DeadMessage, user_id: str, by: str) -> Record:
-        """The record of the repair: of two people who repair one message at once that of the first."""
+        """The record of the repair. If two people repair a message at once, both get the record of the first."""
         now = self._store.now()
         new = MENDED.new(message.id, content=Mended(user_id, by, now), expires_at=now + _MENDED_KEPT)
         [written] = await self._store.write_records([new])

@@ -21,10 +21,11 @@ from taskframework.stores.base import TaskStore
 
 #: What drives parents, and whatever else waits.
 _DRIVERS = (SPAWN, CHECK, CASCADE, SEAL, RETRY, UNBLOCK)
-#: Repairs look every second or so, and leave alone what another process took up for half a minute.
+#: Only what is later than this is a problem: repairs look about once a second, and leave alone for half a minute what
+#: another process has taken up.
 OVERDUE_AFTER = timedelta(minutes=1)
-#: A count may come so late after an end if the process that was to make it died: a relay takes the end up after 5 s,
-#: and needs a moment. A difference that lasts longer is an error.
+#: A count may be this late after the end of a sub-task: if the process that was to count died, a relay takes over after
+#: 5 s and needs a moment. A difference that lasts longer is an error.
 COUNTED_WITHIN = timedelta(seconds=10)
 
 
@@ -46,12 +47,12 @@ class Miscounted:
 
     @property
     def counts(self) -> Counts:
-        """What is true."""
+        """The counts as its sub-tasks really are."""
         return Counts.of(self.by_status)
 
     @property
     def is_decided(self) -> bool:
-        """Whether it should not wait any more."""
+        """Whether these counts decide its policy, so that it should not wait any more."""
         return CountSubtasks.of(self.parent, self.counts).verdict is not None
 
     @property
@@ -64,7 +65,7 @@ class Miscounted:
 
 
 async def overdue(store: TaskStore, limit: int) -> list[Overdue]:
-    """What has been due for a minute or more, the longest first; `limit` holds for each sort."""
+    """What has been due for a minute or more, the longest first; at most `limit` of each driver."""
     return [
         Overdue(found.task_id, driver, found.due)
         for driver in _DRIVERS

@@ -1,4 +1,4 @@
-"""Carries actions on many tasks on, a handful at a time: in every process that repairs, so that none depends on one."""
+"""Goes on with actions on many tasks, a handful at a time. Every process with repairs does, so none depends on one."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ from taskframework.stores.reading import all_records, read_record
 
 logger = logging.getLogger(__name__)
 
-#: Asked for at once, so that a large handful leaves connections for others.
+#: Tasks of a handful that are worked on at once; so connections to the store are left for others.
 _TOGETHER = 25
-#: Pages of one look that have nothing to do in them; the next look goes on behind them.
+#: Most pages that one look reads without finding something to do; the next look goes on behind them.
 _PAGES = 20
 
 
@@ -109,7 +109,7 @@ class ReplayCarrier:
         return await self._replays.change(replay.replay_id, lambda present: settled(present, number, outcomes, now))
 
     async def _next(self, replay: ManyReplay) -> ManyReplay:
-        """It with the next handful; without one where nothing is left, or where many pages had none in them."""
+        """The action with its next handful; with none if nothing is left, or if many pages had nothing to do."""
         now, lists = self._store.now(), replay.lists
         part, cursor = replay.part, replay.cursor
         for _ in range(_PAGES):
@@ -131,7 +131,7 @@ class ReplayCarrier:
         return found[: replay.size]
 
     async def _do(self, replay: ManyReplay, name: str) -> Refused | None:
-        """Do it with one, unless that was done; None: it is done."""
+        """Do the action with one task or message, unless that was done before; None: it is done."""
         try:
             return await self._ask(replay, name)
         except StoreUnavailableError:

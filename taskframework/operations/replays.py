@@ -28,9 +28,9 @@ from taskframework.operations.dead_letters import MOST_MESSAGES, MOST_TASKS
 from taskframework.stores.base import TaskStore
 from taskframework.stores.reading import page_of, read_record
 
-#: Tasks by other lists than that of dead letters are counted one by one, so not further than to here.
+#: How far other tasks than dead letters are counted: these are read page by page.
 MOST_COUNTED = 10_000
-#: So often a change begins again because the carrier was faster: it writes twice a second at the most.
+#: How often a change is tried before it is given up. The carrier may be faster, but writes at most twice a second.
 _ROUNDS = 20
 
 
@@ -55,7 +55,7 @@ class ReplayOperations:
     """What an operator may do with many tasks at once."""
 
     def __init__(self, store: TaskStore, kept: timedelta | None) -> None:
-        """Prepare; what is over is kept for so long, None for ever."""
+        """Prepare; `kept` says how long an action that is over is kept, None for ever."""
         self._store = store
         self._kept = kept
 
@@ -101,7 +101,8 @@ class ReplayOperations:
             due_at=now,
             paced_until=now,
         )
-        # This first: an action that nobody looks at would never begin, a mark without an action is taken away.
+        # First the mark by which carriers find the action: without one it would never begin, while a mark without an
+        # action is removed.
         await self._store.write_records([UNDER_WAY.new(replay_id, content=UnderWay(self._store.now()))])
         [written] = await self._store.write_records([REPLAY.new(replay_id, content=new)])
         return new if written is not None else await self.get(replay_id)

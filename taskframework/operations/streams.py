@@ -24,7 +24,7 @@ from taskframework.streams.turns import StreamTurns
 _TOGETHER = 200
 #: Seconds between two looks at a stream whose next result is not there yet: at first, and when it takes long.
 _FIRST_LOOK, _SLOWEST_LOOK = 0.05, 1.0
-#: Records of one read for a list, and reads for one page: of a million streams few are halted.
+#: Records of one read for a list, and most reads for one page: of a million streams few may be halted.
 _LISTED, _MOST_READS = 500, 10
 #: User and key of a stream, as in the id of its record.
 _PLACE = re.compile(r"[^/\s]{1,1000}/[^/\s]{0,1000}")
@@ -75,7 +75,7 @@ class ListedStream:
 
 
 class StreamOperations:
-    """Operations on streams; whose stream it is says its key."""
+    """Operations on streams. Whose stream is meant is said by its `StreamKey`, so most take no scope."""
 
     def __init__(
         self, store: TaskStore, moves: TaskMoves, turns: StreamTurns, gaps: StreamGaps, gap: timedelta
@@ -167,7 +167,7 @@ class StreamOperations:
         await self._results.adopt_late(stream)
         pause = _FIRST_LOOK
         while True:
-            # While one is waited for, those behind it are not read again at each look.
+            # While one is waited for, only that one is read at each look, and not those behind it.
             ready = await self._results.ready(stream, first, _TOGETHER if pause == _FIRST_LOOK else 1)
             yield ready.results
             first += len(ready.results)

@@ -23,7 +23,7 @@ except ImportError as error:
 
 #: Characters of a token; what is longer is none.
 _LONGEST = 8_000
-#: Without an end a token could not be ended.
+#: Claims that a token must have. A token cannot be revoked, so one without `exp` would count for ever.
 _REQUIRED = ["exp", "iss", "aud"]
 
 

@@ -7,7 +7,7 @@ import asyncio
 from taskframework.model.traffic import RATE_OVER, Crowd, Tally, Traffic, traffic
 from taskframework.stores.base import TaskStore
 
-#: Tasks that are looked at of those that wait and of those that run, and of those that came or ended lately.
+#: Most tasks of one crowd that are counted: of those that wait or run, and of those that came or ended lately.
 _WAITING, _RECENT = 5_000, 2_000
 
 

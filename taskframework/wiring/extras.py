@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from taskframework.errors import ExtraMissingError
 from taskframework.settings import Settings
 
-#: What an extra brings that is imported by name. Nothing is imported to look whether it is there.
+#: The modules by which it is told whether an extra is installed. They are only looked for, not imported.
 BROUGHT = {
     "api": ("fastapi", "starlette", "uvicorn"),
     "mongodb": ("motor", "pymongo"),

@@ -20,13 +20,13 @@ from taskframework.recovery.streams import StreamRepair
 from taskframework.recovery.sweeper import Sweeper
 from taskframework.wiring.process_services import ProcessServices
 
-#: Pauses between two looks.
+#: Pauses between two looks of a repair.
 _RETENTION_INTERVAL = timedelta(minutes=1)
 _TOPOLOGY_INTERVAL = timedelta(seconds=2)
-#: A slot that was taken and not used is found within lease + 10 s: `claimed_within`, `CLOCKS_DIFFER` and a look.
+#: A slot that was taken and not used is found within lease + 10 s: after `claimed_within`, `CLOCKS_DIFFER` and a pause.
 _SLOTS_INTERVAL = timedelta(seconds=5)
 _PAUSES_INTERVAL = timedelta(seconds=1)
-#: Without these a process does not keep what it promises.
+#: Repairs without which a promise is not kept: a process is not ready while one of these is late.
 _ESSENTIAL = frozenset(
     {"sweep", "expire", "reap", "slots", "relay", "parents", "batches", "schedules", "replays", "streams", "unstarted"}
 )

@@ -42,7 +42,7 @@ from taskframework.tasks.registry import TaskRegistry
 from taskframework.tasks.retention import kept_by
 from taskframework.wiring.adapters import build_buckets, build_tokens
 
-#: How long the record of a stream is kept, before it is looked at, where tasks are kept for ever.
+#: How long the record of a stream is kept at the least, where tasks are kept for ever.
 _RECORDS_KEPT = timedelta(days=1)
 
 

@@ -58,9 +58,9 @@ def build_worker(process: ProcessServices, surroundings: Surroundings) -> Worker
         heartbeat,
         breaker,
         process.deliveries,
-        # A slot before a permit: who waits for a slot would waste a permit, and who waits for a permit keeps only those
-        # from a slot who wait for one as well. Both may be long in coming: by then the type may be paused, the version
-        # not the newest any more, the time of the slot over.
+        # A slot before a permit: a task that waits for a slot would waste its permit, while one that holds a slot and
+        # waits for a permit keeps back only tasks that need a permit, too. Both may take long. By then the type may be
+        # paused, the version old, or the time of the slot over; so these are checked once more.
         Admission([paused, newest, suspects, at_once, rate_limits, keyed_limits, at_once, newest, paused]),
         _lane_policy(settings.priority),
         store.now,

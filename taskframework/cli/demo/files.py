@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 _SKIPPED = ("__pycache__", "node_modules")
-#: Endings of files that hold data or pictures: to count their words would tell nobody anything.
+#: Endings of files with data or pictures: counting their words would be of no use.
 _DATA = frozenset(
     {".csv", ".json", ".jsonl", ".lock", ".log", ".toml", ".tsv", ".xml", ".yaml", ".yml"}
     | {".gif", ".ico", ".jpeg", ".jpg", ".png", ".svg", ".webp"}

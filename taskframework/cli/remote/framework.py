@@ -61,7 +61,7 @@ class RemoteFramework:
         Raises:
             ConfigurationError: if the URL is none.
         """
-        #: What an installation has set is not told; these are the defaults.
+        #: The defaults: the interface does not tell the settings of its installation.
         self.settings = Settings()
         address = address_of(url)
         self._wire = AsyncWire(address, None)

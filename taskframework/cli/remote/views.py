@@ -60,7 +60,7 @@ def task_of(view: View) -> Task:
         unique=None if view["unique"] is None else Unique(**view["unique"]),
         stream=None if view["stream"] is None else StreamPlace(**view["stream"]),
         status=TaskStatus(view["status"]),
-        # Another one after every change, which is all that it is compared for.
+        # Any number that differs after each change will do: `tasks watch` compares it with the one before.
         revision=(updated_at - _UNTOLD) // _MILLISECOND,
         generation=view["generation"],
         attempts=view["attempt"],
@@ -105,7 +105,7 @@ def explanation_of(view: View, task: View) -> Explanation:
 
 @dataclass(frozen=True)
 class ToldOverview:
-    """An installation at a glance as it is told: an `Overview` to look at, which has worked out nothing itself."""
+    """The installation at a glance: it has what commands use of an `Overview`, and the problems that it was told."""
 
     at: datetime
     traffic: Traffic
@@ -256,7 +256,7 @@ def batch_of(view: View) -> BatchStatus:
         finished_at=moment(view["finished_at"]),
         updated_at=moment(view["finished_at"]) or created_at,
     )
-    # The rate is told, and says of what moment it all is.
+    # The record works out the rate by the time that has passed; so it gets the time that gives the rate which was told.
     spent = timedelta(seconds=view["done"] / view["rate"]) if view["rate"] else timedelta(0)
     return BatchStatus(batch, max(created_at, not_before) + spent, counts)
 

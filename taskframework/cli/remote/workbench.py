@@ -32,7 +32,7 @@ _BEGIN = {
 #: The highest rate that the interface takes, in tasks a second. With a rate an action always goes on in the background,
 #: so that the answer is the action; without one a short one is done at once, and the answer is its outcomes.
 _HIGHEST_RATE = 1000
-#: Characters that a header has as they are, beside letters and digits.
+#: Characters that are not percent-encoded in the header, besides letters and digits.
 _IN_A_HEADER = " !\"'(),-./:;=?@[]_"
 
 
@@ -115,7 +115,7 @@ class RemoteReplays(Remote):
         return replace(letters.replay_of(await self._api.ask(call)), rate=rate)
 
     async def count_of(self, action: Action, where: Where) -> Count:
-        reason = {"reason": "?"} if action is Action.DISCARD else {}  # it must have one, and nothing happens
+        reason = {"reason": "?"} if action is Action.DISCARD else {}  # it must have one; a dry run keeps it nowhere
         counted = await self._post(_BEGIN[action], {"filter": where.conditions, "dry_run": True, **reason})
         return Count(counted["total"], counted.get("is_total_bounded", False))
 
