@@ -122,7 +122,7 @@ def _work(framework: TaskFramework, tether: Tether | None) -> None:
         raise ConfigurationError("This worker would have nothing to execute.", key="app.modules", hint=_NAME_AN_APP)
     settings = framework.settings.worker
     if tether is not None and settings.http_port is not None:  # the parent serves it, and asks
-        from taskframework.cli.overview import answers_of
+        from taskframework.cli.joint_health import answers_of
 
         tether.answer = answers_of(framework)
         update = {"worker": settings.model_copy(update={"http_port": None})}

@@ -197,10 +197,10 @@ class Supervisor:
             if self._settings.worker.http_port is not None:
                 require_extra("api", "worker.http_port")
                 from taskframework.api.server import serving_health  # here: nothing else needs an HTTP server
-                from taskframework.cli.overview import create_overview
+                from taskframework.cli.joint_health import create_joint_health_app
 
-                overview = create_overview(self.processes)
-                await stack.enter_async_context(serving_health(overview, self._settings.worker))
+                health = create_joint_health_app(self.processes)
+                await stack.enter_async_context(serving_health(health, self._settings.worker))
             logger.info("starting", extra={"role": "worker", "processes": len(self.processes)})
             await self._keep_all()
         if self._failure is not None:

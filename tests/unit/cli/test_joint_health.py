@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from taskframework.cli.overview import create_overview
+from taskframework.cli.joint_health import create_joint_health_app
 from taskframework.cli.tether import Answer
 
 
@@ -26,7 +26,7 @@ class FakeProcess:
 
 
 async def get(path: str, *processes: FakeProcess) -> httpx.Response:
-    transport = httpx.ASGITransport(create_overview(processes))
+    transport = httpx.ASGITransport(create_joint_health_app(processes))
     async with httpx.AsyncClient(transport=transport, base_url="http://parent") as client:
         return await client.get(path)
 

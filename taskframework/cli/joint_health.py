@@ -28,7 +28,7 @@ _PATIENCE_SECONDS = 3.0
 
 
 class Process(Protocol):
-    """What the overview asks of a worker process."""
+    """What the parent asks of a worker process."""
 
     number: int
     is_ready: bool
@@ -49,7 +49,7 @@ def answers_of(framework: TaskFramework) -> Callable[[str], Awaitable[Answer]]:
     return answer
 
 
-def create_overview(processes: Sequence[Process]) -> Starlette:
+def create_joint_health_app(processes: Sequence[Process]) -> Starlette:
     """The application of the parent: `/healthz`, `/readyz` and `/metrics` of all processes."""
 
     async def health(_: Request) -> Response:
