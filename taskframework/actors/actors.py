@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 Key = TypeVar("Key")
 Event = TypeVar("Event")
 
-#: The name of no timer that an actor can set by mistake.
+#: The timer for idleness, by a name that no actor gives to a timer of its own.
 _IDLE = "\0idle"
 
 

@@ -20,7 +20,7 @@ class Firing:
     """A timer has fired; it counts only while nobody has set or cancelled the timer since."""
 
     name: str
-    #: Which setting of the timer it is of.
+    #: By which setting of the timer it was caused.
     setting: int
 
 
@@ -125,7 +125,7 @@ class MailboxTimers:
         return any(timer.due is not None for name, timer in self._timers.items() if name != but)
 
     async def stop(self) -> None:
-        """Let none fire any more, and none be set."""
+        """Let no timer fire from now on, and none be set."""
         self._is_stopped = True
         sleepers = [timer.sleeper for timer in self._timers.values() if timer.sleeper is not None]
         self._timers.clear()

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 #: Calls a function before the threads of executors end, by which stores close; `atexit` would call it after that.
 _at_exit: Callable[[Callable[[], None]], object] = getattr(threading, "_register_atexit", atexit.register)
-#: Items that are taken from the caller's iterable at a time.
+#: How many items are taken from the caller's iterable at a time.
 _TOGETHER = 500
 
 
@@ -111,7 +111,7 @@ class FrameworkThread:
             running.stop()
 
     def _open(self) -> _Running:
-        # Before the lock: whoever held it in the parent of a fork does not exist here.
+        # Before the lock: if another thread of the parent had it at the fork, nobody releases it here.
         if self._process is not None and self._process != os.getpid():
             raise OpenedBeforeForkError
         with self._opening:
@@ -143,7 +143,7 @@ class _Running:
     def opened(cls, framework: TaskFramework, *, worker: bool) -> _Running:
         """Start the thread, and return when the framework runs in it."""
         running, is_open = cls(), concurrent.futures.Future[None]()
-        # A daemon: what is registered for the end of Python ends it, and nothing else has to wait for it.
+        # A daemon, since Python is not to wait for it: `_at_exit` ends it.
         running._thread = threading.Thread(
             target=lambda: asyncio.run(running._main(framework, worker, is_open)),
             name="taskframework-sync",

@@ -34,7 +34,7 @@ MAX_WAITING = 20_000
 _HEAD_START = 0.007
 #: Seconds between two rounds under load: the events of a short task then travel in one message.
 _PAUSE = 0.05
-#: Of how many tasks this process remembers what it published; the mark in the store is written two seconds later.
+#: For how many tasks this process remembers what it published; the mark in the store is written two seconds later.
 REMEMBERED = 50_000
 
 
@@ -85,7 +85,7 @@ class ExternalEventBridge:
 
     def take(self, task: Task, *, is_progress: bool = False) -> None:
         """Publish what is unpublished of this task. Also the relay's way in."""
-        if len(self._waiting) >= ROUND:  # it waits with thousands of others; no event has its parameters
+        if len(self._waiting) >= ROUND:  # thousands may wait, and no event has the parameters
             task = task.evolve(parameters=None)
         waiting = self._waiting.get(task.task_id)
         if waiting is None:
@@ -97,14 +97,14 @@ class ExternalEventBridge:
         if is_progress:
             waiting.progress = task
         if self._pump is None:
-            # In a context of its own: the pump lives longer than the request in which its first task was heard.
+            # In an empty context: the pump goes on after the request whose context it would otherwise have.
             self._pump = asyncio.create_task(self._run(), context=contextvars.Context())
 
     async def drain(self) -> None:
         """Wait until everything heard so far is published and marked, or given up on."""
         while self._pump is not None:
             await asyncio.wait([self._pump])
-            await self._reporter.finished()  # what it moves is told here again
+            await self._reporter.finished()  # the parents that it moves publish here, too
             await self._turns.finished()
         await self._delayed_marks.drain()
 
@@ -146,7 +146,7 @@ class ExternalEventBridge:
                 await failpoint.reached("relay.before_publish")
                 await self._publisher.publish(events)
         except BrokerError as error:
-            # Each document has the time of its relay. Without the broker they would only pile up here.
+            # Each document says when its relay is due. Here they would only pile up while the broker is away.
             logger.info("%d events are left to the relay: %s", len(events), error.message)
             return
         except Exception:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from taskframework.brokers.base import Broker
 from taskframework.events.external import ExternalEvent, to_message
 
-#: Events and bytes of one message: subscribers read it whole, and any AMQP client can take this much.
+#: Most events and bytes of one message: subscribers read it whole, and any AMQP client can take this much.
 MAX_EVENTS = 100
 MAX_BYTES = 256 * 1024
 

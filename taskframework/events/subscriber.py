@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 Handle = Callable[[ExternalEvent], Awaitable[None] | None]
 
-#: How many tasks' last sequence is remembered. A duplicate that comes after so many other tasks is heard again.
+#: For how many tasks the last sequence is remembered. A duplicate that comes after so many other tasks is heard again.
 REMEMBERED = 100_000
 
 
@@ -51,7 +51,7 @@ class EventSubscriber:
         self._handlers: list[tuple[str | None, Handle]] = []
         self._last: OrderedDict[str, int] = OrderedDict()
         self._consumption: Consumption | None = None
-        #: Somebody listens, or nobody will any more.
+        #: Set while somebody listens, and when the subscription has ended: events need not wait then.
         self._is_decided = asyncio.Event()
         self._is_left = False
 

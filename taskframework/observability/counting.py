@@ -18,11 +18,11 @@ from taskframework.errors import StoreError
 from taskframework.model.counts import COUNTS, TaskCounts
 from taskframework.stores.base import TaskStore
 
-#: Counts are used for so long at the least. A scrape comes each 10 to 60 seconds.
+#: For how long counts are used at the least. A scrape comes each 10 to 60 seconds.
 _SHORTEST_USE = timedelta(seconds=5)
-#: Counts are used for so many times as long as counting took, so that it costs a database 0.2 % of one core ...
+#: How many times longer than counting took the counts are used: so it costs a database 0.2 % of one core ...
 _USES_PER_COST = 500
-#: ... and for so long at the most.
+#: ... but for how long at the most.
 _LONGEST_USE = timedelta(minutes=15)
 #: If whoever counts has not told after this time, another process may begin. A query gives up after `store.timeout`.
 _LONGEST_COUNT = timedelta(minutes=1)
@@ -59,7 +59,7 @@ class TaskCounter:
         await end(*self._counting.tasks)
 
     async def _count_or_read(self) -> None:
-        with contextlib.suppress(StoreError):  # that the store is away is told elsewhere; the last counts stay
+        with contextlib.suppress(StoreError):  # others log that the store is away; the last counts stay
             record = (await self._store.read_records([COUNTS.id_of("tasks")])).get(COUNTS.id_of("tasks"))
             now = self._store.now()
             known = TaskCounts(now) if record is None else COUNTS.content(record)

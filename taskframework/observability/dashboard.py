@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 _SOURCE = {"type": "prometheus", "uid": "${source}"}
-#: Grafana's grid is so many columns wide.
+#: Columns of Grafana's grid.
 _COLUMNS = 24
 _HEIGHT = 8
 

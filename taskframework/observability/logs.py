@@ -15,8 +15,8 @@ from taskframework.settings import ObservabilitySettings
 from taskframework.settings.logging_file import read_log_levels
 from taskframework.telemetry import log_structlog_by_logging
 
-#: What libraries quote of values that they refuse: pydantic about 50 characters, pymongo the whole document. With a
-#: limit of 100 characters: a text with thousands of beginnings and no end would hold up the event loop.
+#: What libraries quote of values that they refuse: pydantic about 50 characters, pymongo the whole document. The
+#: search ends after 100 characters: a text with thousands of beginnings and no end would hold up the event loop.
 _QUOTED = re.compile(r"(?<=input_value=)(?s:.{0,100}?)(?=, input_type=)|(?<=full error: ).*")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 

@@ -19,7 +19,7 @@ from taskframework.telemetry import context_of, running_code
 
 logger = logging.getLogger(__name__)
 
-#: How often the watch looks within the limit: so often, a blockage is told a quarter of the limit late at most.
+#: Looks of the watch within the limit. With four, a blockage is told at most a quarter of the limit late.
 _LOOKS = 4
 #: Seconds between two looks: at the least, and where there is no limit and only the lag is measured.
 _SHORTEST_PAUSE = 0.01

@@ -41,7 +41,7 @@ def listen(bus: EventBus) -> None:
 def _hear(event: TaskEvent) -> None:
     level = _LEVELS[type(event)]
     if not logger.isEnabledFor(level):
-        return  # of most tasks this is all that happens here
+        return  # for most tasks nothing else happens here
     task = event.task
     # Not simply the newest entry: the task may have moved on since, if it was read again after a lost reply.
     end = next(entry for entry in reversed(task.history) if EVENT_OF[entry.type] is type(event))

@@ -17,7 +17,7 @@ _ISO = re.compile(
     rf"P(?:(?P<years>{_AMOUNT})Y)?(?:(?P<weeks>{_AMOUNT})W)?(?:(?P<days>{_AMOUNT})D)?"
     rf"(?:T(?:(?P<hours>{_AMOUNT})H)?(?:(?P<minutes>{_AMOUNT})M)?(?:(?P<seconds>{_AMOUNT})S)?)?"
 )
-#: As pydantic counts it when it writes a `timedelta`.
+#: The length of a year in a `timedelta` that pydantic wrote.
 _YEAR = timedelta(days=365)
 _SUFFIXES = (
     ("d", timedelta(days=1)),

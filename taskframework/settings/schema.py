@@ -18,9 +18,9 @@ from taskframework.settings.sizes import Size
 
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 
-#: Where a program reaches what listens on all addresses of its machine.
+#: The address by which a program on this machine reaches what listens on all its addresses.
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-#: At most this long after the end of a lease the reaper waits: a late renewal of a busy worker arrives by then.
+#: How long the reaper waits after the end of a lease at the most: the late renewal of a busy worker arrives by then.
 _LONGEST_GRACE = timedelta(seconds=5)
 
 
@@ -260,7 +260,7 @@ class StreamsSettings(Section):
 class SchedulesSettings(Section):
     """Schedules by names of your own: `nightly: {cron: "30 2 * * *", task_type: report}`; see docs/schedules.md."""
 
-    # The names are free. What is below one is looked through where schedules are made, as over HTTP.
+    # The names are free. What is below a name is checked where the schedule is made, as for one that is made over HTTP.
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, Any]
 

@@ -12,7 +12,7 @@ from taskframework.clock import Clock
 from taskframework.errors import StoreUnavailableError
 from taskframework.stores.base import TaskStore
 
-#: What a dead process can no longer do to its store, which is closed all the same.
+#: Methods that go through even in a dead process: they write nothing, and the test has to close the store.
 _HARMLESS = frozenset({"open", "close", "now"})
 
 

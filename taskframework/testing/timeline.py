@@ -15,9 +15,9 @@ from taskframework.stores.sqlite.connection import Database
 from taskframework.stores.sqlite.pages import tasks_of
 from taskframework.stores.sqlite.rows import TaskRow
 
-#: Times at which a task is only looked at, to be safe: nothing happens then that would not have happened before.
+#: Drivers that only look once more, to be safe: nothing happens at their times that would not have happened before.
 _ONLY_LOOKS = frozenset({CHECK, UNBLOCK, OUTBOX})
-#: One statement, so that no task is between two statuses.
+#: One statement, so that no task is missed while it moves from one status to another.
 _LIVE_TASKS = (
     f"SELECT {', '.join(TaskRow._fields)} FROM tasks t JOIN task_parameters p USING (number) "
     f"WHERE t.status IN {tuple(str(status) for status in sorted(LIVE))}"

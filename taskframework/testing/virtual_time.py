@@ -43,16 +43,16 @@ logger = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
-#: Beside these everything is as in the settings' defaults.
+#: What a harness sets; everything else has the default of the settings.
 _SETTINGS: dict[str, dict[str, Any]] = {
     "broker": {"url": "embedded://"},
     "shutdown": {"await_termination_timeout": "0s"},
     "retry": {"jitter_factor": 0},  # so that a retry comes when the test expects it
 }
-#: What is due and does not begin is found by repairs, which look once a second or so: at first they look at once, then
-#: time passes for them.
+#: What is due and does not begin is found by repairs, which look about once a second. At first they are woken for that,
+#: then time passes, so many seconds for each look; what did not begin after all of these looks never will.
 _AT_ONCE, _LOOKS, _LOOK = 3, 20, 1.25
-#: Reads of the store without a change after which a repair is needed. Counted, since a busy machine reads slowly too.
+#: Reads of the store without a change after which repairs are to look. Not seconds: a busy machine reads slowly.
 _QUIET = 20
 #: Real seconds: between two reads, and until the test has waited for too long.
 _PAUSE, _PATIENCE = 0.0005, 30.0

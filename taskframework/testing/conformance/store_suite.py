@@ -38,7 +38,7 @@ HOUR = timedelta(hours=1)
 NO_TOLERANCE = timedelta(0)
 #: A lease that ended before it began: such a task can be reaped at once.
 EXPIRED = -MINUTE
-#: A test may know a server's clock a little late; what a write has just made due must be due in the test's eyes too.
+#: How late a test may know a server's clock. What a write has just made due must be due for the test, too.
 SKEW = timedelta(milliseconds=50)
 
 #: Marks that nobody waits to read the outcome of, so that `mark` makes them; the others are made by `apply`.
