@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from functools import partial
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from axe_playwright_python.base import AXE_FILE_PATH
-from playwright.async_api import Browser, expect
+from playwright.async_api import Browser, Route, expect
 
 from tests.console.conftest import Installation
 from tests.console.window import NARROW, WIDE, Window, opened
@@ -145,6 +146,19 @@ _VALUES = """async ([]) => {
     percent: [percentOf(130), percentOf({percent: 5}), percentOf({done: 1, total: 4}), percentOf("half")],
   };
 }"""
+
+
+async def test_a_search_goes_on_over_pages_without_a_find(window: Window, shop: Installation) -> None:
+    task = shop.api.get(f"/tasks/{shop.submit('write-report', 2)}").json()
+    pages = {None: ([], "a"), "a": ([], "b"), "b": ([], "c"), "c": ([task], None)}
+
+    async def page_of(route: Route) -> None:
+        items, after = pages[parse_qs(urlsplit(route.request.url).query).get("cursor", [None])[0]]
+        await route.fulfill(json={"items": items, "next_cursor": after})
+
+    await window.page.route("**/api/v1/tasks?*error=*", page_of)
+    await window.go("tasks?error=rare")
+    await window.shows(task["task_id"][-12:])
 
 
 async def test_values_are_written_for_people(window: Window) -> None:

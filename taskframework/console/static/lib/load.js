@@ -57,26 +57,31 @@ function looked(load, setState, every) {
   return { now, stop };
 }
 
-// A list that is read page by page. Returns {items, isDone, problem, more, reload, patch}.
-// `reload()` reads the first page anew; `patch(item => item)` changes what is shown.
+// A list that is read page by page. Returns {items, isDone, isLong, problem, more, reload}.
+// `more()` reads the next page, and is another function once there is a next one; `reload()` reads the first page anew.
 export function usePages(path, query, { limit = 100, every = 0 } = {}) {
   const [rest, setRest] = useState({ items: [], cursor: undefined });
   const inputs = [path, JSON.stringify(query)];
   const first = useLoad((signal) => get(path, { ...query, limit }, signal), inputs, { every });
-  const isReading = useRef(false);
-  useEffect(() => setRest({ items: [], cursor: undefined }), inputs);
+  // What `more` reads now. If it is something else when the answer comes, the list is another one by then.
+  const reading = useRef("");
+  useEffect(() => {
+    reading.current = "";
+    setRest({ items: [], cursor: undefined });
+  }, inputs);
   const cursor = rest.cursor === undefined ? first.data?.next_cursor : rest.cursor;
+  const wanted = JSON.stringify([...inputs, cursor]);
 
-  async function more() {
-    if (!cursor || isReading.current) return;
-    isReading.current = true;
+  const more = useCallback(async () => {
+    if (!cursor || reading.current === wanted) return;
+    reading.current = wanted;
     try {
       const page = await get(path, { ...query, limit, cursor });
-      setRest((old) => ({ items: [...old.items, ...page.items], cursor: page.next_cursor }));
+      if (reading.current === wanted) setRest((old) => ({ items: [...old.items, ...page.items], cursor: page.next_cursor }));
     } finally {
-      isReading.current = false;
+      if (reading.current === wanted) reading.current = "";
     }
-  }
+  }, [wanted]);
 
   return {
     items: first.data ? joined(first.data.items, rest.items) : undefined,

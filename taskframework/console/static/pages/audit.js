@@ -11,7 +11,7 @@ export function Audit({ query }) {
   return html`<${Head} title="Audit">What operators did, the newest first.<//>
     <${Filters} label="Audit" query=${query} fields=${[{ name: "by", label: "Who" }, { name: "action", label: "What" }]} />
     <${Waiting} of=${list} />
-    ${list.items && html`<${Table} label="Audit" rows=${list.items} idOf=${(one) => one.id ?? `${one.at} ${one.action} ${one.target}`} columns=${COLUMNS}
+    ${list.items && html`<${Table} label="Audit" rows=${list.items} idOf=${(one) => `${one.at} ${one.action} ${one.target}`} columns=${COLUMNS}
       more=${list.more} isDone=${list.isDone} empty="Nothing was done by hand." />`}`;
 }
 

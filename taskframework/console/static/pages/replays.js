@@ -10,11 +10,11 @@ import { Table } from "../parts/table.js";
 import { Tile } from "../parts/tile.js";
 
 const LOOK = 1000;
-const KINDS = { RUNNING: "busy", DONE: "good", STOPPED: "warn", FAILED: "bad" };
+const KINDS = { RUNNING: "busy", DONE: "good", STOPPED: "warn" };
 
 const NAMES = { replay: "Replay", discard: "Discard", retry: "Retry of many", cancel: "Cancel of many" };
 
-const State = ({ status }) => html`<span class="status ${KINDS[status] ?? "calm"}">${status.toLowerCase()}</span>`;
+const State = ({ status }) => html`<span class="status ${KINDS[status]}">${status.toLowerCase()}</span>`;
 const doneOf = (one) => one.done + one.refused + one.failed;
 const percentOf = (one) => (one.total > 0 ? (100 * doneOf(one)) / one.total : null);
 

@@ -10,9 +10,10 @@ const SHORT = 100;
 export function Table({ label, columns, rows, idOf, href, more, isDone = true, empty = "Nothing here." }) {
   const body = useRef(null);
   const [from, to] = useVisible(body, rows.length);
+  // Also after a page without rows: in a list that is searched, others may be behind it.
   useEffect(() => {
     if (!isDone && to >= rows.length - AROUND) more?.();
-  }, [to, rows.length, isDone]);
+  }, [to, rows.length, isDone, more]);
   if (rows.length === 0 && isDone) return html`<p class="empty">${empty}</p>`;
   return html`<table aria-label=${label} aria-rowcount=${isDone ? rows.length + 1 : -1}>
     <thead><tr aria-rowindex="1">
