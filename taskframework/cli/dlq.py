@@ -34,6 +34,7 @@ from taskframework.model.view import public_view
 from taskframework.operations.dead_letters import LetterOutcome
 from taskframework.operations.letter_views import DeadLetter
 from taskframework.operations.mending import read_corrected
+from taskframework.operations.replays import scope_of
 from taskframework.runtime import TaskFramework
 from taskframework.submission.service import ANONYMOUS
 
@@ -158,8 +159,7 @@ async def replay(
                 reopen=reopen,
             )
             return
-        scope = EVERYONE if chosen.user_id is None else Scope.of(chosen.user_id)
-        page = await dead_letters.list_letters(scope, limit=500, wanted=chosen.letters)
+        page = await dead_letters.list_letters(scope_of(chosen), limit=500, wanted=chosen.letters)
         ids = [letter.id for letter in page.items]
         if page.next_cursor is not None:
             await tell_count(framework, Action.REPLAY, chosen, as_json=False)

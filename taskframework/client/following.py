@@ -91,7 +91,7 @@ class Following(ABC, Generic[ValueT]):
                         # What `resync` says was missed comes with the next connection.
                         yield [] if is_heartbeat(one) or one.event == "resync" else self._take(one)
         except httpx.ReadTimeout:
-            if was_silent:  # the interface begins with a word at once, so somebody keeps it
+            if was_silent:  # the interface sends something at once, so a proxy keeps it back
                 raise ApiError(
                     f"{self._api.url} told nothing for {silence:g} seconds.",
                     hint="A proxy in between seems to hold server-sent events back; wait() does without them.",
@@ -120,7 +120,7 @@ class FollowingTask(Following[ExternalEvent]):
         self._task_id = task_id
         self._sequence = after
         self._progress = (0, 0)
-        #: There are no streams to be had here.
+        #: The interface gives no streams here, so that waiting goes on without them.
         self.is_refused = False
 
     async def until_final(self, left: Callable[[], float]) -> bool:

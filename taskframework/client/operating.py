@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
 from urllib.parse import quote
@@ -229,9 +229,21 @@ class OperatorCalls(Calls):
         return read(_Outcomes, await self._api.ask(call)).items
 
     async def _begun(self, path: str, where: dict[str, str], *, rate: float | None, **more: Any) -> RemoteReplay:
-        headers = {"Idempotency-Key": new_key()}
-        content = {"filter": where, "rate": rate or _NO_RATE, **more}
-        return read(RemoteReplay, await self._api.ask(json_call("POST", path, content, headers=headers)))
+        return read(RemoteReplay, await self._api.ask(begin_call(path, where, rate=rate, **more)))
+
+
+def begin_call(path: str, where: Mapping[str, str], *, rate: float | None, key: str | None = None, **more: Any) -> Call:
+    """Begins an action on many tasks.
+
+    Args:
+        path: where an action of its kind begins.
+        where: which tasks.
+        rate: so many a second at the most; None: as fast as it goes.
+        key: an idempotency key; without one it is made up.
+        more: fields of the body.
+    """
+    content = {"filter": where, "rate": rate or _NO_RATE, **more}
+    return json_call("POST", path, content, headers={"Idempotency-Key": key or new_key()})
 
 
 def _letter(letter_id: str) -> str:

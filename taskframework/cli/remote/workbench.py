@@ -10,7 +10,8 @@ from urllib.parse import quote
 from taskframework.cli.remote import letters, views
 from taskframework.cli.remote.asked import Remote, asked, page_of
 from taskframework.cli.remote.operations import CREATED_NOW, named_user
-from taskframework.client.connection import json_call, new_key, task_path
+from taskframework.client.connection import json_call, task_path
+from taskframework.client.operating import begin_call
 from taskframework.model.letters import ANY_LETTER, LetterFilter, LetterGroup
 from taskframework.model.replays import Action, ManyReplay, Where
 from taskframework.model.scope import Scope
@@ -29,9 +30,6 @@ _BEGIN = {
     Action.RETRY: "/tasks/retry",
     Action.CANCEL: "/tasks/cancel",
 }
-#: The highest rate that the interface takes, in tasks a second. With a rate an action always goes on in the background,
-#: so that the answer is the action; without one a short one is done at once, and the answer is its outcomes.
-_HIGHEST_RATE = 1000
 #: Characters that are not percent-encoded in the header, besides letters and digits.
 _IN_A_HEADER = " !\"'(),-./:;=?@[]_"
 
@@ -108,10 +106,8 @@ class RemoteReplays(Remote):
         reopen: bool = False,
         key: str | None = None,
     ) -> ManyReplay:
-        wanted = {"filter": where.conditions, "rate": rate or _HIGHEST_RATE, "reason": reason}
-        if action in (Action.REPLAY, Action.RETRY):
-            wanted["reopen"] = reopen
-        call = json_call("POST", _BEGIN[action], wanted, headers={"Idempotency-Key": key or new_key()})
+        more = {"reopen": reopen} if action in (Action.REPLAY, Action.RETRY) else {}
+        call = begin_call(_BEGIN[action], where.conditions, rate=rate, key=key, reason=reason, **more)
         return replace(letters.replay_of(await self._api.ask(call)), rate=rate)
 
     async def count_of(self, action: Action, where: Where) -> Count:
