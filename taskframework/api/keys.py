@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -16,9 +16,8 @@ from taskframework.api.context import framework_of, json_response, page_response
 from taskframework.api.key_views import CallerView, KeyPage, KeyView, NewKeyView
 from taskframework.api.openapi import refuses, takes
 from taskframework.api.problems import root_of
-from taskframework.api.tasks import DEFAULT_LIMIT, PREFIX
+from taskframework.api.tasks import PREFIX, PageQuery
 from taskframework.model.keys import ApiKey
-from taskframework.model.query import MAX_LIMIT
 from taskframework.model.rate_limits import BucketLimit
 from taskframework.model.view import moment
 from taskframework.operations.keys import key_view
@@ -28,12 +27,9 @@ router = APIRouter(prefix=PREFIX, tags=["keys"])
 KeyInPath = Annotated[str, Path(description="The beginning of a key, as the list shows it")]
 
 
-class KeyQuery(BaseModel):
+class KeyQuery(PageQuery):
     """Which keys to list."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    limit: int = Field(default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT, description="Most keys on the page")
     cursor: str | None = Field(
         default=None, pattern="^[a-z0-9_]{1,40}$", description="`next_cursor` of the page before, unchanged"
     )

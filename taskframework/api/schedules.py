@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -15,9 +15,8 @@ from taskframework.api.context import framework_of, json_response, page_response
 from taskframework.api.openapi import key_header, location_of, refuses, takes
 from taskframework.api.problems import root_of
 from taskframework.api.schedule_views import SCHEDULE_NAME, SchedulePage, ScheduleView
-from taskframework.api.tasks import DEFAULT_LIMIT, PREFIX, SUBMISSION_CODES, key_in_header, submission_response
+from taskframework.api.tasks import PREFIX, SUBMISSION_CODES, PageQuery, key_in_header, submission_response
 from taskframework.api.views import TaskView
-from taskframework.model.query import MAX_LIMIT
 from taskframework.model.schedules import Schedule
 from taskframework.operations.schedules import ScheduleOperations, schedule_view
 from taskframework.submission.schedules import ScheduleDefinition
@@ -33,12 +32,9 @@ _DEFINITION_CODES = (*BODY_CODES, *SUBMISSION_CODES, "store_unavailable")
 _RUN_KEY = key_header("A second run with the same key is the same run; without one each request is a run of its own")
 
 
-class ScheduleQuery(BaseModel):
+class ScheduleQuery(PageQuery):
     """Which page to list."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    limit: int = Field(default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT, description="Most schedules on the page")
     cursor: str | None = Field(
         default=None, max_length=100, description="`next_cursor` of the page before, unchanged", pattern=SCHEDULE_NAME
     )

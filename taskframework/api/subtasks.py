@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -20,9 +20,8 @@ from taskframework.api.context import (
     refuse_repeated,
 )
 from taskframework.api.openapi import key_header, refuses, takes
-from taskframework.api.tasks import DEFAULT_LIMIT, PREFIX, key_in_header
+from taskframework.api.tasks import PREFIX, PageQuery, key_in_header
 from taskframework.api.views import TaskPage, TaskView
-from taskframework.model.query import MAX_LIMIT
 from taskframework.model.status import ReachableStatus
 from taskframework.model.subtasks import MAX_SUBTASKS
 from taskframework.model.values import MAX_NAME
@@ -40,14 +39,11 @@ _KEY_HEADER = key_header(
 )
 
 
-class SubtaskQuery(BaseModel):
+class SubtaskQuery(PageQuery):
     """Which sub-tasks to list."""
-
-    model_config = ConfigDict(extra="forbid")
 
     status: ReachableStatus | None = Field(default=None, description="Only sub-tasks in this status")
     round: int | None = Field(default=None, ge=1, le=2**31, description="Sub-tasks of this round; else of the newest")
-    limit: int = Field(default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT, description="Most sub-tasks on the page")
     cursor: str | None = Field(
         default=None, max_length=500, description="`next_cursor` of the page before, unchanged", pattern="^[0-9]{1,6}$"
     )

@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
 from taskframework.api.context import framework_of, page_response, refuse_repeated
 from taskframework.api.openapi import refuses
-from taskframework.api.tasks import DEFAULT_LIMIT
-from taskframework.api.views import CursorText, TaskPage, WorkerPage
-from taskframework.model.query import MAX_LIMIT
+from taskframework.api.tasks import PageQuery
+from taskframework.api.views import TaskPage, WorkerPage
 from taskframework.model.view import public_view
 from taskframework.operations.workers import WorkerState
 
@@ -22,24 +21,12 @@ router = APIRouter(prefix="/api/v1/admin/workers", tags=["workers"])
 WorkerInPath = Annotated[str, Path(description="A worker's id", max_length=300)]
 
 
-class WorkerQuery(BaseModel):
+class WorkerQuery(PageQuery):
     """Which page of workers to list."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    limit: int = Field(default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT, description="Most workers on the page")
     cursor: str | None = Field(
         default=None, max_length=300, description="`next_cursor` of the page before, unchanged", pattern=r"^[!-~]+$"
     )
-
-
-class RunningQuery(BaseModel):
-    """Which page of a worker's tasks to list."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    limit: int = Field(default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT, description="Most tasks on the page")
-    cursor: CursorText | None = Field(default=None, description="`next_cursor` of the page before, unchanged")
 
 
 @router.get(
@@ -69,7 +56,7 @@ async def list_workers(request: Request, query: Annotated[WorkerQuery, Query()])
     },
 )
 async def list_worker_tasks(
-    request: Request, worker_id: WorkerInPath, query: Annotated[RunningQuery, Query()]
+    request: Request, worker_id: WorkerInPath, query: Annotated[PageQuery, Query()]
 ) -> Response:
     """List the tasks that a worker runs now. `started_at` is when the present attempt began."""
     workers = framework_of(request).services.workers
