@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 _SOURCE = {"type": "prometheus", "uid": "${source}"}
@@ -28,9 +29,14 @@ class Panel:
 _OF_TYPE = '{task_type=~"$task_type"}'
 
 
-def _rate(counter: str, *by: str) -> tuple[str, str]:
-    names = ", ".join(by)
-    return f"sum by ({names}) (rate({counter}{_OF_TYPE}[$__rate_interval]))", " ".join(f"{{{{{name}}}}}" for name in by)
+def _rate(counter: str, *by: str, of: str = _OF_TYPE, what: str = "") -> tuple[str, str]:
+    """How much of a counter came a second, as a series for each value of these labels; `what` ends their legend."""
+    labels = " ".join(f"{{{{{name}}}}}" for name in by)
+    return f"sum by ({', '.join(by)}) (rate({counter}{of}[$__rate_interval]))", f"{labels} {what}".strip()
+
+
+#: As `_rate`, of a counter that has no label for the task type.
+_rate_of_all = partial(_rate, of="")
 
 
 def _quantiles(histogram: str) -> tuple[tuple[str, str], ...]:
@@ -112,11 +118,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             Panel("Retries", (_rate("tasks_retries_total", "task_type"),), "ops"),
             Panel("New dead letters", (_rate("tasks_dlq_entered_total", "task_type"),), "ops"),
             Panel("Results after a lost lease", (_rate("tasks_stale_writes_total", "task_type"),), "ops"),
-            Panel(
-                "Repairs that failed",
-                (("sum by (repair) (rate(tasks_repairs_failed_total[$__rate_interval]))", "{{repair}}"),),
-                "ops",
-            ),
+            Panel("Repairs that failed", (_rate_of_all("tasks_repairs_failed_total", "repair"),), "ops"),
         ),
     ),
     (
@@ -125,8 +127,8 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             Panel(
                 "Permits of rate limits",
                 (
-                    ("sum by (limit) (rate(tasks_rate_limit_permits_total[$__rate_interval]))", "{{limit}}"),
-                    ("sum by (limit) (rate(tasks_rate_limit_turns_total[$__rate_interval]))", "{{limit}} put off"),
+                    _rate_of_all("tasks_rate_limit_permits_total", "limit"),
+                    _rate_of_all("tasks_rate_limit_turns_total", "limit", what="put off"),
                 ),
                 "ops",
             ),
@@ -137,25 +139,17 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
     (
         "Events and HTTP",
         (
-            Panel(
-                "External events",
-                (("sum by (event_type) (rate(tasks_events_published_total[$__rate_interval]))", "{{event_type}}"),),
-                "ops",
-            ),
+            Panel("External events", (_rate_of_all("tasks_events_published_total", "event_type"),), "ops"),
             Panel("Events late", (("max(tasks_events_lag_seconds)", "late by"),), "s"),
             Panel(
                 "Events inside, by listener",
                 (
-                    ("sum by (listener) (rate(tasks_events_processed_total[$__rate_interval]))", "{{listener}}"),
-                    ("sum by (listener) (rate(tasks_events_failed_total[$__rate_interval]))", "{{listener}} failed"),
+                    _rate_of_all("tasks_events_processed_total", "listener"),
+                    _rate_of_all("tasks_events_failed_total", "listener", what="failed"),
                 ),
                 "ops",
             ),
-            Panel(
-                "HTTP answers",
-                (("sum by (status) (rate(tasks_http_responses_total[$__rate_interval]))", "{{status}}"),),
-                "ops",
-            ),
+            Panel("HTTP answers", (_rate_of_all("tasks_http_responses_total", "status"),), "ops"),
         ),
     ),
     (
@@ -167,16 +161,8 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 "s",
             ),
             Panel("Event loop blocked, by type", (_rate("tasks_loop_blocked_total", "task_type"),), "ops"),
-            Panel(
-                "Processes started anew",
-                (("sum by (instance) (rate(tasks_worker_restarts_total[$__rate_interval]))", "{{instance}}"),),
-                "ops",
-            ),
-            Panel(
-                "Status changes written",
-                (("sum by (operation) (rate(tasks_state_db_updates_total[$__rate_interval]))", "{{operation}}"),),
-                "ops",
-            ),
+            Panel("Processes started anew", (_rate_of_all("tasks_worker_restarts_total", "instance"),), "ops"),
+            Panel("Status changes written", (_rate_of_all("tasks_state_db_updates_total", "operation"),), "ops"),
         ),
     ),
 )
