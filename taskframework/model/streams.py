@@ -139,8 +139,10 @@ def turn_state(turn: Turn | None, holder: Task | None) -> TurnState:
 
 
 def _halts(task: Task) -> bool:
+    if task.stream is None or not task.stream.halts or task.status not in DEAD:
+        return False
     is_late = task.error is not None and task.error.code == _BY_DEADLINE
-    return task.stream is not None and task.stream.halts and task.status in DEAD and not is_late
+    return not is_late and task.discarded is None
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,8 @@ class _Pass:
     turn: Turn | None
     #: Nobody gets it: the stream halts.
     halts: bool
+    #: Whoever had it halted the stream and was given up: it halts no more, also if nobody waits.
+    frees: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +217,8 @@ class StreamTurns:
             Whether it is done; not, if another task had the turn or the chosen one is over already.
         """
         halts = turn_state(turn, holder) is TurnState.FAILED
-        passed = await self._passing(_Pass(stream, turn, halts))
+        frees = holder is not None and holder.discarded is not None
+        passed = await self._passing(_Pass(stream, turn, halts, frees))
         if passed.chosen is None or (passed.is_made and halts):
             return True
         if not passed.is_made:
@@ -229,12 +232,15 @@ class StreamTurns:
         passes = [
             PassTurn(each.stream, self._kept, each.turn, turn, each.halts)
             for each, turn in zip(wanted, chosen, strict=True)
-            if turn is not None
+            if turn is not None or each.frees
         ]
         await failpoint.reached("stream.before_turn")
         # Who passes a turn on a second time finds that it has another one already.
         made = iter(await self._store.pass_turns(passes) if passes else ())
-        return [_Passed(None) if turn is None else _Passed(turn, next(made)) for turn in chosen]
+        return [
+            _Passed(None) if turn is None and not each.frees else _Passed(turn, next(made))
+            for each, turn in zip(wanted, chosen, strict=True)
+        ]
 
     async def _read_holders(self, task_ids: Sequence[str]) -> Sequence[Task | Exception | None]:
         try:

@@ -9,6 +9,7 @@ from taskframework.model.events import (
     TaskCancelledEvent,
     TaskCancelRequestedEvent,
     TaskCompletedEvent,
+    TaskDiscardedEvent,
     TaskEvent,
     TaskFailedEvent,
     TaskReleasedEvent,
@@ -60,7 +61,7 @@ def register_listeners(process: ProcessServices) -> None:
         bus.listen(left, process.cascade.hear, name="cascade")
     for over in (TaskCompletedEvent, TaskFailedEvent, TaskCancelledEvent):
         bus.listen(over, process.reporter.hear, name="reporter")
-    for passing in (TaskCompletedEvent, TaskFailedEvent, TaskCancelledEvent, TaskReplayedEvent):
+    for passing in (TaskCompletedEvent, TaskFailedEvent, TaskCancelledEvent, TaskDiscardedEvent, TaskReplayedEvent):
         bus.listen(passing, process.services.turns.hear, name="turns")
     bus.listen(TaskSealedEvent, process.reporter.hear_parent, name="reporter")
     bus.listen(TaskEvent, process.bridge.hear, name="bridge")

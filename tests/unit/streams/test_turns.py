@@ -192,6 +192,26 @@ async def test_a_halted_stream_is_let_go_on_without_what_halted_it(here: Install
     assert not (await here.stream()).is_halted, "a late word of the failure halts nothing"
 
 
+async def test_a_halted_stream_goes_on_when_what_halted_it_is_discarded(here: Installation) -> None:
+    first, second = await here.submit_many(2, stream={"on_failure": "halt"})
+    await here.end(first, fails=True)
+    await here.look(await here.services.tasks.discard(first.task_id, EVERYONE, by="operator", reason=None))
+    assert await here.statuses(first, second) == [FAILED, QUEUED]
+    assert not (await here.stream()).is_halted
+
+    await here.end(second, fails=True)
+    await here.look(await here.services.tasks.discard(second.task_id, EVERYONE, by="operator", reason=None))
+    assert not (await here.stream()).is_halted, "nor does it halt where nobody waits"
+
+
+async def test_a_process_may_die_between_a_discard_and_the_turn_of_the_next(here: Installation) -> None:
+    first, second = await here.submit_many(2, stream={"on_failure": "halt"})
+    await here.end(first, fails=True)
+    await here.services.tasks.discard(first.task_id, EVERYONE, by="operator", reason=None)
+    await repaired(here)
+    assert await here.statuses(first, second) == [FAILED, QUEUED]
+
+
 async def test_a_cancel_and_a_deadline_never_halt(here: Installation) -> None:
     halts = {"on_failure": "halt"}
     deadline = here.store.now() + HOUR
