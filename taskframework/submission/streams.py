@@ -17,6 +17,7 @@ from datetime import timedelta
 from taskframework import failpoint
 from taskframework.errors import StoreError, SubmissionError
 from taskframework.grouping import Grouping
+from taskframework.model.options import StreamMode
 from taskframework.model.records import Record
 from taskframework.model.scope import EVERYONE
 from taskframework.model.streams import STREAMS, Stream, StreamKey, TakePositions, is_serial, position_of, stream_of
@@ -56,21 +57,26 @@ class StreamInserts:
         if all(task.stream is None for task in tasks):
             return await self._store.insert(tasks)
         replies: dict[int, Inserted | Exception] = dict(await self._found(tasks))
-        by_stream: dict[StreamKey, list[int]] = {}
+        # By mode too: tasks of a mode that a stream does not have are refused without the others.
+        by_stream: dict[tuple[StreamKey, StreamMode], list[int]] = {}
         for at, task in enumerate(tasks):
-            if at not in replies and (stream := stream_of(task)) is not None:
-                by_stream.setdefault(stream, []).append(at)
+            if at not in replies and task.stream is not None and (stream := stream_of(task)) is not None:
+                by_stream.setdefault((stream, task.stream.mode), []).append(at)
         others = [at for at, task in enumerate(tasks) if task.stream is None]
         replies |= zip(others, await self._store.insert([tasks[at] for at in others]), strict=True)
-        streams = [self._inserted(stream, [tasks[at] for at in places]) for stream, places in by_stream.items()]
+        streams = [
+            self._inserted(stream, mode, [tasks[at] for at in places]) for (stream, mode), places in by_stream.items()
+        ]
         for places, stored in zip(by_stream.values(), await asyncio.gather(*streams), strict=True):
             replies |= zip(places, stored, strict=True)
         return [replies[at] for at in range(len(tasks))]
 
-    async def _inserted(self, stream: StreamKey, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
+    async def _inserted(
+        self, stream: StreamKey, mode: StreamMode, tasks: Sequence[Task]
+    ) -> Sequence[Inserted | Exception]:
         try:
             async with self._places:
-                return await self._insert(stream, tasks)
+                return await self._insert(stream, mode, tasks)
         except (StoreError, StreamModeError) as error:
             return [error] * len(tasks)
 
@@ -82,12 +88,10 @@ class StreamInserts:
         there = await self._store.get_many(set(named.values()), EVERYONE) if named else {}
         return {at: Inserted(there[task_id], is_new=False) for at, task_id in named.items() if task_id in there}
 
-    async def _insert(self, stream: StreamKey, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
-        place = tasks[0].stream
-        assert place is not None, "only tasks of streams come here"
-        if any(task.stream is None or task.stream.mode != place.mode for task in tasks):
-            raise StreamModeError(stream.key, place.mode)
-        take = TakePositions(stream, self._kept, place.mode, len(tasks))
+    async def _insert(
+        self, stream: StreamKey, mode: StreamMode, tasks: Sequence[Task]
+    ) -> Sequence[Inserted | Exception]:
+        take = TakePositions(stream, self._kept, mode, len(tasks))
         state = STREAMS.content(await self._taking(take))
         first = take.first_in(state)
         if first is None:

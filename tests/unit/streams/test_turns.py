@@ -342,10 +342,17 @@ async def test_a_stream_keeps_its_mode(here: Installation) -> None:
     await here.submit()
     with pytest.raises(StreamModeError, match="has the mode serial"):
         await here.submit(stream={"mode": "ordered_results"})
-    one, other = await here.services.submission.submit_many(
-        [here.request(stream={"key": "new", "mode": mode}) for mode in ("ordered_results", "serial")]
-    )
-    assert (isinstance(one, StreamModeError), isinstance(other, StreamModeError)) == (True, True)
+
+
+async def test_in_a_call_with_two_modes_only_those_of_the_other_mode_are_refused(here: Installation) -> None:
+    async def refused(key: str, *modes: str) -> list[bool]:
+        requests = [here.request(stream={"key": key, "mode": mode}) for mode in modes]
+        outcomes = await here.services.submission.submit_many(requests)
+        return [isinstance(outcome, StreamModeError) for outcome in outcomes]
+
+    ordered = "ordered_results"
+    assert await refused("new", "serial", ordered, "serial") == [False, True, False], "a new stream has the first mode"
+    assert await refused("new", ordered, "serial", ordered) == [True, False, True]
 
 
 async def test_what_makes_no_sense_together_is_refused(here: Installation) -> None:
