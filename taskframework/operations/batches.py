@@ -128,7 +128,7 @@ class BatchOperations:
         if reopened is None:
             batch = await self.get(batch_id, scope)
             refusal = BatchNotRetriedError(batch_id, batch.status)
-            if batch.cascade_at is not None:
+            if batch.cascade_at is not None and is_sealed(batch):
                 refusal.hint = STILL_CANCELLED
             raise refusal
         return await self._counted(reopened)

@@ -193,7 +193,9 @@ async def test_an_upload_that_fails_without_a_key_is_cancelled(api: Api) -> None
     problem_of(answer, 400, "invalid_json")
     [batch] = (await api.get(BATCHES)).json()["items"]
     assert batch["status"] == "CANCELLED"
-    problem_of(await api.post(f"{BATCHES}/{batch['batch_id']}/retry-failed"), 409, "transition_refused")
+    refused = await api.post(f"{BATCHES}/{batch['batch_id']}/retry-failed")
+    problem_of(refused, 409, "transition_refused")
+    assert "submit the items anew" in refused.json()["hint"], "it never can be retried, also when all is cancelled"
 
 
 async def test_an_abandoned_upload_is_cancelled(open_api: OpenApi) -> None:
