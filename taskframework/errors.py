@@ -261,12 +261,12 @@ class BatchNotRetriedError(TransitionRefusedError):
 
 
 class SignalsFullError(TaskframeworkError):
-    """The task has as many signals as it may have."""
+    """The task has as many signals that it has not heard as it may have."""
 
     hint = "Send fewer signals to one task; put what changes often into a store and signal that it changed."
 
     def __init__(self, task_id: str, most: int) -> None:
-        super().__init__(f"Task {task_id} has {most} signals already.")
+        super().__init__(f"Task {task_id} has {most} signals already that it has not heard.")
         self.task_id = task_id
 
 

@@ -30,6 +30,7 @@ LOOK_AGAIN = timedelta(minutes=30)
 SPAWN_AFTER = timedelta(seconds=5)
 #: How long the process that reopened a parent has to replay a sub-task, before the parent is counted as it is.
 COUNT_REOPENED = timedelta(seconds=10)
+#: Signals that a task keeps. Those it has heard are remembered by their keys, and make room for new ones.
 MAX_SIGNALS = 100
 
 SUBTASKS_FAILED = (
@@ -200,7 +201,8 @@ _ENDS = {
 class SendSignal(Alone):
     """A live task is told something: it resumes if it waits for that, else it keeps the signal until it does.
 
-    The same key again is the same signal and changes nothing.
+    The same key again is the same signal and changes nothing, as long as the task remembers it: of a full list the
+    oldest that was heard is forgotten.
     """
 
     failpoint: ClassVar[str] = "signal.after_write"
@@ -213,9 +215,10 @@ class SendSignal(Alone):
     def apply(self, task: Task, now: datetime) -> Task | None:
         if task.status not in LIVE or not self.scope.covers(task.user_id):
             return None
-        if len(task.signals) >= MAX_SIGNALS or any(signal.key == self.key for signal in task.signals):
+        kept = _with_room(task.signals)
+        if len(kept) >= MAX_SIGNALS or any(signal.key == self.key for signal in task.signals):
             return None
-        told = task.evolve(signals=(*task.signals, Signal(self.key, self.name, now, self.payload)))
+        told = task.evolve(signals=(*kept, Signal(self.key, self.name, now, self.payload)))
         if task.status is TaskStatus.WAITING and task.waits_for is not None and task.waits_for.name == self.name:
             return with_kept_signal(told, now)
         return with_event(told, "signalled", now, data={"signal": self.name, "key": self.key})
@@ -292,6 +295,14 @@ def with_kept_signal(task: Task, now: datetime) -> Task:
     heard = replace(kept, payload=None, is_heard=True)
     signals = tuple(heard if signal is kept else signal for signal in task.signals)
     return resumed(task.evolve(signals=signals, woken_by=kept), "signal", now, {"signal": kept.name, "key": kept.key})
+
+
+def _with_room(signals: tuple[Signal, ...]) -> tuple[Signal, ...]:
+    """The signals, if they are full without the oldest that was heard."""
+    if len(signals) < MAX_SIGNALS:
+        return signals
+    oldest = next((signal for signal in signals if signal.is_heard), None)
+    return tuple(signal for signal in signals if signal is not oldest)
 
 
 def _kept(task: Task) -> Signal | None:

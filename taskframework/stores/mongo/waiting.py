@@ -142,14 +142,15 @@ def _after(count: CountSubtasks) -> Changes:
 @write_alone.register
 def _send_signal(send: SendSignal) -> Write:
     guard = {"_id": send.task_id, "status": in_status(*LIVE), **within(send.scope)}
-    guard |= {"signals.key": {"$ne": send.key}, f"signals.{MAX_SIGNALS - 1}": {"$exists": False}}
+    has_room = {"$or": [{f"signals.{MAX_SIGNALS - 1}": {"$exists": False}}, {"signals.is_heard": True}]}
+    guard |= {"signals.key": {"$ne": send.key}, **has_room}
     signal = _signal(lit(send.key), lit(send.name), payload=lit(stored(send.payload)))
     is_waited_for = {"$and": [_IS_WAITING, {"$eq": ["$waits_for.name", lit(send.name)]}]}
     told = with_event("signalled", data={"signal": lit(send.name), "key": lit(send.key)})
     return Write(
         guard,
         [
-            change({"signals": {"$concatArrays": [_SIGNALS, [signal]]}}),
+            change({"signals": {"$concatArrays": [_with_room(), [signal]]}}),
             choose(is_waited_for, {"woken_by": _first_kept("$waits_for.name")}, {}),
             choose(is_waited_for, _with_kept_signal(), told),
         ],
@@ -218,6 +219,15 @@ def _signal(
 ) -> dict[str, Expression]:
     """A signal of this moment, as it is stored."""
     return {"key": key, "name": name, "at": NOW, "payload": payload, "is_heard": False, "timed_out": timed_out}
+
+
+def _with_room() -> Expression:
+    """`model.waiting._with_room`."""
+    heard = {"$filter": {"input": _SIGNALS, "as": "signal", "cond": "$$signal.is_heard"}}
+    is_other = {"$ne": ["$$signal.key", {"$first": "$$heard.key"}]}
+    others = {"$filter": {"input": _SIGNALS, "as": "signal", "cond": is_other}}
+    with_room = {"$let": {"vars": {"heard": heard}, "in": others}}
+    return {"$cond": [{"$lt": [{"$size": _SIGNALS}, MAX_SIGNALS]}, _SIGNALS, with_room]}
 
 
 def _kept(name: Expression) -> Expression:

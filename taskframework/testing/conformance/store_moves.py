@@ -315,7 +315,10 @@ def _of_families(now: datetime) -> Iterator[dict[str, Any]]:
             yield {"signals": signals, "waits_for": wait, "check_at": now - MINUTE, "woken_by": other}
     yield {"waits_for": SignalWait("$approved", None), "check_at": now + HOUR, "stage": "signal", "subtasks": counted}
     yield {"signals": tuple(replace(kept, key=f"key-{n}") for n in range(10, 10 + MAX_SIGNALS - 1))}
-    yield {"signals": tuple(replace(kept, key=f"key-{n}") for n in range(10, 10 + MAX_SIGNALS))}
+    full = tuple(replace(kept, key=f"key-{n}") for n in range(10, 10 + MAX_SIGNALS))
+    yield {"signals": full}
+    for waits_for in (None, SignalWait("approved", None)):
+        yield {"signals": (full[0], heard, replace(heard, key="key-9"), *full[3:]), "waits_for": waits_for}
 
 
 def _of_batches(now: datetime) -> Iterator[dict[str, Any]]:

@@ -158,6 +158,12 @@ def test_a_task_keeps_so_many_signals_and_no_more() -> None:
     assert len(made(send(), waiting(signals=kept[1:])).signals) == MAX_SIGNALS
 
 
+def test_of_a_full_list_the_oldest_signal_that_was_heard_makes_room() -> None:
+    kept = [Signal(f"key-{n}", "other", NOW, None, n in (1, 2)) for n in range(MAX_SIGNALS)]
+    signals = made(send(), waiting(signals=tuple(kept))).signals
+    assert [signal.key for signal in signals] == ["key-0", *(signal.key for signal in kept[2:]), send().key]
+
+
 @pytest.mark.parametrize("status", sorted(FINAL))
 def test_a_task_that_is_over_hears_nothing(status: TaskStatus) -> None:
     assert send().apply(in_status(status), NOW) is None
