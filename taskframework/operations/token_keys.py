@@ -170,7 +170,7 @@ def _made(key: dict[str, Any]) -> PublicKey | None:
     public = {name: value for name, value in key.items() if name != "d"}  # a private part is none of ours
     try:
         return PublicKey(jwt.PyJWK(public).key, key.get("kid"), key.get("alg"))
-    except jwt.PyJWTError:
+    except (jwt.PyJWTError, TypeError, ValueError):
         return None  # of a kind that this release does not know
 
 

@@ -100,7 +100,10 @@ class Tokens:
             return None
         roles = tuple(role for role in Role if role in _words(_claim(claims, rules.roles_claim)))
         acts = _claim(claims, rules.users_claim) is True
-        ends = datetime.fromtimestamp(int(claims["exp"]), UTC) + rules.leeway
+        try:
+            ends = datetime.fromtimestamp(int(claims["exp"]), UTC) + rules.leeway
+        except (ValueError, OverflowError):  # as of an issuer that counts milliseconds
+            return None
         return Caller(principal, roles, acts, expires_at=ends)
 
 

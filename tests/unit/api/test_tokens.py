@@ -41,6 +41,7 @@ def _jwk(key: Any, name: str, **more: str) -> dict[str, Any]:
 _JWKS = {
     "keys": [
         *(_jwk(_RSA, "rsa"), _jwk(_EC, "ec", alg="ES256", use="sig"), _jwk(_ED, "ed"), {"kty": "new", "kid": "new"}),
+        *({"kty": "RSA", "kid": "odd", "alg": ["RS256"]}, {"kty": "RSA", "kid": "odd", "n": 5, "e": "AQAB"}),
         *(
             _jwk(_STRANGER, "enc", use="enc"),
             {"kty": "oct", "kid": "secret", "k": base64.urlsafe_b64encode(b"s").decode()},
@@ -132,6 +133,9 @@ async def test_what_is_no_token_of_the_issuer_opens_nothing(open_api: OpenApi, t
         "with a user that is none": _token(sub="a\nb"),
         "with a number as user": jwt.encode(_claims(sub="1") | {"exp": "soon"}, _RSA, "RS256", {"kid": "rsa"}),
         "long": _token(more="x" * 10_000),
+        "with an end in milliseconds": _token(exp=now * 1000),
+        "with an end that no clock shows": _token(exp=10**30),
+        "with the last end there is": _token(exp=253402300799),
         "nothing": "..",
         "half": f"{head}.{body}",
         "no JSON": "e30.e30.e30",
