@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any, cast
 
@@ -24,7 +26,7 @@ from taskframework.api.bodies import (
     read,
     require_plain,
 )
-from taskframework.api.callers import caller_of, scope_of, still_counts, user_of
+from taskframework.api.callers import caller_of, no_key, scope_of, still_counts, user_of
 from taskframework.api.context import (
     IdInPath,
     checked_id,
@@ -43,6 +45,8 @@ from taskframework.api.views import BatchPage, BatchView
 from taskframework.model.batch_status import BatchResult, BatchStatus
 from taskframework.model.query import MAX_LIMIT, TaskFilter
 from taskframework.model.subtasks import MAX_SUBTASKS
+from taskframework.model.values import Json
+from taskframework.operations.keys import REMEMBERED_SECONDS
 from taskframework.submission.batches import BatchRequest, BatchSubmission
 from taskframework.submission.options import described_of_batch
 from taskframework.telemetry import log_context
@@ -53,6 +57,8 @@ _TASK_TYPE = {"type": "string", "maxLength": 200}
 #: The options of an upload, described as the fields of the body are. A query has no null: there they are left out.
 _OPTIONS = {"task_type": _TASK_TYPE} | {name: schema["anyOf"][0] for name, schema in described_of_batch().items()}
 _OPTIONS["user_id"] = _OPTIONS["correlation_id"]
+#: What is a number in a query. Python refuses to read thousands of digits, and would read those of other scripts.
+_NUMBER = re.compile(r"[0-9]{1,18}")
 _IN_QUERY = [
     {
         "name": name,
@@ -169,7 +175,7 @@ async def _submitted(request: Request) -> BatchSubmission:
 async def _uploaded(request: Request) -> BatchSubmission:
     require_plain(request)
     given = {
-        name: int(text) if _OPTIONS.get(name, {}).get("type") == "integer" and text.isdecimal() else text
+        name: int(text) if _OPTIONS.get(name, {}).get("type") == "integer" and _NUMBER.fullmatch(text) else text
         for name, text in request.query_params.items()
     }
     try:
@@ -178,7 +184,23 @@ async def _uploaded(request: Request) -> BatchSubmission:
         raise invalid_fields(error) from None
     options["user_id"] = user_of(request, options.get("user_id"))
     wanted = BatchRequest(**with_key_of_header(request, options))
-    return await framework_of(request).services.batch_submission.upload(wanted, values_of(request))
+    return await framework_of(request).services.batch_submission.upload(wanted, _values_of(request))
+
+
+async def _values_of(request: Request) -> AsyncIterator[list[Json]]:
+    """The items of an upload as they come, for as long as the key that began it counts: it may take hours.
+
+    Raises:
+        RequestRefusedError: if the key has ended, and as `values_of`.
+    """
+    loop = asyncio.get_running_loop()
+    looked_at = loop.time()
+    async for values in values_of(request):
+        if loop.time() - looked_at >= REMEMBERED_SECONDS:
+            looked_at = loop.time()
+            if not await still_counts(request):
+                raise no_key()
+        yield values
 
 
 @router.get(

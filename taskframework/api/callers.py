@@ -91,6 +91,15 @@ async def still_counts(request: Request) -> bool:
     return True
 
 
+def no_key() -> RequestRefusedError:
+    """The refusal of a request whose key or token does not count, or not any more."""
+    return RequestRefusedError(
+        "The request has no API key or token that counts.",
+        hint="Send the header `Authorization: Bearer <key>`; `taskframework keys create` makes one.",
+        code="unauthorized",
+    )
+
+
 def needed_for(path: str, method: str) -> Role | None:
     """The role that a request needs; None: nobody needs one."""
     if path in OPEN_PATHS or path.startswith(CONSOLE):
@@ -164,11 +173,7 @@ class IdentifyCallers:
             return caller
         if limit is not None and (wait := self._failed.take(address, limit)):
             raise _too_many("Too many requests without a key that counts came from this address.", wait)
-        raise RequestRefusedError(
-            "The request has no API key or token that counts.",
-            hint="Send the header `Authorization: Bearer <key>`; `taskframework keys create` makes one.",
-            code="unauthorized",
-        )
+        raise no_key()
 
     def _require_allowance(self, caller: Caller) -> None:
         limit = caller.limit or self._for_each_key

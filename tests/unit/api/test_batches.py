@@ -246,6 +246,8 @@ async def test_a_wrong_body_stores_nothing(api: Api, name: str) -> None:
         ({"task_type": "waits", "items": "1"}, "items"),
         ({"task_type": "waits", "max_attempts": "0"}, "max_attempts"),
         ({"task_type": "waits", "max_attempts": "many"}, "max_attempts"),
+        ({"task_type": "waits", "chunk_size": "9" * 5000}, "chunk_size"),
+        ({"task_type": "waits", "chunk_size": "\N{ARABIC-INDIC DIGIT THREE}"}, "chunk_size"),
         ({"task_type": "waits", "policy": ""}, "policy"),
     ],
 )

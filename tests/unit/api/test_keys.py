@@ -315,6 +315,24 @@ async def test_followed_results_are_cut_off_with_the_key(keyed: Keyed, monkeypat
     assert cut_off
 
 
+async def test_an_upload_is_refused_once_its_key_has_ended(keyed: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("taskframework.api.batches.REMEMBERED_SECONDS", 0.0)
+    monkeypatch.setattr("taskframework.operations.keys.REMEMBERED_SECONDS", 0.0)
+    services = keyed.api.framework.services
+    key, text = await services.keys.create("eve", [Role.SUBMITTER], by="test")
+
+    async def lines() -> AsyncIterator[bytes]:
+        yield b'{"text": "before"}\n'
+        await services.keys.revoke(key.prefix, by="test")
+        yield b'{"text": "after"}\n'
+
+    headers = {"Authorization": f"Bearer {text}", "Content-Type": "application/x-ndjson"}
+    answer = await keyed.api.post("/api/v1/batches?task_type=count-words", content=lines(), headers=headers)
+    problem_of(answer, 401, "unauthorized")
+    [batch] = (await keyed.ask("operator", "GET", "/api/v1/batches?user_id=eve")).json()["items"]
+    assert batch["total"] <= 1
+
+
 @pytest.mark.parametrize("header", ["Host", "Origin"])
 @pytest.mark.parametrize(
     ("given", "is_known"),
