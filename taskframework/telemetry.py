@@ -17,6 +17,7 @@ from typing import Any
 
 import structlog
 from opentelemetry import propagate, trace
+from opentelemetry.context import Context as TraceContext
 from opentelemetry.trace import Span, SpanKind, StatusCode
 from opentelemetry.util.types import AttributeValue
 from structlog.typing import EventDict
@@ -38,6 +39,8 @@ running_code: ContextVar[AttemptCode | None] = ContextVar("running_code", defaul
 
 #: Names that `logging` reserves: it refuses a field of such a name with a KeyError.
 _NAMES_OF_LOGGING = {*vars(logging.makeLogRecord({})), "message", "asctime"} - {"exc_info", "stack_info"}
+#: Characters. Ours have 55; those of a later version of the W3C format may have more.
+_LONGEST_TRACEPARENT = 200
 _NO_SPAN: AbstractContextManager[None] = nullcontext()
 _tracer = trace.get_tracer("taskframework")
 
@@ -80,13 +83,20 @@ def current_trace_id() -> str | None:
     return f"{context.trace_id:032x}" if context.is_valid else None
 
 
+def trace_named(traceparent: str) -> TraceContext:
+    """The trace that a caller or a message says it belongs to. What cannot be one is a trace of its own, silently: the
+    propagator would warn of each that is too long, and let anybody fill the log.
+    """
+    return propagate.extract({"traceparent": traceparent} if len(traceparent) <= _LONGEST_TRACEPARENT else {})
+
+
 def span(
     name: str, kind: SpanKind, traceparent: str | None, attributes: Mapping[str, AttributeValue]
 ) -> AbstractContextManager[Span | None]:
     """A span that continues the trace of `traceparent`; None, and no work, when nobody listens."""
     if not is_tracing():
         return _NO_SPAN
-    parent = propagate.extract({"traceparent": traceparent}) if traceparent else None
+    parent = trace_named(traceparent) if traceparent else None
     return _tracer.start_as_current_span(name, context=parent, kind=kind, attributes=dict(attributes))
 
 

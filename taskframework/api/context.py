@@ -10,7 +10,7 @@ from typing import Annotated, Any, Protocol, TypeVar, cast
 
 import orjson
 from fastapi import Path
-from opentelemetry import context, propagate
+from opentelemetry import context
 from opentelemetry.trace import SpanKind
 from starlette.requests import Request
 from starlette.responses import Response
@@ -20,7 +20,7 @@ from taskframework.brokers.base import Broker
 from taskframework.errors import StoreOnlyError, TaskNotFoundError
 from taskframework.model.query import Page
 from taskframework.settings import Settings
-from taskframework.telemetry import is_tracing, span
+from taskframework.telemetry import is_tracing, span, trace_named
 from taskframework.wiring.process_services import ProcessServices
 from taskframework.wiring.store_services import StoreServices
 
@@ -110,7 +110,7 @@ def trace_of(request: Request, name: str) -> Iterator[None]:
         with span(name, SpanKind.SERVER, traceparent, {"http.request.method": request.method}):
             yield
     else:  # this process records no spans, but the worker may
-        token = context.attach(propagate.extract({"traceparent": traceparent}))
+        token = context.attach(trace_named(traceparent))
         try:
             yield
         finally:
