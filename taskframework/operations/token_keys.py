@@ -108,9 +108,16 @@ class TokenKeys:
                 self._keys = tuple(_keys_of(await self._load()))
             except (OSError, httpx.HTTPError, ValueError, jwt.PyJWTError) as error:
                 # Those that are known stay: an issuer that is away for a while must not lock everybody out.
-                logger.warning("the keys for tokens at %s cannot be read: %s", self._place, type(error).__name__)
+                logger.warning("the keys for tokens at %s cannot be read: %s", self._place, _reason(error))
             finally:
                 self._looked_at = self._monotonic()
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong, without the address: it may hold a password."""
+    if isinstance(error, httpx.HTTPStatusError):
+        return f"it answered {error.response.status_code}"
+    return str(error) or type(error).__name__
 
 
 def require_readable(place: str) -> None:

@@ -6,7 +6,10 @@ import asyncio
 import base64
 import hashlib
 import hmac
+import ssl
 import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,7 @@ from taskframework.operations.keys import TokenKeysUnavailableError
 from taskframework.operations.token_keys import TokenKeys, require_readable
 from taskframework.settings import SecuritySettings
 from taskframework.testing import eventually
+from tests.support.certificates import Authority
 from tests.unit.api.conftest import TASKS, Api, OpenApi, problem_of
 
 _RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -231,23 +235,52 @@ async def test_without_any_keys_a_token_can_wait(open_api: OpenApi, tmp_path: Pa
         assert answer.headers["retry-after"]
 
 
-async def test_keys_over_http(tmp_path: Path) -> None:
-    content = orjson.dumps(_JWKS)
+@asynccontextmanager
+async def _issuing(content: Callable[[], bytes], tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
+    """Serve keys; give the address without its scheme."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(content) + content)
+        head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(content())
+        writer.write(head + content())
         await writer.drain()
         writer.close()
 
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-        port = server.sockets[0].getsockname()[1]
-        keys = TokenKeys.at(f"http://127.0.0.1:{port}/keys")
+    async with await asyncio.start_server(answer, "127.0.0.1", 0, ssl=tls) as server:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}/keys"
+
+
+async def test_keys_over_http() -> None:
+    content = orjson.dumps(_JWKS)
+    async with _issuing(lambda: content) as address:
+        keys = TokenKeys.at(f"http://{address}")
         assert (await keys.find("ec")) is not None
         assert (await keys.find("secret")) is None
         content = b" " * 300_000
         with pytest.raises(TokenKeysUnavailableError):
-            await TokenKeys.at(f"http://127.0.0.1:{port}/keys").find("ec")
+            await TokenKeys.at(f"http://{address}").find("ec")
+
+
+async def test_keys_over_https_of_an_issuer_whose_certificate_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    authority = Authority(tmp_path)
+    certificate, private, _ = authority.signed("issuer")
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificate, private)
+    jwks = {"keys": [_jwk(_RSA, "first")]}
+    async with _issuing(lambda: orjson.dumps(jwks), tls) as address:
+        with pytest.raises(TokenKeysUnavailableError):
+            await TokenKeys.at(f"https://ada:planted@{address}").find("first")
+        assert "certificate verify failed" in caplog.text
+        assert "planted" not in caplog.text
+        monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
+        monkeypatch.setattr("taskframework.operations.token_keys._PAUSE_SECONDS", 0.0)
+        keys = TokenKeys.at(f"https://{address}")
+        assert await keys.find("first") is not None
+        jwks["keys"] = [_jwk(_EC, "second")]
+        assert await keys.find("second") is not None, "a key that is not known makes it look again"
+        assert await keys.find("first") is None, "the issuer has taken it back"
 
 
 @pytest.mark.parametrize(
