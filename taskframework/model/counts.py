@@ -15,6 +15,8 @@ class TaskCounts:
     next_count_at: datetime
     by_status: dict[str, int] = field(default_factory=dict)
     undriven: int = 0
+    #: Streams that wait for somebody, since the task whose turn it is failed.
+    halted_streams: int = 0
 
 
 #: The record of the counts of all tasks.

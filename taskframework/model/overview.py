@@ -14,7 +14,7 @@ from taskframework.model.status import DEAD
 from taskframework.model.traffic import LaneTraffic, Traffic
 from taskframework.model.workers import Presence
 
-ProblemCode = Literal["broker_away", "undriven", "no_worker", "worker_lost", "failing", "paused"]
+ProblemCode = Literal["broker_away", "undriven", "no_worker", "worker_lost", "failing", "halted", "paused"]
 #: This part of what ended in the last minute has to have failed for a type to be called failing.
 _FAILING = 0.5
 
@@ -79,6 +79,8 @@ class Overview:
                 share = seen.failed_per_second / seen.finished_per_second
                 text = f"{share:.0%} of what ended of {task_type} in the last minute failed: taskframework dlq groups"
                 yield Problem("failing", text)
+        if self.counts is not None and self.counts.halted_streams:
+            yield Problem("halted", f"{_halted(self.counts.halted_streams)}: taskframework streams list --halted")
         for task_type, pause in sorted(self.pauses.items()):
             reason = f" ({pause.reason})" if pause.reason else ""
             paused = f"{pause.by} paused {task_type} at {rfc3339(pause.at)}{reason}"
@@ -87,6 +89,12 @@ class Overview:
 
 def _wait(seen: LaneTraffic) -> str:
     return "1 task waits" if seen.waiting == 1 else f"{seen.waiting:,} tasks wait"
+
+
+def _halted(number: int) -> str:
+    if number == 1:
+        return "1 stream has halted, since a task of it failed; those behind it wait"
+    return f"{number:,} streams have halted, since a task of each failed; those behind it wait"
 
 
 def _is_failing(seen: LaneTraffic) -> bool:

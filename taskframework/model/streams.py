@@ -97,9 +97,9 @@ class Stream:
 STREAMS = RecordKind("stream", Stream)
 
 
-def stream_key_of(record: Record) -> StreamKey:
-    """The stream of a record."""
-    _, user_id, key = map(unquote, record.id.split("/"))
+def stream_key_of(record_id: str) -> StreamKey:
+    """The stream of a record, by its id."""
+    _, user_id, key = map(unquote, record_id.split("/"))
     return StreamKey(user_id, key)
 
 

@@ -68,6 +68,13 @@ ALERTS = (
         '{{ $value | printf "%.0f" }} workers were killed, are frozen or cannot reach the store',
     ),
     Alert(
+        "TaskframeworkStreamHalted",
+        "max(tasks_halted_streams) > 0",
+        "5m",
+        "warning",
+        '{{ $value | printf "%.0f" }} streams wait for somebody, since a task of each failed',
+    ),
+    Alert(
         "TaskframeworkWorkerRestarts",
         f"sum by (instance, process) ({grown('tasks_worker_restarts_total', '15m')}) > 3",
         "0m",

@@ -1,8 +1,8 @@
 """How many tasks there are: counted by one process for all, and only while somebody looks at the metrics.
 
-Counting reads the whole index of the statuses and, on MongoDB, every live task: at a million tasks up to some tenths of
-a second. So the last counts are a record that all processes share. Whoever finds them too old counts anew, if the
-record lets it be the one that does.
+Counting reads the whole index of the statuses, the records of all streams and, on MongoDB, every live task: at a
+million tasks up to some tenths of a second. So the last counts are a record that all processes share. Whoever finds
+them too old counts anew, if the record lets it be the one that does.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _USES_PER_COST = 500
 _LONGEST_USE = timedelta(minutes=15)
 #: If whoever counts has not told after this time, another process may begin. A query gives up after `store.timeout`.
 _LONGEST_COUNT = timedelta(minutes=1)
-#: `tasks_undriven` counts up to this: what is above 0 is a defect, however many tasks there are.
-_MOST_UNDRIVEN = 1_000
+#: `tasks_undriven` and `tasks_halted_streams` count up to this: what is above 0 needs somebody, however many there are.
+_MOST_IN_NEED = 1_000
 
 
 class TaskCounter:
@@ -77,7 +77,13 @@ class TaskCounter:
     async def _count(self) -> TaskCounts:
         begin = time.monotonic()
         by_status = await self._store.count_by_status()
-        undriven = await self._store.undriven(_MOST_UNDRIVEN)
+        undriven = await self._store.undriven(_MOST_IN_NEED)
+        halted = await self._store.halted_streams(_MOST_IN_NEED)
         use = timedelta(seconds=_USES_PER_COST * (time.monotonic() - begin))
         next_count_at = self._store.now() + min(max(use, _SHORTEST_USE), _LONGEST_USE)
-        return TaskCounts(next_count_at, {status.value: count for status, count in by_status.items()}, len(undriven))
+        return TaskCounts(
+            next_count_at,
+            {status.value: count for status, count in by_status.items()},
+            undriven=len(undriven),
+            halted_streams=len(halted),
+        )

@@ -58,6 +58,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 kind="stat",
                 alarming=1,
             ),
+            Panel("Halted streams", (("max(tasks_halted_streams)", ""),), kind="stat", alarming=1),
             Panel("Lost workers", (("max(tasks_workers_lost)", ""),), kind="stat", alarming=1),
             Panel(
                 "Processes without broker",

@@ -152,6 +152,7 @@ class Metrics:
             "tasks_concurrency_slots_held", "Slots of a concurrency limit that this process holds", ["task_type"]
         )
         self.undriven = gauge("tasks_undriven", "Live tasks that nothing would move on; must be 0")
+        self.halted_streams = gauge("tasks_halted_streams", "Streams that wait for somebody, since a task failed")
         self.by_status = gauge("tasks_by_status", "Tasks in the store", ["status"])
         self.paused = gauge("tasks_paused", "1 for a task type that is paused", ["task_type"])
         self.queue_depth = gauge("tasks_queue_depth", "Messages ready in the broker", ["task_type", "lane"])
@@ -179,6 +180,7 @@ class Metrics:
         for status, count in counts.by_status.items():
             self.by_status.labels(status).set(count)
         self.undriven.set(counts.undriven)
+        self.halted_streams.set(counts.halted_streams)
 
     def show_workers(self, by_type: Mapping[str, int], lost: int) -> None:
         """Show how many workers there are of each task type, and how many are lost."""

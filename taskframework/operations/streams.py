@@ -113,7 +113,7 @@ class StreamOperations:
                     return Page(tuple(found), after.removeprefix(f"{STREAMS.name}/"))
                 after, stream = record.id, STREAMS.content(record)
                 if is_halted in (None, stream.is_halted):
-                    found.append(ListedStream(stream_key_of(record), stream))
+                    found.append(ListedStream(stream_key_of(record.id), stream))
             if len(records) < _LISTED:
                 return Page(tuple(found), None)
         return Page(tuple(found), after.removeprefix(f"{STREAMS.name}/"))

@@ -84,7 +84,7 @@ class Retention:
         """A stream is known as long as a task of it is stored: no position is given twice meanwhile."""
         until = self._store.now() + (self._finished or _STREAMS_KEPT)
         for record in records:
-            stream = stream_key_of(record)
+            stream = stream_key_of(record.id)
             if await self._store.stream_times(stream, limit=1):
                 later = STREAMS.changed(record, STREAMS.content(record), expires_at=until)
                 await self._store.write_records([later])

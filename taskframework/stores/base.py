@@ -188,7 +188,7 @@ class SubtaskReads(Protocol):
 
 
 class StreamReads(Protocol):
-    """Looking at the tasks of one ordered stream; whose it is says its key, so without a scope."""
+    """Looking at ordered streams and the tasks of one; whose it is says its key, so without a scope."""
 
     async def list_stream(self, stream: StreamKey, *, limit: int, after_position: int = -1) -> Sequence[Task]:
         """Its tasks by position, from the first one after `after_position`."""
@@ -204,6 +204,10 @@ class StreamReads(Protocol):
 
     async def count_blocked(self, stream: StreamKey) -> int:
         """How many of its tasks wait for their turn."""
+        ...
+
+    async def halted_streams(self, limit: int) -> Sequence[StreamKey]:
+        """Streams that halted, whoever's they are. Reads the records of all streams: not to be asked often."""
         ...
 
 

@@ -200,8 +200,10 @@ async def test_a_halted_stream_goes_on(window: Window, shop: Installation) -> No
     stream = {"key": "orders/1", "on_failure": "halt"}
     shop.ended(shop.submit("charge-card", {"order_id": "H-1", "amount": 0}, stream=stream), "FAILED")
     behind = shop.submit("charge-card", {"order_id": "H-2", "amount": 1}, stream=stream)
-    await window.go("streams")
-    await window.page.get_by_label("State").select_option("halted")
+    await window.go("overview")
+    halted = window.page.get_by_label("Problems").get_by_role("listitem").filter(has_text="has halted")
+    await halted.get_by_role("link").click()
+    await expect(window.page.get_by_label("State")).to_have_value("true")
     await window.page.get_by_role("link", name="orders/1").click()
     await window.shows("The stream is halted.")
     await window.button("Go on without it").click()

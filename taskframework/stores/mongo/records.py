@@ -125,13 +125,17 @@ class RecordCalls(ABC):
         return await self._records.delete_these([record.id for record in records], revisions, (POINT,))
 
     async def list_records(self, kind: str, *, limit: int, after: str = "") -> Sequence[Record]:
-        ids = {"$gt": max(after, f"{kind}/"), "$lt": f"{kind}0"}  # 0 is the character behind the slash
-        found = await self._records.find({"_id": ids}, sort={"_id": 1}, limit=limit, index=BY_ID)
+        found = await self._records.find({"_id": ids_of(kind, after)}, sort={"_id": 1}, limit=limit, index=BY_ID)
         return [_record_of(document) for document in found]
 
     async def expired_records(self, limit: int) -> Sequence[Record]:
         found = await self._records.find(passed("expires_at"), sort={"expires_at": 1}, limit=limit, index="expiring")
         return [_record_of(document) for document in found]
+
+
+def ids_of(kind: str, after: str = "") -> Document:
+    """The ids of the records of a kind, as a condition."""
+    return {"$gt": max(after, f"{kind}/"), "$lt": f"{kind}0"}  # 0 is the character behind the slash
 
 
 async def forget_keys(records: Collection, tasks: Sequence[Document]) -> None:

@@ -7,12 +7,13 @@ from collections.abc import Collection as Several
 from collections.abc import Sequence
 
 from taskframework.model.query import StreamTimes
-from taskframework.model.streams import StreamKey, Turn
+from taskframework.model.streams import STREAMS, StreamKey, Turn, stream_key_of
 from taskframework.model.task import Task
 from taskframework.stores.mongo import queries
-from taskframework.stores.mongo.client import Collection
+from taskframework.stores.mongo.client import BY_ID, Collection
 from taskframework.stores.mongo.documents import moment, readable, task_of
 from taskframework.stores.mongo.indexes import STREAM, TURNS
+from taskframework.stores.mongo.records import ids_of
 
 
 class StreamCalls(ABC):
@@ -21,6 +22,10 @@ class StreamCalls(ABC):
     @property
     @abstractmethod
     def _tasks(self) -> Collection: ...
+
+    @property
+    @abstractmethod
+    def _records(self) -> Collection: ...
 
     async def list_stream(self, stream: StreamKey, *, limit: int, after_position: int = -1) -> Sequence[Task]:
         wanted = queries.in_stream(stream, after_position)
@@ -50,3 +55,8 @@ class StreamCalls(ABC):
     async def count_blocked(self, stream: StreamKey) -> int:
         counted = await self._tasks.aggregate([{"$match": queries.blocked(stream)}, {"$count": "count"}], index=TURNS)
         return counted[0]["count"] if counted else 0
+
+    async def halted_streams(self, limit: int) -> Sequence[StreamKey]:
+        wanted = {"_id": ids_of(STREAMS.name), "data.is_halted": True}
+        found = await self._records.find(wanted, limit=limit, fields=("_id",), index=BY_ID)
+        return [stream_key_of(record["_id"]) for record in found]

@@ -189,6 +189,7 @@ DELETE_MESSAGE = "DELETE FROM dead_messages WHERE id = ?"
 _RECORDS = "SELECT id, kind, data, revision, expires_at FROM records"
 RECORDS_BY_ID = f"{_RECORDS} WHERE id IN (SELECT value FROM json_each(?))"
 LIST_RECORDS = f"{_RECORDS} WHERE id > ? AND id < ? ORDER BY id LIMIT ?"
+HALTED_STREAMS = "SELECT id FROM records WHERE id > ? AND id < ? AND json_extract(data, '$.is_halted') LIMIT ?"
 EXPIRED_RECORDS = f"{_RECORDS} INDEXED BY records_expiring WHERE expires_at <= ? ORDER BY expires_at LIMIT ?"
 #: Each behind the revision that was read: null for a new one, and that is what the join finds where there is none.
 WRITE_RECORDS = (

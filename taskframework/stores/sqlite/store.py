@@ -17,7 +17,7 @@ from taskframework.model.query import DeadMessage, MessageOutline, Page, RoundOf
 from taskframework.model.records import Record, RecordChange
 from taskframework.model.scope import Scope
 from taskframework.model.status import LANES, Priority, TaskStatus
-from taskframework.model.streams import PassTurn, StreamKey, TakePositions, Turn
+from taskframework.model.streams import STREAMS, PassTurn, StreamKey, TakePositions, Turn, stream_key_of
 from taskframework.model.task import CancelRequest, Task
 from taskframework.model.traffic import Crowd, Tally
 from taskframework.model.transitions import Fence, Transition
@@ -174,6 +174,10 @@ class SqliteStore:
     async def count_blocked(self, stream: StreamKey) -> int:
         [(count,)] = await self._database.fetch(queries.COUNT_BLOCKED, {"user": stream.user_id, "key": stream.key})
         return int(count)
+
+    async def halted_streams(self, limit: int) -> Sequence[StreamKey]:
+        rows = await self._database.fetch(queries.HALTED_STREAMS, (f"{STREAMS.name}/", f"{STREAMS.name}0", limit))
+        return [stream_key_of(name) for (name,) in rows]
 
     async def due(self, driver: Driver, limit: int, grace: timedelta = timedelta(0)) -> Sequence[DueTask]:
         now = self._clock.now()

@@ -163,6 +163,19 @@ class StreamCases(StoreSuite):
         assert (after.turn, after.is_halted, after.next_position) == (_SECOND, False, 5)
         assert (await _changed(store, _pass(_SECOND, None))).turn is None
 
+    async def test_streams_that_halted_are_found_whoever_they_belong_to(self, store: TaskStore) -> None:
+        assert list(await store.halted_streams(9)) == []
+        theirs, open_ = StreamKey("bob", "ü / %"), StreamKey("alice", "open")
+        for stream in (_MINE, theirs, open_):
+            await store.change_record(TakePositions(stream, HOUR, "serial", 5))
+            await store.change_record(PassTurn(stream, HOUR, None, _FIRST))
+        for stream in (_MINE, theirs):
+            await store.change_record(PassTurn(stream, HOUR, _FIRST, _FIRST, is_halted=True))
+        assert set(await store.halted_streams(9)) == {_MINE, theirs}
+        assert len(await store.halted_streams(1)) == 1
+        await store.change_record(PassTurn(_MINE, HOUR, _FIRST, _SECOND))
+        assert list(await store.halted_streams(9)) == [theirs]
+
     async def test_turns_of_several_streams_are_passed_on_together(self, store: TaskStore) -> None:
         theirs, new = StreamKey("bob", _MINE.key), StreamKey("alice", "new")
         for stream in (_MINE, theirs):

@@ -40,6 +40,10 @@ UNWELL: Mapping[str, tuple[Overview, str]] = {
         replace(WELL, traffic=seen(LaneTraffic(finished_per_second=1.0, failed_per_second=0.75))),
         "75% of what ended of charge",
     ),
+    "halted": (
+        replace(WELL, counts=TaskCounts(NOW, halted_streams=1)),
+        "1 stream has halted, since a task of it failed",
+    ),
     "paused": (
         replace(WELL, pauses={"charge": Pause("charge", "ada", NOW, "a bad release")}),
         "ada paused charge at 2026-01-02T03:04:05.000Z (a bad release); 3 tasks wait",

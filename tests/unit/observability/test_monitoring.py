@@ -133,6 +133,13 @@ CASES = (
         "8m",
         "3 live tasks have nothing that would move them on",
     ),
+    Case("TaskframeworkStreamHalted", {'tasks_halted_streams{instance="a"}': "0 0 2x20"}, "6m"),
+    Case(
+        "TaskframeworkStreamHalted",
+        {'tasks_halted_streams{instance="a"}': "0 0 2x20", 'tasks_halted_streams{instance="b"}': "2x20"},
+        "8m",
+        "2 streams wait for somebody, since a task of each failed",
+    ),
     Case("TaskframeworkNoWorker", {**_DEPTH, 'tasks_workers{instance="a",task_type="t"}': "1x20"}, "10m"),
     Case(
         "TaskframeworkNoWorker",

@@ -58,7 +58,7 @@ function Problems({ problems }) {
 
 // Where to see more of a problem: a page of the console, by what the problem is.
 const PLACES = { no_worker: ["workers"], worker_lost: ["workers"], failing: ["dead-letters"], paused: ["queues"] };
-const placeOf = ({ code }) => PLACES[code] && to(PLACES[code]);
+const placeOf = ({ code }) => (code === "halted" ? to(["streams"], { is_halted: true }) : PLACES[code] && to(PLACES[code]));
 
 function tilesOf({ by_status: statuses, is_bounded: isBounded, workers, dead_letters: letters }) {
   const of = (...names) => names.reduce((sum, name) => sum + (statuses[name] ?? 0), 0);
