@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, WithJsonSchema
 
-from taskframework.api.place_view import PlaceView
+from taskframework.model.options import StreamMode
 from taskframework.model.status import Priority, ReachableStatus
 
 _ID = "0199a2c4-6f0e-7c53-b6ee-3d3a1f0b8a11"
@@ -81,6 +81,15 @@ class HistoryEntryView(BaseModel):
     attempt: int
     worker_id: str | None
     data: Any
+
+
+class PlaceView(BaseModel):
+    """Where a task is in an ordered stream."""
+
+    key: str
+    mode: StreamMode
+    position: int = Field(description="Counts from 0")
+    is_skipped: bool = Field(description="The stream went on without its result, or without it")
 
 
 class VersionView(BaseModel):
