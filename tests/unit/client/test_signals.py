@@ -43,11 +43,12 @@ async def test_a_name_that_no_address_carries_is_told(connect: Connect, name: st
     assert told.value.field == "name"
 
 
-async def test_sub_tasks_come_page_by_page(connect: Connect) -> None:
-    def page(*ids: str, after: str | None = None) -> httpx.Response:
-        return httpx.Response(200, json={"items": [task_view(task_id=one) for one in ids], "next_cursor": after})
+def _page(*ids: str, after: str | None = None) -> httpx.Response:
+    return httpx.Response(200, json={"items": [task_view(task_id=one) for one in ids], "next_cursor": after})
 
-    stage = connect(page("a", "b", after="1"), httpx.ConnectError("refused"), page("c"))
+
+async def test_sub_tasks_come_page_by_page(connect: Connect) -> None:
+    stage = connect(_page("a", "b", after="1"), httpx.ConnectError("refused"), _page("c"))
     assert [one.task_id async for one in stage.client.subtasks("t-1", status="FAILED")] == ["a", "b", "c"]
     assert [str(request.url) for request in stage.asked] == [
         "http://api/api/v1/tasks/t-1/subtasks?status=FAILED",
@@ -56,8 +57,7 @@ async def test_sub_tasks_come_page_by_page(connect: Connect) -> None:
 
 
 async def test_an_empty_page_of_a_search_has_others_behind_it(connect: Connect) -> None:
-    pages = ([], "a"), ([task_view(task_id="t-1")], "b"), ([], "c"), ([task_view(task_id="t-2")], None)
-    stage = connect(*(httpx.Response(200, json={"items": items, "next_cursor": after}) for items, after in pages))
+    stage = connect(_page(after="a"), _page("t-1", after="b"), _page(after="c"), _page("t-2"))
     assert [one.task_id async for one in stage.client.list_tasks(error="timed out")] == ["t-1", "t-2"]
 
 
