@@ -305,6 +305,15 @@ def test_a_list_of_one_user_is_asked_for_as_such(installation: Installation, cli
     assert json.loads(cli("tasks", "list", "--user", "nobody", *there).out)["items"] == []
 
 
+def test_the_next_page_of_a_list_is_asked_for_as_such(installation: Installation, cli: Cli) -> None:
+    installation.made("KEY")
+    there = ("--api", installation.url, "--api-key", installation.key)
+    first = json.loads(cli("keys", "list", "--limit", "1", "--json", *there).out)
+    rest = ("keys", "list", "--cursor", first["next_cursor"], "--json")
+    assert first["items"][0] not in json.loads(cli(*rest, *there).out)["items"]
+    assert cli(*rest, *there).out == cli(*rest).out
+
+
 def _words(line: str, installation: Installation) -> list[str]:
     return [installation.made(word) if re.fullmatch("[A-Z]{3,}", word) else word for word in line.split()]
 
