@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from urllib.parse import parse_qs, urlsplit
 
@@ -159,6 +160,13 @@ async def test_a_search_goes_on_over_pages_without_a_find(window: Window, shop: 
     await window.page.route("**/api/v1/tasks?*error=*", page_of)
     await window.go("tasks?error=rare")
     await window.shows(task["task_id"][-12:])
+
+
+async def test_the_items_of_a_chunk_are_all_there_over_the_end_of_a_page(window: Window, shop: Installation) -> None:
+    later = {"not_before": f"{datetime.now(UTC) + timedelta(days=1):%Y-%m-%dT%H:%M:%SZ}", "chunk_size": 7}
+    batch = shop.api.post("/batches", json={"task_type": "write-report", "items": [2] * 110, **later}).json()
+    await window.go(f"batches/{batch['batch_id']}")
+    await expect(window.page.get_by_role("table", name="Items")).to_have_attribute("aria-rowcount", "111")
 
 
 async def test_values_are_written_for_people(window: Window) -> None:

@@ -96,7 +96,8 @@ export function usePages(path, query, { limit = 100, every = 0 } = {}) {
 // The first page may have been read after those behind it: what moved from one to the other is shown once.
 function joined(first, rest) {
   if (!rest.length) return first;
-  const idOf = (item) => item.task_id ?? item.batch_id ?? item.id ?? item.name;
+  // An item of a batch by its index: the items of a chunk are of one task.
+  const idOf = (item) => item.index ?? item.task_id ?? item.batch_id ?? item.id ?? item.name;
   const known = new Set(first.map(idOf));
   return [...first, ...rest.filter((item) => !known.has(idOf(item)))];
 }
