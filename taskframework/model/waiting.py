@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from taskframework.model import drivers
 from taskframework.model.scope import Scope
 from taskframework.model.status import LIVE, TaskStatus
+from taskframework.model.streams import is_serial
 from taskframework.model.subtasks import Counts, Policy, Verdict, next_round
 from taskframework.model.task import FAMILY_VERSION, Batch, Signal, SignalWait, Stage, Subtasks, Task
 from taskframework.model.transitions import (
@@ -246,7 +247,10 @@ class Wake(Alone):
 
 @dataclass(frozen=True, slots=True)
 class Reopen(Alone):
-    """A finished parent waits for its newest round of sub-tasks again, because one of them is about to be replayed."""
+    """A finished parent waits for its newest round of sub-tasks again, because one of them is about to be replayed.
+
+    Not one of a serial stream: replayed itself, it waits for its turn.
+    """
 
     failpoint: ClassVar[str] = "reopen.after_write"
     task_id: str
@@ -258,6 +262,8 @@ class Reopen(Alone):
         if not task.status.is_final or subtasks is None or not self.scope.covers(task.user_id):
             return None
         if subtasks.plan_records > 0:  # it ended while a large plan was being stored, and nobody has that any more
+            return None
+        if is_serial(task):  # its stream has given the turn to another one, beside which it must not run
             return None
         waiting = task.evolve(
             status=TaskStatus.WAITING,

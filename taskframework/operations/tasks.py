@@ -15,6 +15,7 @@ from taskframework.model.interventions import Cancel, Discard, Edited, Replay
 from taskframework.model.query import Page, RoundOfSubtasks, TaskFilter
 from taskframework.model.scope import Scope
 from taskframework.model.status import DEAD, LIVE, REACHABLE, REPLAYABLE, TaskStatus
+from taskframework.model.streams import is_serial
 from taskframework.model.task import Task, new_claim_id
 from taskframework.model.values import MAX_SIGNAL_BYTES, check_storable
 from taskframework.model.waiting import MAX_SIGNALS, Reopen, SendSignal
@@ -138,8 +139,13 @@ class TaskOperations:
         task = await self.get(task_id, scope)
         if task.batch is not None or task.status not in REPLAYABLE or task.cascade_at is not None:
             raise _not_retried(task)
-        if not reopen and (finished := await self._finished_parents(task, scope)):
-            raise ParentFinishedError(task.task_id, finished[0].task_id, finished[0].status)
+        if finished := await self._finished_parents(task, scope):
+            refusal = ParentFinishedError(task.task_id, finished[0].task_id, finished[0].status)
+            if any(is_serial(parent) for parent in finished):
+                refusal.hint = "Its stream has gone on without it. Retry the parent, which waits for its turn again."
+                raise refusal
+            if not reopen:
+                raise refusal
         return task
 
     async def subtasks(

@@ -180,6 +180,7 @@ def _wake(wake: Wake) -> Write:
 @write_alone.register
 def _reopen(reopen: Reopen) -> Write:
     guard = {"_id": reopen.task_id, "status": in_status(*FINAL), "subtasks.plan_records": 0, **within(reopen.scope)}
+    guard["stream.mode"] = {"$ne": "serial"}
     waiting = {
         "status": TaskStatus.WAITING,
         **dict.fromkeys(("finished_at", "purge_at", "cancel", "discarded", "deadline", "error", "cascade_at")),

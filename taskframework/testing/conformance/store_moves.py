@@ -341,6 +341,8 @@ def _of_streams(now: datetime) -> Iterator[dict[str, Any]]:
     serial, ordered = StreamPlace("$a.b", "serial", 7, halts=True), StreamPlace("a", "ordered_results", 8)
     for place in (serial, ordered, replace(serial, is_skipped=True), replace(ordered, is_skipped=True, position=7)):
         yield {"stream": place, "unblock_at": now - MINUTE, "deadline": now - MINUTE}
+    for place in (serial, ordered):
+        yield {"stream": place, "subtasks": replace(A_ROUND, plan=None, plan_records=0, report_serial=4)}
     yield {"stream": serial, "unblock_at": now + HOUR, "not_before": now + HOUR}
     yield {"stream": serial, "unblock_at": now + HOUR, "generation": 1, "published_sequence": 1}
     yield {"stream": ordered, "cancel": CancelRequest("alice", now, None), "deadline": now - MINUTE}

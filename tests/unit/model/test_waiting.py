@@ -11,6 +11,7 @@ import pytest
 from taskframework.model.drivers import CASCADE, CHECK, SPAWN
 from taskframework.model.interventions import Cancel
 from taskframework.model.marks import CascadeAgain, MarkSpawned, MoveDriver
+from taskframework.model.options import StreamPlace
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import FINAL, LIVE, TaskStatus
 from taskframework.model.subtasks import Counts
@@ -242,6 +243,12 @@ def test_a_parent_that_is_over_waits_again_for_its_newest_round() -> None:
     for refused in (waiting(subtasks=subtasks), in_status(TaskStatus.FAILED)):
         assert Reopen(TASK_ID, EVERYONE, "operator").apply(refused, NOW) is None
     assert Reopen(TASK_ID, Scope.of("bob"), "bob").apply(over, NOW) is None
+
+
+@pytest.mark.parametrize(("mode", "is_reopened"), [("serial", False), ("ordered_results", True)])
+def test_a_parent_is_not_reopened_beside_the_task_that_has_its_turn(mode: Any, is_reopened: bool) -> None:
+    over = in_status(TaskStatus.FAILED, subtasks=Subtasks(2, None, done=2, failed=2), stream=StreamPlace("k", mode, 0))
+    assert (Reopen(TASK_ID, EVERYONE, "operator").apply(over, NOW) is not None) == is_reopened
 
 
 def test_a_parent_that_ended_while_its_plan_was_being_stored_goes_on_with_it() -> None:

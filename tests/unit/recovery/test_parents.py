@@ -13,9 +13,10 @@ from taskframework.aggregation.cascade import Cascade
 from taskframework.aggregation.parents import SubtaskReporter
 from taskframework.aggregation.spawner import Spawner
 from taskframework.bus import EventBus
-from taskframework.errors import StoreUnavailableError
+from taskframework.errors import ParentFinishedError, StoreUnavailableError
 from taskframework.model.events import TaskSubmittedEvent
 from taskframework.model.interventions import Cancel, Replay
+from taskframework.model.options import StreamPlace
 from taskframework.model.plans import part_of
 from taskframework.model.query import RoundOfSubtasks
 from taskframework.model.records import Record
@@ -195,6 +196,18 @@ async def test_a_late_count_between_reopening_and_replay_is_made_good(store: Sql
     present = await store.get("parent", EVERYONE)
     assert present is not None
     assert present.status is TaskStatus.WAITING
+
+
+async def test_a_parent_of_a_serial_stream_is_not_reopened(store: SqliteStore) -> None:
+    failed = {"status": TaskStatus.FAILED, "check_at": None, "finished_at": store.now()}
+    counted = Subtasks(1, None, done=1, failed=1)
+    parent, child = family(store, [TaskStatus.FAILED], **failed, subtasks=counted, stream=StreamPlace("k", "serial", 0))
+    await store.insert([parent, child])
+    operations = TaskOperations(store, TaskMoves(store, EventBus()), SECOND)
+    with pytest.raises(ParentFinishedError) as refused:
+        await operations.retry(child.task_id, EVERYONE, by="operator", reopen=True)
+    assert refused.value.hint == "Its stream has gone on without it. Retry the parent, which waits for its turn again."
+    assert await operations.get("parent", EVERYONE) == parent
 
 
 async def test_a_parent_is_not_replayed_while_its_sub_tasks_are_being_cancelled(store: SqliteStore) -> None:
