@@ -63,7 +63,7 @@ def _result_of_many(registration: Registration, call: Call, returned: Any, subta
         plain = [storable_result(registration, result) for result in returned] if call.is_chunk else returned
         return storable(plain, "result", MAX_RESULT_BYTES)
     except ValueNotStorableError as error:
-        raise BadResultError(f"The result cannot be stored: {error}"[:2000]) from None
+        raise _not_storable(error) from None
 
 
 def storable_result(registration: Registration, value: Any) -> Json:
@@ -76,5 +76,16 @@ def storable_result(registration: Registration, value: Any) -> Json:
     except ValidationError as error:
         raise BadResultError(f"The result is not the declared type: {in_one_line(error)}."[:2000]) from None
     except (TaskframeworkError, ValueError, TypeError, RecursionError) as error:
-        raise BadResultError(f"The result cannot be stored: {error}"[:2000]) from None
+        raise _not_storable(error) from None
     return plain
+
+
+def _not_storable(error: Exception) -> BadResultError:
+    match error:
+        case ValueNotStorableError():
+            said = str(error)
+        case RecursionError():
+            said = "The result cannot be stored: it is nested too deeply, or contains itself."
+        case _:
+            said = f"The result cannot be stored: {error}"
+    return BadResultError(said[:2000])

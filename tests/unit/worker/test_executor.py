@@ -90,6 +90,29 @@ async def test_a_result_is_json(executor: TaskExecutorService) -> None:
     assert await execute(executor, code) == Succeeded({"took": "PT1M30S", "tags": ["a"]})
 
 
+def _within_itself() -> Any:
+    whole: list[Any] = []
+    whole.append(whole)
+    return whole
+
+
+@pytest.mark.parametrize(
+    ("gives", "said"),
+    [
+        (lambda: "x" * 2_000_000, "The result cannot be stored: it has 2,000,002 bytes as JSON, "),
+        (lambda: float("nan"), "The result cannot be stored: nan is not a JSON number. "),
+        (_within_itself, "The result cannot be stored: it is nested too deeply, or contains itself."),
+    ],
+)
+async def test_a_result_that_cannot_be_stored_is_told_once(
+    executor: TaskExecutorService, gives: Callable[[], Any], said: str
+) -> None:
+    async def code(context: TaskContext[Any]) -> Any:
+        return gives()
+
+    assert failure(await execute(executor, code)).error.message.startswith(said)
+
+
 async def test_a_result_of_another_type_is_told_without_its_value(executor: TaskExecutorService) -> None:
     class Wrong(BackgroundTaskExecutable[Any, dict[str, int]]):
         task_type = "task"
