@@ -27,7 +27,10 @@ def storable_parameters(value: Any, adapter: TypeAdapter[Any] | None = None) -> 
         ValueNotStorableError: if a store could not keep them.
     """
     if isinstance(value, BaseModel) or (dataclasses.is_dataclass(value) and not isinstance(value, type)):
-        value = _as_json(value, adapter or TypeAdapter(type(value)))
+        try:
+            value = _as_json(value, adapter or TypeAdapter(type(value)))
+        except (ValueError, RecursionError) as error:  # a field of type Any or bytes may hold anything
+            raise ValueNotStorableError("parameters", str(error)[:500]) from None
         return value, check_storable(value, "parameters", MAX_PARAMETERS_BYTES)
     try:
         return value, check_storable(value, "parameters", MAX_PARAMETERS_BYTES)
@@ -52,7 +55,7 @@ def _as_json_inside(value: Any, adapter: TypeAdapter[Any]) -> Json:
             return None
         refuse_non_finite(value, "parameters")
         return _as_json(value, adapter)
-    except (PydanticSerializationError, RecursionError):
+    except (PydanticSerializationError, UnicodeDecodeError, RecursionError):
         return None
 
 

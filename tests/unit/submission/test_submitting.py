@@ -103,6 +103,24 @@ async def test_a_secret_that_would_be_stored_as_asterisks_is_refused(framework: 
     assert (await (await framework.submit(LogsIn, Login())).task()).parameters == {"user": "ada", "passwords": []}
 
 
+class Holds(BaseModel):
+    value: Any
+
+
+class Keeps(BackgroundTaskExecutable[Any, None]):
+    task_type = "keeps"
+
+    def execute(self, context: TaskContext[Any]) -> None: ...
+
+
+@pytest.mark.parametrize("value", [b"\xff", object()], ids=["bytes", "object"])
+async def test_what_is_no_json_is_refused_wherever_it_is(framework: TaskFramework, value: object) -> None:
+    framework.register(Keeps)
+    for parameters in (value, [value], Holds(value=value)):
+        with pytest.raises(ValueNotStorableError):
+            await framework.submit(Keeps, parameters)
+
+
 async def test_a_class_that_is_not_registered_is_an_unknown_type(framework: TaskFramework) -> None:
     with pytest.raises(UnknownTaskTypeError, match="'unregistered'"):
         await framework.submit(Unregistered, "text")
