@@ -26,6 +26,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
+WHOLE = "(whole)"  # in place of a field, where a value as a whole does not fit
 _LONGEST_DELAY = timedelta(days=3650).total_seconds()
 _Time = timedelta | float
 
@@ -163,8 +164,9 @@ class InvalidParametersError(SubmissionError):
 
     def __init__(self, task_type: str, problems: list[dict[str, Any]]) -> None:
         first = problems[0] if problems else {"field": "parameters", "message": "invalid"}
+        place = "" if first["field"] == WHOLE else f"{first['field']}: "
         super().__init__(
-            f"The parameters do not fit task type {task_type!r}: {first['field']}: {first['message']}.",
+            f"The parameters do not fit task type {task_type!r}: {place}{first['message']}.",
             hint="Correct the named fields and submit again.",
         )
         self.task_type = task_type
@@ -178,7 +180,7 @@ class InvalidRequestError(SubmissionError):
 
     def __init__(self, field: str, reason: str, hint: str) -> None:
         super().__init__(f"{field}: {reason}.", hint=hint)
-        self.field = field
+        self.field, self.reason = field, reason
 
 
 class ValueNotStorableError(SubmissionError):

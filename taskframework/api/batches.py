@@ -41,7 +41,7 @@ from taskframework.api.ndjson import values_of
 from taskframework.api.openapi import location_of, refuses, takes
 from taskframework.api.problems import RequestRefusedError, invalid_fields, root_of
 from taskframework.api.tasks import DEFAULT_LIMIT, KEY_HEADER, PREFIX, SUBMISSION_CODES, BatchQuery, with_key_of_header
-from taskframework.api.views import BatchPage, BatchView
+from taskframework.api.views import BatchPage, BatchView, PlaceCursor
 from taskframework.model.batch_status import BatchResult, BatchStatus
 from taskframework.model.query import MAX_LIMIT, TaskFilter
 from taskframework.model.subtasks import MAX_SUBTASKS
@@ -83,11 +83,8 @@ class ResultQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     limit: int = Field(default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT, description="Most results on the page")
-    cursor: str | None = Field(
-        default=None,
-        max_length=6,
-        pattern="^[0-9]+$",
-        description="`next_cursor` of the page before; or the item to begin with, from 0",
+    cursor: PlaceCursor | None = Field(
+        default=None, description="`next_cursor` of the page before; or the item to begin with, from 0"
     )
 
     @property
@@ -181,7 +178,7 @@ async def _uploaded(request: Request) -> BatchSubmission:
     try:
         options: UploadBatch = BODIES[UploadBatch].validate_python(given)
     except ValidationError as error:
-        raise invalid_fields(error) from None
+        raise invalid_fields(error, list(_OPTIONS)) from None
     options["user_id"] = user_of(request, options.get("user_id"))
     wanted = BatchRequest(**with_key_of_header(request, options))
     return await framework_of(request).services.batch_submission.upload(wanted, _values_of(request))

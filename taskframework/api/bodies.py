@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
+from functools import cache
 from typing import Annotated, Any, Required, TypeVar
 
 from pydantic import (
@@ -69,7 +70,7 @@ def _or_refusal(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
     try:
         return validate(value)
     except ValidationError as error:
-        return invalid_fields(error)
+        return invalid_fields(error, _fields_of(BODIES[SubmitTask]))
 
 
 class SubmitTasks(Body):
@@ -201,6 +202,19 @@ BODIES: dict[type, TypeAdapter[Any]] = {
 }
 
 
+@cache
+def _fields_of(body: TypeAdapter[Any]) -> Sequence[str]:
+    """The names of the fields of a body and of what is in it."""
+    return sorted(set(_names(body.json_schema())))
+
+
+def _names(schema: Any) -> Iterator[str]:
+    if isinstance(schema, dict):
+        yield from schema.get("properties", ())
+    for part in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+        yield from _names(part)
+
+
 async def read(request: Request, model: type[BodyT], *, is_optional: bool = False) -> BodyT:
     """Read and check the body, in one pass over the bytes.
 
@@ -219,7 +233,7 @@ async def read(request: Request, model: type[BodyT], *, is_optional: bool = Fals
     try:
         body: BodyT = BODIES[model].validate_json(content)
     except ValidationError as error:
-        raise invalid_fields(error) from None
+        raise invalid_fields(error, _fields_of(BODIES[model])) from None
     return body
 
 

@@ -105,7 +105,12 @@ class BoundedProtocol(UvicornProtocol):
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(msg, "Send HTTP/1.1 as RFC 9112 describes it.", "bad_request")
+        self._refuse(
+            msg,
+            "Percent-encode the address, send no control characters in headers and one length of the body; "
+            "RFC 9112 describes it.",
+            "bad_request",
+        )
 
     @property
     def _awaits_head(self) -> bool:

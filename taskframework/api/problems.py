@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -19,6 +20,7 @@ from starlette.responses import Response
 
 from taskframework.api.codes import CODES
 from taskframework.errors import (
+    WHOLE,
     IdempotencyConflictError,
     InvalidParametersError,
     InvalidRequestError,
@@ -38,7 +40,7 @@ from taskframework.errors import (
 )
 from taskframework.limits.buckets import LimiterUnavailableError
 from taskframework.model.query import CursorInvalidError
-from taskframework.model.values import MOST_PROBLEMS, problem, problems_of
+from taskframework.model.values import MOST_PROBLEMS, NO_FIELD, problem, problems_of
 from taskframework.operations.keys import KeyNotFoundError, TokenKeysUnavailableError
 from taskframework.operations.replays import ReplayNotFoundError
 from taskframework.operations.schedules import ScheduleNotFoundError
@@ -203,7 +205,7 @@ def _fields(error: SubmissionError, parameters: str = "parameters") -> Sequence[
         case BatchConflictError():
             return [{"field": f"items.{error.index}", "message": error.message}]
         case InvalidRequestError():
-            return [{"field": error.field, "message": error.message}]
+            return [{"field": error.field, "message": error.reason}]
         case UnknownTaskTypeError():
             return [{"field": "task_type", "message": error.message}]
         case IdempotencyConflictError():
@@ -216,11 +218,16 @@ def _fields(error: SubmissionError, parameters: str = "parameters") -> Sequence[
 
 
 def _below(parent: str, name: str) -> str:
-    return parent if name == "(whole)" else f"{parent}.{name}"
+    return parent if name == WHOLE else f"{parent}.{name}"
 
 
-def invalid_fields(error: ValidationError) -> RequestRefusedError:
-    """A body that is not JSON, or does not fit its model, as a refusal without the input, which may be a secret."""
+def invalid_fields(error: ValidationError, known: Collection[str] = ()) -> RequestRefusedError:
+    """A body that is not JSON, or does not fit its model, as a refusal without the input, which may be a secret.
+
+    Args:
+        error: what the model said.
+        known: the fields that there are, to tell which one was meant.
+    """
     problems = error.errors(include_url=False, include_input=False, include_context=False)
     if problems[0]["type"] == "json_invalid":
         return RequestRefusedError(
@@ -228,16 +235,21 @@ def invalid_fields(error: ValidationError) -> RequestRefusedError:
             hint="Send one JSON value in UTF-8, nested at most 200 levels deep.",
             code="invalid_json",
         )
-    return _refused_fields(problems_of(error))
+    return _refused_fields(problems_of(error), known)
 
 
-def _refused_fields(found: Sequence[Mapping[str, str]]) -> RequestRefusedError:
+def _refused_fields(found: Sequence[Mapping[str, str]], known: Collection[str]) -> RequestRefusedError:
     # A field nobody knows has whatever name the caller gave it.
     problems = [{"field": wrong["field"][:_SHOWN], "message": wrong["message"]} for wrong in found]
     first = problems[0]
+    place = "The body" if first["field"] == WHOLE else first["field"]
+    unknown = [wrong["field"].rpartition(".")[2] for wrong in problems if wrong["message"] == NO_FIELD]
+    meant = [name for given in unknown for name in difflib.get_close_matches(given, known, 1)]
     return RequestRefusedError(
-        f"{first['field']}: {first['message']}.",
-        hint="Correct the fields named in errors; /docs describes the request.",
+        f"{place}: {first['message']}.",
+        hint=f"Did you mean {' and '.join(map(repr, dict.fromkeys(meant)))}? /docs describes the request."
+        if meant
+        else "Correct the fields named in errors; /docs describes the request.",
         fields=problems,
     )
 
@@ -272,7 +284,14 @@ async def _answer_invalid(request: Request, error: Exception) -> Response:
     """FastAPI's own validation: query parameters, with the place of each as its first part."""
     found = error.errors() if isinstance(error, RequestValidationError) else ()
     problems = [problem(wrong["loc"][1:], wrong["msg"]) for wrong in found[:MOST_PROBLEMS]]
-    return problem_response(describe(_refused_fields(problems)), request)
+    return problem_response(describe(_refused_fields(problems, _parameters_of(request))), request)
+
+
+def _parameters_of(request: Request) -> Sequence[str]:
+    """The parameters that the query of a request may have."""
+    operations = request.app.openapi()["paths"].get(getattr(request.scope.get("route"), "path", ""), {})
+    parameters = operations.get(request.method.lower(), {}).get("parameters", ())
+    return [parameter["name"] for parameter in parameters if parameter["in"] == "query"]
 
 
 def _methods_of(request: Request) -> list[str]:

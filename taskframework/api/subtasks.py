@@ -21,7 +21,7 @@ from taskframework.api.context import (
 )
 from taskframework.api.openapi import key_header, refuses, takes
 from taskframework.api.tasks import PREFIX, PageQuery, key_in_header
-from taskframework.api.views import TaskPage, TaskView
+from taskframework.api.views import PlaceCursor, TaskPage, TaskView
 from taskframework.model.status import ReachableStatus
 from taskframework.model.subtasks import MAX_SUBTASKS
 from taskframework.model.values import MAX_NAME
@@ -44,9 +44,7 @@ class SubtaskQuery(PageQuery):
 
     status: ReachableStatus | None = Field(default=None, description="Only sub-tasks in this status")
     round: int | None = Field(default=None, ge=1, le=2**31, description="Sub-tasks of this round; else of the newest")
-    cursor: str | None = Field(
-        default=None, max_length=500, description="`next_cursor` of the page before, unchanged", pattern="^[0-9]{1,6}$"
-    )
+    cursor: PlaceCursor | None = Field(default=None, description="`next_cursor` of the page before, unchanged")
 
 
 @router.get(

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, Field, WithJsonSchema
 
 from taskframework.model.options import StreamMode
 from taskframework.model.status import Priority, ReachableStatus
 
 _ID = "0199a2c4-6f0e-7c53-b6ee-3d3a1f0b8a11"
 _TIME = "2027-01-31T12:00:00.000Z"
+_PLACE = re.compile("[0-9]{1,6}")
+
+
+def _numeric(text: str) -> str:
+    if not _PLACE.fullmatch(text):
+        raise ValueError("is no cursor that this list gave out")
+    return text
+
+
+#: A cursor of lists whose entries are numbered: the place to go on at.
+PlaceCursor = Annotated[str, AfterValidator(_numeric), Field(json_schema_extra={"pattern": f"^{_PLACE.pattern}$"})]
 #: The form of a cursor is documented and not checked here: the list itself refuses what is none of its cursors.
 CursorText = Annotated[str, Field(max_length=500, json_schema_extra={"pattern": "^[A-Za-z0-9_-]+$"})]
 NextCursor = Annotated[

@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 
 from taskframework.errors import (
+    WHOLE,
     ApiError,
     ApiUnavailableError,
     IdempotencyConflictError,
@@ -39,7 +40,7 @@ KINDS: Mapping[str, tuple[type[TaskframeworkError], tuple[str, ...]]] = {
     "batch_closed": (BatchClosedError, ("batch_id",)),
     "batch_too_large": (BatchTooLargeError, ()),
     "invalid_task": (SubmissionError, ()),
-    "invalid_request": (InvalidRequestError, ("field",)),
+    "invalid_request": (InvalidRequestError, ("field", "reason")),
     "invalid_cursor": (CursorInvalidError, ()),
     "unknown_task_type": (UnknownTaskTypeError, ("task_type", "known")),
     "invalid_parameters": (InvalidParametersError, ("task_type", "problems")),
@@ -113,7 +114,7 @@ def _told(document: Mapping[str, Any]) -> dict[str, Any]:
 
 def _inside(field: str) -> str:
     """The name of a field in the parameters, as `InvalidParametersError` has it."""
-    return "(whole)" if field == "parameters" else field.removeprefix("parameters.")
+    return WHOLE if field == "parameters" else field.removeprefix("parameters.")
 
 
 def _index(field: str) -> int | None:

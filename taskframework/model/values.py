@@ -11,8 +11,15 @@ from typing import Any
 import orjson
 from pydantic import ValidationError
 
-from taskframework.errors import ValueNotStorableError
+from taskframework.errors import WHOLE, ValueNotStorableError
 
+#: What of pydantic's words speaks of Python, or does not say what to do, in words for who sends JSON.
+NO_FIELD = "there is no such field"
+_PLAINER = (
+    (re.compile(r"Extra inputs are not permitted|Unexpected keyword argument"), NO_FIELD),
+    (re.compile(r"Input should be a (valid )?dictionary( or .*)?"), "Input should be an object"),
+    (re.compile(r"Input should have timezone info"), "needs a time zone, such as Z at its end"),
+)
 _MEMBER = re.compile(r"<\w+\.\w+: ('[^']*')>")
 #: A JSON value. Not spelled out recursively: type checkers and pydantic pay for that on every use.
 Json = Any
@@ -126,10 +133,13 @@ def in_one_line(error: ValidationError) -> str:
 
 def problem(place: Sequence[str | int], message: str) -> dict[str, Any]:
     """A field that does not fit; parts of a nested one are joined by dots."""
-    return {"field": ".".join(map(str, place)) or "(whole)", "message": _said(message)}
+    return {"field": ".".join(map(str, place)) or WHOLE, "message": _said(message)}
 
 
 def _said(message: str) -> str:
     """What a validator said, without the words that pydantic puts before it, and members of an enum by their values."""
+    for words, plainer in _PLAINER:
+        if words.fullmatch(message):
+            return plainer
     said = message.removeprefix("Value error, ").removeprefix("Assertion failed, ")
     return _MEMBER.sub(r"\1", said)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from taskframework.errors import (
+    WHOLE,
     ConfigurationError,
     InvalidRequestError,
     SubmissionError,
@@ -158,9 +159,7 @@ def defined_in_settings(named: Mapping[str, Any]) -> dict[str, ScheduleDefinitio
         try:
             accepted_schedule_name(name)
             if not isinstance(values, Mapping):
-                raise InvalidRequestError(
-                    "(whole)", f"{values!r:.50} is no schedule", "Give task_type and cron or every."
-                )
+                raise InvalidRequestError(WHOLE, f"{values!r:.50} is no schedule", "Give task_type and cron or every.")
             definitions[name] = definition_of(values)
         except InvalidRequestError as error:
             raise wrong_in_settings(name, error) from error

@@ -16,7 +16,7 @@ from pydantic_core import from_json, to_json
 from taskframework.errors import ExtraMissingError, InvalidParametersError
 from taskframework.model.options import KeptFor, StartLimit
 from taskframework.model.records import RecordKind
-from taskframework.model.values import MOST_PROBLEMS, Json, problem
+from taskframework.model.values import MOST_PROBLEMS, NO_FIELD, Json, problem
 from taskframework.tasks.registry import Registration
 from taskframework.tasks.values import storable_parameters
 
@@ -124,7 +124,7 @@ def _described(error: jsonschema_rs.ValidationError) -> Iterator[dict[str, Any]]
             yield problem([*place, details], "Field required")
         case "additionalProperties":
             for name in details:
-                yield problem([*place, name], "Extra inputs are not permitted")
+                yield problem([*place, name], NO_FIELD)
         case "anyOf" | "oneOf":
             alternatives = [inner for alternative in details for inner in alternative]
             for inner in alternatives:

@@ -16,7 +16,7 @@ from typing import Any, Generic, Protocol, Self, overload
 
 from typing_extensions import TypeVar  # with a default before Python 3.13
 
-from taskframework.errors import InvalidParametersError, InvalidRequestError, ValueNotStorableError
+from taskframework.errors import WHOLE, InvalidParametersError, InvalidRequestError, ValueNotStorableError
 from taskframework.model.status import SUCCEEDED, TaskStatus
 from taskframework.model.task import Subtasks, Task
 from taskframework.model.values import MAX_NAME, Json, is_name
@@ -59,7 +59,7 @@ def saying_which(number: int | None) -> Iterator[None]:
     except InvalidParametersError as error:
         if number is None:
             raise
-        fields = [f"{number}.{wrong['field']}".removesuffix(".(whole)") for wrong in error.problems]
+        fields = [f"{number}.{wrong['field']}".removesuffix(f".{WHOLE}") for wrong in error.problems]
         problems = [{**wrong, "field": field} for field, wrong in zip(fields, error.problems, strict=True)]
         raise InvalidParametersError(error.task_type, problems) from None
     except ValueNotStorableError as error:

@@ -275,6 +275,49 @@ async def test_a_status_that_is_none_is_told_which_there_are(api: Api) -> None:
     assert problem["detail"].startswith("status: Input should be 'QUEUED', 'RUNNING', 'RETRYING', ")
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "body", "detail", "hint"),
+    [
+        ("POST", TASKS, COUNT_WORDS | {"priorty": "high"}, "priorty: there is no such field.", "'priority'"),
+        ("POST", TASKS, COUNT_WORDS | {"zzz": 1}, "zzz: there is no such field.", "Correct the fields"),
+        (
+            "POST",
+            TASKS,
+            COUNT_WORDS | {"unique": {"key": "k", "version": 1, "onrunning": "cancel"}},
+            "unique.onrunning: there is no such field.",
+            "'on_running'",
+        ),
+        ("GET", f"{TASKS}?state=FAILED&Limit=5", None, "state: there is no such field.", "'status' and 'limit'"),
+        ("GET", f"{TASKS}?created_after=2026-01-31T12:00:00", None, "created_after: needs a time zone", "Correct"),
+        ("GET", f"{TASKS}/x/subtasks?cursor=x", None, "cursor: is no cursor that this list gave out.", "Correct"),
+        ("POST", TASKS, [COUNT_WORDS], "The body: Input should be an object.", "Correct"),
+        ("POST", f"{DEAD_LETTERS}/replay", {}, "The body: needs ids or filter, and not both.", "Correct"),
+        (
+            "POST",
+            TASKS,
+            {"task_type": "count-words"},
+            "The parameters do not fit task type 'count-words': Input should be an object.",
+            "Correct",
+        ),
+        (
+            "POST",
+            TASKS,
+            COUNT_WORDS | {"deadline": "2020-01-01T00:00:00Z"},
+            "deadline: it has passed or lies before not_before.",
+            "Give a time",
+        ),
+    ],
+)
+async def test_an_honest_mistake_can_be_repaired_by_what_the_answer_says(
+    api: Api, method: str, path: str, body: object, detail: str, hint: str
+) -> None:
+    answer = await api.request(method, path, json=body)
+    problem = problem_of(answer, 422, answer.json()["code"])
+    assert problem["detail"].startswith(detail)
+    assert hint in problem["hint"]
+    assert not problem["errors"][0]["message"].startswith(problem["errors"][0]["field"]), "the field is named once"
+
+
 @pytest.mark.parametrize("query", ["task_type=%00", "task_type=$ne", "task_type=", "task_type=%27"])
 async def test_filters_that_match_nothing(api: Api, query: str) -> None:
     await api.submit()
