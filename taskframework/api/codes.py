@@ -32,7 +32,11 @@ _LIST_ALL = "Check what is in the address; the list one level above shows what t
 #: Every code a problem can have. `type` points to the code's entry on /docs.
 CODES: Mapping[str, Code] = {
     "bad_request": Code(400, "The request cannot be read", "Send HTTP/1.1 with headers and query as /docs describes."),
-    "invalid_json": Code(400, "The body is not JSON", "Send one JSON value in UTF-8, nested at most 200 levels deep."),
+    "invalid_json": Code(
+        400,
+        "The body is not JSON",
+        "Send one JSON value in UTF-8, without a byte order mark and nested at most 200 levels deep.",
+    ),
     "unauthorized": Code(
         401,
         "An API key or token is needed",

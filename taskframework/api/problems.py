@@ -232,7 +232,7 @@ def invalid_fields(error: ValidationError, known: Collection[str] = ()) -> Reque
     if problems[0]["type"] == "json_invalid":
         return RequestRefusedError(
             f"{problems[0]['msg']}.",
-            hint="Send one JSON value in UTF-8, nested at most 200 levels deep.",
+            hint="Send one JSON value in UTF-8, without a byte order mark and nested at most 200 levels deep.",
             code="invalid_json",
         )
     return _refused_fields(problems_of(error), known)
@@ -294,13 +294,23 @@ def _parameters_of(request: Request) -> Sequence[str]:
     return [parameter["name"] for parameter in parameters if parameter["in"] == "query"]
 
 
-def _methods_of(request: Request) -> list[str]:
+def _path_of(request: Request) -> str:
+    path: str = request.scope["path"]
+    return path.removeprefix(root_of(request))
+
+
+def _methods_at(request: Request, path: str) -> list[str]:
     """All methods of a path; the router names only those of the first route it came to."""
     paths: dict[str, dict[str, Any]] = request.app.openapi()["paths"]
-    path = request.scope["path"].removeprefix(root_of(request))
     templates = (ways for template, ways in paths.items() if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", template), path))
-    ways = paths[path] if path in paths else next(templates, {"get": {}})
+    ways = paths[path] if path in paths else next(templates, {})
     return sorted(method.upper() for method in ways)
+
+
+def _address_meant(request: Request) -> str | None:
+    """The address that was meant by one where there is nothing: without a slash at its end, or with the prefix."""
+    short = _path_of(request).rstrip("/")[:_SHOWN]
+    return next((path for path in (short, f"/api/v1{short}") if _methods_at(request, path)), None)
 
 
 async def _answer_http(request: Request, error: Exception) -> Response:
@@ -309,11 +319,11 @@ async def _answer_http(request: Request, error: Exception) -> Response:
     headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
     match status:
         case 404:
-            problem = Problem(
-                "not_found", "There is nothing at this address.", "See /docs for the addresses there are."
-            )
+            meant = _address_meant(request)
+            hint = f"Did you mean {root_of(request)}{meant}?" if meant else "See /docs for the addresses there are."
+            problem = Problem("not_found", "There is nothing at this address.", hint)
         case 405:
-            headers["Allow"] = allowed = ", ".join(_methods_of(request))
+            headers["Allow"] = allowed = ", ".join(_methods_at(request, _path_of(request)) or ["GET"])
             problem = Problem(
                 "method_not_allowed", f"This address does not know {request.method[:20]}.", f"Use {allowed}."
             )

@@ -23,6 +23,20 @@ async def test_unknown_addresses(api: Api, path: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        (f"{TASKS}/", TASKS),
+        ("/tasks/x/cancel", f"{TASKS}/x/cancel"),
+        ("/admin/keys/", "/api/v1/admin/keys"),
+        ("/healthz/", "/healthz"),
+    ],
+)
+async def test_an_address_that_is_nearly_right_is_told(api: Api, path: str, meant: str) -> None:
+    assert problem_of(await api.get(path), 404, "not_found")["hint"] == f"Did you mean {meant}?"
+    assert "/docs" in problem_of(await api.get(f"{path}/y/z"), 404, "not_found")["hint"]
+
+
+@pytest.mark.parametrize(
     ("method", "path", "allowed"),
     [
         ("PUT", TASKS, "GET, POST"),
