@@ -40,6 +40,7 @@ from taskframework.errors import (
 )
 from taskframework.limits.buckets import LimiterUnavailableError
 from taskframework.model.query import CursorInvalidError
+from taskframework.model.status import TaskStatus
 from taskframework.model.values import MOST_PROBLEMS, NO_FIELD, problem, problems_of
 from taskframework.operations.keys import KeyNotFoundError, TokenKeysUnavailableError
 from taskframework.operations.replays import ReplayNotFoundError
@@ -160,12 +161,15 @@ def describe(error: Exception) -> Problem:
     return _INTERNAL
 
 
+_STATUSES = frozenset(TaskStatus)
+
+
 def _in_the_way(error: TaskframeworkError) -> Mapping[str, str]:
     """The task that a request collides with."""
     match error:
         case ParentFinishedError():
             return {"task_id": error.parent_id, "task_status": error.status}
-        case TransitionRefusedError():
+        case TransitionRefusedError() if error.status in _STATUSES:  # a stream is refused by this error, too
             return {"task_id": error.task_id, "task_status": error.status}
         case IdempotencyConflictError() | NewerVersionError():
             return {"task_id": error.task_id}

@@ -160,7 +160,8 @@ async def test_a_halted_stream_goes_on_when_it_is_told(worker: Api) -> None:
     answer = await worker.post(f"{STREAMS}/k/go-on")
     assert (answer.status_code, answer.json()["is_halted"]) == (200, False)
     assert (await worker.finished(last))["status"] == "COMPLETED"
-    problem_of(await worker.post(f"{STREAMS}/k/go-on"), 409, "transition_refused")
+    refused = problem_of(await worker.post(f"{STREAMS}/k/go-on"), 409, "transition_refused")
+    assert "task_status" not in refused, "a stream is no task"
     problem_of(await worker.get(f"{STREAMS}/k/go-on"), 405, "method_not_allowed")
 
 
