@@ -10,7 +10,7 @@ import asyncio
 from datetime import timedelta
 
 from taskframework import failpoint
-from taskframework.aggregation.parent_work import ParentWork
+from taskframework.aggregation.parent_work import TOGETHER, ParentWork
 from taskframework.model.drivers import CASCADE
 from taskframework.model.events import TaskEvent
 from taskframework.model.interventions import Cancel
@@ -22,8 +22,6 @@ from taskframework.model.task import Task
 from taskframework.moves import TaskMoves
 from taskframework.stores.base import TaskStore
 
-#: Sub-tasks that are cancelled together.
-_TOGETHER = 500
 #: A process that was storing a plan when its parent ended may store some more of it: so long is looked for that.
 _LATE_SPAWN = timedelta(minutes=1)
 _LOOK_AGAIN = timedelta(seconds=5)
@@ -56,7 +54,7 @@ class Cascade(ParentWork):
         for round in _left_rounds(parent):
             after = -1
             while present is not None:
-                live = await self._store.list_subtasks(round, limit=_TOGETHER, after_slot=after, statuses=LIVE)
+                live = await self._store.list_subtasks(round, limit=TOGETHER, after_slot=after, statuses=LIVE)
                 if not live:
                     break
                 await asyncio.gather(*(self._cancel(subtask, present) for subtask in live))

@@ -15,10 +15,12 @@ from taskframework.model.task import Task
 
 logger = logging.getLogger(__name__)
 
-#: Parents that are worked on at once by each sort of work. Each may have 500 calls to the store under way.
+#: Parents on which each sort of work is done at once. Each may have `TOGETHER` calls to the store under way.
 _AT_ONCE = 8
-#: How long other processes leave a parent alone that this one works on. Each part that is done begins it anew.
-_IN_HAND = timedelta(seconds=30)
+#: Sub-tasks that are stored, cancelled or replayed together: one part of the work.
+TOGETHER = 500
+#: How long other processes leave a parent alone that this one works on. The time begins anew after each part.
+IN_HAND = timedelta(seconds=30)
 _NOT_AT_ALL = timedelta(0)
 
 
@@ -58,7 +60,7 @@ class ParentWork(ABC):
     @property
     def _in_hand(self) -> timedelta:
         """How long other processes leave a parent alone that is not done yet."""
-        return _NOT_AT_ALL if self._is_stopping else _IN_HAND
+        return _NOT_AT_ALL if self._is_stopping else IN_HAND
 
     async def _try(self, parent: Task) -> None:
         try:

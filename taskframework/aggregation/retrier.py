@@ -10,7 +10,7 @@ import asyncio
 from datetime import timedelta
 
 from taskframework import failpoint
-from taskframework.aggregation.parent_work import ParentWork
+from taskframework.aggregation.parent_work import TOGETHER, ParentWork
 from taskframework.model.batches import EndRetry
 from taskframework.model.drivers import RETRY
 from taskframework.model.events import TaskEvent
@@ -23,8 +23,6 @@ from taskframework.model.task import Task
 from taskframework.moves import TaskMoves
 from taskframework.stores.base import TaskStore
 
-#: Sub-tasks that are replayed together.
-_TOGETHER = 500
 #: `by` of a replay that comes from the batch.
 BY_BATCH = "batch"
 
@@ -56,7 +54,7 @@ class BatchRetrier(ParentWork):
         round = RoundOfSubtasks(batch.task_id, batch.generation, batch.subtasks.round if batch.subtasks else 1)
         after = -1
         while held is not None and (due := RETRY.time_of(held)) is not None:
-            found = await self._store.list_subtasks(round, limit=_TOGETHER, after_slot=after, statuses=REPLAYABLE)
+            found = await self._store.list_subtasks(round, limit=TOGETHER, after_slot=after, statuses=REPLAYABLE)
             if not found:
                 await self._store.apply(EndRetry(held.task_id, due))
                 return

@@ -11,7 +11,7 @@ from datetime import timedelta
 from itertools import islice
 
 from taskframework import failpoint
-from taskframework.aggregation.parent_work import ParentWork
+from taskframework.aggregation.parent_work import TOGETHER, ParentWork
 from taskframework.bus import EventBus
 from taskframework.model.drivers import SPAWN
 from taskframework.model.events import TaskEvent, TaskSubmittedEvent
@@ -20,9 +20,6 @@ from taskframework.model.subtasks import planned_tasks
 from taskframework.model.task import Task
 from taskframework.plans import delete_plan, read_plan
 from taskframework.stores.base import TaskStore
-
-#: Sub-tasks that are stored together.
-_TOGETHER = 500
 
 
 class Spawner(ParentWork):
@@ -57,14 +54,14 @@ class Spawner(ParentWork):
         present: Task | None = parent
         async for first_slot, groups in read_plan(self._store, parent):
             tasks = planned_tasks(parent, groups, self._store.now, self._dispatch_after, first_slot=first_slot)
-            while together := list(islice(tasks, _TOGETHER)):
+            while together := list(islice(tasks, TOGETHER)):
                 if present is None:
                     # Perhaps since long, if this process slept before it stored the last part.
                     await self._store.mark(CascadeAgain(parent.task_id))
                     return
                 await self._insert(together)
                 await failpoint.reached("spawn.after_insert")
-                if len(together) == _TOGETHER or subtasks.plan_records:
+                if len(together) == TOGETHER or subtasks.plan_records:
                     present = await self._go_on(present)
                     if present is not None and self._is_stopping:
                         return

@@ -122,9 +122,9 @@ class Queue:
         self.wake()
         return True
 
-    def take_back(self, consumer: Consumer | None = None) -> None:
-        """Make ready again what was delivered (to this consumer) and not settled."""
-        self.put_back([delivery for delivery in self.unacked if consumer is None or delivery.consumer is consumer])
+    def take_back(self) -> None:
+        """Make ready again what was delivered and not answered."""
+        self.put_back(list(self.unacked))
 
     def put_back(self, back: Sequence[EmbeddedDelivery]) -> None:
         """Make these deliveries ready again, each at its old place; their consumers are gone."""

@@ -10,17 +10,17 @@ from taskframework.model.records import Record, RecordKind
 from taskframework.model.values import Json
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-#: Ids count down from here, so that the newest entry is the first of the kind.
+#: Ids count down from here, in milliseconds, so that the newest entry is the first one of its kind.
 _END = 10**15 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """Who asked for what, when and why. It is stored before the thing is done: nothing is done without its entry."""
+    """Who asked for what, when and why. It is stored before it is done, so nothing is done without an entry."""
 
     at: datetime
     by: str
-    #: What it was done to and what it was, such as `queue.pause`.
+    #: The kind of target and what was done to it, such as `queue.pause`.
     action: str
     #: The name or id of what it was done to; None for an action on all that a filter finds.
     target: str | None

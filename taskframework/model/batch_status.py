@@ -49,8 +49,9 @@ class BatchStatus:
 
     @property
     def ended(self) -> Counts:
-        """How many are over, and how they ended; what is about to be replayed is not. By the last count of chunks the
-        last one counts as a full one.
+        """How many have ended, and how. While a retry goes on, only those that succeeded count.
+
+        Without `counts` these are the numbers of the last count of sub-tasks; its last chunk counts as a full one.
         """
         if self.counts is not None:
             ended = Counts.of(self.counts)
@@ -61,20 +62,20 @@ class BatchStatus:
 
     @property
     def percent(self) -> float | None:
-        """How much is over; None before the seal."""
+        """How many of a hundred have ended; None before the seal."""
         return round(100 * min(self.ended.done / self.total, 1), 1) if self.is_sealed else None
 
     @property
     def rate(self) -> float | None:
-        """Items a second since the batch could begin; None while none is over."""
+        """Items a second since the batch could begin; None while none has ended."""
         began = max(self.batch.created_at, self.batch.not_before)
         seconds = ((self.batch.finished_at or self.at) - began).total_seconds()
         return round(self.ended.done / seconds, 3) if self.ended.done and seconds > 0 else None
 
     @property
     def estimated_end(self) -> datetime | None:
-        """When the last item will be over if it goes on like this; None if nobody can say. After a retry nobody can, as
-        most items were done at another time.
+        """When the last item ends if it goes on at this rate. None if that cannot be told: before the seal, at the end,
+        and after a retry, since most items ended before it.
         """
         if not self.is_sealed or self.status.is_final or not self.rate or self._was_reopened:
             return None
@@ -165,6 +166,6 @@ def items_by_status(batch: Task, subtasks: Mapping[TaskStatus, int], last: TaskS
     own, planned = parts_of(batch)[0], parts_of(batch)[1].planned
     items = {status: number * own.chunk_size for status, number in subtasks.items()}
     if last is not None and planned is not None:
-        # Of a status that it left in this very moment none may be counted any more.
+        # Not below zero: the last one may have left this status since the others were counted.
         items[last] = max(0, items.get(last, 0) - (planned * own.chunk_size - own.items))
     return items

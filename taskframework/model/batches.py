@@ -1,7 +1,7 @@
 """Batches: the moves and marks of a parent without code, from its open upload to the replay of what failed.
 
 A batch is WAITING from its insert on. While it is open, each part of the upload is announced in the batch before it is
-stored, and the seal says how many items there are where nobody has announced more. Both are guarded writes of one
+stored. The seal says how many items there are, and is refused if more were announced. Both are guarded writes on one
 document, so no item is ever stored behind the last one.
 """
 
@@ -20,7 +20,7 @@ from taskframework.model.transitions import Alone, Group, at_rest, framework_err
 #: `cancel.by` of a batch whose upload nobody finished.
 BY_UPLOAD = "upload"
 UPLOAD_ABANDONED = "The upload was not finished in time."
-#: How long the process that was asked to replay what failed leaves it to itself, before any other takes it up.
+#: How long the process that was asked to replay what failed has to begin with it, before any other process does.
 RETRY_AFTER = timedelta(seconds=5)
 
 
@@ -32,7 +32,7 @@ def parts_of(batch: Task) -> tuple[Batch, Subtasks]:
 
 
 def subtasks_for(items: int, chunk_size: int) -> int:
-    """How many sub-tasks so many items make."""
+    """How many sub-tasks a number of items makes."""
     return -(-items // chunk_size)
 
 
@@ -49,20 +49,20 @@ def subtask_group(batch: Task) -> dict[str, Any]:
 
 
 def is_open(task: Task) -> bool:
-    """Whether it is a batch to which items may still come."""
+    """Whether it is a batch that still takes items."""
     return task.batch is not None and task.status is TaskStatus.WAITING and not is_sealed(task)
 
 
 def is_sealed(batch: Task) -> bool:
-    """Whether the upload was completed: what the batch consists of is known, whatever became of it."""
+    """Whether the upload was completed, so that it is known what the batch consists of."""
     return batch.subtasks is not None and batch.subtasks.planned is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Announce:
-    """So many items of an open batch are there or come now; and its upload has time again.
+    """Says in an open batch how many items are stored or about to be stored; the time limit of its upload begins anew.
 
-    A transition, since the uploader must know whether it still may go on.
+    A transition, since the uploader must know whether it may still go on.
     """
 
     group: ClassVar[Group] = "single"
@@ -85,7 +85,8 @@ class Announce:
 class Seal(Alone):
     """The upload is complete: the batch has this many items, and nobody has announced more.
 
-    A count that was begun before would not end the batch; it is refused, so that it puts no look off either.
+    A count that was begun before is refused (`report_serial`), since it knows no total: it could not end the batch, and
+    would only put off the next look at it.
     """
 
     failpoint: ClassVar[str] = "seal.after_write"
@@ -122,9 +123,9 @@ class AbandonUpload(Alone):
 
 @dataclass(frozen=True, slots=True)
 class ReopenBatch(Alone):
-    """A sealed batch that has not succeeded waits again, and what did not succeed in it is to be replayed.
+    """A sealed batch that has not succeeded waits again, because its sub-tasks without success are to be replayed.
 
-    It is counted as if all of that were alive; older counts are refused.
+    These count as live from now on, and counts that were begun before are refused.
     """
 
     failpoint: ClassVar[str] = "reopen_batch.after_write"
@@ -140,13 +141,11 @@ class ReopenBatch(Alone):
             return None
         if task.status is TaskStatus.COMPLETED:
             return None
-        if task.cascade_at is not None:  # what is cancelled from now on would be found by nobody
+        if task.cascade_at is not None:  # nobody would replay the sub-tasks that the cascade still cancels
             return None
         waiting = task.evolve(
             status=TaskStatus.WAITING,
-            subtasks=replace(
-                subtasks, done=subtasks.succeeded, failed=0, cancelled=0, report_serial=subtasks.report_serial + 1
-            ),
+            subtasks=subtasks.reopened(),
             batch=replace(task.batch, retry_until=now),
             retry_at=now + RETRY_AFTER,
             # A cancel may have come before all of the plan was stored.
@@ -164,9 +163,9 @@ class ReopenBatch(Alone):
 
 @dataclass(frozen=True, slots=True)
 class EndRetry:
-    """What had failed in a batch is replayed, if the retry is still the one that was read.
+    """All that had failed in a batch is replayed. Refused if somebody has asked for another retry since.
 
-    It is counted again at once; a count that was begun before is refused, as by `Seal`.
+    The sub-tasks are counted again at once, and counts that were begun before are refused.
     """
 
     group: ClassVar[Group] = "single"

@@ -1,4 +1,4 @@
-"""How many tasks the store holds, as somebody counted them for all processes."""
+"""How many tasks the store holds, as one process counted them for all."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from taskframework.model.records import RecordKind
 
 @dataclass(frozen=True, slots=True)
 class TaskCounts:
-    """What the store held when it was counted last, and when somebody is to count again."""
+    """What the store held at the last count, and when the next count is due."""
 
     next_count_at: datetime
     by_status: dict[str, int] = field(default_factory=dict)

@@ -1,11 +1,13 @@
-"""Submissions of one key that share a task: debounced ones its newest parameters, throttled ones the first of a period.
+"""Submissions of one key that share a task. Debounced: it runs with the newest parameters. Throttled: one for each
+period, the first.
 
-The record of a debounced key names the task of its present window. It is written before that task is stored, as that of
-an idempotency key is, so whoever finds it without its task stores the task under the same id. From then on each
-submission replaces the parameters of the task by one guarded write, which a claim excludes: what a submission gave is
-what the task runs with, or something newer. `tests/models/debounce.pml` is this protocol.
+The record of a debounced key names the task of the present window. Like that of an idempotency key it is written before
+the task is stored, so whoever finds the record without its task stores the task under the same id. After that, each
+submission replaces the parameters of the task by one guarded write, which is refused once the task was claimed. So the
+task runs with the parameters of each accepted submission, or with newer ones. `tests/models/debounce.pml` is this
+protocol.
 
-A throttled key needs no record: the id of its task says which period it is of.
+A throttled key needs no record: the id of a task is made of the key and the period.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import ClassVar
 from uuid import NAMESPACE_OID, uuid5
 
 from taskframework.model.idempotency import GRACE
+from taskframework.model.options import start_by
 from taskframework.model.records import Record, RecordKind
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task
@@ -48,14 +51,14 @@ def window_of(task: Task, key: str, there: Record | None, kept: timedelta) -> Re
         task: the first one of its window.
         key: of the submission.
         there: the record that was read; None if there was none.
-        kept: how long the record is kept after the time at which the task can begin, at the least.
+        kept: how long the record is kept at least, from the time on at which the task can begin.
     """
     content = Window(task.task_id, task.created_at)
     return WINDOWS.with_id(window_id(task, key), there, content, expires_at=task.not_before + kept + GRACE)
 
 
 def may_be_stored_late(window: Window, now: datetime) -> bool:
-    """Whether the task of a window that is not there has yet to be stored; later it is one that was deleted."""
+    """Whether a task of a window that is missing may still be about to be stored; later it must have been deleted."""
     return now - window.opened_at < GRACE
 
 
@@ -67,7 +70,7 @@ def throttled_id(user_id: str, task_type: str, key: str, every: timedelta, now: 
 
 @dataclass(frozen=True, slots=True)
 class ReplaceParameters(Alone):
-    """A debounced task that nobody has begun gets newer parameters, and waits for longer, up to its `max_wait`."""
+    """A debounced task that has not begun gets newer parameters and waits anew, in all no longer than `max_wait`."""
 
     failpoint: ClassVar[str] = "debounce.after_replace"
     task_id: str
@@ -86,6 +89,5 @@ class ReplaceParameters(Alone):
         replaced = task.evolve(parameters=self.parameters, parameters_hash=self.parameters_hash)
         due = min(now + self.wait, task.created_at + task.debounce.longest)
         if due > task.not_before:
-            start_by = None if task.start_limit is None else due + task.start_limit.time
-            replaced = claimable_at(replaced, TaskStatus.QUEUED, due).evolve(start_by=start_by)
+            replaced = claimable_at(replaced, TaskStatus.QUEUED, due).evolve(start_by=start_by(task.start_limit, due))
         return with_event(replaced, "replaced", now)

@@ -32,14 +32,14 @@ class Driver:
     statuses: frozenset[TaskStatus]
     #: The statuses in which a task without this time is undriven: nothing would ever move it on.
     needed_in: frozenset[TaskStatus]
-    #: Two fields with numbers: the time is needed only while the first is below the second. None: always.
+    #: Two fields with numbers: in `needed_in` the time is needed only while the first is lower. None: always.
     needed_while_below: tuple[str, str] | None = None
-    #: A field that must be null; while it has a value, the time does not count. None: no such field.
+    #: A field that must be null: while it has a value, the time does not count. None: no such field.
     unless: str | None = None
     #: A field with another time that must have passed as well. None: no such field.
     also_passed: str | None = None
-    #: Whether every task has the time at some moment of its life. SQLite names the columns of the others only in
-    #: writes of tasks that have them.
+    #: Whether every task has this time at some moment. The columns of other drivers are written in SQLite only for
+    #: tasks that have such a time.
     is_usual: bool = False
 
     @cached_property
@@ -53,20 +53,20 @@ class Driver:
         return self.needed_in == self.statuses and self.needed_while_below is None
 
     def time_of(self, task: Task) -> datetime | None:
-        """When this driver is due for a task; None if it does not drive it."""
+        """When this driver is due for a task; None if it does not drive the task."""
         time = self._time_in(task)  # first, since most drivers have none for most tasks
         if time is None or task.status not in self.statuses or (self.unless and getattr(task, self.unless) is not None):
             return None
         return time
 
     def is_due(self, task: Task, now: datetime, grace: timedelta = timedelta(0)) -> bool:
-        """Whether the time passed more than `grace` ago, and the other time as well, if there is one."""
+        """Whether the time passed more than `grace` ago; if there is a second time (`also_passed`), that as well."""
         due = self.time_of(task)
         also_passed = self.also_passed is None or getattr(task, self.also_passed) <= now
         return due is not None and due <= now - grace and also_passed
 
     def is_missing(self, task: Task) -> bool:
-        """Whether the task needs this time and is without it."""
+        """Whether the task needs this time and does not have it."""
         if task.status not in self.needed_in or self._time_in(task) is not None:
             return False
         if self.needed_while_below is None:
@@ -74,7 +74,7 @@ class Driver:
         number, goal = self.needed_while_below
         return bool(getattr(task, number) < getattr(task, goal))
 
-    # Made once: SQLite asks for all times with each write.
+    # Made once for each driver, since SQLite asks for every time with each write.
     @cached_property
     def _time_in(self) -> Callable[[Task], datetime | None]:
         record, _, field = self.field.rpartition(".")
@@ -132,7 +132,7 @@ SPAWN = Driver(
     statuses=frozenset({TaskStatus.WAITING}),
     needed_in=frozenset(),
 )
-#: A waiting task is looked at: its signal may have come or be late, or the count of its sub-tasks be old.
+#: A waiting task is looked at: its signal may be there or late, or its sub-tasks may have to be counted.
 CHECK = Driver(
     name="check",
     field="check_at",
@@ -164,7 +164,7 @@ DRIVERS: tuple[Driver, ...] = (DISPATCH, LEASE, DEADLINE, START, OUTBOX, SPAWN, 
 
 
 def missing_drivers(task: Task) -> list[Driver]:
-    """The drivers that this task needs and is without; with one of them missing it is undriven."""
+    """The drivers that this task needs and does not have. If there is one, the task is undriven."""
     return [driver for driver in _needed_in(task.status) if driver.is_missing(task)]
 
 

@@ -37,7 +37,7 @@ class BatchSubmittedEvent(TaskSubmittedEvent):
 
 
 class TaskReplacedEvent(TaskEvent):
-    """A newer submission gave the task, which nobody has begun, its parameters."""
+    """A newer submission replaced the parameters of the task, which has not begun."""
 
 
 class TaskStartedEvent(TaskEvent):
@@ -45,7 +45,7 @@ class TaskStartedEvent(TaskEvent):
 
 
 class TaskProgressEvent(TaskEvent):
-    """The running task said how far it is, or sub-tasks of the waiting one were counted."""
+    """The running task said how far it is, or the sub-tasks of a waiting task were counted."""
 
 
 class TaskRetryingEvent(TaskEvent):
@@ -163,7 +163,7 @@ EVENT_OF: dict[str, type[TaskEvent]] = {
 }
 
 
-#: The entry types that end an attempt. A move out of RUNNING appends one of them, and no other move of a running task.
+#: The entry types that end an attempt: each move out of RUNNING appends one, and no other move of a running task does.
 ENDS_OF_ATTEMPTS = frozenset(
     {"retrying", "waiting", "completed", "completed_with_errors", "failed", "dead_letter", "cancelled", "released"}
 )
@@ -175,7 +175,7 @@ def event_for(task: Task) -> TaskEvent:
 
 
 def event_of(move: Move, task: Task) -> TaskEvent | None:
-    """The event of a move, given the task right after it; None for a move that nobody is told of."""
+    """The event of a move, given the task right after it; None for a move without an event."""
     match move:
         case ReportProgress():
             return TaskProgressEvent(task)

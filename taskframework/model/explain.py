@@ -1,7 +1,7 @@
 """Why a task is not running, or not finished: of all causes that are true, the first one.
 
-The rule is pure. Whoever asks gathers the facts; what nobody could tell counts as if it were not there, and the cause
-is the next one that is true.
+The rule is pure; the facts are gathered elsewhere. A fact that could not be found out counts as not there, so the
+answer is then the next cause that is true.
 """
 
 from __future__ import annotations

@@ -50,13 +50,13 @@ class Cause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """A task, and what there is around it. What nobody could tell is as if it were not there."""
+    """A task, and what was found around it. What could not be found out counts as not there."""
 
     task: Task
     now: datetime
-    #: Some of the sub-tasks that it waits for, and are live.
+    #: Some of the live sub-tasks that it waits for.
     open_subtasks: tuple[Task, ...] = ()
-    #: The stream that it is in, and the task that has the turn there.
+    #: Its stream, and the task that has the turn there.
     stream: Stream | None = None
     turn_holder: Task | None = None
     #: The newest version of its key.
@@ -65,19 +65,19 @@ class Facts:
     #: The bucket that its type shares, and when that lets the next attempt begin; None: now.
     bucket: str | None = None
     bucket_free_at: datetime | None = None
-    #: The slots that it needs one of, the id of their record, and the tasks among the holders that may be named.
+    #: The slots of its concurrency limit, the id of their record, and which of the holders' tasks may be named.
     slots: Slots | None = None
     slots_id: str | None = None
     named_holders: frozenset[str] = frozenset()
-    #: None: whoever asks has no broker itself.
+    #: None: the process that asks has no broker.
     is_broker_connected: bool | None = None
-    #: Workers that are there and run its type, and whoever ran it last, if none does.
+    #: The live workers that run its type; if there are none, the last one that did.
     workers: tuple[Presence, ...] = ()
     last_worker: Presence | None = None
     declared_at: datetime | None = None
     #: Lost leases that make a task a dead letter.
     max_crashes: int = 3
-    #: Other tasks that run and are suspects too.
+    #: Other suspects that run now.
     running_suspects: tuple[str, ...] = ()
     #: How many of its type and lane could be claimed before it, and whether there may be more of them.
     ahead: int | None = None

@@ -1,7 +1,7 @@
 """Idempotency keys: a record for each key of a user, which names the one task that the key stands for.
 
-The record is written before its task, with the id that the task is going to have. So whoever comes second, or finishes
-what another process began, inserts the task under the same id, and of two inserts one finds the other.
+The record is written before its task, with the id that the task is going to have. So a second submission, or one that
+finishes what a dead process began, inserts the task under the same id, and of two inserts the second finds the first.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from datetime import datetime, timedelta
 from taskframework.model.records import Record, RecordKind
 from taskframework.model.task import Task
 
-#: How much later than it could be over a key is looked at. Most tasks have ended by then, so that one look is enough;
-#: and it is how long a process may take, at the least, between writing the record and inserting the task.
+#: How long after the earliest time at which it may be over a key is looked at. Most tasks have ended by then, so that
+#: one look is enough. It is also how long a process may take between writing the record and inserting the task.
 GRACE = timedelta(minutes=10)
 
 
@@ -34,7 +34,7 @@ def key_id(user_id: str, key: str) -> str:
 
 
 def under_id(task: Task, task_id: str) -> Task:
-    """A task that is not stored yet under the id that its name stands for."""
+    """A task that is not stored yet, with another id: the one that its key stands for."""
     correlation_id = task_id if task.correlation_id == task.task_id else task.correlation_id
     return task.evolve(task_id=task_id, correlation_id=correlation_id)
 
@@ -54,10 +54,10 @@ def key_of(task: Task, kept: timedelta) -> Record:
 
 
 def kept_until(finished_at: datetime | None, now: datetime, kept: timedelta) -> datetime | None:
-    """When to look again at a key whose task is there; None: its time is over.
+    """When to look again at a key whose task is stored; None: the key's time is over.
 
     Args:
-        finished_at: when its task ended; None while it is live, and a key is kept at least until then.
+        finished_at: when its task ended; None while it is live, and so long the key is kept.
         now: the store's time.
         kept: how long a key is kept after the end of its task.
     """

@@ -7,18 +7,21 @@ from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
 from taskframework.model import drivers
+from taskframework.model.options import start_by
 from taskframework.model.scope import Scope
 from taskframework.model.status import CLAIMABLE, DEAD, LIVE, REPLAYABLE, TaskStatus
 from taskframework.model.stream_moves import blocked_again, without_its_stream
 from taskframework.model.task import CancelRequest, Discarded, Task
 from taskframework.model.transitions import (
     BY_DEADLINE,
-    DEADLINE_PASSED,
+    DEADLINE_REASON,
     Alone,
     at_rest,
     claimable_at,
+    deadline_error,
     framework_error,
     reason_of,
+    status_after,
     with_error,
     with_event,
 )
@@ -27,10 +30,11 @@ from taskframework.model.values import Json
 
 @dataclass(frozen=True, slots=True)
 class Reap(Alone):
-    """RUNNING with an expired lease → RETRYING, DEAD_LETTER or CANCELLED, without needing the task's code.
+    """RUNNING with an expired lease → RETRYING, DEAD_LETTER, CANCELLED or FAILED, without needing the task's code.
 
-    The lease must be over for longer than `grace`; with None it may still have time: the worker is known to be dead.
-    The first crash retries at once; later ones wait `delay`. `max_crashes` crashes make a poison task.
+    The lease must have ended longer than `grace` ago. With None it may still run: the worker is known to be dead.
+    After the first crash the task is retried at once, after later ones it waits for `delay`. With `max_crashes` crashes
+    it is a dead letter.
     """
 
     failpoint: ClassVar[str] = "reap.after_write"
@@ -58,7 +62,7 @@ class Reap(Alone):
 
     def _status(self, task: Task) -> TaskStatus:
         if task.cancel is not None:
-            return TaskStatus.FAILED if task.cancel.by == BY_DEADLINE else TaskStatus.CANCELLED
+            return status_after(task.cancel)
         if task.attempts >= task.max_attempts or task.crashes >= self.max_crashes:
             return TaskStatus.DEAD_LETTER
         return TaskStatus.RETRYING
@@ -93,8 +97,8 @@ def _asked_to_end(task: Task, now: datetime, by: str, reason: str | None) -> Tas
 
 @dataclass(frozen=True, slots=True)
 class Supersede(Alone):
-    """There is a newer version of the task: CANCELLED where it waits for a worker. A running one goes on, or is asked
-    to stop if the newer version says so.
+    """There is a newer version of the task. One that has not begun → CANCELLED; a running one goes on, or is asked to
+    stop if the newer version says so.
     """
 
     failpoint: ClassVar[str] = "supersede.after_write"
@@ -118,7 +122,7 @@ class Supersede(Alone):
         return _asked_to_end(task, now, BY_NEWER_VERSION, self.reason)
 
 
-#: In these a task waits for a worker, or for the turn to wait for one.
+#: A task waits for a worker, or in a serial stream for its turn.
 _UNBEGUN = CLAIMABLE | {TaskStatus.BLOCKED}
 #: `cancel.by` of a task that a newer version has superseded.
 BY_NEWER_VERSION = "superseded"
@@ -126,10 +130,10 @@ BY_NEWER_VERSION = "superseded"
 
 @dataclass(frozen=True, slots=True)
 class Expire(Alone):
-    """A live task past its deadline: FAILED at rest, asked to stop when running.
+    """A live task past its deadline → FAILED; a running one is asked to stop.
 
-    Its stream goes on without it, which is told first: at rest the next one has its turn; and a reader of results in
-    order does not wait for it, even while it runs.
+    If it is in a stream, its history first says that the stream goes on without it. Readers of ordered results do not
+    wait for it, even while it still runs; in a serial stream a running task keeps its turn until it has ended.
     """
 
     failpoint: ClassVar[str] = "expire.after_write"
@@ -138,16 +142,16 @@ class Expire(Alone):
     def apply(self, task: Task, now: datetime) -> Task | None:
         if not drivers.DEADLINE.is_due(task, now):
             return None
-        asked = without_its_stream(task, now).evolve(cancel=CancelRequest(BY_DEADLINE, now, "the deadline passed"))
+        asked = without_its_stream(task, now).evolve(cancel=CancelRequest(BY_DEADLINE, now, DEADLINE_REASON))
         if task.status is TaskStatus.RUNNING:
-            return with_event(asked, "cancel_requested", now, data={"by": BY_DEADLINE, "reason": "the deadline passed"})
-        error = framework_error("deadline", DEADLINE_PASSED, retryable=False, attempt=task.attempts, at=now)
+            return with_event(asked, "cancel_requested", now, data={"by": BY_DEADLINE, "reason": DEADLINE_REASON})
+        error = deadline_error(task.attempts, now)
         return with_event(at_rest(with_error(asked, error), TaskStatus.FAILED, now), "failed", now)
 
 
 @dataclass(frozen=True, slots=True)
 class EndUnstarted(Alone):
-    """A task that no worker began in time → DEAD_LETTER: nothing is wrong with it, so it can be replayed."""
+    """A task that no worker began in time → DEAD_LETTER. Nothing is wrong with the task itself."""
 
     failpoint: ClassVar[str] = "queue_timeout.after_write"
     task_id: str
@@ -198,9 +202,8 @@ class Edited:
 class Replay(Alone):
     """FAILED, DEAD_LETTER or CANCELLED → QUEUED as a new generation; the fencing token goes on counting.
 
-    In a serial stream it is BLOCKED until its turn comes, at the position that it had. The steps stay: what was done is
-    done, and a replay is there to do the rest. A batch has no code that could be run again; what is replayed of it are
-    its sub-tasks.
+    In a serial stream it becomes BLOCKED, at the position that it had, until its turn comes. Recorded steps stay, so
+    that only the rest is done. A batch has no code to run again, so its sub-tasks are replayed instead.
     """
 
     failpoint: ClassVar[str] = "replay.after_write"
@@ -239,7 +242,7 @@ class Replay(Alone):
             cancel=None,
             discarded=None,
             deadline=None,
-            start_by=None if task.start_limit is None else now + task.start_limit.time,
+            start_by=start_by(task.start_limit, now),
             error=None,
             progress=None,
             started_at=None,
@@ -257,7 +260,7 @@ class Replay(Alone):
 
 @dataclass(frozen=True, slots=True)
 class Discard(Alone):
-    """A dead letter is given up. The task stays what it is, and can still be queued anew by its id."""
+    """A dead letter is given up: lists leave it out. Its status stays, and it can still be replayed by its id."""
 
     failpoint: ClassVar[str] = "discard.after_write"
     task_id: str

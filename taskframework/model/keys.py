@@ -1,7 +1,7 @@
 """API keys, and who a caller of the HTTP interface is by one.
 
-A key is a text that its owner shows with each request. It is told once, when it is made; what is stored is its SHA-256.
-A key has 256 random bits, so nobody finds one by trying, and a slow hash would only slow down each request.
+A key is a text that its owner shows with each request. It is shown once, when it is made; only its SHA-256 is stored.
+A key has 256 random bits, so nobody finds one by trying: a slow hash would protect nothing and slow down each request.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from taskframework.model.records import RecordKind
 from taskframework.model.scope import EVERYONE, Scope
 
 _MARK = "tf"
+#: Random bytes of the part that names a key, and of the part that is secret.
 _PREFIX_BYTES, _SECRET_BYTES = 5, 32
+#: Characters of a text that may be a key; a longer one is not even hashed.
 _LONGEST = 200
 
 
@@ -46,10 +48,10 @@ _ORDER = tuple(Role)
 class Caller:
     """Who makes a request."""
 
-    #: The user whose tasks it submits, and by whose name history and log tell of it.
+    #: The user who owns the tasks it submits, and who is named in history and log.
     principal: str
     roles: tuple[Role, ...]
-    #: Whether it submits for, and looks at the tasks of, any user it names: a program that serves many users.
+    #: Whether it may act for any user that it names, to submit and to look: a program that serves many users.
     may_act_for_users: bool = False
     #: The beginning of the key it showed; None: callers are not identified, or it showed a token.
     prefix: str | None = None
@@ -101,7 +103,7 @@ class ApiKey:
         return Caller(self.principal, self.roles, self.may_act_for_users, self.prefix, limit=self.limit)
 
 
-#: A record a key; it stays when the key is revoked, so that the interface never opens to everybody again.
+#: One record for each key. It stays when the key is revoked: with no record at all the interface is open to everybody.
 KEY = RecordKind("key", ApiKey)
 
 

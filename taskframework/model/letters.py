@@ -1,4 +1,4 @@
-"""Dead letters in groups: those of one cause together, with how many came when."""
+"""Dead letters in groups: those of one cause together, and how many there were in each hour."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from taskframework.model.query import MessageOutline, TaskFilter
 from taskframework.model.values import fingerprint
 from taskframework.model.view import moment
 
-#: A trend has one number for each of these hours.
+#: A trend has one number for each hour of this many.
 TREND_HOURS = 24
 #: `error.type` of the groups of messages.
 MESSAGE_ERROR = "MessageUnreadableError"
 _HOUR = timedelta(hours=1)
-#: What differs in the reasons of one cause: numbers and what was quoted.
+#: The parts of a reason that differ between messages of one cause: numbers, and what is in quotes.
 _PARTICULAR = re.compile(r"'[^']*'|\"[^\"]*\"|\d[\d,.]*")
 
 
@@ -28,11 +28,11 @@ class LetterFilter:
     kind: Literal["task", "message"] | None = None
     task_type: str | None = None
     fingerprint: str | None = None
-    #: In the message of the error, or in the reason why a message was kept, whatever the case of its ASCII letters.
+    #: A part of the error's message, or of the reason why a message was kept; ASCII letters match in either case.
     text: str | None = None
 
     def of_tasks(self, ended_by: datetime | None = None) -> TaskFilter:
-        """The same of tasks."""
+        """The filter for the dead letters that are tasks."""
         return TaskFilter(
             task_type=self.task_type, dead=True, fingerprint=self.fingerprint, error=self.text, ended_by=ended_by
         )
@@ -62,7 +62,7 @@ class DeadCount:
     count: int
     first_at: datetime
     last_at: datetime
-    #: Of one of them.
+    #: The error of one of them.
     error_type: str | None
     error_message: str | None
 
@@ -78,7 +78,7 @@ class LetterGroup:
     task_types: tuple[str, ...]
     error_type: str | None
     error_message: str | None
-    #: By the hour that they ended in, the oldest first; the last number is that of the hour before now.
+    #: How many ended in each hour, the oldest hour first; the last number is for the hour before now.
     trend: tuple[int, ...]
 
     def view(self) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def message_fingerprint(reason: str) -> str:
 
 
 def count_messages(messages: Iterable[MessageOutline], now: datetime) -> list[DeadCount]:
-    """Kept messages, each as a count of its own."""
+    """Each kept message as a count of one."""
     return [
         DeadCount(
             message_fingerprint(message.reason),

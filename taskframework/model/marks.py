@@ -1,6 +1,6 @@
 """Rules that only move a driver: when to dispatch again, when to relay again, until when a lease lasts.
 
-They tell nobody: no event, no new revision.
+They make no event and no new revision.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from taskframework.model.status import CLAIMABLE, TaskStatus
 from taskframework.model.task import LimitWait, Task
 from taskframework.model.transitions import Fence, Group
 
+#: The delay between two messages doubles at most this often, so that the number stays small enough to compute with.
 MAX_DOUBLINGS = 16
 
 
@@ -57,7 +58,7 @@ class MarkDispatched:
 class ReserveDispatch:
     """A sweeper is about to publish a message for a task that is due: of several sweepers one wins.
 
-    A transition, since the winner reads the task it won; what it changes is what `MarkDispatched` changes.
+    It changes the same fields as `MarkDispatched`, but is a transition, since the winner needs the task it won.
     """
 
     group: ClassVar[Group] = "reserve"
@@ -72,25 +73,25 @@ class ReserveDispatch:
         return MarkDispatched(self.task_id, self.dispatch_epoch, self.first, self.longest).apply(task, now)
 
     def dispatched_at(self, next_dispatch_at: datetime, dispatches: int) -> datetime:
-        """When a task with this due time and so many dispatches was marked last."""
+        """When the last mark was made that left a task with this due time and this number of dispatches."""
         return next_dispatch_at - redispatch_delay(dispatches - 1, self.first, self.longest)
 
     def won(self, task: Task) -> bool:
-        """Another sweeper of the same moment may have been the one: that costs a message."""
+        """It may have been another sweeper at the same moment; then a second message is sent, and dropped."""
         return task.status in CLAIMABLE and task.dispatch_epoch == self.dispatch_epoch and task.dispatches > 0
 
 
 @dataclass(frozen=True, slots=True)
 class MakeDue:
-    """A message of this epoch is gone and nobody claimed: the sweeper sends another one after `delay`.
+    """The message of this epoch is used up and nobody claimed the task: the sweeper sends another one after `delay`.
 
-    With a delay the task is put off: it waits for no worker until then.
+    With a delay the task is put off: until then it does not wait for a worker, and its queue timeout does not run.
     """
 
     task_id: str
     dispatch_epoch: int
     delay: timedelta = timedelta(0)
-    #: The id of a limit that lets no more begin, if that is why: the task has a turn at the time it is due.
+    #: The id of the limit that lets no more tasks begin, if that is why. The task's turn comes when it is due.
     limit: str | None = None
 
     def apply(self, task: Task, now: datetime) -> Task | None:
@@ -103,7 +104,7 @@ class MakeDue:
 
 
 def _waits_from(time: datetime, task: Task) -> datetime | None:
-    """By when a task must have begun that waits for a worker from a time on, since a limit holds it back until then."""
+    """The latest start of a task that a limit holds back until a time; it waits for a worker only from then on."""
     if task.start_by is None or task.start_limit is None or task.start_limit.counts_limits:
         return task.start_by
     return max(task.start_by, time + task.start_limit.time)
@@ -111,7 +112,7 @@ def _waits_from(time: datetime, task: Task) -> datetime | None:
 
 @dataclass(frozen=True, slots=True)
 class WaitAnew:
-    """A limit or a pause of its type held the task back until now: its time to wait for a worker begins anew."""
+    """A limit, or a pause of its type, held the task back until now: its queue timeout begins anew."""
 
     task_id: str
 
@@ -123,7 +124,7 @@ class WaitAnew:
 
 @dataclass(frozen=True, slots=True)
 class ForgetDispatch:
-    """The message that was sent is known to be gone: the task is due at its own time again."""
+    """The message that was sent is known to be lost: the task is due at its `not_before` again."""
 
     task_id: str
 
@@ -153,8 +154,8 @@ class RenewLease:
 
 @dataclass(frozen=True, slots=True)
 class MarkPublished:
-    """Every event up to `sequence` is confirmed by the events exchange, and the end of a sub-task, if it is among them,
-    is counted in its parent. Marks only grow.
+    """The events exchange has confirmed every event up to `sequence`; if one of them ended a sub-task, its parent has
+    counted it. The mark only grows.
     """
 
     task_id: str
@@ -173,7 +174,7 @@ class MarkPublished:
 class PostponeRelay:
     """A relay is about to publish this task's events: the others leave it alone for `delay`.
 
-    A transition, since the relay publishes the task as it is after it.
+    A transition, since the relay publishes the task that the write returns.
     """
 
     group: ClassVar[Group] = "reserve"
@@ -184,15 +185,15 @@ class PostponeRelay:
         return None if task.publish_at is None else task.evolve(publish_at=now + self.delay)
 
     def won(self, task: Task) -> bool:
-        """Another relay of the same moment may have been the one: subscribers drop what comes twice."""
+        """It may have been another relay at the same moment; subscribers drop an event that comes twice."""
         return task.publish_at is not None
 
 
 @dataclass(frozen=True, slots=True)
 class MoveDriver:
-    """The time of a driver is moved, if it is still the one that was read: of several processes one does the work.
+    """Moves the time of a driver if it is still the one that was read: of several processes one does the work.
 
-    A transition, since the winner reads the task it won.
+    A transition, since the winner needs the task it won.
     """
 
     group: ClassVar[Group] = "single"
@@ -209,13 +210,13 @@ class MoveDriver:
         return task.evolve(**{self.driver.field: None if self.delay is None else now + self.delay})
 
     def won(self, task: Task) -> bool:
-        """Never: if the reply was lost, the task is due again later."""
+        """Never known: if the reply was lost, the task is due again later."""
         return False
 
 
 @dataclass(frozen=True, slots=True)
 class MarkSpawned:
-    """Every sub-task of a round is stored. If the parent does not wait for them any more, they are cancelled."""
+    """Every sub-task of a round is stored. If the parent no longer waits for them, they are to be cancelled."""
 
     task_id: str
     generation: int
@@ -235,9 +236,10 @@ class MarkSpawned:
 
 @dataclass(frozen=True, slots=True)
 class CascadeAgain:
-    """Sub-tasks may have been stored or replayed after their parent had ceased to wait for them: they are cancelled.
+    """Sub-tasks may have been stored or replayed after their parent stopped waiting for them: cancel those as well.
 
-    Said by whoever had not known it, since it slept for longer than the cascade looks for such sub-tasks by itself.
+    Asked for by the process that stored or replayed them, when it notices this late. The cascade looks for such
+    sub-tasks by itself too, but only for a minute, and a process may sleep for longer than that.
     """
 
     task_id: str

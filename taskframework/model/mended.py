@@ -10,7 +10,7 @@ from taskframework.model.records import RecordKind
 
 @dataclass(frozen=True, slots=True)
 class Mended:
-    """The repair of a message. It is stored before the task, and fixes whose task it is: a key belongs to a user."""
+    """The repair of a message. It is stored before the task, and decides whose task it is: a key belongs to a user."""
 
     user_id: str
     by: str

@@ -15,12 +15,12 @@ from taskframework.model.task import Task
 from taskframework.model.versions import UNIQUE_HEADER, to_header
 
 MESSAGE_VERSION = 1
-#: Bytes. Our messages have about 150; one that is far larger is not ours.
+#: Bytes of a message. Ours have about 150; one that is far larger is not ours.
 MAX_MESSAGE_BYTES = 64 * 1024
 _INT64 = 2**63
 #: Tells a worker of the leases lost so far before it claims the task.
 CRASHES_HEADER = "x-crashes"
-#: Since when the task waits: `CLAIMABLE_HEADER` if it is there, else since its submission.
+#: Since when the task can be claimed: the second header if it is there, else the first, the time of its submission.
 SUBMITTED_HEADER = "submitted_at"
 CLAIMABLE_HEADER = "claimable_at"
 
@@ -100,7 +100,7 @@ def read_message(body: bytes) -> TaskMessage:
 
 
 def claimable_since(headers: Mapping[str, str]) -> datetime | None:
-    """Since when the task of a message waits to be claimed, by the store's clock; None if the message does not say."""
+    """Since when the task of a message can be claimed, by the store's clock; None if the message does not say."""
     try:
         since = datetime.fromisoformat(headers.get(CLAIMABLE_HEADER) or headers[SUBMITTED_HEADER])
     except (KeyError, ValueError):  # not written by us

@@ -1,23 +1,28 @@
-"""What a task type or a submission may say of a task, as it carries it from its submission on."""
+"""Options of task types and submissions, in the form in which a task carries them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
 class StartLimit:
-    """How long the task may wait for a worker in each generation, from the time on at which it could begin."""
+    """How long the task may wait for a worker, in each generation, from the time on at which it can be claimed."""
 
     milliseconds: int
-    #: Whether a limit or a pause that holds it back counts; else the time begins anew after it.
+    #: Whether the time counts in which a limit or a pause holds the task back; else it begins anew afterwards.
     counts_limits: bool = False
 
     @property
     def time(self) -> timedelta:
         return timedelta(milliseconds=self.milliseconds)
+
+
+def start_by(limit: StartLimit | None, claimable_from: datetime) -> datetime | None:
+    """By when an attempt must have begun of a task that can be claimed from a time on; None: there is no limit."""
+    return None if limit is None else claimable_from + limit.time
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +40,9 @@ class Unique:
 
     key: str
     version: int
-    #: How often the version was queued anew, because its task had failed or was gone.
+    #: How often this version was submitted again because its task had failed or was deleted.
     run: int = 0
-    #: Whether the older version is asked to stop if it is running.
+    #: Whether an older version that runs is asked to stop.
     stops_older: bool = False
 
 
@@ -47,7 +52,7 @@ class Debounce:
 
     key: str
     wait_ms: int
-    #: From the first submission on.
+    #: The longest wait in all, from the first submission on.
     longest_ms: int
 
     @property
@@ -73,5 +78,5 @@ class StreamPlace:
     position: int = -1
     #: Whether the stream stops if the task fails while it has the turn.
     halts: bool = False
-    #: Its time to give a result was over before it had one: the stream went on without it.
+    #: Whether its time was over before it had a result, so that the stream went on without it.
     is_skipped: bool = False

@@ -18,7 +18,7 @@ from taskframework.model.values import Json, fingerprint, in_one_line
 
 MAX_MESSAGE = 2_000
 MAX_TRACEBACK = 8_000
-#: How many exceptions of a chain, and of a group, a description tells of. More would say little more.
+#: How many exceptions of a chain, or of a group, a description names; further ones would say little more.
 MOST_CAUSES = 5
 MAX_OWN_DELAY = timedelta(days=3650)
 #: The words of Python between two exceptions of a chain.
@@ -41,7 +41,7 @@ class Failed:
     retryable: bool
     #: The exact delay the code asked for, if it did.
     delay: timedelta | None = None
-    #: Whether the code asked that whatever shares its rate limit waits as long.
+    #: Whether the code asked that everything under the same rate limit waits as long.
     pauses_limit: bool = False
 
 

@@ -15,16 +15,16 @@ from taskframework.model.traffic import LaneTraffic, Traffic
 from taskframework.model.workers import Presence
 
 ProblemCode = Literal["broker_away", "undriven", "no_worker", "worker_lost", "failing", "halted", "paused"]
-#: This part of what ended in the last minute has to have failed for a type to be called failing.
+#: A type is called failing if at least this share of what ended in the last minute failed.
 _FAILING = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that somebody should look at."""
+    """Something that a person should look at."""
 
     code: ProblemCode
-    #: What it is, and what to do, in a sentence or two.
+    #: What is wrong and what to do, in a sentence or two.
     text: str
 
 
@@ -33,12 +33,12 @@ class Overview:
     """An installation at one moment."""
 
     traffic: Traffic
-    #: None: nobody has counted yet, since the store is away.
+    #: None: not counted yet, because the store is away.
     counts: TaskCounts | None
     task_types: tuple[str, ...]
     pauses: Mapping[str, Pause]
     workers: tuple[Presence, ...]
-    #: None: whoever asks has no broker itself.
+    #: None: the process that asks has no broker.
     is_broker_connected: bool | None
 
     @property

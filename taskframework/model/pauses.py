@@ -1,4 +1,4 @@
-"""Pauses: somebody wants that no task of a type begins for now."""
+"""Pauses: by somebody's wish no task of a type begins for now."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Plans of sub-tasks that are too large for the document of their task: records, each with a part of the plan.
 
-They are written while the attempt runs, and only its settlement makes them count. Their ids name the token of the
-claim: no two attempts share a part, so one that was presumed dead cannot change the plan of its successor.
+They are written while the attempt runs, and count only once the attempt is settled. Their ids contain the fencing token
+of the attempt, so a worker that lost its lease cannot change the plan of the next attempt.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from taskframework.model.records import Record, RecordKind
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task
 
+#: Bytes that an item of a plan takes beside its parameters: the hash of them, quotes, commas and brackets.
+ITEM_BYTES = 24
 #: Bytes as JSON of one part of a plan, unless a single item is larger.
 MAX_PLAN_BYTES = 512 * 1024
-#: Bytes as JSON of a plan that an attempt leaves in its task. The task is read and written with each count of its
-#: sub-tasks, and some of those have ended before the last one is stored.
+#: Most bytes as JSON of a plan that is kept in the task itself. Every count of sub-tasks reads and writes the whole
+#: task, and counting begins before the last sub-task is stored and the plan is emptied.
 MAX_KEPT_BYTES = 32 * 1024
-#: How long a part is kept at least before the retention looks whether anybody still needs it.
+#: How long after it was written, or looked at, the retention looks whether a part is still needed.
 PLAN_KEPT = timedelta(days=1)
 
 
@@ -33,7 +35,7 @@ class PlanPart:
     #: Of the attempt.
     fencing_token: int
     first_slot: int
-    #: The groups as JSON text; users' values have names in them that mean something elsewhere.
+    #: The groups as JSON text, since names in users' values may mean something to a store.
     text: str = field(repr=False)
 
     @property

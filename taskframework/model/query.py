@@ -24,7 +24,7 @@ class CursorInvalidError(SubmissionError):
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """The place after one entry of a list that runs from the newest to the oldest."""
+    """The place behind one entry of a list that runs from the newest to the oldest."""
 
     at: datetime
     id: str
@@ -50,7 +50,7 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class SlotCursor:
-    """The place after one sub-task of a list that runs from the last slot of a parent's newest round back."""
+    """The place behind one sub-task of a list that runs backwards from the last slot of a parent's newest round."""
 
     generation: int
     round: int
@@ -77,9 +77,9 @@ class SlotCursor:
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-#: Begins the cursors of slots, which no other list then takes for its own.
+#: The first part of a cursor of slots, so that no other list takes one for its own.
 _SLOT = "slot"
-#: No number in a cursor of slots is higher, and every database can compare it.
+#: The highest number in a cursor of slots; every database can compare it.
 _MOST = 2**31
 
 
@@ -88,7 +88,7 @@ def _packed(raw: str) -> str:
 
 
 def _unpacked(text: str) -> str:
-    """Raises ValueError, of which all errors here are kinds, if the text was not packed by us."""
+    """What `_packed` made the text of; every error that is raised for other texts is a ValueError."""
     return base64.b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True).decode()
 
 
@@ -103,14 +103,14 @@ class TaskFilter:
     stream: str | None = None
     #: Only batches; without it everything else.
     batches: bool = False
-    #: Only tasks that are FAILED or DEAD_LETTER and not given up, listed by the time of their end.
+    #: Only tasks that are FAILED or DEAD_LETTER and not discarded, listed by the time of their end.
     dead: bool = False
     #: Only tasks whose error has this fingerprint, or this text in its message, whatever the case of its ASCII letters.
     fingerprint: str | None = None
     error: str | None = None
     correlation_id: str | None = None
     idempotency_key: str | None = None
-    #: Of the dead ones only those that had ended by then.
+    #: Only tasks that had ended by this time; for lists of dead ones.
     ended_by: datetime | None = None
     #: Only tasks that were submitted at this time or later, and those that were submitted earlier than this one.
     created_after: datetime | None = None
@@ -118,26 +118,26 @@ class TaskFilter:
 
     @property
     def is_sought(self) -> bool:
-        """Whether it asks for what no index has. One would cost each task that is stored; people look now and then."""
+        """Whether it asks for what no index has. Such an index would slow down every write, and is seldom needed."""
         return self.indexed is not self
 
     @property
     def indexed(self) -> TaskFilter:
-        """The same without that."""
+        """The same filter without what no index has."""
         if all(it is None for it in (self.fingerprint, self.error, self.correlation_id, self.idempotency_key)):
             return self
         return replace(self, fingerprint=None, error=None, correlation_id=None, idempotency_key=None)
 
     @property
     def is_by_plan(self) -> bool:
-        """Whether the list has the sub-tasks of one task, and runs from the last one in its plan to the first: the
-        newest are first here, too, and one index has those of each status in that order.
+        """Whether it lists the sub-tasks of one task. Such a list runs from the last one of the plan to the first: that
+        is from the newest to the oldest, too, and an index has the sub-tasks of each status in this order.
         """
         return self.parent_task_id is not None and not self.batches and not self.dead
 
     @property
     def order(self) -> Literal["created_at", "finished_at"]:
-        """The time by which any other list runs, from the newest to the oldest."""
+        """The time by which every other list is ordered, the newest first."""
         return "finished_at" if self.dead else "created_at"
 
 
@@ -183,7 +183,7 @@ class DeadMessage:
 
 @dataclass(frozen=True, slots=True)
 class MessageOutline:
-    """The little of a kept message that lists choose by: messages may be large."""
+    """The fields of a kept message that lists choose by, without its content, which may be large."""
 
     id: str
     reason: str

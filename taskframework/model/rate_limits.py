@@ -1,13 +1,13 @@
 """The arithmetic of rate limits: GCRA, a token bucket that is one number. Its tokens are called permits here.
 
-A bucket holds `burst` permits at most and gets `rate` of them a second. All that has to be kept of it is the time at
-which it is full again; each permit that is taken moves that time on by `1 / rate`. So nothing refills a bucket, no
-rounding adds up, and a bucket that is full needs no record at all. In no window of time are more permits used than
+A bucket holds `burst` permits at most and gets `rate` of them a second. All that has to be stored is the time at which
+the bucket is full again; each permit that is taken moves that time on by `1 / rate`. So nothing has to refill a bucket,
+rounding errors do not add up, and a full bucket needs no record. In no window of time are more permits used than
 `burst + rate * seconds`.
 
-A permit may be taken before its time by a process that waits so long: then nobody else has it, and nobody asks again
-and again. Who must wait for longer gets a *turn*: a time in a line that goes on by one permit with each turn given. At
-its turn a task takes its permit like any other, so that a turn which comes late exceeds nothing.
+A process may take a permit a little before its time and wait for that time: then nobody else has the permit, and the
+process need not ask again and again. A task that must wait longer gets a *turn*: a time in a line, in which the turns
+are `1 / rate` apart. At its turn a task takes a permit like any other, so a turn that is used late exceeds nothing.
 
 Times are seconds since 1970 as the server of the bucket counts them, with fractions.
 """
@@ -20,7 +20,7 @@ from datetime import UTC, datetime, timedelta
 
 from taskframework.model.records import Record, RecordKind
 
-#: By this part of a permit the arithmetic may be wrong: a double has 0.2 µs left of a time of today.
+#: The part of a permit by which the arithmetic may be wrong: a double holds a time of today to within 0.2 µs.
 ROUNDING = 1e-3
 #: A bucket that has been full for this long is forgotten.
 KEPT = timedelta(minutes=1)
@@ -33,33 +33,29 @@ class BucketLimit:
 
     #: Permits a second.
     rate: float
-    #: Permits that are there at once when none was taken for a while.
+    #: Most permits in the bucket: so many may be taken at once after a quiet time.
     burst: int
-
-    @property
-    def seconds_to_fill(self) -> float:
-        """How long an empty bucket takes until it is full."""
-        return self.burst / self.rate
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
     """A bucket as it is after a request, and what that request got."""
 
-    #: When it is full again if nothing is taken; a time that has passed: it is full.
+    #: When it is full again if nothing is taken. If that time has passed, it is full.
     full_at: float = 0.0
-    #: The turn that would be given next.
+    #: The next turn that would be given.
     line_at: float = 0.0
     #: When the request was made.
     asked_at: float = 0.0
     #: How many permits it got.
     granted: int = 0
-    #: When the first of them may be used, the others each `1 / rate` later. With none: when to ask again, or the turn.
+    #: When the first of them may be used, the others each `1 / rate` later. If it got none: when to ask again, or its
+    #: turn.
     first_at: float = 0.0
 
     @property
     def expires_at(self) -> datetime:
-        """When nothing of it needs to be known any more."""
+        """When the record can be deleted."""
         return _EPOCH + timedelta(seconds=max(self.full_at, self.line_at)) + KEPT
 
 
@@ -68,20 +64,20 @@ RATE = RecordKind("rate", Bucket)
 
 
 def seconds_of(moment: datetime) -> float:
-    """A time as the arithmetic takes it."""
+    """A time as seconds since 1970."""
     return (moment - _EPOCH) / timedelta(seconds=1)
 
 
 @dataclass(frozen=True, slots=True)
 class _OfBucket:
-    """One guarded write on a bucket: `apply` says what it means, and each kind of bucket does just that."""
+    """One guarded write on a bucket: `apply` is its meaning, which every place that keeps buckets implements."""
 
     #: `rate/<name>` or `rate/<name>/<key>`, made by `RATE.id_of`.
     record_id: str
     limit: BucketLimit
 
     def apply(self, bucket: Bucket | None, now: float) -> Bucket:
-        """The bucket after this request; None is one that nobody knows, so it is full."""
+        """The bucket after this request; None stands for a bucket without a record, which is full."""
         raise NotImplementedError
 
     def change(self, record: Record | None, now: datetime) -> Record:
@@ -97,9 +93,9 @@ class TakePermits(_OfBucket):
     most: int = 1
     #: How many seconds before its time a permit may be taken.
     ahead: float = 0.0
-    #: Whether a request that gets none is given a turn, and waits for those that were given one before.
+    #: Whether a request that gets no permit is given a turn. Then it gets none either while earlier turns are to come.
     in_line: bool = False
-    #: Whether it has been given one, which has come.
+    #: Whether it was given a turn, and that has come.
     has_turn: bool = False
 
     def apply(self, bucket: Bucket | None, now: float) -> Bucket:
@@ -117,8 +113,8 @@ class TakePermits(_OfBucket):
 
 @dataclass(frozen=True, slots=True)
 class HoldBucket(_OfBucket):
-    """Let nothing through for a time, as a service asks for that answers 429. A longer hold that is there stays; after
-    it the bucket has one permit.
+    """Let nothing through for a time, as a service that answers 429 asks for. A longer hold from before stays. After it
+    the bucket has one permit.
     """
 
     seconds: float

@@ -3,12 +3,12 @@
 The id of a record says what it stands for (`idempotency/alice/order-7`), so nothing but the id has to be unique. There
 are two ways to change one:
 
-- Compare and set: read the record, let a pure rule make its new content, and write that where the revision is still
-  the one that was read; where it is not, begin again. Most kinds do this.
-- One guarded write, a `RecordChange`, where so many compete for one record that most would have to begin again. It is
-  made as the transitions of tasks are: the rule as data with a pure `change` beside its kind, which SQLite runs in a
-  transaction, and its translation in `stores/mongo/record_changes.py`. The buckets of rate limits and the slots
-  of concurrency limits do this.
+- Compare and set: read the record, let a pure rule make its new content, and write that if the revision is still the
+  one that was read; if not, begin again. Most kinds do this.
+- One guarded write, a `RecordChange`, for records that so many change at once that most would have to begin again. It
+  works like the transitions of tasks: the rule is data with a pure `change`, which SQLite runs in a transaction, and
+  which `stores/mongo/record_changes.py` translates. The buckets of rate limits, the slots of concurrency limits and
+  the positions and turns of streams do this.
 
 `docs/adding/record-kind.md` tells how to add a kind.
 """
@@ -30,7 +30,7 @@ from taskframework.model.values import Json
 
 Content = TypeVar("Content")
 
-#: Printable ASCII stays as it is, but for the two characters that have a meaning in an id.
+#: Printable ASCII stays as it is, except for the two characters that have a meaning in an id.
 _PLAIN = "".join(map(chr, range(0x20, 0x7F))).replace("%", "").replace("/", "")
 
 
@@ -41,13 +41,13 @@ class Record:
     id: str
     kind: str
     data: Json
-    #: Another one after each write, never used twice: only for comparing. None: not stored yet.
+    #: A random text, another one after each write, to compare with. None: not stored yet.
     revision: str | None = None
     #: When the retention looks at it, which deletes it unless its kind has another rule. None: never.
     expires_at: datetime | None = None
 
     def data_as_json(self) -> bytes:
-        """The data, for a store that has no better form for them. Numbers of any size, which orjson refuses.
+        """The data as JSON text; with numbers of any size, which orjson would refuse.
 
         Raises:
             ValueNotStorableError: for what is not JSON.
@@ -88,7 +88,7 @@ class RecordKind(Generic[Content]):
         self._content = TypeAdapter(content)
 
     def id_of(self, *parts: str) -> str:
-        """The id that stands for these parts; other parts never have the same one, whatever is in them."""
+        """The id that stands for these parts; no other parts have the same id, whatever characters are in them."""
         return "/".join([self.name, *(quote(part, safe=_PLAIN, errors="surrogatepass") for part in parts)])
 
     def new(self, *parts: str, content: Content, expires_at: datetime | None = None) -> Record:

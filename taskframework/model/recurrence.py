@@ -1,11 +1,11 @@
 """When a schedule comes round: by a cron expression in a time zone, or at an interval.
 
-What cron means where clocks are changed is cronsim's rule, which is that of Debian's cron:
+Where clocks are changed, the rule is that of cronsim, which is the rule of Debian's cron:
 
-- A fixed time (neither the minute nor the hour begins with `*`) that is left out comes right after the gap, and one
-  that there is twice comes at the first of the two.
-- With `*` in front of the minute or the hour, time is counted as it passes: what is left out does not come, and what
-  there is twice comes twice.
+- A fixed time (neither minute nor hour begins with `*`): if the clocks skip it, it comes right after the gap; if they
+  show it twice, it comes at the first of the two.
+- With `*` at the beginning of minute or hour, time counts as it passes: a time that the clocks skip does not come, and
+  one that they show twice comes twice.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class Recurrence(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Again and again after the same time, whatever clocks on walls show."""
+    """Again and again after the same interval, whatever local clocks show."""
 
     every: timedelta
-    #: What is counted from; not a time itself.
+    #: Where counting begins; this is not a time of the rule itself.
     since: datetime
 
     def next_after(self, moment: datetime) -> datetime:
@@ -53,17 +53,16 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """By a cron expression, on the clocks of a time zone."""
+    """By a cron expression, in the local time of a zone."""
 
     expression: str
     timezone: str
 
     def next_after(self, moment: datetime) -> datetime:
-        # None is the last: any day of the calendar that there is once comes again within 40 years, and cronsim looks
-        # through 50.
+        # There is always a next one: every calendar date comes again within 40 years, and cronsim looks 50 years ahead.
         times = CronSim(self.expression, moment.astimezone(zone(self.timezone)))
         found = next(times).astimezone(UTC)
-        # cronsim begins in the first of two hours that clocks show alike, though the moment may be in the second.
+        # When clocks show an hour twice, cronsim begins in the first one, although the moment may be in the second.
         while found <= moment:
             found = next(times).astimezone(UTC)
         return found
@@ -72,7 +71,7 @@ class Cron:
 def latest(recurrence: Recurrence, after: datetime, until: datetime) -> datetime | None:
     """The last time of a rule in a span; None if there is none.
 
-    Halves the span, so that a year with a time each minute takes little longer than a day.
+    Halves the span again and again, so that a year with a time each minute takes little longer than a day.
 
     Args:
         recurrence: the rule.
@@ -116,7 +115,7 @@ def check_cron(expression: str) -> str:
 
 @cache
 def zone(name: str) -> zoneinfo.ZoneInfo:
-    """A time zone by its name. The first time it is read from a file.
+    """A time zone by its name; the first call for a name reads a file.
 
     Raises:
         ValueError: if there is none.
@@ -128,7 +127,7 @@ def zone(name: str) -> zoneinfo.ZoneInfo:
 
 
 def nearest_zone(name: str) -> str | None:
-    """The time zone that somebody may have meant. Looks through files."""
+    """The time zone that somebody may have meant. Reads many files."""
     by_place: dict[str, str] = {}
     for known in sorted(zoneinfo.available_timezones()):
         by_place.setdefault(known.lower(), known)

@@ -1,8 +1,8 @@
 """Actions on many tasks at once: a record for each, and the pure rules of how it goes on.
 
-Whoever sees one that is due takes the next few tasks of its list, writes them into the record by compare and set, does
-what is to be done with each of them, and writes what became of them. A process that dies in between leaves a record
-that names the tasks in hand: whoever takes it over asks each of them whether it was done already.
+A process that sees an action due takes the next few tasks of its list, writes them into the record by compare and set,
+does the action with each of them, and writes what became of them. If it dies in between, the record still names the
+tasks in hand; the process that takes over asks each of them whether the action was done already.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from taskframework.model.status import DEAD, TaskStatus
 from taskframework.model.task import Task
 from taskframework.model.view import moment
 
-#: How long other processes leave an action alone that one has in hand.
+#: How long other processes leave an action alone after one has taken tasks of it in hand.
 IN_HAND = timedelta(seconds=10)
-#: Tasks in hand at once; at a rate those of a second, if they are fewer.
+#: Most tasks in hand at once. An action with a rate takes those of one second, if that is fewer.
 MOST_IN_HAND = 100
-#: Refusals that a record tells, the newest.
+#: How many refusals a record keeps, the newest ones.
 _REFUSALS_TOLD = 20
-#: A pause of the carriers is made up for by no more than so much of the rate.
+#: With a rate: after a pause in which no process carried on, at most the tasks of this time are done at once.
 _CATCH_UP = timedelta(seconds=1)
 
 
@@ -49,39 +49,41 @@ class ReplayStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Where:
-    """What is chosen; None means any. A text is looked for in the message of the error, or in a message's reason."""
+    """Which tasks and messages are chosen; None means any. `text` is looked for in the message of the error, and in
+    the reason why a message was kept.
+    """
 
     task_type: str | None = None
     user_id: str | None = None
     fingerprint: str | None = None
     text: str | None = None
-    #: Of dead letters alone.
+    #: Only for actions on dead letters.
     kind: str | None = None
-    #: Of tasks alone.
+    #: Only for actions on tasks.
     status: TaskStatus | None = None
     parent_task_id: str | None = None
     stream: str | None = None
 
     @property
     def conditions(self) -> dict[str, str]:
-        """What is chosen by, without what may be anything."""
+        """The conditions that are given, by name."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: str(value) for name, value in values.items() if value is not None}
 
     @property
     def letters(self) -> LetterFilter:
-        """The same of dead letters."""
+        """The filter for dead letters with these conditions."""
         kind: Any = self.kind
         return LetterFilter(kind=kind, task_type=self.task_type, fingerprint=self.fingerprint, text=self.text)
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """One that was not done, and why."""
+    """A task or message with which the action was not done, and why."""
 
     id: str
     problem: str
-    #: It went wrong, where others were refused by a rule.
+    #: Whether something failed; else a rule refused it.
     is_failure: bool = False
 
 
@@ -93,29 +95,29 @@ class ManyReplay:
     action: Action
     where: Where
     by: str
-    #: What ended after this time is left alone: it was replayed meanwhile, and failed again.
+    #: When it began. A task that ended later is left alone: somebody has replayed it since, and it failed again.
     at: datetime
     reason: str | None = None
     reopen: bool = False
-    #: So many a second; None: as fast as it goes.
+    #: Tasks a second; None: as fast as possible.
     rate: float | None = None
     status: ReplayStatus = ReplayStatus.RUNNING
     total: int
-    #: There are more than `total`, which was not counted further.
+    #: Whether there may be more than `total`: counting stopped there.
     is_total_bounded: bool = False
     done: int = 0
     refused: int = 0
     failed: int = 0
     refusals: tuple[Refused, ...] = ()
-    #: Which of its lists it is at, and where in that.
+    #: Which of its `lists` it goes through now, and the cursor in that list.
     part: int = 0
     cursor: str | None = None
-    #: Those in hand, and a number that tells one handful from the next.
+    #: The ids in hand, and a number that is raised with each handful, so that a late process notices it was overtaken.
     batch: tuple[str, ...] = ()
     batch_number: int = 0
     #: When the next handful is due; while some are in hand, when another process takes them over.
     due_at: datetime
-    #: Up to when the rate is used up.
+    #: The time up to which the rate is used up.
     paced_until: datetime
     finished_at: datetime | None = None
 
@@ -145,14 +147,14 @@ REPLAY = RecordKind("replay", ManyReplay)
 
 @dataclass(frozen=True, slots=True)
 class UnderWay:
-    """That an action is not over: those that are looked at each second."""
+    """Says that an action is not over. These records are read every second, so that those of ended actions are not."""
 
     at: datetime
 
 
 UNDER_WAY = RecordKind("replay-under-way", UnderWay)
 
-#: Tasks of a status that comes later here may come from those before, so a second round finds what moved on meanwhile.
+#: A task usually moves from a status to a later one of these. The second round finds those that moved back meanwhile.
 _CANCELLED_IN_ORDER = (
     TaskStatus.BLOCKED,
     TaskStatus.WAITING,
@@ -186,7 +188,7 @@ def goes_through_messages(action: Action, where: Where) -> bool:
 
 
 def is_done_before(replay: ManyReplay, task: Task) -> bool:
-    """Whether this very action was done with a task: by a process that died before it could say so."""
+    """Whether this action was done with a task already, by a process that died before it could write that down."""
     match replay.action:
         case Action.CANCEL:
             return task.cancel is not None
@@ -199,12 +201,12 @@ def is_done_before(replay: ManyReplay, task: Task) -> bool:
 
 
 def may_be_done(replay: ManyReplay, task: Task) -> bool:
-    """Whether a task is still what was chosen: nobody has replayed it since the action began."""
+    """Whether a task is still the one that was chosen: it has not ended once more since the action began."""
     return replay.action is Action.CANCEL or task.finished_at is None or task.finished_at <= replay.at
 
 
 def taken(replay: ManyReplay, ids: Collection[str], part: int, cursor: str | None, now: datetime) -> ManyReplay:
-    """It with some in hand, found in a list up to a place."""
+    """The action with these ids in hand, which were found in list `part` up to the cursor."""
     paced_until = now
     if replay.rate is not None:
         paced_until = max(replay.paced_until, now - _CATCH_UP) + timedelta(seconds=len(ids) / replay.rate)
@@ -220,12 +222,12 @@ def taken(replay: ManyReplay, ids: Collection[str], part: int, cursor: str | Non
 
 
 def taken_over(replay: ManyReplay, now: datetime) -> ManyReplay:
-    """It with what a process left in hand that stopped."""
+    """The action with the same ids in hand, taken over from a process that stopped."""
     return replace(replay, batch_number=replay.batch_number + 1, due_at=now + IN_HAND)
 
 
 def settled(replay: ManyReplay, batch_number: int, outcomes: Mapping[str, Refused | None], now: datetime) -> ManyReplay:
-    """It after what was in hand; as it is, if somebody else has taken that over."""
+    """The action after a handful was done; unchanged if another process has taken that handful over."""
     if replay.batch_number != batch_number or not replay.batch:
         return replay
     refused = [outcome for outcome in outcomes.values() if outcome is not None]
@@ -242,12 +244,12 @@ def settled(replay: ManyReplay, batch_number: int, outcomes: Mapping[str, Refuse
 
 
 def ended(replay: ManyReplay, status: ReplayStatus, now: datetime) -> ManyReplay:
-    """It as over, once nothing is in hand."""
+    """The action as ended; for one that has nothing in hand."""
     return replace(replay, status=status, finished_at=now)
 
 
 def replay_view(replay: ManyReplay) -> dict[str, Any]:
-    """It as plain JSON."""
+    """The action as plain JSON."""
     return {
         "replay_id": replay.replay_id,
         "action": replay.action.value,

@@ -1,8 +1,8 @@
 """Schedules: a record for each, and the pure rules of what is to be done when its time has come.
 
-Whoever sees a schedule due submits its task under a key that names the schedule and the time, and moves the schedule on
-by compare and set. So of several processes one moves it, and a crash between the two repeats a submission that is
-already there.
+A process that sees a schedule due submits a task with an idempotency key that names the schedule and the time, and then
+moves the schedule on by compare and set. So only one of several processes moves it, and after a crash between the two
+the same submission is made again, which finds its task.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from taskframework.model.values import Json, fingerprint
 MAX_SCHEDULES = 1_000
 #: Whose tasks are submitted where a schedule does not say.
 DEFAULT_USER = "scheduler"
-#: By so much a run may be late without counting as missed: a restart, a busy store.
+#: How late a run may be without counting as missed, for example because of a restart or a busy store.
 ON_TIME = timedelta(minutes=1)
 _ZERO = timedelta(0)
 
@@ -75,12 +75,12 @@ class Schedule:
     timezone: str = "UTC"
     missed: Missed = Missed.ONCE
     overlap: Overlap = Overlap.ALLOW
-    #: By how much a run may be put off, so that many schedules of one time do not run together.
+    #: The longest time by which a run is put off, so that many schedules for one time do not run at the same moment.
     jitter: timedelta = _ZERO
     is_paused: bool = False
     #: Made from the settings, and changed and deleted there alone.
     is_from_settings: bool = False
-    #: From when on it runs as it is now; intervals are counted from here.
+    #: Since when it has its present rule; intervals are counted from here.
     since: datetime
     #: The time of the next run by the rule, and that time with its jitter.
     next_at: datetime
@@ -105,7 +105,9 @@ SCHEDULE = RecordKind("schedule", Schedule)
 
 @dataclass(frozen=True, slots=True)
 class DueRuns:
-    """What is to be submitted, and how far the schedule is then: some of the times up to `last` may be left out."""
+    """The times to submit a run for, and the time up to which the schedule is then done; some up to `last` may be left
+    out.
+    """
 
     times: tuple[datetime, ...]
     last: datetime
@@ -123,16 +125,16 @@ def planned(schedule: Schedule, after: datetime) -> Schedule:
 
 
 def begun(schedule: Schedule, now: datetime) -> Schedule:
-    """A schedule that runs from now on as it is: nothing of before is caught up with."""
+    """A schedule that begins now: times before now are not caught up with."""
     return planned(replace(schedule, since=now), now)
 
 
 def changed(present: Schedule, wanted: Schedule) -> Schedule:
-    """What a schedule becomes that somebody defines anew.
+    """A schedule after somebody has defined it anew.
 
     Args:
         present: as it is.
-        wanted: as it is to be, begun now. Only a rule that has changed, or one that stood still, begins now.
+        wanted: as it is to be, begun now. If the rule is the same and was not paused, its next run stays as it is.
     """
     wanted = replace(wanted, last_run=present.last_run, problem=present.problem)
     if _rule_of(present) != _rule_of(wanted) or (present.is_paused and not wanted.is_paused):
@@ -147,7 +149,7 @@ def runs_due(schedule: Schedule, now: datetime, most: int) -> DueRuns:
     Args:
         schedule: one that is due.
         now: the store's time.
-        most: so many runs at once; of more, the rest is due right after.
+        most: most runs at once; what is left over is due right after them.
     """
     if schedule.missed is Missed.ALL:
         times = tuple(islice(_times_due(schedule, now), most))
@@ -168,7 +170,7 @@ def next_runs(schedule: Schedule, number: int) -> list[datetime]:
 
 
 def with_jitter(schedule: Schedule, at: datetime) -> datetime:
-    """When a run for this time is due: the same for everybody who asks, and not after the time of the next one."""
+    """When a run for this time is due: the same in every process, and not later than the time of the next run."""
     if not schedule.jitter:
         return at
     longest = min(schedule.jitter, schedule.recurrence.next_after(at) - at)
@@ -177,7 +179,9 @@ def with_jitter(schedule: Schedule, at: datetime) -> datetime:
 
 
 def _rule_of(schedule: Schedule) -> tuple[object, ...]:
-    """What its next runs depend on; keys belong to a user, so with another one nothing of before is submitted."""
+    """What its next runs depend on. The user is part of it: keys belong to a user, so under another one a run that was
+    submitted before would be submitted again.
+    """
     return schedule.cron, schedule.every, schedule.timezone, schedule.user_id
 
 

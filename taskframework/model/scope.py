@@ -11,8 +11,8 @@ from typing import final
 class Scope:
     """One owner's tasks, or everyone's.
 
-    Whatever reads or changes tasks for somebody asks for a scope and has no default for it. Who forgets it hears so
-    from the type checker, and not from a user who saw another user's tasks.
+    Whatever reads or changes tasks for somebody requires a scope, without a default. So the type checker tells of code
+    that forgot it, and not a user who saw another user's tasks.
     """
 
     #: The user whose tasks these are. None, in `EVERYONE` alone, leaves nobody out.

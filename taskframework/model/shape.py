@@ -26,21 +26,21 @@ class Shape:
 
 
 class Places(NamedTuple):
-    """Where a document has values of one kind: in itself, in the records in it, and in those of its lists."""
+    """Where a document has values of one kind: in its own fields, in nested records, and in the records of lists."""
 
     own: tuple[str, ...]
     records: tuple[tuple[str, tuple[str, ...]], ...]
     lists: tuple[tuple[str, tuple[str, ...]], ...]
 
     def change(self, document: dict[str, Any], form: Callable[[Any], Any]) -> dict[str, Any]:
-        """Put another form in the place of each value; what is None or missing stays so. Returns the same document."""
+        """Replace each value by another form of it, except None. Changes the document, and returns it."""
         _change(document, self.own, form)
         for name, inner in self.records:
             if (record := document.get(name)) is not None:
                 _change(record, inner, form)
         for name, inner in self.lists:
             for record in document.get(name, ()):
-                for within in inner:  # not by a call: it would cost more than the change, for each entry of a history
+                for within in inner:  # not `_change`: for each entry of a history the call costs more than the change
                     if (value := record.get(within)) is not None:
                         record[within] = form(value)
         return document

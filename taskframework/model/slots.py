@@ -1,11 +1,12 @@
 """Concurrency limits: of a task type, or of one key, no more attempts run at once than there are slots.
 
-The record of a limit names the claims that hold a slot. A slot is taken for a claim before it is made, and until a
-time: after that the store refuses the claim. So whoever finds a holder whose time is over, and whose task does not run
-under that claim, may take the slot away: nobody can begin with it any more. `tests/models/slots.pml` is this protocol.
+The record of a limit names the claims that hold a slot. A slot is taken before the claim is made, and only until a
+certain time: after that the store refuses the claim. So when a holder's time is over and its task does not run under
+that claim, anybody may take the slot away: no attempt can begin with it any more. `tests/models/slots.pml` is this
+protocol.
 
-The line in the record is short. It has the first task that waits in each worker, and those that were woken because a
-slot is free. Whoever stands before another one in it is let through first; who does not come loses its place.
+The line in the record is short: the first task that waits in each worker, and the tasks that were woken because a slot
+is free. Who stands further ahead gets a slot first. A place counts for seconds only; who does not come loses it.
 
 Times are seconds since 1970 by the clock of the store's server, with fractions.
 """
@@ -19,8 +20,8 @@ from taskframework.model.rate_limits import seconds_of
 from taskframework.model.records import Record, RecordKind
 from taskframework.model.status import LANES, Priority
 
-#: By so many seconds two servers may differ over the time. A slot is taken away only when its time has been over for
-#: as long, so that it is over for whoever decides on the claim.
+#: Seconds by which the clocks of two servers of the store may differ. A slot is taken away only this long after its
+#: time was over, so that it is over for whichever server decides on the claim.
 CLOCKS_DIFFER = 10.0
 #: A limit whose slots are all free is forgotten after this.
 KEPT = timedelta(minutes=1)
@@ -46,9 +47,9 @@ class Place:
     task_id: str
     #: The number of its lane, the high one first.
     rank: int
-    #: Since when the task can be claimed: who could be first is served first.
+    #: Since when the task can be claimed. Within a lane, who has waited longest comes first.
     since: float
-    #: Who put it there, and until when it counts.
+    #: Who gave it the place, and until when the place counts.
     by: str
     until: float
 
@@ -57,7 +58,7 @@ class Place:
 class Slots:
     """The slots of one limit as they are after a request."""
 
-    #: How many there are, as whoever asked for one knew it.
+    #: How many there are, as the settings of the last process that asked for one say.
     number: int = 0
     holders: tuple[Holder, ...] = ()
     line: tuple[Place, ...] = ()
@@ -77,12 +78,12 @@ class Slots:
         )
 
     def is_free_for(self, number: int, task_id: str, rank: int, since: float) -> bool:
-        """Whether one of so many slots is for a task, after those that stand before it have theirs."""
+        """Whether a task may have one of `number` slots, when all that stand before it in the line have theirs."""
         return len(self.holders) + self.ahead_of(task_id, rank, since) < number
 
     @property
     def free(self) -> int:
-        """How many slots are left by those who hold one and those who stand in the line."""
+        """How many slots are left beside the holders and those who stand in the line."""
         return self.number - len(self.holders) - sum(place.until > self.asked_at for place in self.line)
 
     def place_of(self, task_id: str) -> Place | None:
@@ -96,7 +97,7 @@ class Slots:
 
     @property
     def expires_at(self) -> datetime | None:
-        """When nothing of it needs to be known any more; None while a slot is held."""
+        """When the record can be deleted; None while a slot is held."""
         return None if self.holders else moment_of(max(self.asked_at, self.waiting_until)) + KEPT
 
 
@@ -105,12 +106,12 @@ SLOTS = RecordKind("slots", Slots)
 
 
 def moment_of(seconds: float) -> datetime:
-    """A time of the arithmetic as others take it, in whole milliseconds."""
+    """Seconds since 1970 as a time, in whole milliseconds."""
     return _EPOCH + timedelta(milliseconds=round(seconds * 1000))
 
 
 def rank_of(lane: Priority) -> int:
-    """Who is let through first has the lower number."""
+    """The number of a lane; the lowest is served first."""
     return LANES.index(lane)
 
 
@@ -134,9 +135,9 @@ class _OfSlots:
 
 @dataclass(frozen=True, slots=True)
 class TakeSlot(_OfSlots):
-    """Take a slot for a claim, if one is left by those who hold one and those who stand before the task in the line.
+    """Take a slot for a claim, if one is left beside the holders and those who stand before the task in the line.
 
-    A claim that holds one already keeps it, and has time anew.
+    A claim that holds a slot already keeps it, and its time begins anew.
     """
 
     number: int
@@ -147,7 +148,8 @@ class TakeSlot(_OfSlots):
     since: float
     #: Seconds in which the claim must be made.
     claimed_within: float
-    #: Seconds after which a task that got none has surely asked again; 0 for one that waits in a worker.
+    #: Seconds within which a task that gets no slot asks again: so long it counts as waiting in the store. 0 for a task
+    #: that waits in a worker.
     back_within: float = 0.0
 
     def apply(self, slots: Slots, now: float) -> Slots:
@@ -165,10 +167,10 @@ class TakeSlot(_OfSlots):
 
 @dataclass(frozen=True, slots=True)
 class GiveSlotBack(_OfSlots):
-    """The claim does not hold its slot any more. It has ended, or it will surely not be made."""
+    """Free the slot of a claim that has ended, or that will surely not be made."""
 
     claim_id: str
-    #: Only if the claim had to be made by this time: it has another one if the slot was taken anew. None: whichever.
+    #: Free it only if the claim had to be made by this very time; a slot taken anew has another. None: in any case.
     until: float | None = None
 
     def apply(self, slots: Slots, now: float) -> Slots:
@@ -184,7 +186,7 @@ class KeepPlace(_OfSlots):
     rank: int
     since: float
     by: str
-    #: How long the place counts.
+    #: How many seconds the place counts.
     seconds: float
 
     def apply(self, slots: Slots, now: float) -> Slots:

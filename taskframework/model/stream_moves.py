@@ -1,4 +1,4 @@
-"""The moves of tasks in ordered streams: let go, skipped, moved to a later position."""
+"""The moves of tasks in ordered streams: unblocked, skipped, moved to a later position."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from taskframework.model.status import LIVE, TaskStatus
 from taskframework.model.task import Task
 from taskframework.model.transitions import Alone, Group, claimable_at, with_event
 
-#: How long a task that waits for its turn is left alone. Its submission, and the end of the task before it, are not
-#: marked as published before somebody has looked, so a relay sees within seconds to what a dead process left. This is
-#: for what nobody foresaw, and costs a stream of a hundred thousand tasks little.
+#: How long after a look a BLOCKED task is looked at again. What a process that died left undone is found within seconds
+#: by a relay: neither the submission of a task nor the end of the one before it is marked as published until somebody
+#: has looked whose turn it is. This is for what nobody foresaw, so the time is long: a stream may have 100,000 tasks.
 LOOK_AGAIN = timedelta(minutes=10)
 
 
 @dataclass(frozen=True, slots=True)
 class Skip(Alone):
-    """A live task had no result in time: those who read the results of its stream go on without it. It runs on."""
+    """A live task had no result in time: readers of its stream go on without the result. The task itself goes on."""
 
     failpoint: ClassVar[str] = "skip.after_write"
     task_id: str
@@ -50,13 +50,13 @@ class Unblock:
         return with_event(queued.evolve(unblock_at=None), "unblocked", now)
 
     def won(self, task: Task) -> bool:
-        """Another process that passed on the same turn may have been the one: that costs a message."""
+        """It may have been another process that passed on the same turn; then a second message is sent, and dropped."""
         return task.generation == self.generation and task.status is TaskStatus.QUEUED
 
 
 @dataclass(frozen=True, slots=True)
 class MovePosition(Alone):
-    """A task that came too late for its position, which is given up, has a later one. Nobody is told."""
+    """Gives a task a later position, because it was stored when its own was given up already. No event tells of it."""
 
     failpoint: ClassVar[str] = "move_position.after_write"
     task_id: str
@@ -84,7 +84,7 @@ def skipped(task: Task, place: StreamPlace, now: datetime) -> Task:
 
 
 def blocked_again(queued: Task, now: datetime) -> Task:
-    """A task that was just queued anew, as its stream wants it: BLOCKED at its old position if that is serial."""
+    """A task that was just queued anew; one of a serial stream is BLOCKED instead, at its old position."""
     place = queued.stream
     if place is None:
         return queued

@@ -1,9 +1,10 @@
 """Ordered streams: the tasks of one key, one after the other, or at once with their results in order.
 
-The record of a stream gives each task its position, and in a serial stream says which task has the turn. Only that one
-is let go, so there are never two of a key between QUEUED and their end. The turn is passed on by one guarded write:
-where it is still the turn that was read. A task is stored before another one that is submitted later has a position, so
-that it is BLOCKED, chosen earlier or over by then. `tests/models/stream_turns.pml` is this protocol.
+The record of a stream gives each task its position, and in a serial stream it says which task has the turn. Only that
+task is unblocked, so there are never two of a key between QUEUED and their end. The turn is passed on by one guarded
+write, which holds only if the turn is still the one that was read. When a submission begins after another one has
+ended, the earlier task has the lower position and is stored already, so it is never overtaken.
+`tests/models/stream_turns.pml` is this protocol.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ from taskframework.model.records import Record, RecordKind, new_revision
 from taskframework.model.status import DEAD, FINAL, TaskStatus
 from taskframework.model.task import Task
 
-#: What a task does to its stream by failing: the next one has its turn, or the stream halts.
+#: What happens to a stream when a task fails: the next one has its turn, or the stream halts.
 OnFailure = Literal["continue", "halt"]
-#: How long after a higher position was stored one is given up that was given to a process which never stored its task.
+#: A position without a task is given up when a task at a higher position has been stored for this long: the process
+#: that took the position has surely died, or is far too late.
 GIVEN_UP_AFTER = timedelta(seconds=30)
-#: Submissions whose positions the record of a stream remembers. A process makes one at a time in a stream, and as many
-#: processes may do so at the same moment. One that more of them overtake takes other positions, and leaves a gap.
+#: How many submissions the record of a stream remembers with the positions they took. A process makes one at a time in
+#: a stream, so this is how many processes may submit to one stream at the same moment. A submission that more of them
+#: overtake before it has read its reply takes other positions, and leaves a gap.
 TAKEN_KEPT = 4
 #: `error.code` of a task that its deadline ended. A deadline lets the stream go on.
 _BY_DEADLINE = "deadline"
@@ -45,7 +48,7 @@ class StreamKey:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The task that may run, in the generation in which it may. The next generation of it has no turn yet."""
+    """The task that may run, and in which generation. After a replay the task needs a new turn."""
 
     task_id: str
     generation: int
@@ -54,7 +57,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Positions that were given and have no task: nothing stored there counts any more."""
+    """Positions that were given up because they have no task; a task that is stored there too late must move."""
 
     first: int
     last: int
@@ -62,7 +65,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Positions that a submission took lately: it finds them here when the reply to its write does not say them."""
+    """The positions that one submission took: it finds them here if the reply to its write was lost."""
 
     by: str
     first: int
@@ -70,14 +73,14 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """What is known of a stream at rest."""
+    """The content of a stream's record."""
 
     mode: StreamMode = "serial"
     #: How many positions were given.
     next_position: int = 0
     #: The task that has the turn, or had it last.
     turn: Turn | None = None
-    #: The task that has the turn failed, and the stream waits until it is replayed or let go on.
+    #: The task that has the turn failed, and the stream waits until that is replayed or somebody lets the stream go on.
     is_halted: bool = False
     skipped: tuple[Gap, ...] = ()
     taken: tuple[Taken, ...] = ()
@@ -87,7 +90,7 @@ class Stream:
         return any(gap.first <= position <= gap.last for gap in self.skipped)
 
     def skip(self, first: int, last: int) -> Stream:
-        """The stream without these positions; neighbours become one gap."""
+        """The stream with these positions given up; a gap that follows the last one becomes part of it."""
         *before, previous = self.skipped or (None,)
         if previous is not None and previous.last + 1 == first:
             return replace(self, skipped=(*before, Gap(previous.first, last)))
@@ -121,7 +124,7 @@ def is_serial(task: Task) -> bool:
 class TurnState(Enum):
     """What the task that has the turn means for the others."""
 
-    WAITS = "it may go and has not been let go"
+    WAITS = "it may run and is still BLOCKED"
     LIVE = "the others wait for it"
     FAILED = "it failed in a way that halts the stream"
     OVER = "the next one has its turn"
@@ -150,7 +153,7 @@ class _OfStream:
     """One guarded write on the record of a stream."""
 
     stream: StreamKey
-    #: How long the record is kept after it, at the least.
+    #: How long the record is kept at least.
     kept: timedelta
 
     @property
@@ -171,7 +174,7 @@ class _OfStream:
 
     @property
     def kept_for(self) -> timedelta:
-        """When the record is looked at, at the soonest: whoever took a position has yet to store its task."""
+        """How long the retention leaves the record alone: whoever took a position has yet to store its task."""
         return self.kept + GRACE
 
     @property
@@ -185,7 +188,7 @@ class TakePositions(_OfStream):
 
     mode: StreamMode
     count: int
-    #: Whose they are: made a second time, it takes none.
+    #: A random id of this request: if it is made a second time, it takes no further positions.
     by: str = field(default_factory=new_revision)
 
     @property
@@ -218,7 +221,7 @@ class PassTurn(_OfStream):
     def apply(self, stream: Stream) -> Stream:
         if stream.turn != self.before:
             return stream
-        # Of a record that was lost: no position that a task has may be given again.
+        # The record may have been deleted and made anew: no position that a task has may be given again.
         behind = 0 if self.after is None else self.after.position + 1
         return replace(
             stream,

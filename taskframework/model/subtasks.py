@@ -1,7 +1,7 @@
 """Sub-tasks: the policies that decide a round, the plan of one, and the tasks it becomes.
 
-A plan is JSON: a list of groups `{"task_type", …, "items"}`, each item the parameters of one sub-task and their hash,
-and in between the options of them all. The slots count through all groups.
+A plan is JSON: a list of groups `{"task_type": …, <options of all its sub-tasks>, "items": […]}`. Each item is a pair:
+the parameters of one sub-task, and their hash. Slots are numbered through all groups.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from taskframework.model.values import Json
 
 #: Sub-tasks of one round: as many as one upload of a batch may have.
 MAX_SUBTASKS = 100_000
-#: The options of a submission that a sub-task may have too. An idempotency key is none: its slot is one already.
+#: The options of a submission that a sub-task may have too. It needs no idempotency key: its slot identifies it.
 SUBTASK_OPTIONS = ("priority", "max_attempts", "not_before", "deadline", "correlation_id")
-#: Tasks above one task. Each level doubles the time of a cancel from the top; nobody was seen to need more.
+#: How many levels of parents a task may have. A cancel goes down level by level; nobody was seen to need more.
 MAX_DEPTH = 16
 #: The namespace of the ids of sub-tasks; any fixed one will do, but it must never change.
 _IDS = uuid.UUID("b1d5e2a4-1c1b-5a8e-9d57-3f0f6a1f2c77")
@@ -65,7 +65,7 @@ class Counts:
 class Policy:
     """When a round of sub-tasks is decided: `all_must_succeed`, `allow_failures`, `first_success` or `at_least(n)`."""
 
-    #: What is one, for people.
+    #: What is accepted, for messages to people.
     ACCEPTED: ClassVar[str] = "all_must_succeed, allow_failures, first_success or at_least(number)"
     text: str
 
@@ -86,7 +86,7 @@ class Policy:
         raise ValueError(f"must be {cls.ACCEPTED}")
 
     def verdict(self, planned: int, counts: Counts) -> Verdict | None:
-        """What these counts decide; None if the rest matters still."""
+        """What these counts decide; None while the other sub-tasks still matter."""
         bad = counts.failed + counts.cancelled
         if self.text == "allow_failures":
             if counts.done < planned:
@@ -98,7 +98,7 @@ class Policy:
         return Verdict.NOT_MET if planned - bad < needed else None
 
     def needed(self, planned: int) -> int:
-        """How many have to succeed for it to be met, or with `allow_failures` to be over."""
+        """How many must succeed to meet the policy; with `allow_failures`, how many must have ended."""
         if (match := _AT_LEAST.fullmatch(self.text)) is not None:
             return int(match[1])
         return 1 if self.text == "first_success" else planned

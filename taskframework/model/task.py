@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from operator import itemgetter
 from typing import Any, Literal, Self
 
 import uuid_utils
 
-from taskframework.model.options import Debounce, KeptFor, StartLimit, StreamPlace, Unique
+from taskframework.model.options import Debounce, KeptFor, StartLimit, StreamPlace, Unique, start_by
 from taskframework.model.shape import places_in, shape_of
 from taskframework.model.status import Priority, TaskStatus, lane_of
 from taskframework.model.values import Json
 
-#: The newest version of the documents that this release claims; newer tasks are postponed.
-SCHEMA_VERSION = 2
-#: What a new task is written as. A release that knows no more than this may run it.
-_FIRST_VERSION = 1
-#: What a sub-task, a version of a key or a task of a stream is written as, and a task becomes when it waits: an older
-#: release would not report the first to its parent, nor ask whether there is a newer version, nor let the next task of
-#: the stream go, and would run the wrong method.
+#: The newest version of documents that this release claims (newer tasks are postponed), and that of an ordinary task.
+SCHEMA_VERSION, _FIRST_VERSION = 2, 1
+#: The version of sub-tasks, of versions of a key, of tasks in a stream, and of every task that has waited. A release
+#: that knows only the first version must not run them: it would not report a sub-task to its parent, not ask for a
+#: newer version, not pass the turn of a stream on, and call the wrong method of a task that goes on after a wait.
 FAMILY_VERSION = 2
 #: Which method of the task type the next attempt calls: `execute`, `on_subtasks_finished` or `on_signal`.
 Stage = Literal["execute", "resume", "signal"]
 HISTORY_LENGTH = 100
 ERRORS_KEPT = 5
-#: Fields that few tasks have. MongoDB's document is without one that has its default: each costs every write a little.
+#: Fields that few tasks use. A document in MongoDB leaves them out while they have their default: each field that is
+#: stored makes every write a little slower.
 RARE = (
     *("unique", "debounce", "stream", "cascade_at", "check_at", "batch", "seal_by", "retry_at", "unblock_at", "stage"),
     *("waits_for", "signals", "woken_by", "waits_for_limit", "slot", "start_limit", "start_by", "retention", "steps"),
@@ -86,7 +85,7 @@ class HistoryEntry:
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """What a step of the task gave when it was done. Its name is a user's text, so it is not used as a field's name."""
+    """What a step of the task gave when it was done. A user chose its name, so that is a value, not a field's name."""
 
     step: str
     outcome: Json = field(repr=False)
@@ -103,7 +102,7 @@ class ParentLink:
     round: int = 1
     #: How many tasks are above this one.
     depth: int = 1
-    #: Of a chunk of a batch: its parameters are a list of items, and so is its result.
+    #: Whether it is a chunk of a batch: its parameters are a list of items, and its result is a list of results.
     is_chunk: bool = False
 
 
@@ -113,7 +112,7 @@ class Subtasks:
 
     #: How many there are; None while a batch is still open.
     planned: int | None
-    #: What has yet to be inserted: `model.subtasks` says how it looks. None once every sub-task is there.
+    #: The sub-tasks that are still to be stored, as `model.subtasks` describes them. None once all are stored.
     plan: Json = field(repr=False)
     done: int = 0
     succeeded: int = 0
@@ -128,13 +127,19 @@ class Subtasks:
     plan_records: int = 0
     #: Raised by each count that is written, so that an older count cannot overwrite a newer one.
     report_serial: int = 0
-    #: Whether the task waits for this round, or went on without it and waits for something else since.
+    #: Whether the task waits for this round; false once it has gone on without it.
     is_awaited: bool = True
 
     @property
     def is_open(self) -> bool:
         """Whether sub-tasks may still be alive, by the last count."""
         return self.planned is None or self.done < self.planned
+
+    def reopened(self) -> Subtasks:
+        """The round as it is waited for again: what did not succeed may be alive, and counts begun before are void."""
+        return replace(
+            self, done=self.succeeded, failed=0, cancelled=0, is_awaited=True, report_serial=self.report_serial + 1
+        )
 
     @property
     def is_being_stored(self) -> bool:
@@ -148,11 +153,11 @@ class Batch:
 
     #: Items in one sub-task; the last one may have fewer.
     chunk_size: int = 1
-    #: How many items were announced: none beyond is stored. All that there are, once the batch is sealed.
+    #: How many items were announced; only these are stored. Once the batch is sealed, how many it has.
     items: int = 0
-    #: When the first sub-task had succeeded, by a count.
+    #: When a count first found a sub-task that had succeeded.
     first_result_at: datetime | None = None
-    #: What did not succeed until then is replayed; None: nobody asked, or it is done.
+    #: What ended without success up to this time is to be replayed. None: nobody asked for that, or it is done.
     retry_until: datetime | None = None
 
 
@@ -164,9 +169,9 @@ class Signal:
     name: str
     at: datetime
     payload: Json = field(default=None, repr=False)
-    #: The task went on with it; the payload is gone then.
+    #: Whether the task has gone on with it; its payload is deleted then.
     is_heard: bool = False
-    #: Nobody told it in time: the task goes on all the same.
+    #: Nobody sent it in time; the task goes on without it.
     timed_out: bool = False
 
 
@@ -181,11 +186,12 @@ class SignalWait:
 
 @dataclass(frozen=True, slots=True)
 class LimitWait:
-    """The task was put off because a limit let no more begin: its turn comes, in this dispatch epoch."""
+    """The task was put off because a limit let no more tasks begin. It has a turn, which only this epoch can use."""
 
     #: The id of the record of the bucket or of the slots.
     limit: str
     dispatch_epoch: int
+    #: When its turn comes.
     until: datetime
 
 
@@ -292,7 +298,7 @@ class Task:
         return self._of({**self.__dict__, **changes})
 
     def to_document(self) -> dict[str, Any]:
-        """The stored form: the fields of this record, the id as `_id`, times as `datetime`; of `RARE`, what it has."""
+        """The stored form: these fields, the id as `_id`, times as `datetime`; of `RARE` those that are not default."""
         own = self.__dict__
         document = dict(zip(_STORED, _usual_of(own), strict=True))
         if _rare_of(own) != _NOTHING_RARE:
@@ -333,7 +339,7 @@ class Task:
 
     @classmethod
     def _of(cls, values: dict[str, Any]) -> Self:
-        """A record with these values, and nobody else's. `__init__` of a frozen dataclass takes forty times as long."""
+        """A record that owns this dict of values. `__init__` of a frozen dataclass takes forty times as long."""
         task = object.__new__(cls)
         object.__setattr__(task, "__dict__", values)
         return task
@@ -346,8 +352,8 @@ USER_VALUES = places_in(SHAPE, lambda shape: shape.user_values)
 
 _NAMES = frozenset(SHAPE.names)
 _DEFAULTS = {field.name: field.default for field in fields(Task) if field.default is not MISSING}
-#: What every document has, by the names of this record and by those of the document. Picked in one call each: a look
-#: at each field of every task that is stored is what a submission would spend most of its own time on.
+#: The fields that every document has, by their names in this record and in the document. `itemgetter` takes all of them
+#: in one call; a loop in Python over the fields would be most of what a submission costs.
 _USUAL = tuple(name for name in SHAPE.names if name not in RARE)
 _STORED = tuple("_id" if name == "task_id" else name for name in _USUAL)
 _usual_of, _rare_of, _records_of = itemgetter(*_USUAL), itemgetter(*RARE), itemgetter(*SHAPE.records)
@@ -382,19 +388,12 @@ def new_claim_id() -> str:
 def first_state(
     not_before: datetime, now: datetime, dispatch_after: timedelta, start_limit: StartLimit | None = None
 ) -> dict[str, Any]:
-    """The fields that a submission sets: the first event, when the sweeper sends the message if nobody else has, and by
-    when an attempt must have begun.
-    """
+    """What a submission sets: the first event, when the sweeper sends the message if nobody has, the latest start."""
     due = now + dispatch_after
     return {
-        "start_by": None if start_limit is None else not_before + start_limit.time,
+        "start_by": start_by(start_limit, not_before),
         "sequence": 1,
         "history": (HistoryEntry(1, "submitted", now, 0, None, None),),
         "publish_at": due,
         "next_dispatch_at": due if not_before <= now else not_before,
     }
-
-
-def submitted(task: Task, now: datetime, dispatch_after: timedelta) -> Task:
-    """A new task as it is stored first."""
-    return task.evolve(**first_state(task.not_before, now, dispatch_after, task.start_limit))

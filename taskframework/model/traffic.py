@@ -1,7 +1,7 @@
 """How much waits, runs, comes and goes, by task type and lane.
 
-Counted over some tasks at the most, the oldest that wait or the newest that came, so that a look costs the same however
-many there are. What was not looked at is not guessed: a count that stopped there says so.
+A count looks at a limited number of tasks: those that have waited longest, or those that came or ended last. So it
+costs the same however many tasks there are. It does not guess the rest: a count that reached the limit says so.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ RATE_OVER = timedelta(minutes=1)
 
 
 class Crowd(Enum):
-    """Which tasks are counted: their statuses, and by which time one after the other."""
+    """Which tasks are counted: their statuses, and the time by which they are ordered."""
 
     WAITING = (CLAIMABLE, "created_at")
     RUNNING = (frozenset({TaskStatus.RUNNING}), "created_at")
@@ -33,7 +33,7 @@ class Crowd(Enum):
 
     @property
     def is_newest_first(self) -> bool:
-        """Whether the newest are counted, and not those that have been there for longest."""
+        """Whether the newest are counted first; else the oldest."""
         return self not in (Crowd.WAITING, Crowd.RUNNING)
 
 
@@ -46,15 +46,15 @@ class Counted:
     count: int
     #: How many of them could be claimed before the time that was asked for.
     due: int
-    #: The earliest time of them by which they were counted.
+    #: The earliest of their times by which the crowd is ordered.
     first_at: datetime
-    #: Since when the first of them can be claimed.
+    #: Since when the one of them that has waited longest can be claimed.
     claimable_since: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What a look has counted."""
+    """The result of a count."""
 
     counted: tuple[Counted, ...] = ()
     #: Whether there may be more than were looked at.
@@ -65,7 +65,7 @@ class Tally:
         return sum(it.due for it in self.counted if (it.task_type, it.lane) == (task_type, lane))
 
     def rates(self, now: datetime) -> dict[tuple[str, Priority], float]:
-        """How many a second there were of each type and lane, in the last minute or the part of it that was counted."""
+        """Tasks a second by type and lane, over the last minute or the part of it that was counted."""
         window = RATE_OVER
         if self.is_bounded:
             window = min(window, now - min(it.first_at for it in self.counted))
@@ -81,11 +81,11 @@ class LaneTraffic:
     """One lane of a task type. Rates are in tasks a second."""
 
     waiting: int = 0
-    #: Since when the one could begin that waits for longest.
+    #: Since when the task that has waited longest could have begun.
     oldest_waiting_at: datetime | None = None
     running: int = 0
     submitted_per_second: float = 0.0
-    #: However they ended, cancelled and failed ones among them.
+    #: All that ended, cancelled and failed ones included.
     finished_per_second: float = 0.0
     failed_per_second: float = 0.0
 
@@ -103,7 +103,7 @@ class LaneTraffic:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """All of it at one moment."""
+    """The traffic of all task types at one moment."""
 
     at: datetime
     lanes: Mapping[tuple[str, Priority], LaneTraffic]
@@ -111,7 +111,7 @@ class Traffic:
     is_bounded: bool
 
     def of_type(self, task_type: str) -> LaneTraffic:
-        """The lanes of a type together."""
+        """The sum of the lanes of a type."""
         own = (lane for (name, _), lane in self.lanes.items() if name == task_type)
         return sum(own, LaneTraffic())
 
@@ -120,12 +120,12 @@ class Traffic:
 
     @property
     def task_types(self) -> frozenset[str]:
-        """Those of which something was seen."""
+        """The types of which tasks were counted."""
         return frozenset(task_type for task_type, _ in self.lanes)
 
 
 def traffic(tallies: Mapping[Crowd, Tally], now: datetime) -> Traffic:
-    """What tallies of all crowds say together, each made at `now`."""
+    """The traffic, from one tally of each crowd, all made at `now`."""
     lanes: dict[tuple[str, Priority], LaneTraffic] = defaultdict(LaneTraffic)
     for it in tallies[Crowd.WAITING].counted:
         if it.due:

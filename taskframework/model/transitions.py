@@ -17,6 +17,7 @@ from taskframework.model.task import (
     ERRORS_KEPT,
     HISTORY_LENGTH,
     SCHEMA_VERSION,
+    CancelRequest,
     HeldSlot,
     HistoryEntry,
     Lease,
@@ -32,8 +33,10 @@ Group = Literal["claim", "settle", "reserve", "single"]
 #: How long the process that made an event has to publish it. After that the relay does.
 RELAY_AFTER = timedelta(seconds=5)
 
-#: `cancel.by` of a cancel that the framework itself asked for because the deadline passed.
+#: `cancel.by` and `cancel.reason` of a cancel that the framework itself asked for because the deadline passed.
 BY_DEADLINE = "deadline"
+DEADLINE_REASON = "the deadline passed"
+#: The message of the task's error then.
 DEADLINE_PASSED = "The deadline passed."
 
 
@@ -58,14 +61,14 @@ class Transition(Protocol):
 
 
 class Move(Transition, Protocol):
-    """A transition of a task's life, made by `TaskMoves` alone; any other only moves a driver and tells nobody."""
+    """A transition in the life of a task, made by `TaskMoves` only. All others just move a driver, without an event."""
 
     #: The named point that the code passes right after the write.
     failpoint: ClassVar[str]
 
 
 class Alone:
-    """A write for itself. Nobody asks for it again, so none is recognised."""
+    """A write that shares no group. Nobody repeats it after a lost reply, so it need not be recognised as made."""
 
     __slots__ = ()
     group: ClassVar[Group] = "single"
@@ -110,8 +113,9 @@ def with_event(task: Task, event: str, now: datetime, *, worker_id: str | None =
 
 
 def at_rest(task: Task, status: TaskStatus, now: datetime) -> Task:
-    """The task in a final status: nobody drives it any more, but the sub-tasks that it leaves behind are cancelled.
-    It has no result but what the move gives it: one that it waited with is not it.
+    """The task in a final status. No driver is left but `cascade_at`, by which its open sub-tasks are cancelled.
+
+    The result is emptied, since a waiting task may keep one for later; a move that gives a result sets it afterwards.
     """
     return task.evolve(
         status=status,
@@ -129,7 +133,7 @@ def at_rest(task: Task, status: TaskStatus, now: datetime) -> Task:
 
 
 def _purged_at(kept: KeptFor, status: TaskStatus, now: datetime) -> datetime | None:
-    """When a task may go that ends now; None: the settings say it."""
+    """When a task that ends now may be deleted; None: the settings decide."""
     milliseconds = kept.failed if status in DEAD else kept.finished
     return None if milliseconds is None else now + timedelta(milliseconds=milliseconds)
 
@@ -161,6 +165,16 @@ def framework_error(
 ) -> TaskError:
     """An error that did not come out of task code."""
     return TaskError(code, "taskframework", message, retryable, fingerprint(code), None, attempt, at)
+
+
+def deadline_error(attempt: int = 0, at: datetime | None = None) -> TaskError:
+    """The error of a task that its deadline ended."""
+    return framework_error("deadline", DEADLINE_PASSED, retryable=False, attempt=attempt, at=at)
+
+
+def status_after(cancel: CancelRequest) -> TaskStatus:
+    """What a task ends as that was asked to end and has not finished its work."""
+    return TaskStatus.FAILED if cancel.by == BY_DEADLINE else TaskStatus.CANCELLED
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +245,7 @@ class _OfAttempt:
 
 @dataclass(frozen=True, slots=True)
 class AttemptEnd(_OfAttempt):
-    """The end of an attempt. It leaves its claim id in the task, which recognises it when it is asked for again."""
+    """The end of an attempt. It leaves its claim id in the task, by which a repeated request is recognised."""
 
     worker_id: str
 
@@ -298,7 +312,7 @@ class Complete(AttemptEnd):
 
 @dataclass(frozen=True, slots=True)
 class Fail(AttemptEnd):
-    """RUNNING → RETRYING, FAILED, DEAD_LETTER or CANCELLED. The write decides, so that no cancel comes in between."""
+    """RUNNING → RETRYING, FAILED, DEAD_LETTER or CANCELLED. The write itself decides, so that no cancel is missed."""
 
     failpoint: ClassVar[str] = "settle.after_write"
     error: TaskError
@@ -319,7 +333,7 @@ class Fail(AttemptEnd):
 
     def _status(self, task: Task) -> TaskStatus:
         if task.cancel is not None:
-            return TaskStatus.FAILED if task.cancel.by == BY_DEADLINE else TaskStatus.CANCELLED
+            return status_after(task.cancel)
         if not self.retryable:
             return TaskStatus.FAILED
         return TaskStatus.DEAD_LETTER if task.attempts >= task.max_attempts else TaskStatus.RETRYING
@@ -342,10 +356,12 @@ class Release(AttemptEnd):
 
 
 def ended_by_cancel(task: Task, now: datetime, worker_id: str) -> Task:
-    """The end of a task with a cancel that has not finished its work; at rest with a cancel it would stay for ever."""
-    status = TaskStatus.CANCELLED
-    if task.cancel is not None and task.cancel.by == BY_DEADLINE:
-        status = TaskStatus.FAILED
-        error = framework_error("deadline", DEADLINE_PASSED, retryable=False, attempt=task.attempts, at=now)
-        task = with_error(task, error)
+    """The end of a task that somebody wants to end and that has not finished its work.
+
+    It may not be queued again: no claim takes a task that has a cancel, and no second cancel would end it.
+    """
+    assert task.cancel is not None, "asked for by whoever has seen it"
+    status = status_after(task.cancel)
+    if status is TaskStatus.FAILED:
+        task = with_error(task, deadline_error(task.attempts, now))
     return with_event(at_rest(task, status, now), status.lower(), now, worker_id=worker_id)

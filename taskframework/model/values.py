@@ -24,21 +24,22 @@ _MEMBER = re.compile(r"<\w+\.\w+: ('[^']*')>")
 #: A JSON value. Not spelled out recursively: type checkers and pydantic pay for that on every use.
 Json = Any
 
-#: Bytes of each value as JSON: a MongoDB document has 16 MB for them all, the last errors and the history.
+#: Most bytes of each value as JSON. All of them, the last errors and the history must fit into one MongoDB document,
+#: which has at most 16 MB.
 MAX_PARAMETERS_BYTES = 1024 * 1024
 MAX_RESULT_BYTES = 1024 * 1024
 MAX_PROGRESS_BYTES = 16 * 1024
 MAX_SIGNAL_BYTES = 64 * 1024
-#: Steps of one task, characters of a step's name, bytes of one outcome, and of all outcomes of a task with their names.
+#: Most steps of one task, characters of a step's name, bytes of one outcome, and of all outcomes with their names.
 MAX_STEPS = 1_000
 MAX_STEP_NAME = 200
 MAX_STEP_BYTES = 256 * 1024
 MAX_STEPS_BYTES = 1024 * 1024
-#: Levels of arrays and objects in one value: BSON has a limit of 100, some of which the document itself takes.
+#: Levels of arrays and objects in one value. BSON allows 100, and the document around the value takes some of them.
 MAX_DEPTH = 64
 #: Characters of a name.
 MAX_NAME = 200
-#: How many wrong fields of one value are told.
+#: How many wrong fields of one value an error names.
 MOST_PROBLEMS = 50
 _INT64 = 2**63
 

@@ -1,8 +1,9 @@
 """Versions of one key: of what still waits only the newest begins, and a version never goes back.
 
-The record of a key names its newest task. It is written after that task is stored, and only ever with a higher version,
-or a later run of the same one; whoever finds a task above the record writes it there. So a process that dies between
-the two leaves nothing to be repaired. `tests/models/versions.pml` is this protocol.
+The record of a key names its newest task. It is written after that task is stored, and only with a higher version, or
+with a later run of the same version. Whoever comes upon a task that is newer than the record writes it there: if the
+submitter died in between, the worker that gets the task does. So no repair is needed. `tests/models/versions.pml` is
+this protocol.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from taskframework.model.records import Record, RecordKind
 from taskframework.model.status import LIVE, SUCCEEDED
 from taskframework.model.task import Task
 
-#: The message of a task with a version says which, as `version/run/key`, so that others cost its worker nothing.
+#: Only the message of a task with a version has this header: `version/run/key`. So other tasks cost a worker nothing.
 UNIQUE_HEADER = "x-unique"
 
 
@@ -29,7 +30,7 @@ class Newest:
     task_id: str
     version: int
     run: int
-    #: The task that was the newest before this one, and whether it is asked to stop if it is running. None: the first.
+    #: The task that was the newest before, None if there was none; and whether it is asked to stop if it runs.
     before: str | None = None
     stops_older: bool = False
 
@@ -48,17 +49,17 @@ def versioned_id(user_id: str, unique: Unique) -> str:
 
 
 def is_above(unique: Unique, newest: Newest | None) -> bool:
-    """Whether a task belongs into the record instead of the one that it names."""
+    """Whether a task is newer than the one that the record names."""
     return newest is None or (unique.version, unique.run) > (newest.version, newest.run)
 
 
 def is_below(unique: Unique, newest: Newest | None) -> bool:
-    """Whether a task is no longer the newest."""
+    """Whether a task is older than the one that the record names."""
     return newest is not None and (unique.version, unique.run) < (newest.version, newest.run)
 
 
 def is_answer(task: Task) -> bool:
-    """Whether the task that is there answers another submission of its version: it is live, or has succeeded."""
+    """Whether another submission of the same version gets this task: it is live, or has succeeded."""
     return task.status in LIVE | SUCCEEDED
 
 
@@ -69,7 +70,7 @@ def record_of(task: Task, unique: Unique, there: Record | None, kept: timedelta)
         task: a task that is stored.
         unique: which version and run it is.
         there: the record that was read; None if there was none.
-        kept: how long the record is kept after the time at which the task can begin, at the least.
+        kept: how long the record is kept at least, from the time on at which the task can begin.
     """
     before = None if there is None else VERSIONS.content(there).task_id
     content = Newest(task.task_id, unique.version, unique.run, before, unique.stops_older)

@@ -24,12 +24,12 @@ from taskframework.model.transitions import (
 )
 from taskframework.model.values import Json
 
-#: When a waiting task is looked at although nothing was heard of it: what it waits for may have come unnoticed, by the
-#: hand of a release that knows of no parents. Rare, since a look is a count and there may be very many that wait.
+#: How long after the last look a waiting task is looked at again although no event told of it: a release that knows no
+#: parents may have ended a sub-task without a report. Long, since each look counts sub-tasks and many tasks may wait.
 LOOK_AGAIN = timedelta(minutes=30)
-#: How long the process that planned sub-tasks has to store them, and any other once it has begun.
+#: How long the process in which sub-tasks were planned has to begin to store them, before any other process does.
 SPAWN_AFTER = timedelta(seconds=5)
-#: How long the process that reopened a parent has to replay a sub-task, before the parent is counted as it is.
+#: How long the process that reopened a parent has to replay a sub-task, before the sub-tasks are counted anyway.
 COUNT_REOPENED = timedelta(seconds=10)
 #: Signals that a task keeps. Those it has heard are remembered by their keys, and make room for new ones.
 MAX_SIGNALS = 100
@@ -43,8 +43,7 @@ SUBTASKS_FAILED = (
 class Wait(AttemptEnd):
     """RUNNING → WAITING for sub-tasks, for a signal, or for whichever comes first. A task with a cancel ends instead.
 
-    The plan of the sub-tasks is part of this write: nothing of it exists before, and an attempt that failed planned
-    nothing.
+    This write makes the plan of the sub-tasks count. An attempt that fails has planned nothing.
     """
 
     failpoint: ClassVar[str] = "settle.after_write"
@@ -72,7 +71,7 @@ class Wait(AttemptEnd):
             subtasks=self._round_after(task),
             spawn_at=None if self.subtasks is None else now + SPAWN_AFTER,
             waits_for=waits_for,
-            # Of no sub-task an end is heard, so somebody has to look.
+            # A round without sub-tasks is over, but no end of a sub-task will tell of it.
             check_at=now if self.plans_none else _next_look(task, waits_for, now),
             result=self.result,
             error=None,
@@ -93,10 +92,10 @@ class Wait(AttemptEnd):
 
 @dataclass(frozen=True, slots=True)
 class CountSubtasks(Alone):
-    """A count of the sub-tasks is written into the parent; if it decides the round, the parent goes on or ends with it.
+    """Writes a count of the sub-tasks into the parent. If the count decides the round, the parent goes on, or ends.
 
-    Of two counts the one that was begun earlier is refused if the other is written already (`report_serial`): the
-    reporter counts again.
+    A count is refused if another one was written since the parent was read (`report_serial`); the reporter then counts
+    again. So an older count never replaces a newer one.
     """
 
     failpoint: ClassVar[str] = "report.after_write"
@@ -115,7 +114,8 @@ class CountSubtasks(Alone):
         subtasks = parent.subtasks
         assert subtasks is not None, "only a task with sub-tasks is counted"
         verdict = None
-        if subtasks.planned is not None and parent.retry_at is None:  # what is about to be replayed is not over
+        # While failed sub-tasks are still to be replayed, their ends decide nothing.
+        if subtasks.planned is not None and parent.retry_at is None:
             verdict = Policy(subtasks.policy).verdict(subtasks.planned, counts)
         return cls(
             parent.task_id,
@@ -200,10 +200,10 @@ _ENDS = {
 
 @dataclass(frozen=True, slots=True)
 class SendSignal(Alone):
-    """A live task is told something: it resumes if it waits for that, else it keeps the signal until it does.
+    """A signal for a live task. If the task waits for it, it goes on; else it keeps the signal until it waits for it.
 
-    The same key again is the same signal and changes nothing, as long as the task remembers it: of a full list the
-    oldest that was heard is forgotten.
+    A second signal with the same key changes nothing, as long as the task remembers the key: when the list is full, it
+    forgets the oldest signal that was heard.
     """
 
     failpoint: ClassVar[str] = "signal.after_write"
@@ -227,7 +227,9 @@ class SendSignal(Alone):
 
 @dataclass(frozen=True, slots=True)
 class Wake(Alone):
-    """A waiting task whose signal is there already, or is late, goes on; any other is looked at again later."""
+    """Looks at a waiting task: it goes on if it has the signal already, or if the time for that is over. Else it is
+    looked at again later.
+    """
 
     failpoint: ClassVar[str] = "wake.after_write"
     task_id: str
@@ -261,21 +263,13 @@ class Reopen(Alone):
         subtasks = task.subtasks
         if not task.status.is_final or subtasks is None or not self.scope.covers(task.user_id):
             return None
-        if subtasks.plan_records > 0:  # it ended while a large plan was being stored, and nobody has that any more
+        if subtasks.plan_records > 0:  # it ended while a large plan was being stored, whose records may be deleted
             return None
         if is_serial(task):  # its stream has given the turn to another one, beside which it must not run
             return None
         waiting = task.evolve(
             status=TaskStatus.WAITING,
-            # A count that was begun before must not end it again. What did not succeed may be alive from here on.
-            subtasks=replace(
-                subtasks,
-                done=subtasks.succeeded,
-                failed=0,
-                cancelled=0,
-                is_awaited=True,
-                report_serial=subtasks.report_serial + 1,
-            ),
+            subtasks=subtasks.reopened(),
             finished_at=None,
             purge_at=None,
             cancel=None,
@@ -283,9 +277,9 @@ class Reopen(Alone):
             deadline=None,
             error=None,
             cascade_at=None,
-            # It ended while the plan was being stored: without the rest it would never be complete.
+            # If it ended while the plan was being stored, the rest of the plan has to be stored now.
             spawn_at=now + SPAWN_AFTER if subtasks.is_being_stored else None,
-            # Counted again even if the process that asked for this dies before it replays a sub-task.
+            # In case the process that asked for this dies before it replays a sub-task.
             check_at=now + COUNT_REOPENED,
         )
         return with_event(waiting, "reopened", now, data={"by": self.by})
@@ -318,8 +312,8 @@ def _kept(task: Task) -> Signal | None:
 
 
 def resumed(task: Task, stage: Stage, now: datetime, data: Json) -> Task:
-    """WAITING → QUEUED, to be run in another method, with a whole budget of attempts. Sub-tasks that are still alive
-    are not waited for any more, so they are cancelled.
+    """WAITING → QUEUED: the next attempt calls another method, and the attempts are counted anew. Nobody waits any more
+    for sub-tasks that are still live, so they are cancelled.
     """
     queued = claimable_at(task, TaskStatus.QUEUED, now).evolve(
         stage=stage,
@@ -335,7 +329,7 @@ def resumed(task: Task, stage: Stage, now: datetime, data: Json) -> Task:
 
 
 def _next_look(task: Task, wait: SignalWait | None, now: datetime) -> datetime:
-    """When somebody has to look at a waiting task: at once if its signal is there already."""
+    """When a waiting task has to be looked at: now, if it has its signal already."""
     if wait is not None and any(signal.name == wait.name and not signal.is_heard for signal in task.signals):
         return now
     until = wait.until if wait is not None else None

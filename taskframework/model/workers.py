@@ -1,4 +1,4 @@
-"""What a worker tells of itself: where it is, what it can run, and how much of that it does."""
+"""What a worker tells of itself: where it is, what it can run, and how much it runs now."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from taskframework.model.records import RecordKind
 
 #: How often a worker tells it.
 TOLD_EVERY = timedelta(seconds=10)
-#: Who has not told it for so long was killed, is frozen, or cannot reach the store.
+#: A worker that has told nothing for this long was killed, is frozen, or cannot reach the store.
 LOST_AFTER = timedelta(seconds=30)
-#: When the retention may delete what a worker told last.
+#: How long after its last news the record of a worker may be deleted.
 FORGOTTEN_AFTER = timedelta(minutes=10)
 
 
@@ -33,7 +33,7 @@ class Presence:
     seen_at: datetime
 
     def is_lost(self, now: datetime) -> bool:
-        """Whether it should have told of itself again long ago."""
+        """Whether it has told nothing for too long."""
         return now - self.seen_at > LOST_AFTER
 
 

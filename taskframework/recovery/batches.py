@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import Protocol
-
+from taskframework.aggregation.parent_work import IN_HAND, ParentWork
 from taskframework.model.batches import AbandonUpload
 from taskframework.model.drivers import RETRY, SEAL
 from taskframework.model.marks import MoveDriver
-from taskframework.model.task import Task
 from taskframework.moves import TaskMoves
 from taskframework.recovery.loop import reserved
 from taskframework.stores.base import TaskStore
-
-#: How long other processes leave a batch alone that this one has taken up.
-_IN_HAND = timedelta(seconds=30)
-
-
-class Retrier(Protocol):
-    """What the repair needs of the retrier."""
-
-    def start(self, batch: Task) -> None: ...
 
 
 class BatchRepair:
     """Looks for batches that wait for somebody."""
 
-    def __init__(self, store: TaskStore, moves: TaskMoves, retrier: Retrier, limit: int) -> None:
+    def __init__(self, store: TaskStore, moves: TaskMoves, retrier: ParentWork, limit: int) -> None:
         self._store = store
         self._moves = moves
         self._retrier = retrier
@@ -48,7 +36,7 @@ class BatchRepair:
 
     async def _retry(self) -> int:
         due = await self._store.due(RETRY, self._limit)
-        moves = [MoveDriver(found.task_id, RETRY, found.due, _IN_HAND) for found in due]
+        moves = [MoveDriver(found.task_id, RETRY, found.due, IN_HAND) for found in due]
         for batch in await reserved(self._store, moves):
             self._retrier.start(batch)
         return len(due)

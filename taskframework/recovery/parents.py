@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
-from typing import Protocol
 
+from taskframework.aggregation.parent_work import IN_HAND, ParentWork
+from taskframework.aggregation.parents import SubtaskReporter
 from taskframework.model.drivers import CASCADE, CHECK, SPAWN, Driver
 from taskframework.model.marks import MoveDriver
 from taskframework.model.task import Task
@@ -13,21 +13,6 @@ from taskframework.model.waiting import Wake
 from taskframework.moves import TaskMoves
 from taskframework.recovery.loop import reserved
 from taskframework.stores.base import DueTask, TaskStore
-
-#: How long other processes leave a task alone that this one has taken up.
-_IN_HAND = timedelta(seconds=30)
-
-
-class ParentWork(Protocol):
-    """What the repair needs of the spawner and of the cascade."""
-
-    def start(self, parent: Task) -> None: ...
-
-
-class Reporter(Protocol):
-    """What the repair needs of the reporter."""
-
-    def look_at(self, parent_id: str) -> None: ...
 
 
 class ParentRepair:
@@ -38,7 +23,7 @@ class ParentRepair:
         store: TaskStore,
         moves: TaskMoves,
         spawner: ParentWork,
-        reporter: Reporter,
+        reporter: SubtaskReporter,
         cascade: ParentWork,
         batch: int,
     ) -> None:
@@ -79,4 +64,4 @@ class ParentRepair:
         return len(due)
 
     async def _reserved(self, driver: Driver, due: Sequence[DueTask]) -> list[Task]:
-        return await reserved(self._store, [MoveDriver(found.task_id, driver, found.due, _IN_HAND) for found in due])
+        return await reserved(self._store, [MoveDriver(found.task_id, driver, found.due, IN_HAND) for found in due])

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Protocol
 
 from taskframework import failpoint
 from taskframework.brokers.base import Broker
+from taskframework.events.bridge import ExternalEventBridge
 from taskframework.model.drivers import OUTBOX
 from taskframework.model.marks import PostponeRelay
-from taskframework.model.task import Task
 from taskframework.recovery.loop import reserved
 from taskframework.stores.base import TaskStore
 
@@ -17,18 +16,10 @@ from taskframework.stores.base import TaskStore
 _IN_HAND = timedelta(seconds=15)
 
 
-class Bridge(Protocol):
-    """What the relay needs of the external-event bridge."""
-
-    def take(self, task: Task) -> None: ...
-
-    async def drain(self) -> None: ...
-
-
 class Relay:
     """Repairs publication. Several may run: that costs duplicates, which subscribers drop by sequence."""
 
-    def __init__(self, store: TaskStore, broker: Broker, bridge: Bridge, batch: int) -> None:
+    def __init__(self, store: TaskStore, broker: Broker, bridge: ExternalEventBridge, batch: int) -> None:
         self._store = store
         self._broker = broker
         self._bridge = bridge

@@ -4,27 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Protocol
 
 from taskframework.model.drivers import UNBLOCK
 from taskframework.model.marks import MoveDriver
 from taskframework.model.stream_moves import LOOK_AGAIN
-from taskframework.model.streams import StreamKey, stream_of
+from taskframework.model.streams import stream_of
 from taskframework.model.task import Task
 from taskframework.recovery.loop import reserved
 from taskframework.stores.base import DueTask, TaskStore
-
-
-class Turns(Protocol):
-    """What the repair needs of whoever passes the turns on."""
-
-    def look(self, stream: StreamKey) -> None: ...
+from taskframework.streams.turns import StreamTurns
 
 
 class StreamRepair:
     """Has somebody look at the streams of tasks that wait for long."""
 
-    def __init__(self, store: TaskStore, turns: Turns, limit: int) -> None:
+    def __init__(self, store: TaskStore, turns: StreamTurns, limit: int) -> None:
         self._store = store
         self._turns = turns
         self._limit = limit

@@ -7,7 +7,6 @@ import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Protocol
 
 from taskframework import failpoint
 from taskframework.brokers.base import Broker
@@ -15,27 +14,16 @@ from taskframework.errors import TaskUnreadableError
 from taskframework.model.drivers import DISPATCH
 from taskframework.model.marks import ForgetDispatch, MakeDue, Mark, MarkDispatched, ReserveDispatch
 from taskframework.model.status import Priority
-from taskframework.model.task import Task
 from taskframework.recovery.loop import reserved
 from taskframework.stores.base import DueTask, TaskStore
+from taskframework.submission.producer import TaskMessageProducer
 
-
-class Dispatcher(Protocol):
-    """What the sweeper needs of the producer."""
-
-    async def dispatch(self, task: Task) -> bool: ...
-
-    def reservation(self, task_id: str, dispatch_epoch: int) -> ReserveDispatch: ...
-
-    def lane_of(self, task: DueTask) -> Priority: ...
-
-
-#: Tasks of one look at what is dispatched later.
+#: How many tasks `forget_dispatches` makes due at once.
 _LOOK = 1_000
 
 
 async def forget_dispatches(store: TaskStore) -> None:
-    """Make every task that waits due at its own time: the messages that were sent are known to be gone."""
+    """Make every waiting task due at its `not_before`: all messages that were sent are known to be lost."""
     before: Sequence[DueTask] = ()
     while (waiting := await store.upcoming(DISPATCH, _LOOK)) and waiting != before:
         with contextlib.suppress(TaskUnreadableError):  # the processes of the release that wrote it sweep it
@@ -50,7 +38,7 @@ class Sweeper:
         self,
         store: TaskStore,
         broker: Broker,
-        dispatcher: Dispatcher,
+        producer: TaskMessageProducer,
         batch: int,
         is_paused: Callable[[str], bool] = lambda task_type: False,
     ) -> None:
@@ -59,22 +47,22 @@ class Sweeper:
         Args:
             store: where the tasks are.
             broker: where the messages go.
-            dispatcher: sends them.
+            producer: sends them.
             batch: tasks of one look.
-            is_paused: tells of a task type whose tasks are not to begin.
+            is_paused: tells whether the tasks of a type may not begin now.
         """
         self._store = store
         self._broker = broker
-        self._dispatcher = dispatcher
+        self._producer = producer
         self._batch = batch
         self._is_paused = is_paused
-        #: For each queue, since when the youngest task could be claimed that was seen running.
+        #: By queue: the latest `not_before` of the tasks that were seen running. Older messages were given out before.
         self._fronts: dict[tuple[str, Priority], datetime] = {}
 
     async def sweep(self) -> bool:
         """Dispatch one batch of due tasks.
 
-        While the broker is away nothing is reserved, so no back-off grows and everything is due when it is back.
+        While the broker is away nothing is reserved: no back-off grows, and everything is due when it is back.
 
         Returns:
             Whether there may be more due.
@@ -86,7 +74,7 @@ class Sweeper:
             return False
         queues: dict[tuple[str, Priority], list[DueTask]] = defaultdict(list)
         for task in due:
-            queues[task.task_type, self._dispatcher.lane_of(task)].append(task)
+            queues[task.task_type, self._producer.lane_of(task)].append(task)
         sent = [await self._sweep_queue(task_type, lane, tasks) for (task_type, lane), tasks in queues.items()]
         return len(due) == self._batch and any(sent)
 
@@ -104,18 +92,18 @@ class Sweeper:
         won = await reserved(self._store, map(self._reservation, missing))
         if won:
             await failpoint.reached("sweep.after_reserve")
-        sent = await asyncio.gather(*map(self._dispatcher.dispatch, won))
+        sent = await asyncio.gather(*map(self._producer.dispatch, won))
         return bool(queued) or any(sent)
 
     async def _still_queued(self, task_type: str, lane: Priority, tasks: list[DueTask]) -> list[DueTask]:
-        """The tasks whose message may still be in the queue; another one would only make the queue longer.
+        """The tasks whose message may still be in the queue; another message would only make the queue longer.
 
-        A queue gives out its messages in their order. If a task runs that became claimable after the message of
-        another was sent, that message was given out before, or lost; and an empty queue holds none. What a busy
-        consumer has in its hands is sent again, once in each back-off: whoever is free takes it.
+        A queue gives out its messages in order. If a task runs that became claimable after the message of another task
+        was sent, that message was given out before, or lost. An empty queue has none. A message in the hands of a busy
+        consumer counts as gone: it is sent again, once in each back-off, so that a free consumer can take the task.
 
-        When a task was left alone, its message may have been sent earlier than it seems. In a queue that takes longer
-        than the longest back-off this alone would go on for ever, so that its own time counts as well.
+        When a task was left alone before, its message was sent earlier than its due time says. In a queue that takes
+        longer than the longest back-off it would be left alone for ever; so its `not_before` limits the estimate.
         """
         if not await self._broker.queue_depth(task_type, lane):
             return []
@@ -127,16 +115,16 @@ class Sweeper:
         return [task for task in tasks if self._sent_by(task) >= front]
 
     def _reservation(self, task: DueTask) -> ReserveDispatch:
-        return self._dispatcher.reservation(task.task_id, task.dispatch_epoch)
+        return self._producer.reservation(task.task_id, task.dispatch_epoch)
 
     def _left_alone(self, task: DueTask) -> MarkDispatched:
-        """The mark of a message that is there already: it has as long again as a new one would."""
+        """The mark for a task whose message seems to be there: it gets the same time as after a new message."""
         reservation = self._reservation(task)
         return MarkDispatched(task.task_id, task.dispatch_epoch, reservation.first, reservation.longest, task.due)
 
     def _put_off(self, task: DueTask) -> Mark:
-        """The mark of a task whose type is paused: the longer it waits, the more seldom it is looked at, so that many
-        of them do not stand in the way of others. One without a message stays known as such.
+        """The mark for a task whose type is paused: the longer it has waited, the later it is looked at again, so that
+        many of them do not delay others. A task without a message stays known as one.
         """
         if task.dispatches:
             return self._left_alone(task)
@@ -146,7 +134,7 @@ class Sweeper:
         return MakeDue(task.task_id, task.dispatch_epoch, delay)
 
     def _sent_by(self, task: DueTask) -> datetime:
-        """By when its message was sent, if it was."""
+        """The latest time at which its message may have been sent."""
         reservation = self._reservation(task)
         marked = reservation.dispatched_at(task.due, task.dispatches)
         return min(marked, task.not_before + reservation.longest)

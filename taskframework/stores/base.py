@@ -23,7 +23,7 @@ from taskframework.model.task import CancelRequest, Task
 from taskframework.model.traffic import Crowd, Tally
 from taskframework.model.transitions import Fence, Transition
 
-#: Tasks that one search looks through.
+#: How many tasks one page of a search looks through.
 SEARCHED = 5_000
 
 
@@ -37,20 +37,21 @@ class Inserted:
 
 @dataclass(frozen=True, slots=True)
 class DueTask:
-    """A task that a driver has found: the little that repairs judge by, so that a look reads no whole tasks."""
+    """A task that a driver has found: only the fields that repairs need, so that a look reads no whole tasks."""
 
     task_id: str
     task_type: str
-    #: That of its priority; a retry may travel in another one.
+    #: The lane of its priority; the message of a retry may travel in another one.
     lane: Priority
     status: TaskStatus
     dispatch_epoch: int
-    #: How often it was dispatched or left alone in this epoch; 0 means that no message is known to be there.
+    #: How often in this epoch it was dispatched, or left alone because its message seemed to be there. 0: there is no
+    #: message.
     dispatches: int
     fencing_token: int
     crashes: int
     not_before: datetime
-    #: The time of the driver.
+    #: The time of the driver that found it.
     due: datetime
 
 
@@ -65,18 +66,18 @@ class StoreReport:
 class TaskWrites(Protocol):
     """How tasks come in and change.
 
-    A write that raised `StoreUnavailableError` may still have been applied. With a worker's transition the caller finds
-    out: it asks for the same one again, and after None `Transition.won` tells from the task, by its claim id, whether
-    the first was applied. A store may repeat a write and read it back before it raises; nobody relies on that.
+    A write that raised `StoreUnavailableError` may still have been applied. For a worker's transition the caller finds
+    out by making the same one again: if that is refused, `Transition.won` tells from the task, by its claim id, whether
+    the first one was applied. A store may repeat a write and read it back before it raises; nobody relies on that.
     """
 
     async def insert(self, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
         """Store new tasks durably (majority), each by itself. Concurrent calls with one task are written together.
 
         Returns:
-            For each task, in the order given, the one that is there now, or why it could not be stored. That is a task
-            with the same id if there was one; a store that an earlier release still writes to may also return one with
-            another id and the same idempotency key.
+            For each task, in the order given, the task that is stored now, or why it could not be stored. If there was
+            a task with the same id, it is that one. While an earlier release still writes to the store, it may also be
+            a task with another id and the same idempotency key.
         """
         ...
 
@@ -86,13 +87,13 @@ class TaskWrites(Protocol):
         Concurrent calls of one group are written together.
 
         Returns:
-            The task after the move, or None when the guard refused it. A worker's move that the task shows as made
-            already (`Transition.won`) may be answered with the task, since its reply may be what was lost.
+            The task after the move, or None when the guard refused it. For a repeated move of a worker that was made
+            before (`Transition.won`), a store may return the task instead of None.
         """
         ...
 
     async def mark(self, *marks: Mark) -> None:
-        """Move drivers of tasks, together where that is possible; says nothing about whether they still applied.
+        """Make marks, together where that is possible. Does not tell whether they still applied.
 
         Raises:
             ValueNotStorableError: if one of them can never be written; the others may be.
@@ -107,14 +108,15 @@ class Leases(Protocol):
         """Make `RenewLease` for all attempts of a worker, with one write and one read.
 
         Returns:
-            The leases that are still held, and who wants to stop them. What is missing is lost.
+            The fences whose leases are still held, each with the cancel request if there is one. A fence that is
+            missing has lost its lease.
         """
         ...
 
     async def cancel_requests(self, fences: Sequence[Fence]) -> dict[Fence, CancelRequest]:
-        """Which of these attempts somebody wants to stop; one cheap read, asked every second.
+        """Which of these attempts somebody wants to stop; one cheap read, made every second.
 
-        Says nothing about leases: an attempt that lost its own is missing, as are those that may go on.
+        Says nothing about leases: attempts that may go on are missing, and those that lost their lease are too.
         """
         ...
 
@@ -127,14 +129,14 @@ class TaskReads(Protocol):
     """Looking at tasks, on somebody's behalf."""
 
     async def get(self, task_id: str, scope: Scope) -> Task | None:
-        """Read a task; one outside the scope is not there."""
+        """Read a task; None if there is none, or it is outside the scope."""
         ...
 
     async def get_many(self, task_ids: Collection[str], scope: Scope) -> Mapping[str, Task]:
         """Read tasks; those that are not there, or outside the scope, are left out.
 
         Raises:
-            TaskUnreadableError: if one of them can be read by a newer release only.
+            TaskUnreadableError: if only a newer release can read one of them.
         """
         ...
 
@@ -151,9 +153,9 @@ class TaskReads(Protocol):
     async def search_tasks(
         self, scope: Scope, filter: TaskFilter, *, limit: int, cursor: str | None = None
     ) -> Page[Task]:
-        """The same list if what it is filtered by has no index: a page looks through the next `SEARCHED` tasks only.
+        """The same list, for a filter that no index helps with: a page looks through the next `SEARCHED` tasks only.
 
-        So it may have fewer tasks than `limit`, or none, and others behind it.
+        So a page may have fewer tasks than `limit`, or none, although more pages follow.
 
         Raises:
             CursorInvalidError: if the cursor is not one of this list.
@@ -161,17 +163,17 @@ class TaskReads(Protocol):
         ...
 
     async def count_dead(self, scope: Scope, filter: TaskFilter, *, most: int) -> Sequence[DeadCount]:
-        """Dead tasks by cause, type and hour: of the `most` that ended last, those that the filter lets through."""
+        """Count dead tasks by cause, type and hour: those of the last `most` that the filter lets through."""
         ...
 
 
 class SubtaskReads(Protocol):
-    """Looking at the sub-tasks of a task. Whoever may see the task may see them, so without a scope."""
+    """Looking at the sub-tasks of a task. Without a scope: whoever may see the task may see them."""
 
     async def count_subtasks(self, round: RoundOfSubtasks) -> Mapping[TaskStatus, int]:
-        """How many sub-tasks of a round are in each status, as a majority knows it; what is none is missing.
+        """How many sub-tasks of a round are in each status, as a majority knows it; a status without any is missing.
 
-        One look at an index: it costs the same for each sub-task, however many there are.
+        Reads an index only, so the cost grows with the number of sub-tasks and not with their size.
         """
         ...
 
@@ -188,18 +190,18 @@ class SubtaskReads(Protocol):
 
 
 class StreamReads(Protocol):
-    """Looking at ordered streams and the tasks of one; whose it is says its key, so without a scope."""
+    """Looking at ordered streams and their tasks. Without a scope: the `StreamKey` names the owner."""
 
     async def list_stream(self, stream: StreamKey, *, limit: int, after_position: int = -1) -> Sequence[Task]:
         """Its tasks by position, from the first one after `after_position`."""
         ...
 
     async def stream_times(self, stream: StreamKey, *, limit: int, after_position: int = -1) -> Sequence[StreamTimes]:
-        """The little of the same tasks that says how long one waits for those before them."""
+        """The times of the same tasks, by which gaps before them are judged."""
         ...
 
     async def next_blocked(self, streams: Collection[StreamKey]) -> Mapping[StreamKey, Turn]:
-        """The turns that the lowest BLOCKED positions of streams would have; of one where none is BLOCKED, nothing."""
+        """For each stream the turn of its lowest BLOCKED task; a stream without one is missing."""
         ...
 
     async def count_blocked(self, stream: StreamKey) -> int:
@@ -212,37 +214,37 @@ class StreamReads(Protocol):
 
 
 class Repairs(Protocol):
-    """Finding what was interrupted, what is wrong and what is over. Nobody's in particular, so without a scope."""
+    """Finding what was interrupted, what is wrong and what is over. Without a scope: repairs serve all users."""
 
     async def due(self, driver: Driver, limit: int, grace: timedelta = timedelta(0)) -> Sequence[DueTask]:
-        """Tasks that this driver has due for longer than `grace`, the longest due first."""
+        """Tasks whose time of this driver passed more than `grace` ago; the earliest time first."""
         ...
 
     async def upcoming(self, driver: Driver, limit: int) -> Sequence[DueTask]:
-        """Tasks that this driver has due later, and that nothing else holds back; the soonest first."""
+        """Tasks whose time of this driver is to come, and that nothing else holds back; the earliest time first."""
         ...
 
     async def waiting_for(self, limit: str, most: int) -> Sequence[DueTask]:
-        """Tasks that wait in the store because this limit let them not begin (`waiting_limit`), at most so many.
+        """At most `most` tasks that wait in the store because this limit did not let them begin (`waiting_limit`).
 
-        Those of the high lane first; of a lane those first that have been claimable for longest. `due` is the time of
-        their dispatch.
+        The high lane comes first; within a lane, the task that has been claimable longest. `due` is the time of their
+        dispatch.
         """
         ...
 
     async def undriven(self, limit: int) -> Sequence[str]:
         """Ids of tasks that lack a driver they need (`missing_drivers`): nothing would ever move them on.
 
-        There must be none. May read every live task: not to be asked often.
+        There must be none. May read every live task, so it is not to be called often.
         """
         ...
 
     async def newest_running(self, task_type: str, lane: Priority) -> datetime | None:
-        """Since when the youngest running task of this queue could be claimed (its `not_before`); None: none runs."""
+        """The `not_before` of the task of this queue that was created last among those that run; None: none runs."""
         ...
 
     async def count_by_status(self) -> dict[TaskStatus, int]:
-        """How many tasks there are in each status. COMPLETED may be the estimate of a server after a crash."""
+        """How many tasks there are in each status. After a crash of the server the number of COMPLETED is estimated."""
         ...
 
     async def tally(self, crowd: Crowd, most: int, *, due_before: datetime, since: datetime | None = None) -> Tally:
@@ -250,19 +252,18 @@ class Repairs(Protocol):
 
         Args:
             crowd: which tasks.
-            most: how many of them are looked at.
-            due_before: those that could be claimed before this time are counted apart as well.
-            since: only those whose time, by which the crowd runs, is not before this one.
+            most: at most this many of them are looked at.
+            due_before: those that could be claimed before this time are also counted by themselves.
+            since: only those whose time, by which the crowd is ordered, is this one or later.
         """
         ...
 
     async def purge(self, *, finished: timedelta | None, dead_letters: timedelta | None, limit: int) -> int:
         """Delete what ended longer ago than it is kept: completed and cancelled tasks after `finished`, failed ones
-        and kept messages after `dead_letters`; None keeps for ever. A task that has a `purge_at` goes by that.
+        and kept messages after `dead_letters`; None keeps for ever. For a task with a `purge_at` that time counts.
 
-        A task with unpublished events stays, and so does a sub-task as long as its parent, and a parent as long as one
-        of its sub-tasks. The idempotency key of a task goes before it, so that no key ever stands for a task that was
-        deleted.
+        A task with unpublished events stays. A sub-task stays as long as its parent, and a parent as long as one of its
+        sub-tasks. The idempotency key of a task is deleted before the task, so that no key stands for a deleted task.
 
         Returns:
             How many were deleted, at most `limit`.
@@ -304,8 +305,8 @@ class Records(Protocol):
         ...
 
     async def write_records(self, records: Sequence[Record]) -> Sequence[Record | None]:
-        """Put each of these there if nobody was faster: a new one where there is none, a changed one where the revision
-        is still the one that was read. Each is won or lost by itself; concurrent calls are written together.
+        """Write each of these if nobody was faster: a new one if there is none with its id, a changed one if the stored
+        revision is still the one that was read. Each is won or lost by itself; concurrent calls are written together.
 
         Returns:
             Each record as it is stored now, with its new revision, or None where it was lost.
@@ -318,7 +319,7 @@ class Records(Protocol):
     async def change_record(self, change: RecordChange) -> Record:
         """Make one guarded write on a record, whoever else writes it at the same time.
 
-        If its reply is lost it may have been made all the same, and made again it is made twice.
+        If the reply is lost, the change may have been made; if it is then repeated, it is made twice.
 
         Returns:
             The record after it.
@@ -329,7 +330,7 @@ class Records(Protocol):
         """`change_record` for positions in several streams, each by itself.
 
         Returns:
-            The record of each some time after it; `TakePositions.first_in` says what was taken.
+            For each its record, read at some time after the change; `TakePositions.first_in` says what was taken.
         """
         ...
 
@@ -337,7 +338,7 @@ class Records(Protocol):
         """`change_record` for turns of several streams, each by itself.
 
         Returns:
-            For each whether the turn was passed on as it says, by this call or by another one.
+            For each whether the turn is passed on as it says, by this call or by another one.
         """
         ...
 
@@ -346,7 +347,7 @@ class Records(Protocol):
         ...
 
     async def list_records(self, kind: str, *, limit: int, after: str = "") -> Sequence[Record]:
-        """Records of a kind by their ids, which follow `after`."""
+        """Records of a kind whose ids come after `after`, in the order of their ids."""
         ...
 
     async def expired_records(self, limit: int) -> Sequence[Record]:
@@ -355,7 +356,7 @@ class Records(Protocol):
 
 
 class TaskStore(TaskWrites, Leases, TaskReads, SubtaskReads, StreamReads, Repairs, DeadMessages, Records, Protocol):
-    """A database that holds tasks: what the parts above say, and its own life.
+    """A database that holds tasks: all of the parts above, and opening and closing.
 
     Every method raises `StoreUnavailableError` when the database cannot be reached in time.
     """

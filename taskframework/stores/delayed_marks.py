@@ -1,7 +1,7 @@
 """Marks that can wait for a moment, gathered into few writes (a mark is a write that nobody waits to read).
 
-A published or dispatched mark spares a repair that is seconds away. Written a moment later, together with the marks of
-other tasks, it costs a fraction; and often it is not needed any more, because the task has moved on.
+A mark that something was published or dispatched spares a repair that is seconds away. Written a moment later, together
+with the marks of other tasks, it costs a fraction; often it is not even needed any more, because the task has moved on.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ logger = logging.getLogger(__name__)
 
 MarkT = TypeVar("MarkT", bound=Mark)
 
-#: How long a mark waits for others, and for a newer one in its place. Repairs look after five seconds and more, so the
-#: mark is there well before.
+#: How long a mark waits for others, and for a newer one that replaces it. Repairs come after five seconds or more, when
+#: the mark is long written.
 LONGEST_DELAY = timedelta(seconds=2)
-#: The part of the delay after which a mark may be written early, together with one whose delay is over.
+#: The share of the delay after which a mark may be written together with one whose delay is over.
 _EARLY = 0.9
-#: The most marks in one write. Under load they leave in many small writes, as steadily as they came: a large one would
-#: hold up for tens of milliseconds whatever else comes to the store just then.
+#: Most marks in one write. Under load there are many small writes, spread as evenly as the marks came: one large write
+#: would hold up everything else in the store for tens of milliseconds.
 _MOST_IN_A_WRITE = 100
 
 
@@ -46,27 +46,27 @@ class DelayedMarks(Generic[MarkT]):
         """Start with none.
 
         Args:
-            make: makes a mark of a task's id and its other values.
-            write: writes some. What it fails at is left to the repairs.
+            make: makes a mark from the id of a task and the other values.
+            write: writes some marks. What it cannot write is left to the repairs.
             delay: how long a mark waits.
-            now: seconds on a clock that nobody sets.
+            now: seconds on a clock that is never set.
         """
         self._make = make
         self._write = write
         self._delay = delay.total_seconds()
         self._now = now
-        #: By task, the longest waiting first: since when, and the other values of the mark. Thousands wait, and the
-        #: garbage collector passes over tuples of plain values.
+        #: By task id, the longest waiting first: since when it waits, and the other values of the mark. Thousands may
+        #: wait; as tuples of plain values they cost the garbage collector nothing.
         self._waiting: dict[str, tuple[Any, ...]] = {}
         self._is_drained = asyncio.Event()
         self._pump: asyncio.Task[None] | None = None
 
     def add(self, task_id: str, *values: Any) -> None:
-        """Have a mark with these values written soon, in the place of an older one on the same task."""
+        """Have a mark with these values written soon; it replaces one on the same task that still waits."""
         older = self._waiting.get(task_id)
         self._waiting[task_id] = (self._now() if older is None else older[0], *values)
         if self._pump is None:
-            # In a context of its own: the pump outlives who gave it the first mark.
+            # In a context of its own: the pump outlives the caller who gave it the first mark.
             self._pump = asyncio.create_task(self._run(), context=contextvars.Context())
 
     async def drain(self) -> None:

@@ -1,4 +1,4 @@
-"""Reading one record, a page of a kind, or all of it."""
+"""Reading one record, a page of the records of a kind, or all of them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from taskframework.stores.base import Records
 
 Content = TypeVar("Content")
 
+#: Records of one read when all of a kind are read.
 _TOGETHER = 500
 
 
@@ -26,13 +27,13 @@ async def read_record(records: Records, record_id: str) -> Record | None:
 async def page_of(
     records: Records, kind: RecordKind[Content], name_of: Callable[[Content], str], *, limit: int, after: str | None
 ) -> Page[Content]:
-    """What records of a kind say, by their names.
+    """The contents of some records of a kind, in the order of their names.
 
     Args:
         records: where they are.
         kind: their kind.
-        name_of: the name of one, which its id is made of.
-        limit: at most so many.
+        name_of: the name that the id of a record is made of.
+        limit: most of them.
         after: the name before the first one; None: from the beginning.
 
     Raises:
@@ -59,5 +60,5 @@ async def all_records(records: Records, kind: RecordKind[Any]) -> list[Record]:
 
 
 async def all_contents(records: Records, kind: RecordKind[Content]) -> list[Content]:
-    """What all records of a kind say; as `all_records`."""
+    """The contents of all records of a kind; see `all_records`."""
     return [kind.content(record) for record in await all_records(records, kind)]

@@ -1,4 +1,4 @@
-"""Which failpoint stands behind the reply to a write: one name for each step of a task, the same in every store."""
+"""The failpoint that is passed when the reply to a write arrives: the same names in every store."""
 
 from __future__ import annotations
 
@@ -27,5 +27,5 @@ _POINTS: dict[type[object], str] = {
 
 
 def reply_point(asked: Transition | Mark) -> str:
-    """The point behind the reply to this write."""
+    """The failpoint for the reply to this write."""
     return _POINTS.get(type(asked), "mark.reply")

@@ -1,7 +1,7 @@
-"""Going through what has ended, a piece at a time.
+"""Going through ended tasks piece by piece.
 
-Not everything that is old may go: a sub-task stays while its parent does. A look from the oldest on would find those
-that stay again and again, and never what is behind them. So each look begins where the last one ended.
+Not every old task may be deleted: a sub-task stays while its parent does. If each look began at the oldest task, it
+would find those that stay again and again, and never those behind them. So each look begins where the last one ended.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Generic, TypeVar
 
-#: Pieces of one call, so that it ends soon however many have to stay.
+#: Most pieces that one call looks at, so that it ends soon however many tasks have to stay.
 _PIECES = 10
 
 Tie = TypeVar("Tie", int, str)
@@ -19,7 +19,7 @@ Tie = TypeVar("Tie", int, str)
 
 @dataclass(frozen=True, slots=True)
 class Place(Generic[Tie]):
-    """A task among those that have ended, by a time; the other value decides between two of one time."""
+    """The place of a task in the order of ended tasks: a time, and what decides between two tasks of one time."""
 
     at: datetime
     tie: Tie
@@ -27,14 +27,14 @@ class Place(Generic[Tie]):
 
 @dataclass(frozen=True, slots=True)
 class Piece(Generic[Tie]):
-    """What one look did: how many are deleted, and where the next one begins; None if this was the end."""
+    """What one look did: how many tasks were deleted, and the place where it stopped; None if there are no more."""
 
     removed: int
     end: Place[Tie] | None
 
 
 class Walk(Generic[Tie]):
-    """Goes through the ended tasks again and again, and remembers how far it is."""
+    """Goes through the ended tasks again and again, and remembers its place."""
 
     def __init__(self) -> None:
         self._place: Place[Tie] | None = None
@@ -43,11 +43,11 @@ class Walk(Generic[Tie]):
         """Delete at most `limit` tasks.
 
         Args:
-            look: looks at so many tasks behind a place (None: at the oldest ones) and deletes what may go.
+            look: looks at a number of tasks behind a place (None: the oldest ones), and deletes those that may go.
             limit: how many to delete.
 
         Returns:
-            How many were deleted. Fewer than `limit` mean that nothing else may go, or that very many have to stay.
+            How many were deleted. If fewer than `limit`, no other task may go, or very many have to stay.
         """
         removed, may_begin_anew = 0, self._place is not None
         for _ in range(_PIECES):

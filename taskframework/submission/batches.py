@@ -17,7 +17,7 @@ from taskframework.errors import InvalidRequestError, StoreError, SubmissionErro
 from taskframework.model.batches import BY_UPLOAD, parts_of, subtask_group
 from taskframework.model.events import BatchSubmittedEvent
 from taskframework.model.interventions import Cancel
-from taskframework.model.plans import MAX_PLAN_BYTES
+from taskframework.model.plans import ITEM_BYTES, MAX_PLAN_BYTES
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import FAMILY_VERSION, Batch, Subtasks, Task
@@ -37,8 +37,6 @@ from taskframework.tasks.kinds import AnyTaskType
 TOGETHER = 500
 #: Seconds after which no item is held back any more to be stored with others.
 _HELD_BACK = 0.5
-#: Bytes of an item beside its parameters: the hash, and what holds them together.
-_ITEM_BYTES = 24
 #: That a few items failed is what most batches live with; who cannot says so.
 _POLICY = "allow_failures"
 _NO_KEY = "the upload broke off, and without an idempotency key nobody can continue it"
@@ -201,7 +199,7 @@ class BatchSubmissionService:
         """A new batch that is sealed from the beginning; None if the items are too large for that."""
         if not items:
             raise _no_items()
-        if sum(len(item.canonical) + _ITEM_BYTES for item in items) > MAX_PLAN_BYTES:
+        if sum(len(item.canonical) + ITEM_BYTES for item in items) > MAX_PLAN_BYTES:
             return None
         contents = contents_of(batch, items)
         check_policy(batch, len(contents))

@@ -131,16 +131,10 @@ _DEBOUNCE_SCHEMA = _object_schema({"key": _NAME_SCHEMA, "wait": _SPAN_SCHEMA}, m
 _THROTTLE_SCHEMA = _object_schema({"key": _NAME_SCHEMA, "every": _SPAN_SCHEMA})
 _Debounce = Annotated[DebounceOption, WithJsonSchema(_DEBOUNCE_SCHEMA)]
 _Throttle = Annotated[ThrottleOption, WithJsonSchema(_THROTTLE_SCHEMA)]
-_UNIQUE_SCHEMA = {
-    "type": "object",
-    "properties": {
-        "key": {"type": "string", "minLength": 1, "maxLength": MAX_NAME, "pattern": NAME_PATTERN},
-        "version": {"type": "integer", "minimum": 0, "maximum": MAX_VERSION},
-        "on_running": {"type": "string", "enum": ["leave", "cancel"], "default": "leave"},
-    },
-    "required": ["key", "version"],
-    "additionalProperties": False,
-}
+_UNIQUE_SCHEMA = _object_schema(
+    {"key": _NAME_SCHEMA, "version": {"type": "integer", "minimum": 0, "maximum": MAX_VERSION}},
+    on_running={"type": "string", "enum": ["leave", "cancel"], "default": "leave"},
+)
 _Unique = Annotated[UniqueOption, WithJsonSchema(_UNIQUE_SCHEMA)]
 
 
@@ -154,17 +148,12 @@ class StreamOption(TypedDict):
     deadline: NotRequired[Moment]
 
 
-_STREAM_SCHEMA = {
-    "type": "object",
-    "properties": {
-        "key": {"type": "string", "minLength": 1, "maxLength": MAX_NAME, "pattern": NAME_PATTERN},
-        "mode": {"type": "string", "enum": ["serial", "ordered_results"], "default": "serial"},
-        "on_failure": {"type": "string", "enum": ["continue", "halt"], "default": "continue"},
-        "deadline": {"type": "string", "format": "date-time"},
-    },
-    "required": ["key"],
-    "additionalProperties": False,
-}
+_STREAM_SCHEMA = _object_schema(
+    {"key": _NAME_SCHEMA},
+    mode={"type": "string", "enum": ["serial", "ordered_results"], "default": "serial"},
+    on_failure={"type": "string", "enum": ["continue", "halt"], "default": "continue"},
+    deadline={"type": "string", "format": "date-time"},
+)
 _Stream = Annotated[StreamOption, WithJsonSchema(_STREAM_SCHEMA)]
 
 

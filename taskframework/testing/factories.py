@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from taskframework.clock import SystemClock
-from taskframework.model.task import Task, new_task_id, submitted
+from taskframework.model.task import Task, first_state, new_task_id
 from taskframework.model.values import MAX_PARAMETERS_BYTES, check_storable, fingerprint
 
 
@@ -35,9 +35,5 @@ def new_task(
         "created_at": at,
         "updated_at": at,
     }
-    driven = {name: overrides.pop(name) for name in _SET_BY_SUBMIT & overrides.keys()}
-    return submitted(Task(**(fields | overrides)), at, dispatch_after).evolve(**driven)
-
-
-#: Set by `submitted`, so that an override must come after it.
-_SET_BY_SUBMIT = {"sequence", "history", "publish_at", "next_dispatch_at", "start_by"}
+    fields |= overrides
+    return Task(**fields | first_state(fields["not_before"], at, dispatch_after, fields.get("start_limit")) | overrides)

@@ -9,15 +9,12 @@ from typing import Any, Protocol
 import orjson
 
 from taskframework.errors import InvalidRequestError
-from taskframework.model.plans import MAX_KEPT_BYTES, MAX_PLAN_BYTES, part_of
+from taskframework.model.plans import ITEM_BYTES, MAX_KEPT_BYTES, MAX_PLAN_BYTES, part_of
 from taskframework.model.records import Record
 from taskframework.model.subtasks import MAX_DEPTH, MAX_SUBTASKS, Policy, depth_below, next_round, subtask_id
 from taskframework.model.task import Subtasks, Task
 from taskframework.model.values import Json, fingerprint
 from taskframework.tasks.subtasks import WantedSubtasks, saying_which
-
-#: Bytes of an item beside its parameters: the hash, and what holds them together.
-_ITEM_BYTES = 24
 
 
 class SubtaskKind(Protocol):
@@ -122,7 +119,7 @@ class AttemptPlan:
 
     async def _append(self, header: Mapping[str, Json], parameters: Json, canonical: bytes) -> None:
         item = [parameters, fingerprint(str(header["task_type"]), canonical)]
-        size = len(canonical) + _ITEM_BYTES
+        size = len(canonical) + ITEM_BYTES
         if self._groups and self._bytes + size > MAX_PLAN_BYTES:
             await self._write_part()
         if not self._groups or {**header, "items": None} != {**self._groups[-1], "items": None}:

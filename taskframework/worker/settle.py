@@ -35,10 +35,6 @@ _HELD_WITHIN = 2.0
 Hold = Callable[[Registration, Task, timedelta], Awaitable[None]]
 
 
-async def _hold_nothing(registration: Registration, task: Task, delay: timedelta) -> None:
-    """For a worker without rate limits."""
-
-
 class SettleStation:
     """Ends attempts for one worker."""
 
@@ -50,8 +46,8 @@ class SettleStation:
         worker_id: str,
         policy: RetryPolicy,
         on_stale: Callable[[str], None],
-        on_store_away: Callable[[StoreUnavailableError], None] = lambda error: None,
-        hold: Hold = _hold_nothing,
+        on_store_away: Callable[[StoreUnavailableError], None],
+        hold: Hold,
     ) -> None:
         """Prepare to settle.
 

@@ -12,7 +12,7 @@ from taskframework.model.marks import MakeDue
 from taskframework.model.outcome import describe
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import FINAL, REPLAYABLE, TaskStatus
-from taskframework.model.task import ParentLink, Subtasks, Task, submitted
+from taskframework.model.task import ParentLink, Subtasks, Task, first_state
 from taskframework.model.transitions import (
     Claim,
     Complete,
@@ -51,7 +51,7 @@ async def submit(world: World) -> bool:
         created_at=now,
         updated_at=now,
     )
-    inserted = await world.store.insert(submitted(task, now, REDISPATCH))
+    inserted = await world.store.insert(task.evolve(**first_state(task.not_before, now, REDISPATCH)))
     assert inserted.is_new is is_new
     if is_new:
         world.task_ids.append(task_id)

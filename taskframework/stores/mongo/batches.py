@@ -17,6 +17,7 @@ from taskframework.model.transitions import framework_error
 from taskframework.stores.mongo.documents import Document
 from taskframework.stores.mongo.expressions import (
     NOW,
+    REOPENED,
     Expression,
     at_rest,
     change,
@@ -82,15 +83,9 @@ _NONE_AFTER_REOPENING = ("finished_at", "purge_at", "cancel", "deadline", "error
 @write_alone.register
 def _reopen_batch(reopen: ReopenBatch) -> Write:
     may_wait = in_status(*(FINAL - {TaskStatus.COMPLETED}), TaskStatus.WAITING)
-    counts = {
-        "subtasks.done": "$subtasks.succeeded",
-        "subtasks.failed": 0,
-        "subtasks.cancelled": 0,
-        "subtasks.report_serial": plus("$subtasks.report_serial", 1),
-    }
     waiting = {
         "status": TaskStatus.WAITING,
-        **counts,
+        **REOPENED,
         **dict.fromkeys(_NONE_AFTER_REOPENING),
         "batch.retry_until": NOW,
         "retry_at": later(RETRY_AFTER),

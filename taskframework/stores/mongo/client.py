@@ -1,4 +1,4 @@
-"""The only file that calls the MongoDB drivers: it connects with either and speaks the framework's errors."""
+"""The only file that calls the MongoDB drivers. It connects with either one, and raises the framework's errors."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ Points = Iterable[str]
 
 _SERVER_SELECTION = timedelta(seconds=5)
 _MAX_DOCUMENT_BYTES = 16 * 1024 * 1024
-#: Updates name their document; without the hint the planner tries the indexes of the guard's fields as well.
+#: The index on `_id`. Updates name it as a hint: else the planner also tries indexes on other fields of the guard.
 BY_ID = "_id_"
-#: How a process calls itself to the server. The number is that of what it writes: a release that writes otherwise, so
-#: that the two must know of each other, takes the next one. Releases before the number kept no records.
+#: The name by which the server knows this program. A release whose writes older ones must know of takes the next
+#: number, so that `earlier.py` can count who is connected. Releases without a number kept no records.
 APP_NAME = "taskframework/2"
 TASKS = "tasks"
 _COLLECTIONS = (TASKS, "dead_letters", "records")
 _MAJORITY = {"w": "majority", "j": True}
-#: What a majority had at one moment. A read with "majority" alone may see an entry twice that moves in its index.
+#: Reads what a majority had at one moment. With "majority" alone, a document that moves in the index may be read twice.
 _SNAPSHOT = ReadConcern("snapshot")
 
 
@@ -60,7 +60,7 @@ _CODEC: CodecOptions[Document] = CodecOptions(type_registry=TypeRegistry([_Plain
 
 
 def encoded(document: Document, what: str) -> RawBSONDocument:
-    """A document as it travels: what cannot be stored is found before it joins a group.
+    """A document in BSON. Encoding it before it joins a group finds what cannot be stored.
 
     Raises:
         ValueNotStorableError: naming `what`.
@@ -75,13 +75,13 @@ def encoded(document: Document, what: str) -> RawBSONDocument:
 
 
 class Collection:
-    """The calls the store makes on one collection; every one raises only errors of the framework."""
+    """The calls that the store makes on one collection. They raise only errors of the framework."""
 
     def __init__(self, raw: AsyncCollection[Document], run: Callable[[Document], Awaitable[Document]]) -> None:
         """Make the calls.
 
         Args:
-            raw: the driver's. Motor's has the same calls as PyMongo's but for `aggregate`, and no types.
+            raw: the driver's collection. Motor's has the same calls as PyMongo's, except `aggregate`, but no types.
             run: runs a command on this collection's database.
         """
         self._raw = raw
@@ -119,14 +119,14 @@ class Collection:
             yield found
 
     async def count_all(self) -> int:
-        """How many documents there are, as the server keeps count; after a crash of it a little wrong."""
+        """How many documents there are, by the server's own counter; after a crash it may be a little wrong."""
         with driver_errors():
             return await self._raw.estimated_document_count()
 
     async def aggregate(
         self, pipeline: Sequence[Document], *, index: str | None = None, at_one_moment: bool = False
     ) -> list[Document]:
-        """The result of a pipeline; on request over documents as they all were at one moment that cannot be undone."""
+        """The result of a pipeline. `at_one_moment` reads all documents as a majority had them at the same moment."""
         raw = self._raw.with_options(read_concern=_SNAPSHOT) if at_one_moment else self._raw
         options: dict[str, Any] = {} if index is None else {"hint": index}
         with driver_errors():
@@ -151,10 +151,10 @@ class Collection:
         return cast("Document | None", _with_plain_integers(reply["value"]))
 
     async def upsert_one(self, filter: Document, update: Sequence[Any], points: Points) -> Document:
-        """The document after the update; one that is not there is made by it.
+        """The document after the update, which makes it if there is none.
 
         Raises:
-            DuplicateDocumentError: if somebody else made it at the same moment; it is there now.
+            DuplicateDocumentError: if somebody else made it at the same moment; now there is one.
         """
         with driver_errors():
             document = await self._raw.find_one_and_update(
@@ -164,7 +164,7 @@ class Collection:
             return cast("Document", document)
 
     async def update_these(self, filter: Document, update: Sequence[Any], points: Points) -> int:
-        """Make one update of the documents that the filter names by their ids; how many matched."""
+        """Update all documents that match, of those that the filter names by their ids; how many matched."""
         with driver_errors():
             result = await self._raw.update_many(filter, list(update), hint=BY_ID)
             await failpoint.replied(points, _broken)
@@ -173,16 +173,16 @@ class Collection:
     async def update_each(
         self, updates: Sequence[tuple[Document, Sequence[Any]]], points: Points
     ) -> dict[int, StoreError]:
-        """Make independent updates at once; what the server refused, by position."""
+        """Make independent updates at once; the errors of those that the server refused, by position."""
         operations = [pymongo.UpdateOne(filter, list(update), hint=BY_ID) for filter, update in updates]
         return await _each(lambda: self._raw.bulk_write(operations, ordered=False), points)
 
     async def insert_each(self, documents: Sequence[Any], points: Points) -> dict[int, StoreError]:
-        """Insert independent documents at once; what the server refused, by position."""
+        """Insert independent documents at once; the errors of those that the server refused, by position."""
         return await _each(lambda: self._raw.insert_many(documents, ordered=False), points)
 
     async def replace_one(self, filter: Document, document: Any, points: Points) -> bool:
-        """Put a whole document in the place of the one that matches, if one does."""
+        """Replace the document that matches; whether there was one."""
         with driver_errors():
             result = await self._raw.replace_one(filter, document, hint=BY_ID)
             await failpoint.replied(points, _broken)
@@ -196,8 +196,8 @@ class Collection:
     async def _write_once(self, command: Document, points: Points) -> Document:
         """Send a write as a plain command.
 
-        The drivers' own methods write again by themselves when a connection breaks; this is for callers who do so
-        anyway. A task that comes alone finds the processor's caches cold, and waits half a millisecond less.
+        The drivers' own methods repeat the write when a connection breaks; this is for callers who repeat it anyway. It
+        saves half a millisecond for a task that comes alone.
         """
         with driver_errors():
             reply = await self._run({**command, "writeConcern": _MAJORITY})
@@ -252,15 +252,15 @@ class Connection:
             return cast("Document", await self._database.command(command, codec_options=_CODEC))
 
     async def hello(self) -> Document:
-        """What the primary says of itself; there is no answer without one."""
+        """What the primary says of itself; fails if there is none."""
         return await self.command({"hello": 1})
 
     def collection(self, name: str) -> Collection:
-        """Another collection than those of this release."""
+        """A collection of another release."""
         return Collection(self._database[name], self.command)
 
     async def count_clients(self, app_name: str) -> int:
-        """How many connections to this server, idle ones too, were made under this name."""
+        """How many connections to this server have this name, idle ones included."""
         listed = {"$currentOp": {"allUsers": True, "idleConnections": True}}
         pipeline = [listed, {"$match": {"appName": app_name}}, {"$count": "clients"}]
         with driver_errors():
@@ -278,11 +278,11 @@ class Connection:
 
     @property
     def is_left_alone(self) -> bool:
-        """Whether every server answered, and none belongs to the replica set that the URL names."""
+        """Whether the driver knows no server any more: those that answered are not in the replica set of the URL."""
         return not self._client.topology_description.server_descriptions()
 
     async def hello_of_any_set(self) -> Document:
-        """`hello` of the servers at this address, whatever replica set they belong to, if any."""
+        """`hello` of the servers at this address, whatever replica set they belong to."""
         other = self._to_any_set()
         try:
             return await other.hello()
@@ -290,7 +290,7 @@ class Connection:
             await other.close()
 
     async def close(self) -> None:
-        # motor's close is a plain function that says good-bye to the server and waits for it.
+        # motor's close is a plain function that blocks while it says good-bye to the server.
         closing = await asyncio.to_thread(self._client.close)
         if closing is not None:
             await closing
@@ -298,16 +298,16 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """PEM files for TLS; with one of them there is TLS."""
+    """PEM files for TLS; if one of them is given, TLS is used."""
 
-    #: Of who signed the server's certificate; None: the system knows.
+    #: Certificate of the authority that signed the server's; None: one that the system trusts.
     ca: Path | None = None
     #: The program's own certificate, with its key.
     certificate: Path | None = None
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """By the drivers' names."""
+        """The options by the drivers' names."""
         files = {"tlsCAFile": self.ca, "tlsCertificateKeyFile": self.certificate}
         given = {name: str(file) for name, file in files.items() if file is not None}
         return {"tls": True, **given} if given else {}
@@ -328,8 +328,8 @@ def connect(
     """
     make: Any = AsyncIOMotorClient if driver == "motor" else pymongo.AsyncMongoClient
     try:
-        # What is given here overrides the URL: nobody weakens the promises by an option there. A time-out for the
-        # majority alone is not among them, the drivers drop it for the one of the whole operation.
+        # What is given here overrides the URL, so that no option there weakens the promises. A `wtimeout` has no use:
+        # the drivers drop it for the time limit of the whole operation.
         client = make(
             url,
             appname=APP_NAME,
@@ -345,7 +345,7 @@ def connect(
             **options,
         )
         database = client.get_default_database(codec_options=_CODEC)
-    except (PyMongoError, ValueError, OSError) as error:  # the last for files
+    except (PyMongoError, ValueError, OSError) as error:  # OSError: from the files for TLS
         message = f"The address of the MongoDB store cannot be used: {redacted(str(error))}."
         raise StoreMisconfiguredError(message, hint="Correct store.url, or the files for TLS.") from error
     run = partial(database.command, codec_options=_CODEC)
@@ -359,12 +359,12 @@ def driver_version(driver: MongoDriver) -> str:
 
 
 def time_limit(limit: timedelta) -> AbstractContextManager[None]:
-    """Bound every call inside the block together, instead of each one by the client's time-out."""
+    """One time limit for all calls inside the block together, instead of the client's limit for each."""
     return pymongo.timeout(limit.total_seconds())
 
 
 def _with_plain_integers(value: Any) -> Any:
-    """The same, for the reply to a plain command: the drivers look for their own integers in what they fetch only."""
+    """`_PlainInteger` for the reply to a plain command, in which the drivers do not convert integers."""
     if isinstance(value, bson.Int64):
         return int(value)
     if isinstance(value, dict):
@@ -384,7 +384,7 @@ async def _each(write: Callable[[], Awaitable[Any]], points: Points) -> dict[int
         with driver_errors():
             try:
                 await write()
-            finally:  # a reply that tells of refused documents can be lost like any other
+            finally:  # also a reply that says what was refused can be lost
                 await failpoint.replied(points, _broken)
     except PartlyRefused as partly:
         return partly.refused

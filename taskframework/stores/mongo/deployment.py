@@ -34,10 +34,10 @@ async def prepare(connection: Connection) -> None:
 
 
 async def _fitting(connection: Connection) -> Document:
-    """What the primary says of itself, if the promises can be kept there.
+    """What the primary says of itself, if this deployment can keep the promises.
 
-    A driver that was told a replica set's name forgets servers that are not in it, and then says only that there are
-    none. So those are asked themselves.
+    A driver that was told the name of a replica set forgets servers that are not in it, and then only says that there
+    is no server. So these are asked directly, without a name.
 
     Raises:
         StoreMisconfiguredError: with the remedy.

@@ -1,4 +1,4 @@
-"""Tasks and dead messages as documents; a user's value comes back exactly as it went in."""
+"""Tasks and dead messages as documents; every user's value is read back exactly as it was stored."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _MESSAGE_FIELDS = tuple(field.name for field in fields(DeadMessage) if field.nam
 
 
 def stored(value: Json) -> Any:
-    """A user's value as it is stored: itself, or JSON bytes where a name in it means something to MongoDB.
+    """A user's value as it is stored: itself, or as JSON bytes if a name in it means something to MongoDB.
 
-    The driver reads `{"$ref": …, "$id": …}` back as a reference object, BSON has no name with NUL in it, and servers
-    and tools disagree on what else with a `$` name is data. No JSON value is bytes, so reading leaves no doubt.
+    The driver reads `{"$ref": …, "$id": …}` back as a reference object, a name in BSON cannot contain NUL, and servers
+    and tools disagree about other names with `$`. No JSON value is bytes, so reading is never ambiguous.
 
     Raises:
         ValueNotStorableError: for what is not JSON.
@@ -77,7 +77,7 @@ def task_of(document: Document) -> Task:
 
 
 def readable(documents: Iterable[Document], read: Callable[[Document], Entry]) -> list[Entry]:
-    """What this release can read: one document of a newer one must not hide a list or stop a group."""
+    """Those that this release can read: a document of a newer release must not make a whole list or group fail."""
     entries = []
     for document in documents:
         try:
@@ -89,9 +89,9 @@ def readable(documents: Iterable[Document], read: Callable[[Document], Entry]) -
 
 @lru_cache(maxsize=4096)
 def moment(stored: datetime) -> datetime:
-    """A time of a document. The driver reads it without its zone, which takes a third of the time for a document.
+    """A time of a document, with its zone. The driver reads times without one, which takes it a third less time.
 
-    Remembered, because one group of writes stamps all its documents with the same few times.
+    Cached, since the documents of one group of writes share the same few times.
     """
     return stored.replace(tzinfo=UTC)
 

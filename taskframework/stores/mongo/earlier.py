@@ -1,13 +1,13 @@
-"""Beside an earlier release: releases before records kept idempotency keys unique by an index, and know no records.
+"""Working beside an earlier release: one that keeps idempotency keys unique by an index, and knows no records.
 
-Both may write to one database for a while, and no key may be accepted twice meanwhile. So
+Both releases may write to one database for a while, and no key may be accepted twice meanwhile. So
 
-- a task still carries its key, and the index refuses the second task of a key whoever inserts it; `others` finds the
-  first one then, and the submission lets the key's record name that;
+- a task still carries its key, and the index refuses a second task with it, whoever inserts that. Then `others` finds
+  the first task, and the submission lets the key's record name it;
 - once no process of an earlier release can write any more, each stored key gets a record, and the index is dropped;
-- a process of an earlier release that starts later makes the index again, and all begins anew.
+- if a process of an earlier release starts later, it makes the index again, and all this begins anew.
 
-A database that was never used by an earlier release has none of this. The whole file can go when no installation
+In a database that no earlier release has used there is no such index. This file can be deleted when no installation
 upgrades from such a release any more.
 """
 
@@ -37,15 +37,17 @@ from taskframework.tasks.declared import DECLARATION
 logger = logging.getLogger(__name__)
 
 INDEX = "idempotency"
-#: What earlier releases called themselves when they connected; this one adds a number.
+#: The name with which earlier releases connect; this one adds a number (`APP_NAME`).
 _APP_NAME = "taskframework"
 _DECLARATIONS = "task_types"
+#: Time between two looks.
 _LOOK = timedelta(minutes=1)
-#: So long no task of an earlier release has to come before it counts as gone where nobody can say who is connected.
+#: Where the server does not say who is connected, an earlier release counts as gone if none of its tasks came for this
+#: long.
 _QUIET = timedelta(days=1)
-#: A task is visible to a look so much later than it was made, at the most; less than `GRACE`, in which no key expires.
+#: How long after its creation a task may become visible to a look. Less than `GRACE`, within which no key expires.
 _LATE = timedelta(minutes=2)
-#: How long a submission may take between its two writes; each may take `store.timeout`, by default 10 s.
+#: How long a submission may take between its two writes, each of which may take `store.timeout` (by default 10 s).
 _UNDER_WAY = timedelta(seconds=50)
 _FIELDS = ("user_id", "idempotency_key", "parameters_hash")
 _KEYED: Document = {"idempotency_key": {"$type": "string"}}
@@ -64,7 +66,7 @@ _RECORD = QUIET.id_of("idempotency-index")
 
 
 class EarlierRelease:
-    """Gets on with processes of an earlier release, and clears away what they need once they are gone."""
+    """Works beside processes of an earlier release, and removes what only they need once they are gone."""
 
     def __init__(self, connection: Connection, records: Records, now: Callable[[], datetime]) -> None:
         """Prepare; `now` is the store's clock."""
@@ -72,12 +74,12 @@ class EarlierRelease:
         self._tasks = connection.tasks
         self._records = records
         self._now = now
-        #: Since when a record names a task that is not there, by its id and revision: its submission may be under way.
+        #: Since when a record, by id and revision, names a task that is not stored: its submission may be under way.
         self._doubts: dict[tuple[str, str | None], datetime] = {}
         self._looking: asyncio.Task[None] | None = None
 
     async def others(self, documents: Sequence[Any]) -> dict[int, Document]:
-        """The tasks that have the idempotency keys of these, which the index refused; by place."""
+        """The stored tasks with the idempotency keys of these documents, which the index refused; by position."""
         keys = [(document["user_id"], document["idempotency_key"]) for document in documents]  # some of them twice
         pairs = [{"user_id": user, "idempotency_key": key} for user, key in set(keys) if key is not None]
         found = await self._tasks.find({"$or": pairs}) if pairs else []
@@ -99,7 +101,7 @@ class EarlierRelease:
             await self.look()
 
     async def look(self) -> None:
-        """Clear away what an earlier release needs, if none is there any more."""
+        """Remove what an earlier release needs, if none is there any more."""
         try:
             with time_limit(INDEX_BUILD):
                 await self._copy_declarations()
@@ -115,9 +117,9 @@ class EarlierRelease:
             return
         _, is_in_doubt = await self._record_keys(None)
         if is_in_doubt:
-            return  # until a later look: by then the submission under way has ended, or its process
+            return  # a later look decides: by then the submission under way has ended, or its process has
         await self._tasks.drop_index(INDEX)
-        await self._record_keys(began - _LATE)  # of a process that came and went meanwhile
+        await self._record_keys(began - _LATE)  # in case a process came and went meanwhile
         await self._connection.collection(_DECLARATIONS).drop()
         logger.info("the index %r of an earlier release is dropped: each idempotency key has a record now", INDEX)
 
@@ -135,10 +137,10 @@ class EarlierRelease:
         return written is not None and now - since >= _QUIET
 
     async def _record_keys(self, created_since: datetime | None) -> tuple[int, bool]:
-        """Let each key of a stored task have a record; the time limits which tasks.
+        """Give each key of a stored task a record; with a time, only those of tasks created since then.
 
         Returns:
-            How many had none, and whether there are some of which nobody can say yet what they stand for.
+            How many keys had none, and whether it cannot be told yet which tasks some of them stand for.
         """
         found, is_in_doubt, index, wanted = 0, False, INDEX, _KEYED
         if created_since is not None:
@@ -154,7 +156,7 @@ class EarlierRelease:
         return found, is_in_doubt
 
     async def _correct(self, pairs: Sequence[tuple[Record, Document]]) -> bool:
-        """Let records that name a task which is not there name the one that has the key; whether some are in doubt."""
+        """Let records that name a task which is not stored name the task with the key; whether some are in doubt."""
         named = {record.id: IDEMPOTENCY.content(record).task_id for record, _ in pairs}
         others = [(record, task) for record, task in pairs if named[record.id] != task["_id"]]
         if not others:
@@ -174,7 +176,7 @@ class EarlierRelease:
         return len(sure) < len(wrong)
 
     async def _copy_declarations(self) -> None:
-        """What workers of an earlier release have declared of their task types, as long as nothing newer is there."""
+        """Copy what workers of an earlier release declared of their task types, unless there is something newer."""
         found = await self._connection.collection(_DECLARATIONS).find({})
         await self._records.write_records(
             [

@@ -1,7 +1,7 @@
-"""The vocabulary of the pipeline updates: the helpers of `taskframework.model.transitions` as MongoDB expressions.
+"""What pipeline updates are made of: the helpers of `taskframework.model.transitions` as MongoDB expressions.
 
-In a stage every expression sees the document as it was before that stage. A text that begins with `$` is a field path
-and an object with a `$` name is an operator, so whatever a user may have written goes through `lit`.
+In a stage, every expression sees the document as it was before that stage. A text that begins with `$` is a field path,
+and an object with a `$` name is an operator; so a value that a user may have written goes through `lit`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from taskframework.model.status import DEAD, TaskStatus
 from taskframework.model.task import ERRORS_KEPT, HISTORY_LENGTH, RARE, TaskError, plain
 from taskframework.model.transitions import (
     BY_DEADLINE,
-    DEADLINE_PASSED,
     RELAY_AFTER,
-    framework_error,
+    deadline_error,
 )
 from taskframework.model.values import Json
 
@@ -44,7 +43,15 @@ _HAS_OPEN_SUBTASKS: Expression = {
         {"$or": [{"$not": [is_set("$subtasks.planned")]}, {"$lt": ["$subtasks.done", "$subtasks.planned"]}]},
     ]
 }
-#: When the sub-tasks are cancelled that a task leaves behind which ends or goes on.
+#: `Subtasks.reopened`.
+REOPENED: dict[str, Any] = {
+    "subtasks.is_awaited": True,
+    "subtasks.done": "$subtasks.succeeded",
+    "subtasks.failed": 0,
+    "subtasks.cancelled": 0,
+    "subtasks.report_serial": {"$add": ["$subtasks.report_serial", 1]},
+}
+#: When the sub-tasks of a task that ends or goes on are cancelled: now, if some of them may be alive.
 LEFT_BEHIND: Expression = {"$cond": [_HAS_OPEN_SUBTASKS, NOW, "$cascade_at"]}
 
 
@@ -66,9 +73,9 @@ def milliseconds(delay: timedelta) -> int:
 
 
 def passed(*fields: str, by: timedelta = timedelta(0)) -> dict[str, Any]:
-    """Filter: the times in these fields were reached, `by` so much, on the server's clock.
+    """Filter: the times in these fields passed at least `by` ago, on the server's clock.
 
-    The type check is for null, which counts as earlier than every time.
+    The check of the type excludes null, which MongoDB sorts before every time.
     """
     reached = [{"$lte": [f"${field}", later(-by)]} for field in fields]
     return {field: {"$type": "date"} for field in fields} | {"$expr": {"$and": reached}}
@@ -80,25 +87,25 @@ def in_status(*statuses: TaskStatus) -> dict[str, Any]:
 
 
 def within(scope: Scope) -> dict[str, Any]:
-    """Filter: the task is one of these."""
+    """Filter: the task is within the scope."""
     return {} if scope.owner is None else {"user_id": scope.owner}
 
 
 def change(changes: Changes) -> Stage:
-    """A stage that replaces these fields as a whole."""
+    """A stage that replaces these fields, objects as a whole."""
     return {"$set": {name: _stored(name, value) for name, value in changes.items()}}
 
 
 def _stored(name: str, value: Expression) -> Expression:
     if value is None and name in RARE:
         return "$$REMOVE"
-    # `$set` takes the names in an object for paths, and leaves what else is in the object that is there.
+    # `$set` would merge an object into the one that is stored; `$mergeObjects` makes it a value.
     is_object = isinstance(value, dict) and not any(name.startswith("$") for name in value)
     return {"$mergeObjects": [value]} if is_object else value
 
 
 def choose(condition: Expression, then: Changes, otherwise: Expression) -> Stage:
-    """A stage that makes the one or the other change; the other may be a choice itself."""
+    """A stage that makes one change or the other; `otherwise` may be a choice itself."""
     return {"$replaceWith": {"$mergeObjects": ["$$ROOT", {"$cond": [condition, then, otherwise]}]}}
 
 
@@ -108,7 +115,7 @@ def first_of(*cases: tuple[Expression, TaskStatus], otherwise: TaskStatus) -> Ex
     return {"$switch": {"branches": branches, "default": otherwise.value}}
 
 
-#: What a cancelled task ends as: the cases of `first_of` that stand before all others.
+#: `model.transitions.status_after`, as the first cases of `first_of`.
 WHEN_CANCELLED: tuple[tuple[Expression, TaskStatus], ...] = (
     ({"$eq": ["$cancel.by", BY_DEADLINE]}, TaskStatus.FAILED),
     ({"$ne": ["$cancel", None]}, TaskStatus.CANCELLED),
@@ -145,7 +152,7 @@ def at_rest(status: Expression) -> Changes:
         "result": None,
         "cascade_at": LEFT_BEHIND,
         "finished_at": NOW,
-        "purge_at": plus(NOW, _kept_for(status)),  # null where the settings say it
+        "purge_at": plus(NOW, _kept_for(status)),  # null if the settings decide
     }
 
 
@@ -158,7 +165,7 @@ def _kept_for(status: Expression) -> Expression:
 def ended_by_cancel(worker_id: Expression) -> Expression:
     """`model.transitions.ended_by_cancel`, for the status that the stage before has set."""
     ended = {**at_rest("$status"), **with_event(LOWER_STATUS, worker_id=worker_id)}
-    late = with_error(error_of(framework_error("deadline", DEADLINE_PASSED, retryable=False)))
+    late = with_error(error_of(deadline_error()))
     return {"$cond": [{"$eq": ["$status", TaskStatus.FAILED]}, {**ended, **late}, ended]}
 
 
@@ -176,13 +183,18 @@ def claimable_at(status: Expression, due: Expression, dispatch_after: timedelta 
 
 
 def with_error(error: Expression) -> Changes:
-    """`model.transitions.with_error`, the error being of the present attempt and time."""
+    """`model.transitions.with_error`, for an error of the present attempt, now."""
     record = {"$mergeObjects": [error, {"attempt": "$attempts", "at": NOW}]}
     return {"error": record, "errors": {"$slice": [{"$concatArrays": ["$errors", [record]]}, -ERRORS_KEPT]}}
 
 
+def start_by(claimable_from: Expression) -> Expression:
+    """`model.options.start_by`; the field as it is where there is no limit."""
+    return {"$cond": [is_set("$start_limit"), plus(claimable_from, "$start_limit.milliseconds"), "$start_by"]}
+
+
 def waits_from(time: Expression) -> Expression:
-    """`start_by` of a task that a limit holds back until a time: `model.marks` has the rule."""
+    """`start_by` of a task that a limit holds back until a time; the rule is `model.marks._waits_from`."""
     is_moved = {"$and": [is_set("$start_by"), {"$eq": ["$start_limit.counts_limits", False]}]}
     moved = {"$max": ["$start_by", plus(time, "$start_limit.milliseconds")]}
     return {"$cond": [is_moved, moved, "$start_by"]}

@@ -15,9 +15,10 @@ from taskframework.errors import StoreError, StoreMisconfiguredError, StoreUnava
 from taskframework.settings.urls import redacted
 
 _DUPLICATE_KEY = 11_000
-#: Not primary any more, shutting down, interrupted, out of time, or no majority: the write may be there all the same.
+#: Codes of errors after which a write may still have been made: the server is not primary any more, is shutting down,
+#: was interrupted, ran out of time, or had no majority.
 AWAY = frozenset({6, 7, 50, 64, 89, 91, 100, 189, 262, 9001, 10_107, 11_600, 11_602, 13_435, 13_436})
-#: The drivers append the topology and the whole reply to what the reader needs.
+#: Where the part of a message ends that people need; the drivers append the topology and the whole reply.
 _AFTER_THE_REASON = re.compile(r" \(configured timeouts|, Timeout: |, full error: ")
 _NOT_ALLOWED = frozenset({13, 18})
 UNENCODABLE = (BSONError, OverflowError, RecursionError, UnicodeEncodeError)
@@ -45,8 +46,8 @@ def driver_errors() -> Iterator[None]:
     except PyMongoError as error:
         raise _translated(error) from error
     except AttributeError as error:
-        # Not read by pymongo 4.20 beside a type registry: a reply with an error of the write concern that has labels,
-        # which a primary sends that steps down. Like every such reply it does not tell whether the write stays.
+        # With a type registry, pymongo 4.20 cannot read a write concern error that has labels. A primary that steps
+        # down sends one; like all of them it does not tell whether the write stays.
         if not isinstance(error.obj, RawBSONDocument):
             raise
         raise StoreUnavailableError("MongoDB: no majority confirmed the write.") from error

@@ -1,9 +1,9 @@
-"""The indexes, as data: made when the store opens, and compared with what is there.
+"""The indexes, as data: made when the store opens, and compared with those that exist.
 
-A changed definition gets a new name, so that an older release beside this one finds its own.
+A changed definition gets a new name, so that an older release beside this one finds its own index.
 
-What an index costs is its changing keys, not its being there: one that a task enters, changes or leaves at each move
-takes MongoDB about 20 µs a task of 290, one that an ordinary task is never in takes nothing.
+An index costs something when its keys change: one that tasks enter, change or leave with each move takes MongoDB about
+20 µs a task, of 290 in all. An index that ordinary tasks are never in costs nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from taskframework.model.status import CLAIMABLE, TaskStatus
 from taskframework.stores.mongo.client import Collection
 from taskframework.stores.mongo.documents import Document
 
-#: How long `open` may take on a large collection that lacks an index. An operation's time-out would undo each attempt.
+#: How long `open` may take to build an index on a large collection. With the usual time limit no attempt would succeed.
 INDEX_BUILD = timedelta(hours=1)
 
 SUBTASKS = "subtasks_by_status"
@@ -35,7 +35,7 @@ _OF_STREAMS: Document = {"stream.key": {"$exists": True}}
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """One index: its keys, and which documents are in it (`only`). None is unique: the ids are."""
+    """One index: its keys, and which documents are in it (`only`). No index is unique; only ids are."""
 
     name: str
     keys: Mapping[str, int]
@@ -62,7 +62,9 @@ def _status(statuses: Iterable[TaskStatus]) -> Document:
 
 
 def _index_of(driver: Driver) -> Index:
-    """The index of a driver. Tasks without its time are in it only where they are looked for: as undriven ones."""
+    """The index of a driver. It contains tasks without the time only if every task in these statuses needs it: so that
+    undriven ones are found.
+    """
     only = {} if driver.covers_every_status else _status(driver.statuses)
     if not driver.is_always_needed:
         only |= {driver.field: {"$type": "date"}}
@@ -70,33 +72,33 @@ def _index_of(driver: Driver) -> Index:
 
 
 TASK_INDEXES = (
-    # Each holds only the tasks that wait for just that.
+    # For each driver an index with only the tasks that it drives.
     *map(_index_of, DRIVERS),
-    # The lists. Those with the status inside also serve every status at once, as a merge of ten short scans.
+    # For lists. Those with the status in the key also serve all statuses, as a merge of ten short scans.
     Index("list_by_status", {"status": 1, **_NEWEST_FIRST}),
     Index("list_by_owner", {"user_id": 1, "status": 1, **_NEWEST_FIRST}),
     Index("list_by_type", {"task_type": 1, **_NEWEST_FIRST}),
-    # The sub-tasks of a task in the order of its plan, those in each status by themselves: one round of them, or all.
+    # The sub-tasks of a task by status, and within a status in the order of the plan: of one round, or of all.
     Index(
         SUBTASKS,
         {"parent.task_id": 1, "status": 1, "parent.generation": 1, "parent.round": 1, "parent.slot": 1},
         _SUBTASKS,
     ),
-    # What a limit let not begin; of an older attempt what is in here is passed over.
+    # Tasks that a limit did not let begin. Entries of an older epoch are passed over by the query.
     Index(
         WAITING_FOR_LIMIT,
         {"waits_for_limit.limit": 1, "priority": 1, "not_before": 1},
         {**_status(CLAIMABLE), "waits_for_limit.limit": {"$type": "string"}},
     ),
-    # The tasks of a stream by their positions, those of them that wait for their turn, and a list of them.
+    # The tasks of a stream by their positions; those that wait for their turn; and a list of them.
     Index(STREAM, _POSITIONS, _OF_STREAMS),
-    # With the status in it as well, the next one of each of a hundred streams is found by a hundred steps.
+    # The status is constant here, but with it in the key the next task of each of 100 streams is found in 100 steps.
     Index(TURNS, {"status": 1, **_POSITIONS}, {"status": TaskStatus.BLOCKED.value}),
     Index("list_by_stream", {"stream.key": 1, **_NEWEST_FIRST}, _OF_STREAMS),
     Index("list_batches", _NEWEST_FIRST, {"batch": {"$type": "object"}}),
-    # By the time, not by the statuses: of a partial index by statuses MongoDB 6 merges no scans of some of them.
+    # Partial by the time, not by the status: MongoDB 6 merges no scans of some statuses of an index partial by these.
     Index("ended", {"status": 1, "finished_at": -1, "_id": -1}, {"finished_at": {"$type": "date"}}),
-    # Tasks of types that say themselves how long these stay.
+    # Tasks whose type says how long they stay.
     Index("purge", {"purge_at": 1, "_id": 1}, {"purge_at": {"$type": "date"}}),
 )
 DEAD_MESSAGE_INDEXES = (Index("list", {"at": -1, "_id": -1}),)
@@ -104,7 +106,7 @@ RECORD_INDEXES = (Index("expiring", {"expires_at": 1}, {"expires_at": {"$type": 
 
 
 async def drift(collection: Collection, indexes: Iterable[Index]) -> list[str]:
-    """What the database has otherwise than defined here, one sentence for each index; nothing when all is well."""
+    """Where the indexes in the database differ from those defined here, a sentence for each."""
     found = await collection.indexes()
     if not found:  # no collection yet; the first start makes it with all its indexes
         return []

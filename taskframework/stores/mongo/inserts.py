@@ -1,4 +1,4 @@
-"""Inserts, alone or many together: each caller learns whether its documents are new, or which are there already."""
+"""Inserts, alone or many together. For each document the caller learns that it is new, or which one was there."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from taskframework.stores.mongo.retrying import patiently
 
 _IN_A_GROUP = 500
 
-#: Finds who is in the way of documents that the server refused and that are not there by their ids, by place.
+#: Finds the documents because of which the server refused others with new ids: by another unique index. By position.
 Elsewhere = Callable[[Sequence[Any]], Awaitable[dict[int, Document]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Twin:
-    """The document that is there instead of the one to insert."""
+    """The stored document because of which another one was not inserted."""
 
     document: Document
-    #: An earlier attempt had no reply: it may be this very one.
+    #: Whether an earlier attempt of this insert had no reply, so that it may be our own document.
     may_be_ours: bool
 
 
@@ -41,7 +41,7 @@ async def _nowhere(_: Sequence[Any]) -> dict[int, Document]:
 
 
 class Inserter:
-    """Inserts documents, as they travel, into one collection."""
+    """Inserts encoded documents into one collection."""
 
     def __init__(
         self,
@@ -55,11 +55,11 @@ class Inserter:
         """Prepare without writing.
 
         Args:
-            collection: where to.
+            collection: where they go.
             point: the failpoint behind the reply.
-            patience: how long a group is tried again while MongoDB is away.
-            elsewhere: asked where another index than that of the ids refuses a document.
-            limits: time limits of `Grouping`, for each caller.
+            patience: how long a group is repeated while MongoDB is away.
+            elsewhere: asked when another unique index than that of the ids refused a document.
+            limits: the time limits of `Grouping`.
         """
         self._collection = collection
         self._points = (point,)
@@ -73,7 +73,7 @@ class Inserter:
 
     async def insert(self, documents: Sequence[Any]) -> Sequence[Reply | StoreError]:
         """Insert independent documents, each with a reply of its own."""
-        if 0 < len(documents) <= _IN_A_GROUP:  # without the asyncio tasks of `gather`, half an insert each
+        if 0 < len(documents) <= _IN_A_GROUP:  # without `gather`, whose asyncio task costs half as much as an insert
             return await self._insert_some(documents)
         groups = [documents[at : at + _IN_A_GROUP] for at in range(0, len(documents), _IN_A_GROUP)]
         replies = await asyncio.gather(*map(self._insert_some, groups))
@@ -117,7 +117,7 @@ class Inserter:
         return replies
 
     async def _twins(self, documents: Sequence[Any]) -> Sequence[Document]:
-        """What is there instead of each of these."""
+        """For each of these the document because of which it was refused."""
         if not documents:
             return []
         found = await self._collection.find({"_id": {"$in": [document["_id"] for document in documents]}}, index=BY_ID)
@@ -155,7 +155,7 @@ def _inserted(task: Task, reply: Reply | StoreError) -> Inserted | Exception:
         return reply
     try:
         there = task_of(reply.document)
-    except TaskUnreadableError as error:  # a newer release wrote its twin: the trouble of this caller alone
+    except TaskUnreadableError as error:  # a newer release wrote its twin; only this caller hears of that
         return error
-    # The creation tells them apart: whoever else makes a task under this id does it at another moment.
+    # Ours has the same time of creation; another process that makes a task with this id does so at another time.
     return Inserted(there, is_new=reply.may_be_ours and there.created_at == task.created_at)

@@ -1,8 +1,8 @@
-"""Requests of one kind, each about another task, as one write.
+"""Many requests of one class, each about another task, as one write.
 
-For the server a hundred updates that each name their task cost three times as much as one update that names a hundred.
-What the requests have in common is a constant in that write; what differs is looked up by the place of the document's
-id among theirs.
+A hundred updates that name one task each cost the server three times as much as one update that names a hundred. In
+that one update, a value that all requests share is a constant. A value that differs is an array, and each document
+takes its own by the place of its id in the array of ids.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ class _AboutTask(Protocol):
 
 Request = TypeVar("Request")
 
-#: Of these, "equal" is the same as "stored alike"; not of floats (0.0 == -0.0), nor of lists ([True] == [1]).
+#: Types whose equal values are also stored alike; floats (0.0 == -0.0) and lists ([True] == [1]) are not.
 _SIMPLE = (str, int, datetime, type(None))
 
 
 class JointRequests(Generic[Request]):
-    """The requests of one write, one for each of several tasks; a rule written for many is right for one as well."""
+    """The requests of one write, each about another task; a rule written for many also serves a single one."""
 
     def __init__(self, requests: Sequence[Request], ids: Sequence[str] | None = None) -> None:
         """Prepare the write.
 
         Args:
             requests: at most one for each document.
-            ids: of the documents; those of the tasks that the requests are about, if left out.
+            ids: of the documents, in the order of the requests; left out, the `task_id` of each request.
         """
         self._requests = requests
         ids = [cast(_AboutTask, request).task_id for request in requests] if ids is None else ids
@@ -46,14 +46,14 @@ class JointRequests(Generic[Request]):
         return iter(self._requests)
 
     def each(self, value: Callable[[Request], Any]) -> Expression:
-        """What each task gets of its own request: data, never an operator or a path."""
+        """An expression that gives each document the value of its own request; as data, never an operator or a path."""
         values = [value(request) for request in self._requests]
         if _all_alike(values):
             return {"$literal": values[0]}
         return {"$arrayElemAt": [{"$literal": values}, self._place]}
 
     def where(self, **expected: Callable[[Request], str | int | datetime | None]) -> Document:
-        """Filter: one of these tasks, and these fields are as its own request says."""
+        """Filter: one of these documents, with the values that its own request expects in these fields."""
         guard, conditions = dict(self.of_them), []
         for field, value in expected.items():
             values = [value(request) for request in self._requests]
@@ -65,7 +65,7 @@ class JointRequests(Generic[Request]):
 
 
 def both(*filters: Document) -> Document:
-    """Filters as one; each may have an expression."""
+    """Filters as one, with their `$expr` joined by "and"; no other field may be in two of them."""
     joint = {name: condition for filter in filters for name, condition in filter.items()}
     conditions = [filter["$expr"] for filter in filters if "$expr" in filter]
     return joint | ({"$expr": {"$and": conditions}} if conditions else {})

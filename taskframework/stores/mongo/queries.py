@@ -20,8 +20,8 @@ from taskframework.stores.mongo.joint import both
 
 
 def _counted(filter: Document, statuses: Iterable[TaskStatus]) -> list[Document]:
-    """How many there are in each status. Each is counted by itself: MongoDB counts the keys of one value in half the
-    time in which it groups by the values.
+    """How many there are in each status. To count the index keys of each status by itself takes MongoDB half as long as
+    to group by status.
     """
     each: list[list[Document]] = [
         [{"$match": {**filter, "status": status}}, {"$count": "count"}, {"$set": {"_id": status}}]
@@ -31,12 +31,12 @@ def _counted(filter: Document, statuses: Iterable[TaskStatus]) -> list[Document]
 
 
 def _together(pipelines: Iterable[list[Document]]) -> list[Document]:
-    """What all of these find."""
+    """One pipeline that finds what all of these find."""
     first, *others = pipelines
     return [*first, *({"$unionWith": {"coll": TASKS, "pipeline": other}} for other in others)]
 
 
-#: Completed tasks are most of all, and what is left of the whole collection.
+#: Completed tasks are the most by far; their number is what is left of the whole collection.
 COUNT_UNCOMPLETED: Sequence[Document] = _counted({}, set(TaskStatus) - {TaskStatus.COMPLETED})
 _ANY_STATUS = in_status(*TaskStatus)
 
@@ -46,7 +46,7 @@ def one(task_id: str, scope: Scope) -> Document:
 
 
 def asked_to_stop(fences: Sequence[Fence]) -> Document:
-    """Running tasks somebody wants to end, by their ids alone."""
+    """Those of these tasks that run and have a cancel request; who holds their leases is compared afterwards."""
     return {
         "_id": {"$in": [fence.task_id for fence in fences]},
         "cancel": {"$ne": None},
@@ -54,7 +54,7 @@ def asked_to_stop(fences: Sequence[Fence]) -> Document:
     }
 
 
-#: What `due_task` needs besides the driver's own time.
+#: The fields of a `DueTask`, besides the time of the driver.
 DUE_FIELDS = (
     "task_type",
     "priority",
@@ -79,7 +79,7 @@ def upcoming(driver: Driver) -> Document:
 
 
 def driven(driver: Driver) -> Document:
-    """Tasks in which the time of this driver counts, if there is one."""
+    """Tasks in which the time of this driver counts, if they have one."""
     status = {} if driver.covers_every_status else {"status": in_status(*driver.statuses)}
     return {**status, driver.unless: None} if driver.unless else status
 
@@ -93,14 +93,14 @@ def these(task_ids: Sequence[str]) -> Document:
 
 
 def running_of(task_type: str, lane: Priority) -> Document:
-    """Running tasks that came through one queue; an unknown priority travels as normal."""
+    """Running tasks of one queue, that is of a type and lane; an unknown priority counts as normal."""
     others = [other.value for other in LANES if other is not Priority.NORMAL]
     priority = {"$nin": others} if lane is Priority.NORMAL else lane.value
     return {"status": TaskStatus.RUNNING, "task_type": task_type, "priority": priority}
 
 
 def waiting_for(limit: str, lane: Priority) -> Document:
-    """Tasks of a lane that a limit let not begin at their present epoch."""
+    """Tasks of a lane that wait for a limit in their present epoch: `model.limits.waiting_limit`."""
     return {
         "status": in_status(*CLAIMABLE),
         "waits_for_limit.limit": {"$type": "string", "$eq": limit},
@@ -119,7 +119,7 @@ def subtasks_of(round: RoundOfSubtasks) -> Document:
 
 
 def listed_subtasks(round: RoundOfSubtasks, after_slot: int, statuses: Collection[TaskStatus] | None) -> Document:
-    """Those that come after a slot; every status is named, so that the index has them in slot order."""
+    """Those behind a slot. Statuses are always named: only then the index gives them in slot order."""
     wanted = _ANY_STATUS if statuses is None else in_status(*statuses)
     return {**subtasks_of(round), "status": wanted, "parent.slot": {"$gt": after_slot}}
 
@@ -129,12 +129,12 @@ def counted_subtasks(round: RoundOfSubtasks) -> Sequence[Document]:
     return _counted(subtasks_of(round), TaskStatus)
 
 
-#: Sub-tasks of a round that are grouped by their status; where there are more, it is quicker to count each status.
+#: Up to this many sub-tasks it is quicker to group them by status; beyond that, to count each status by itself.
 FEW = 1_000
 
 
 def few_counted_subtasks(round: RoundOfSubtasks) -> Sequence[Document]:
-    """The same of `FEW` at most: half the work for the server while there are not more."""
+    """The same for the first `FEW` of them, for half the server's time."""
     return [{"$match": subtasks_of(round)}, {"$limit": FEW}, {"$group": {"_id": "$status", "count": {"$sum": 1}}}]
 
 
@@ -152,10 +152,10 @@ BY_POSITION = {"stream.position": 1}
 
 
 def next_blocked(streams: Iterable[StreamKey]) -> list[Document]:
-    """Of each stream the one that waits at the lowest position.
+    """The BLOCKED task at the lowest position of each stream.
 
-    Sorted as the index has them and grouped by one field, all streams of a user are one scan that jumps from the first
-    task of a key to the first one of the next key. A search for each key costs ten times as much.
+    Sorted like the index and grouped by one field, all streams of a user are one scan, which jumps from the first task
+    of one key to the first task of the next. A search for each key costs ten times as much.
     """
     keys: dict[str, list[str]] = {}
     for stream in streams:
@@ -190,7 +190,7 @@ def _lacking(driver: Driver) -> Document:
 
 
 def listed(scope: Scope, wanted: TaskFilter, cursor: str | None) -> Document:
-    """A page of tasks in the order that is wanted."""
+    """The tasks of a list from the cursor on."""
     if wanted.is_by_plan:
         return _listed_by_plan(scope, wanted, cursor)
     older = after(cursor, wanted.order)
@@ -217,7 +217,7 @@ def _created(wanted: TaskFilter) -> Document:
 
 
 def of_errors(wanted: TaskFilter) -> Document:
-    """What no index has, and what is asked of the end of a task."""
+    """The conditions that no index helps with, and those on the end of a task."""
     filter: Document = {"discarded": None} if wanted.dead else {}
     if wanted.is_sought:
         filter["$expr"] = is_found(wanted)
@@ -227,7 +227,7 @@ def of_errors(wanted: TaskFilter) -> Document:
 
 
 def counted_dead(scope: Scope, wanted: TaskFilter, most: int) -> list[Document]:
-    """Dead tasks by cause, type and hour: of the newest, those that are wanted."""
+    """`TaskReads.count_dead`."""
     ended = {"status": in_status(*DEAD), "finished_at": {"$type": "date"}}
     type_of = {} if wanted.task_type is None else {"task_type": wanted.task_type}
     hours: Document = {"$dateDiff": {"startDate": "$finished_at", "endDate": NOW, "unit": "millisecond"}}
@@ -252,7 +252,7 @@ def counted_dead(scope: Scope, wanted: TaskFilter, most: int) -> list[Document]:
 
 
 def is_found(wanted: TaskFilter) -> Expression:
-    """Whether a task has all that is looked for without an index."""
+    """Whether a task meets all conditions that no index helps with."""
     equal = {
         "$correlation_id": wanted.correlation_id,
         "$idempotency_key": wanted.idempotency_key,
@@ -276,7 +276,7 @@ def _listed_by_plan(scope: Scope, wanted: TaskFilter, cursor: str | None) -> Doc
     statuses = sorted(TaskStatus) if wanted.status is None else [wanted.status]
     if cursor is None:
         return {**those, "status": in_status(*statuses)}
-    # Each status and each part by itself: then the server merges scans that begin at the place, and sorts nothing.
+    # One branch for each status and part: so the server merges scans that begin at the place, and sorts nothing.
     place = SlotCursor.decode(cursor)
     before: list[Document] = [
         {
@@ -291,7 +291,7 @@ def _listed_by_plan(scope: Scope, wanted: TaskFilter, cursor: str | None) -> Doc
 
 
 def list_index(scope: Scope, wanted: TaskFilter) -> str | None:
-    """The index that has just the page in its order; None where the server has to weigh which to read through."""
+    """The index that has a list in its order; None where the server has to choose the index to read through."""
     if wanted.dead:
         return "ended"
     if wanted.batches:
@@ -306,7 +306,7 @@ def list_index(scope: Scope, wanted: TaskFilter) -> str | None:
 
 
 def list_order(wanted: TaskFilter) -> dict[str, int]:
-    """How a list runs."""
+    """The order of a list."""
     return dict(_LAST_PLANNED_FIRST) if wanted.is_by_plan else newest_first(wanted.order)
 
 
@@ -327,7 +327,7 @@ def after(cursor: str | None, field: str) -> Document:
 
 
 def cursor_behind(document: Document, wanted: TaskFilter) -> str:
-    """Where a list goes on behind a task."""
+    """The cursor of a list behind this task."""
     if wanted.is_by_plan:
         parent = document["parent"]
         return SlotCursor(parent["generation"], parent["round"], parent["slot"]).encode()
@@ -335,5 +335,5 @@ def cursor_behind(document: Document, wanted: TaskFilter) -> str:
 
 
 def cursor_by_time(document: Document, field: str) -> str:
-    """Where a list by a time goes on behind an entry."""
+    """The cursor behind this entry, in a list ordered by a time."""
     return Cursor(moment(document[field]), document["_id"]).encode()

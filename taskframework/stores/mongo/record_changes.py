@@ -1,6 +1,6 @@
 """The guarded writes of records as pipeline updates; to be read next to their rules in `taskframework.model`.
 
-A record that is not there yet is made by the same update: its fields are missing then, which counts as null.
+The same update makes a record that does not exist yet: then its fields are missing, which counts as null.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ _COUNTS: Expression = {"$gt": ["$$it.until", "$$now"]}
 
 
 def _slots(changed: Expression) -> Changes:
-    """The record of the slots with some fields changed, which see `now`, `holders` and `line` as they were before."""
+    """The record of the slots with changed fields. Their expressions see `now`, and `holders` and `line` as before."""
     before = {
         "number": _field("number", 0),
         "holders": "$$holders",
@@ -135,7 +135,7 @@ def _with(entry: Expression, **fields: Expression) -> Expression:
     return {"$mergeObjects": [entry, fields]}
 
 
-#: Whether the record is not there yet.
+#: Whether there is no record yet.
 _IS_NEW: Expression = {"$eq": [{"$type": "$data"}, "missing"]}
 
 
@@ -149,7 +149,7 @@ def _take_positions(take: TakePositions) -> Changes:
 
 
 def taken_positions(takes: JointRequests[TakePositions]) -> Changes:
-    """The fields after positions in several streams were taken, each by its own request, where `may_take`."""
+    """The fields after positions were taken, in each stream by its own request; only valid where `may_take`."""
     taken = {"by": takes.each(lambda take: take.by), "first": "$data.next_position"}
     data = {
         "next_position": {"$add": ["$data.next_position", takes.each(lambda take: take.count)]},
@@ -163,7 +163,7 @@ def taken_positions(takes: JointRequests[TakePositions]) -> Changes:
 
 
 def may_take(takes: JointRequests[TakePositions]) -> Expression:
-    """Whether the stream has the mode of the request, which has taken nothing yet."""
+    """Whether the stream has the mode of the request, and the request has taken nothing yet."""
     is_mode = {"$eq": ["$data.mode", takes.each(lambda take: take.mode)]}
     has_taken = {"$in": [takes.each(lambda take: take.by), _field("taken.by", [])]}
     return {"$and": [is_mode, {"$not": has_taken}]}
@@ -179,7 +179,7 @@ def _pass_turn(pass_: PassTurn) -> Changes:
 
 
 def passed_turns(passes: JointRequests[PassTurn]) -> Changes:
-    """The fields after turns of several streams were passed on, each record by its own request, where `has_turns`."""
+    """The fields after turns were passed on, in each stream by its own request; only valid where `has_turns`."""
     passed = {
         "next_position": {"$max": ["$data.next_position", "$$asked.behind"]},
         "turn": "$$asked.after",
@@ -223,7 +223,7 @@ def _refill_after(limit: BucketLimit) -> float:
 
 
 def _bucket(bucket: Expression) -> Changes:
-    """The record of a bucket: its content is put over what is there, so that fields of a newer release stay."""
+    """The record of a bucket. Its content is merged into the stored one, so that fields of a newer release stay."""
     over_at = {"$max": ["$$bucket.full_at", "$$bucket.line_at"]}
     expires_at = _moment(over_at, milliseconds(KEPT))
     data = {"$mergeObjects": ["$data", "$$bucket"]}
@@ -235,7 +235,7 @@ def _bucket(bucket: Expression) -> Changes:
 
 
 def _moment(seconds: Expression, delay: int) -> Expression:
-    """The time so many milliseconds after one of the arithmetic."""
+    """The time that is `delay` milliseconds after this number of seconds since 1970."""
     return {"$toDate": {"$toLong": {"$add": [{"$multiply": [seconds, 1000]}, delay]}}}
 
 

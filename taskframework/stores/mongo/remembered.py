@@ -1,8 +1,9 @@
-"""What this process knows of the attempts it runs, so that a group of their ends need not be read back.
+"""The tasks that this process runs, as it read them last, so that a group of their ends need not be read back.
 
-Every transition raises the task's `revision`, and the published mark is the only other thing that an end depends on.
-An end that is guarded by these two is therefore what the pure rule makes of the task as it was read last. A task that
-has planned sub-tasks is not remembered: its cascade and its plan are moved by marks.
+The end of an attempt depends on nothing that can change without a new `revision` of the task, except the published
+mark. So when an end is guarded by both, the task after it is what the pure rule makes of the remembered task. Tasks
+with sub-tasks are not remembered: marks, which raise no revision, change their plan and their cascade.
+Measured in docs/decisions/0013: without this a task costs 333 µs instead of 292.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from taskframework.stores.mongo.joint import JointRequests
 
 @dataclass(frozen=True, slots=True)
 class ExpectedEnds:
-    """Ends of attempts, and the tasks that they are expected to find."""
+    """Ends of attempts, and the tasks as they are remembered."""
 
     ends: Sequence[Transition]
     before: dict[str, Task]
@@ -34,12 +35,12 @@ class ExpectedEnds:
         )
 
     def first_one_ended(self) -> Document:
-        """Filter: the first of the tasks, as long as its end is the last thing that happened to it."""
+        """Filter: the first of the tasks, unless something has happened to it since its end."""
         first = self.before[self.ends[0].task_id]
         return {"_id": first.task_id, "revision": first.revision + 1}
 
     def tasks(self, now: datetime) -> dict[str, Task]:
-        """The tasks after their ends, which were written at this time."""
+        """The tasks after their ends, given the time at which these were written."""
         ended = [end.apply(self.before[end.task_id], now) for end in self.ends]
         return {task.task_id: task for task in ended if task is not None}
 
@@ -48,12 +49,12 @@ class RememberedAttempts:
     """Running tasks under claims of this process, as a reply or a read told of them last."""
 
     def __init__(self, most: int) -> None:
-        """Start with none; remember so many at most. With 0 every group is read back."""
+        """Start with none; remember `most` at most. With 0 every group is read back."""
         self._most = most
         self._tasks: dict[str, Task] = {}
 
     def see_replies(self, transitions: Sequence[Transition], replies: Iterable[object]) -> None:
-        """Take note of the replies to transitions; one that does not run after them or has sub-tasks is forgotten."""
+        """Remember the tasks that run after these transitions and have no sub-tasks; forget the others."""
         for transition, reply in zip(transitions, replies, strict=True):
             self._tasks.pop(transition.task_id, None)
             if isinstance(reply, Task) and reply.lease is not None and reply.subtasks is None:
@@ -68,7 +69,9 @@ class RememberedAttempts:
                 self._tasks[mark.task_id] = mark.apply(task, task.updated_at) or task
 
     def expect(self, ends: Sequence[Transition]) -> ExpectedEnds | None:
-        """What these transitions, all of one kind, will find; None if they are no ends or a task is not remembered."""
+        """What these transitions, all of one class, will find; None if they end no attempts, or if one of the tasks is
+        not remembered.
+        """
         if type(ends[0]) not in (Complete, Fail, Wait) or not all(end.task_id in self._tasks for end in ends):
             return None
         return ExpectedEnds(ends, {end.task_id: self._tasks[end.task_id] for end in ends})

@@ -16,9 +16,9 @@ from taskframework.stores.retention import Piece, Place, Walk
 
 _FIELDS = ("user_id", "idempotency_key", "finished_at", "purge_at", "parent.task_id", "subtasks.round")
 _COMPLETED = FINAL - DEAD
-#: What is over by its own time, since its type says how long it stays.
+#: Ended tasks whose own `purge_at` has passed; they have one if their type says how long they stay.
 _OVER: Document = {"status": in_status(*FINAL), **passed("purge_at")}
-#: By the time of which field.
+#: The index to read by, for each field whose time decides.
 _INDEX = {"finished_at": "ended", "purge_at": "purge"}
 
 
@@ -32,7 +32,7 @@ class Purge:
         self._walks = {statuses: Walk[str]() for statuses in (FINAL, _COMPLETED, DEAD)}
 
     async def __call__(self, finished: timedelta | None, dead_letters: timedelta | None, limit: int) -> int:
-        """Delete at most `limit` tasks that are over for longer than they are kept; None keeps for ever."""
+        """Delete at most `limit` tasks that ended longer ago than they are kept; None keeps for ever."""
         kept = {statuses: time for statuses, time in ((_COMPLETED, finished), (DEAD, dead_letters)) if time is not None}
         due = {"$or": [_OVER, *({**_ended(statuses, time), "purge_at": None} for statuses, time in kept.items())]}
         removed = await self._walks[FINAL].go_on(partial(self._look, _OVER, "purge_at", due), limit)
@@ -42,7 +42,7 @@ class Purge:
         return removed
 
     async def _look(self, over: Document, order: str, due: Document, place: Place[str] | None, most: int) -> Piece[str]:
-        """Look at what is over and was told to everybody, by the time in the field `order`."""
+        """One look at ended tasks whose events are published, in the order of the times in the field `order`."""
         over = {**over, "publish_at": None}
         oldest_first, index = {order: 1, "_id": 1}, _INDEX[order]
         found = await self._tasks.find(
@@ -57,7 +57,7 @@ class Purge:
         return Piece(removed, end)
 
     async def _kept_by_family(self, tasks: Sequence[Document], due: Document) -> set[str]:
-        """Which of these have a parent that is there and not due itself, or sub-tasks."""
+        """Which of these have a parent that stays, or sub-tasks."""
         parent_of = {task["_id"]: task["parent"]["task_id"] for task in tasks if task.get("parent")}
         staying: set[str] = set()
         if parent_of:
@@ -76,12 +76,12 @@ class Purge:
 
 
 def _ended(statuses: Iterable[TaskStatus], kept: timedelta) -> Document:
-    """What is over for longer than it is kept."""
+    """Filter: tasks that ended longer ago than they are kept."""
     return {"status": in_status(*statuses), **passed("finished_at", by=kept)}
 
 
 def _behind(place: Place[str] | None, order: str) -> Mapping[str, object]:
-    """What comes after a place."""
+    """Filter: tasks behind a place."""
     if place is None:
         return {}
     later = [{order: {"$gt": place.at}}, {"_id": {"$gt": place.tie}}]

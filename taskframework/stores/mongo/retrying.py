@@ -1,4 +1,4 @@
-"""Trying a write again while MongoDB is away: a server restarts or steps down within seconds."""
+"""Repeating a write while MongoDB is away: a restart or a step-down takes seconds."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _PAUSE = wait_random_exponential(multiplier=0.05, max=1)
 async def patiently(
     write: Callable[[], Awaitable[Value]], patience: timedelta, *, first: Callable[[], Awaitable[Value]] | None = None
 ) -> Value:
-    """Write, if need be several times, within `patience` in all.
+    """Make a write, if need be several times, within `patience` in all.
 
-    An attempt gets half of that time, so that there is time to look whether a write without a reply was made.
+    One attempt gets half of that time, so that time is left to find out whether a write without a reply was made.
 
     Args:
-        write: makes one attempt; it must be able to follow one that was made and whose reply was lost.
-        patience: when to give up.
-        first: makes the first attempt in the place of `write`.
+        write: makes one attempt; an earlier one may have been made although its reply was lost.
+        patience: the time for all attempts.
+        first: makes the first attempt instead of `write`.
 
     Raises:
         StoreUnavailableError: the last attempt's.

@@ -12,12 +12,12 @@ from taskframework.background import end
 from taskframework.clock import whole_milliseconds
 from taskframework.errors import StoreError
 
-_REFRESH_SECONDS = 60.0
-_SAMPLES = 3
+#: Seconds between two refreshes, and questions of each; the one with the quickest answer counts.
+_REFRESH_SECONDS, _SAMPLES = 60.0, 3
 
 
 class ServerClock:
-    """An estimate of the server's time, right within half the time of a round trip.
+    """An estimate of the server's time, wrong by half a round trip at most.
 
     It runs on this machine's monotonic clock, so that setting the local time moves nothing.
     """

@@ -58,10 +58,11 @@ from taskframework.stores.mongo.writer import TaskWriter
 Entry = TypeVar("Entry", Task, DeadMessage)
 
 _PING = timedelta(seconds=2)
-#: Heartbeats have connections of their own: no slow list and no crowd of writes makes them late. And they are always
-#: pymongo's: all calls over motor wait for the same few threads, whichever client they belong to.
+#: Heartbeats have connections of their own, so that no slow list and no flood of writes delays them. They always use
+#: pymongo: all calls over motor share a few threads, whichever client they belong to.
 _HEARTBEAT_CONNECTIONS = 4
-#: As many as a process runs at once, and what it lost the lease of. The end of one more is read back.
+#: Running attempts that are remembered: more than a process usually runs at once, including some whose lease it lost.
+#: The ends of others are read back.
 _REMEMBERED = 1_000
 _DISPATCH_FIELDS = (*queries.DUE_FIELDS, DISPATCH.field)
 
@@ -176,7 +177,7 @@ class MongoStore(RecordCalls, StreamCalls, DeadLetterCalls):
     async def renew(self, fences: Sequence[Fence], lease: timedelta) -> dict[Fence, CancelRequest | None]:
         if not fences:
             return {}
-        # Of two claims of one task only the later one can still be held.
+        # If two fences are of one task, only the later claim can still be held.
         newest = {fence.task_id: fence for fence in sorted(fences, key=lambda fence: fence.fencing_token)}
         renewal = write_of([RenewLease(fence, lease) for fence in newest.values()])
         tasks = self._heartbeats.tasks
@@ -310,7 +311,7 @@ class MongoStore(RecordCalls, StreamCalls, DeadLetterCalls):
 
     @property
     def _patience(self) -> timedelta:
-        return self._timeout * 0.9  # so that callers hear the reason before their own time is over
+        return self._timeout * 0.9  # ends before the callers' own time limit, so that they hear the reason
 
     def _connect(self, pool_size: int) -> Connection:
         return connect(self._url, self._driver, self._timeout, pool_size, self._tls)

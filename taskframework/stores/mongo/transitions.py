@@ -1,7 +1,8 @@
-"""The transitions and marks of the model as guarded MongoDB writes, one for each kind; those of waiting are next door.
+"""The transitions and marks of the model as guarded MongoDB writes, one function for each class.
 
 To be read next to `taskframework.model`: the guard is what the pure rule `apply` checks, the stages are what it
-changes. The conformance suite holds both to the same documents.
+changes. The conformance suite holds both to the same documents. Those of waiting, batches and streams are in files
+of those names.
 """
 
 from __future__ import annotations
@@ -42,18 +43,19 @@ from taskframework.model.stream_moves import Unblock
 from taskframework.model.task import SCHEMA_VERSION, plain
 from taskframework.model.transitions import (
     BY_DEADLINE,
-    DEADLINE_PASSED,
+    DEADLINE_REASON,
     Claim,
     Complete,
     Fail,
     RecordStep,
     Release,
     ReportProgress,
+    deadline_error,
     framework_error,
     reason_of,
 )
 from taskframework.model.waiting import Wait
-from taskframework.stores.mongo import batches, waiting  # noqa: F401 - what is asked for alone is known by import
+from taskframework.stores.mongo import batches, waiting  # noqa: F401 - importing registers their writes
 from taskframework.stores.mongo.documents import Document, stored
 from taskframework.stores.mongo.expressions import (
     IS_RUNNING,
@@ -69,12 +71,12 @@ from taskframework.stores.mongo.expressions import (
     error_of,
     first_of,
     in_status,
-    is_set,
     later,
     lit,
     milliseconds,
     passed,
     plus,
+    start_by,
     waits_from,
     with_error,
     with_event,
@@ -89,7 +91,7 @@ _RETRYING = {"$eq": ["$status", TaskStatus.RETRYING]}
 
 
 def write_of(requests: Sequence[Any]) -> Write:
-    """The write that makes transitions or marks: one, or several of a kind in `JOINT`, each of another task.
+    """The write for one request, a transition or mark, or for several of one class in `JOINT`, each about another task.
 
     Raises:
         TypeError: for a class that has no rule here.
@@ -239,11 +241,10 @@ def _asked_to_end(by: str, reason: str | None) -> Document:
 @write_alone.register
 def _expire(expire: Expire) -> Write:
     guard = {"_id": expire.task_id, "status": in_status(*LIVE), "cancel": None, **passed("deadline")}
-    data = {"by": BY_DEADLINE, "reason": "the deadline passed"}
+    data = {"by": BY_DEADLINE, "reason": DEADLINE_REASON}
     asked = {"cancel": {"by": data["by"], "at": NOW, "reason": data["reason"]}}
     requested = {**asked, **with_event("cancel_requested", data=lit(data))}
-    error = framework_error("deadline", DEADLINE_PASSED, retryable=False)
-    failed = {**asked, **with_error(error_of(error)), **at_rest(TaskStatus.FAILED), **with_event("failed")}
+    failed = {**asked, **with_error(error_of(deadline_error())), **at_rest(TaskStatus.FAILED), **with_event("failed")}
     return Write(guard, [without_its_stream(), choose(IS_RUNNING, requested, failed)])
 
 
@@ -265,7 +266,7 @@ def _postpone(postpone: Postpone) -> Write:
     return Write(guard, [change(counted), choose({"$lte": ["$no_handler", postpone.limit]}, again, dead)])
 
 
-#: What belongs to one generation.
+#: Fields that belong to one generation and are emptied for the next.
 _NONE_AFTER_REPLAY = (
     *("cancel", "discarded", "deadline", "error", "progress", "started_at", "purge_at"),
     *("cascade_at", "subtasks", "woken_by"),
@@ -285,7 +286,7 @@ def _replay(replay: Replay) -> Write:
         "generation": plus("$generation", 1),
         **afresh,
         **zeroed,
-        "start_by": {"$cond": [is_set("$start_limit"), plus(NOW, "$start_limit.milliseconds"), "$start_by"]},
+        "start_by": start_by(NOW),
         "stage": "execute",
         "signals": [],
     }
@@ -339,8 +340,7 @@ def _replace_parameters(replace: ReplaceParameters) -> Write:
     guard |= {"debounce": {"$type": "object"}, "generation": 0}
     replaced = {"parameters": lit(stored(replace.parameters)), "parameters_hash": lit(replace.parameters_hash)}
     due = {"$min": [later(replace.wait), plus("$created_at", "$debounce.longest_ms")]}
-    start_by = {"$cond": [is_set("$start_limit"), plus(due, "$start_limit.milliseconds"), "$start_by"]}
-    put_off = {**claimable_at(TaskStatus.QUEUED, due), "start_by": start_by}
+    put_off = {**claimable_at(TaskStatus.QUEUED, due), "start_by": start_by(due)}
     is_later = choose({"$gt": [due, "$not_before"]}, put_off, {})
     return Write(guard, [is_later, change({**replaced, **with_event("replaced")})])
 
@@ -390,5 +390,5 @@ _JOINT: dict[type[Any], Callable[[JointRequests[Any]], Write]] = {
     Unblock: unblocks,
     Wait: waiting.waits,
 }
-#: What is asked for often, and may be asked for requests.
+#: The classes of which many requests can be one write: those that are made often.
 JOINT = frozenset(_JOINT)

@@ -22,6 +22,7 @@ from taskframework.stores.mongo.documents import Document, stored
 from taskframework.stores.mongo.expressions import (
     LEFT_BEHIND,
     NOW,
+    REOPENED,
     WHEN_CANCELLED,
     Changes,
     Expression,
@@ -50,7 +51,7 @@ _IS_WAITING: Expression = {"$eq": ["$status", TaskStatus.WAITING]}
 #: Whether the task waits for its newest round of sub-tasks.
 _IS_AWAITED: Expression = {"$and": [_IS_WAITING, {"$eq": ["$subtasks.is_awaited", True]}]}
 _SIGNALS: Expression = {"$ifNull": ["$signals", []]}
-#: The batch, if it is one, that has a result from now on.
+#: The field `batch` of a task of which a sub-task has succeeded; null if it is no batch.
 _WITH_FIRST_RESULT: Expression = {
     "$cond": [
         is_set("$batch"),
@@ -86,7 +87,7 @@ def _round_after(waits: JointRequests[Wait]) -> Expression:
     begun = {"$mergeObjects": ["$$given", {"round": number}]}
     left = {"$cond": [is_set("$subtasks"), {"$mergeObjects": ["$subtasks", {"is_awaited": False}]}, None]}
     chosen = {"$cond": [{"$eq": ["$$given", None]}, left, begun]}
-    # Named, so that a large plan is in the command once.
+    # By a variable, so that the command contains a large plan only once.
     return {"$let": {"vars": {"given": waits.each(lambda wait: _document_of(wait.subtasks))}, "in": chosen}}
 
 
@@ -121,7 +122,7 @@ def _count_subtasks(count: CountSubtasks) -> Write:
 
 
 def _after(count: CountSubtasks) -> Changes:
-    """What becomes of the parent by the counts that the stage before has set."""
+    """The changes of the parent that follow from the counts, which the stage before has set."""
     if count.verdict is None:
         return {
             "check_at": _next_look("$waits_for.name", "$waits_for.until"),
@@ -184,11 +185,7 @@ def _reopen(reopen: Reopen) -> Write:
     waiting = {
         "status": TaskStatus.WAITING,
         **dict.fromkeys(("finished_at", "purge_at", "cancel", "discarded", "deadline", "error", "cascade_at")),
-        "subtasks.is_awaited": True,
-        "subtasks.done": "$subtasks.succeeded",
-        "subtasks.failed": 0,
-        "subtasks.cancelled": 0,
-        "subtasks.report_serial": plus("$subtasks.report_serial", 1),
+        **REOPENED,
         "spawn_at": {"$cond": [is_set("$subtasks.plan"), later(SPAWN_AFTER), None]},
         "check_at": later(COUNT_REOPENED),
     }
@@ -242,7 +239,7 @@ def _first_kept(name: Expression) -> Expression:
 
 
 def _with_kept_signal() -> Changes:
-    """`model.waiting.with_kept_signal`, for the signal that the stage before has put into `woken_by`."""
+    """`model.waiting.with_kept_signal`; the stage before has put the signal into `woken_by`."""
     heard = {"$mergeObjects": ["$$signal", {"payload": None, "is_heard": True}]}
     is_it = {"$eq": ["$$signal.key", "$woken_by.key"]}
     signals = {"$map": {"input": _SIGNALS, "as": "signal", "in": {"$cond": [is_it, heard, "$$signal"]}}}
@@ -263,5 +260,5 @@ def _resumed(stage: Stage, data: Expression) -> Changes:
 
 
 def _next_look(name: Expression, until: Expression) -> Expression:
-    """When a task that waits for this signal until that time is looked at; null or missing for no signal, for ever."""
+    """`model.waiting._next_look`; name and time are null or missing if there is no signal, or no time limit."""
     return {"$cond": [{"$ne": [_kept(name), []]}, NOW, {"$min": [until, later(LOOK_AGAIN)]}]}

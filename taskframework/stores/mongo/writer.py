@@ -1,4 +1,4 @@
-"""The writes to tasks that are there: grouped under load, alone when idle, and sure even when a reply was lost."""
+"""Transitions and marks in MongoDB: one by one when idle, in groups under load, sure even when a reply was lost."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from taskframework.stores.mongo.writes import Write
 from taskframework.stores.replies import reply_point
 
 Request = TypeVar("Request", bound=Transition | Mark)
-#: One for each transition: the task after it, None if its guard refused, or what kept it from being written.
+#: For each transition the task after it, None if its guard refused, or why it could not be written.
 Replies = Sequence[Task | Exception | None]
-#: The replies that are known, by task id.
+#: The replies that are known so far, by task id.
 Known = dict[str, Task | TaskframeworkError]
-#: Of a collection: the document after an update of one.
+#: `Collection.update_one` or `update_once`.
 Update = Callable[[Document, Sequence[Any], Points], Awaitable[Document | None]]
 
 _MARKS_IN_A_GROUP = 500
@@ -44,12 +44,12 @@ class TaskWriter:
             tasks: the collection.
             patience: how long a group is tried again while MongoDB is away.
             remembered: how many running attempts are remembered, so that their ends are not read back.
-            limits: time limits of `Grouping`, for each caller.
+            limits: the time limits of `Grouping`.
         """
         self._tasks = tasks
         self._patience = patience
         self._attempts = RememberedAttempts(remembered)
-        #: Each gathers the transitions of one `group`; those of the others are written alone.
+        #: By the `group` of a transition. Transitions of the group "single" are written one by one.
         self._groupings: dict[str, Grouping[Transition, Task | None]] = {
             "claim": Grouping(self._move, key=_task_id, **limits),
             "settle": Grouping(self._move, key=_task_id, **limits),
@@ -71,7 +71,7 @@ class TaskWriter:
     async def mark(self, marks: Sequence[Mark]) -> None:
         for mark in marks:
             _check_id(mark)
-        # Two marks on a task are two writes, in their order: of one write the document would take the first alone.
+        # Two marks on one task go into two writes, in their order: one write would make the first of them only.
         for group in _each_task_once(marks):
             with time_limit(self._patience):
                 refused = await self._write(group)
@@ -81,7 +81,7 @@ class TaskWriter:
                     raise error
 
     async def _move(self, transitions: Sequence[Transition]) -> Replies:
-        """Make the moves of a group, however often MongoDB has to be asked within the time for it."""
+        """Make the transitions of a group; repeats the write within the patience while MongoDB is away."""
 
         async def alone() -> Replies:
             return [await self._move_alone(transitions[0], self._tasks.update_once)]
@@ -101,20 +101,20 @@ class TaskWriter:
     async def _move_together(self, transitions: Sequence[Transition]) -> Replies:
         """Write, read, answer.
 
-        The reply to a write for many tasks does not say whose guard held; the tasks say it, by the ids of the claims.
-        Made a second time, a move that was made finds its guard closed by itself, and the reading shows it as won.
+        The reply to a write for many tasks does not say which guards held, so the tasks are read: the claim ids in them
+        say it. If a transition that was made is repeated, its guard refuses it, and the task read shows it as won.
         """
         known = await self._write(transitions)
         known |= await self._read([asked for asked in transitions if asked.task_id not in known])
         return [known.get(asked.task_id) for asked in transitions]
 
     async def _write(self, group: Sequence[Transition | Mark]) -> Known:
-        """Make the writes of a group, a kind in one command where that is possible.
+        """Make the writes of a group; those of one class in one command where that is possible.
 
         Returns:
-            What is known by then: the error of each that was refused, and ends of attempts that are remembered.
+            The replies that are known without reading: errors, and the tasks of remembered attempts that ended.
         """
-        # A kind whose reply is lost does not keep the others from being written.
+        # Writes of one class whose reply is lost do not keep the others from being made.
         replies = await asyncio.gather(*map(self._write_kind, _by_kind(group)), return_exceptions=True)
         known: Known = {}
         for reply in replies:
@@ -132,27 +132,27 @@ class TaskWriter:
         return await self._write_each(group)
 
     async def _end_remembered(self, ends: Sequence[Transition]) -> Known:
-        """End attempts whose tasks are remembered: nothing is read of them but the time.
+        """End attempts whose tasks are remembered; only the time of the write has to be read.
 
         Returns:
-            The tasks after it; nothing if one of them was not as it is remembered, since nobody can tell which.
+            The tasks after their ends. Nothing if one was not as it is remembered: the reply does not say which.
         """
         expected = self._attempts.expect(ends)
         if expected is None or await self._write_jointly(ends, expected.guard()) != len(ends):
             return {}
         for written in await self._tasks.find(expected.first_one_ended(), fields=("updated_at",)):
-            # The server's clock stands still within one command.
+            # One document tells it for all: the server's clock stands still within a command.
             return dict(expected.tasks(moment(written["updated_at"])))
         return {}
 
     async def _write_jointly(self, group: Sequence[Transition | Mark], and_if: Document | None = None) -> int | None:
-        """Make all of them in one command, if `and_if` holds as well.
+        """Make all of them in one command, each only where `and_if` matches too.
 
-        One value that cannot be stored, or one document that the server refuses, ends it half-way. Alone, the others
-        are made, and one that was made already finds its guard closed.
+        A value that cannot be stored prevents the command, and a document that the server refuses ends it half-way. The
+        caller then makes each write by itself; those that were made already are refused by their guards.
 
         Returns:
-            How many guards held; None if it cannot be done, or was not done whole.
+            How many guards held; None if the command was not made, or not to its end.
         """
         try:
             write = write_of(group)
@@ -181,7 +181,7 @@ class TaskWriter:
         return refused
 
     async def _read(self, transitions: Sequence[Transition]) -> Known:
-        """The tasks that show that these were made."""
+        """The tasks of these transitions, where they show that the transition was made."""
         if not transitions:
             return {}
         found = await self._tasks.find({"_id": {"$in": [asked.task_id for asked in transitions]}})
@@ -193,7 +193,7 @@ class TaskWriter:
         }
 
     async def _reserve(self, transitions: Sequence[Transition]) -> Replies:
-        """Make reservations: a repair that reserves hundreds of tasks waits for these few round trips alone."""
+        """Make reservations in few round trips, however many: a repair may reserve hundreds of tasks at once."""
         if len(transitions) == 1:
             return [await self._move_alone(transitions[0], self._tasks.update_one)]
         known: Known = {}
@@ -203,9 +203,10 @@ class TaskWriter:
         return [known.get(asked.task_id) for asked in transitions]
 
     async def _reserve_kind(self, transitions: Sequence[Transition]) -> Known:
-        """The reply to the write does not say whose guard held, and no claim id does, so a read says first whose will.
+        """Read whose guards hold, write those, read the tasks.
 
-        Another process that comes between the two may have some of the tasks as well: that costs a second message.
+        Neither the reply to the write nor a claim id says which guards held. If another process reserves some of the
+        same tasks between the first read and the write, both send a message, and the second one is dropped.
         """
         found = await self._tasks.find(write_of(transitions).guard, fields=("_id",), index=BY_ID)
         free = {document["_id"] for document in found}
@@ -214,7 +215,7 @@ class TaskWriter:
             return {}
         write = write_of(transitions)
         if not await self._tasks.update_these(write.guard, write.stages, map(reply_point, transitions)):
-            return {}  # another process was faster
+            return {}  # another process has reserved them all
         return await self._read(transitions)
 
 
@@ -233,7 +234,7 @@ def _encoded(asked: Transition | Mark) -> Write:
 
 
 def _check_id(asked: Transition | Mark) -> None:
-    """An id that is no text would fail the read of the whole group."""
+    """Refuse an id that cannot be encoded: it would make the read of the whole group fail."""
     try:
         asked.task_id.encode()
     except UnicodeEncodeError as error:

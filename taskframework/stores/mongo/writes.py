@@ -1,4 +1,4 @@
-"""What a transition or mark is for MongoDB: one update of at most one task, guarded by a filter."""
+"""What a transition or mark is for MongoDB: an update of one task, guarded by a filter; and who makes which."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from taskframework.stores.mongo.joint import JointRequests
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """An update of at most one task: the filter that must match, and the pipeline."""
+    """An update: the filter that must match, and the stages of the pipeline."""
 
     guard: Document
     stages: Sequence[Any]
@@ -22,7 +22,7 @@ class Write:
 
 @singledispatch
 def write_alone(request: object) -> Write:
-    """The write for a kind that is never joined with others.
+    """The write for a request whose class is never joined. Each rule registers itself by the class of its argument.
 
     Raises:
         TypeError: for a class that has no rule here.
@@ -34,6 +34,6 @@ def write_alone(request: object) -> Write:
 def under_claim(requests: JointRequests[Any]) -> Document:
     """Filter: each of these tasks runs under the claim of its request."""
     guard = requests.where(fencing_token=lambda request: request.fence.fencing_token)
-    # A claim id belongs to one claim of one task, so the lists of ids and of claims cannot mix.
+    # A claim id belongs to one claim of one task, so no task can match by the claim of another one.
     claims = [request.fence.claim_id for request in requests]
     return {**guard, "status": TaskStatus.RUNNING, "lease.claim_id": claims[0] if len(claims) == 1 else {"$in": claims}}

@@ -1,4 +1,4 @@
-"""The file behind the store: one connection that writes, one that reads, and sqlite3's errors in our words."""
+"""The file behind the store: one connection that writes, one that reads, and sqlite3's errors as ours."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Connection:
-    """One connection and the thread that works on it: a piece of work is one call into the thread, however long."""
+    """One connection, and the thread that works on it. A piece of work, however long, is one call into the thread."""
 
     def __init__(self, thread: ThreadPoolExecutor, raw: sqlite3.Connection) -> None:
         self._thread = thread
@@ -33,13 +33,13 @@ class Connection:
 
     @classmethod
     async def open(cls, database: str, *, uri: bool = False) -> Connection:
-        """Open without implicit transactions; a statement waits for other writers."""
+        """Open without implicit transactions; a statement waits `BUSY_TIMEOUT` at most for other writers."""
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sqlite")
         connect = partial(sqlite3.connect, database, uri=uri, isolation_level=None, timeout=BUSY_TIMEOUT)
         return cls(thread, await asyncio.get_running_loop().run_in_executor(thread, connect))
 
     async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Do a piece of work, after those asked for before. Begun, it goes on to its end though nobody waits."""
+        """Do a piece of work after all earlier ones. Once begun it goes on to its end, even if nobody waits."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, self._raw)
 
     async def fetch(self, sql: str, parameters: Parameters = ()) -> list[Row]:
@@ -122,27 +122,28 @@ def _in_transaction(work: Callable[[sqlite3.Connection], T], raw: sqlite3.Connec
         done = work(raw)
         raw.execute("COMMIT")
     except BaseException:
-        raw.rollback()  # does nothing where SQLite has rolled back itself
+        raw.rollback()  # does nothing if SQLite has rolled back already
         raise
     return done
 
 
 def _prepare(path: Path, scripts: Sequence[str], raw: sqlite3.Connection) -> None:
-    check(raw, path, newest=len(scripts))  # first: what is not ours stays untouched
+    check(raw, path, newest=len(scripts))  # first, so that a file of another program stays untouched
     [(mode,)] = raw.execute("PRAGMA journal_mode = WAL")
     if mode != "wal":
         raise StoreMisconfiguredError(
             f"SQLite cannot keep a write-ahead log for {path} (journal mode {mode}).",
             hint="Put the file on a local disk; network and shared file systems do not do.",
         )
-    # FULL syncs the log with each commit: accepted means stored, after a power cut too. NORMAL would survive kill -9
-    # only. It costs 0.5 ms a commit, 1.5 times the whole of a group of 100 (measured on an SSD), less than groups win.
+    # FULL syncs the log with each commit, so that what was accepted survives a power cut; NORMAL survives only kill -9.
+    # It costs 0.5 ms a commit on an SSD: one and a half times as much as the rest of a group of 100, and less than
+    # grouping saves.
     raw.execute("PRAGMA synchronous = FULL")
     migrate(raw, path, scripts)
 
 
 def _disk_error() -> sqlite3.Error:
-    """What a commit raises when the log was written and the disk then failed to say so."""
+    """What a commit raises if the log was written, but the disk failed to confirm it."""
     return sqlite3.OperationalError("disk I/O error")
 
 

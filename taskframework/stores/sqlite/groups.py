@@ -1,7 +1,7 @@
 """Group commit: the writes of concurrent callers as one transaction of a few statements.
 
-The rules of the model run between one read and one write of all tasks of the group, in the order of the calls, each
-on what the one before it left. The write lock of the file is held meanwhile, so the meaning is that of single writes.
+A group reads all its tasks, runs the rules of the model in the order of the calls, each on what the one before it left,
+and writes all tasks. It holds the write lock of the file meanwhile, so the outcome is that of single writes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from taskframework.stores.sqlite.rows import Stored, TaskRow, Value, new_row, re
 
 @dataclass(frozen=True, slots=True)
 class Insert:
-    """Put a task there, or say which one is."""
+    """Store a task, or find the one with its id."""
 
     row: Stored
     columns: tuple[Value, ...]
@@ -39,7 +39,7 @@ class Insert:
 
 @dataclass(frozen=True, slots=True)
 class Inserts:
-    """Put tasks there; the reply has an entry for each. They are encoded beforehand, so that no group fails by one."""
+    """Store tasks; the reply has an entry for each. They are encoded beforehand, so that none can fail a group."""
 
     inserts: Sequence[Insert | Exception]
 
@@ -57,13 +57,13 @@ class Change:
 
     @classmethod
     def of(cls, rule: Mark) -> Change:
-        to_json(rule.task_id)  # an id that is no text would fail the read of the whole group
+        to_json(rule.task_id)  # an id that cannot be encoded would fail the read of the whole group
         return cls(rule)
 
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """Run many rules that nobody waits to read the outcome of."""
+    """Run many rules of which nobody reads the outcome."""
 
     changes: tuple[Change, ...]
 
@@ -152,24 +152,24 @@ def _reply_point(request: Request) -> str:
 
 
 class _Group:
-    """The tasks of a group in memory, and what becomes of them."""
+    """The tasks of a group in memory, and the changes to be written."""
 
     def __init__(self, now: datetime) -> None:
         self.by_id: dict[str, Found] = {}
-        #: Of the records that the group wrote, or lost.
+        #: The revisions that the records of the group have in the file after their write, won or lost.
         self.revisions: set[str] = set()
         self.inserted: list[Insert] = []
         self.updated: dict[str, tuple[Stored, tuple[Value, ...]]] = {}
-        #: Which of the updated have another status than in the file, or ended at another time.
+        #: Which of the updated tasks have another status, or another time of their end, than in the file.
         self.moved: set[str] = set()
-        #: Which of them have a time, here or in the file, that a usual task has not.
+        #: Which of them have a value in one of the columns `UNUSUAL_MOVING`, now or in the file.
         self.unusual: set[str] = set()
-        #: The parameters of those that have other ones than in the file, by task id.
+        #: Changed parameters, by task id.
         self.replaced: dict[str, str] = {}
         self._now = now
 
     def answer(self, request: Request) -> Reply | Exception:
-        """Answer one request; what goes wrong with it is the answer to its own caller alone."""
+        """Answer one request; an error is the answer to this caller only."""
         try:
             if isinstance(request, Inserts):
                 return [self._insert(insert) for insert in request.inserts]
@@ -187,7 +187,7 @@ class _Group:
         return errors[-1] if errors else None
 
     def remember(self, known: KnownTasks) -> None:
-        """What the file holds once it is committed."""
+        """Remember the tasks as the file has them after the commit."""
         for request in self.inserted:
             if request.row.task.task_id not in self.updated:
                 known.keep(request.row, len(str(request.columns[-1])))
@@ -195,7 +195,7 @@ class _Group:
             known.keep(row, len(str(columns[-1])))
 
     def kind_of_update(self, task_id: str) -> tuple[bool, bool]:
-        """Whether the task stays in its status, and whether all of its columns are written."""
+        """Whether the task keeps its status, and whether its unusual columns are written too."""
         return task_id not in self.moved, task_id in self.unusual
 
     def _insert(self, request: Insert | Exception) -> Inserted | Exception:
@@ -242,7 +242,7 @@ def _save(connection: sqlite3.Connection, group: _Group) -> None:
 
 
 def _parts(rows: Iterable[T], kind: Callable[[T], K]) -> Iterator[tuple[K, Sequence[T]]]:
-    """Rows of one kind, as many at a time as a statement takes."""
+    """The rows by kind, no more at a time than a statement takes."""
     alike: defaultdict[K, list[T]] = defaultdict(list)
     for row in rows:
         alike[kind(row)].append(row)

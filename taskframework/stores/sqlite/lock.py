@@ -83,7 +83,7 @@ def lock_file(path: Path) -> Path:
 def executing_process(path: Path) -> str | None:
     """Which process executes the tasks of a file, in words; None if there is none.
 
-    Found without touching the lock: to try it would make a process fail that starts at this moment.
+    Does not try the lock, since that would make a process fail that starts at the same moment.
     """
     try:
         pid, _, command = lock_file(path).read_text(errors="replace").strip().partition(" ")
@@ -111,11 +111,12 @@ def _read(descriptor: int) -> str:
     return f"process {pid} ({command})" if pid else "a process that has just started"
 
 
+#: The open lock files of this process.
 _held: set[int] = set()
 
 
 def _let_go() -> None:
-    """A forked child shares the lock of its parent and would keep it when the parent is killed."""
+    """Close the lock files in a forked child, which would otherwise keep the locks when its parent is killed."""
     for descriptor in _held:
         os.close(descriptor)
     _held.clear()

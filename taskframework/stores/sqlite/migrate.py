@@ -23,7 +23,7 @@ def migrate(connection: sqlite3.Connection, path: Path, scripts: Sequence[str]) 
         return
     try:
         connection.execute("BEGIN IMMEDIATE")
-        # Read again under the lock: another process may have been faster.
+        # Again, under the lock: another process may have been faster.
         version = check(connection, path, newest=len(scripts))
         for number, script in enumerate(scripts[version:], start=version + 1):
             for statement in _statements(script):
@@ -43,7 +43,7 @@ def check(connection: sqlite3.Connection, path: Path, *, newest: int) -> int:
         StoreMisconfiguredError: if it may not.
     """
     [(version,)] = connection.execute("PRAGMA user_version")
-    # Before the id: of a file that another process makes just now, tables without an id would be seen.
+    # Read before the id: while another process is making the file, there might else be tables without an id.
     [(tables,)] = connection.execute("SELECT count(*) FROM sqlite_master")
     [(application,)] = connection.execute("PRAGMA application_id")
     if tables and application != APPLICATION_ID:

@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 def tasks_of(rows: Sequence[Row]) -> list[Task]:
-    """The tasks this release can read: one document of a newer one must not stop the relay or hide a whole list."""
+    """The tasks that this release can read: a document of a newer one must not make a whole list or repair fail."""
     tasks = []
     for row in map(TaskRow._make, rows):
         try:
@@ -28,13 +28,13 @@ def tasks_of(rows: Sequence[Row]) -> list[Task]:
 
 
 def task_page(rows: Sequence[Row], limit: int, filter: TaskFilter) -> Page[Task]:
-    """A page out of one row more than its limit."""
+    """A page, given one row more than its limit if there are so many."""
     cursor = _cursor_behind(TaskRow._make(rows[limit - 1]), filter) if len(rows) > limit else None
     return Page(tuple(tasks_of(rows[:limit])), cursor)
 
 
 def found_among(rows: Sequence[Row], limit: int, most: int, filter: TaskFilter) -> tuple[list[str], str | None]:
-    """The ids of a page out of what `queries.search_tasks` gave, and where the next one begins."""
+    """The ids of a page, and the cursor of the next one, from the rows of `queries.search_tasks`."""
     found, last = [row for row in rows if row[0]], rows[-1] if len(rows) == most else None
     if len(found) > limit:
         found, last = found[:limit], found[limit - 1]
@@ -46,7 +46,7 @@ def _cursor_at(place: Row, filter: TaskFilter) -> str:
 
 
 def _cursor_behind(row: TaskRow, filter: TaskFilter) -> str:
-    """Where a list goes on behind a task, which this release may not be able to read."""
+    """The cursor behind a task, even one that this release cannot read."""
     if filter.is_by_plan:
         parent = orjson.loads(row.document)["parent"]
         return SlotCursor(parent["generation"], parent["round"], parent["slot"]).encode()
@@ -54,7 +54,7 @@ def _cursor_behind(row: TaskRow, filter: TaskFilter) -> str:
 
 
 def message_page(rows: Sequence[Row], limit: int) -> Page[DeadMessage]:
-    """A page out of one row more than its limit."""
+    """A page, given one row more than its limit if there are so many."""
     messages = tuple(message_of(row) for row in rows[:limit])
     more = len(rows) > limit
     return Page(messages, Cursor(messages[-1].at, messages[-1].id).encode() if more else None)

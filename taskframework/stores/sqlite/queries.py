@@ -29,11 +29,11 @@ _TASKS = f"{_WHOLE_TASK} tasks t JOIN task_parameters p USING (number)"
 
 
 def _indexed(index: str) -> str:
-    """Whole tasks by this index. It is named wherever there is a choice: no statistics ever change the plan."""
+    """Whole tasks by this index. It is named wherever SQLite has a choice, so that statistics never change the plan."""
     return f"{_WHOLE_TASK} tasks t INDEXED BY {index} JOIN task_parameters p USING (number)"
 
 
-#: Ids travel as one JSON array: the text of the statement stays the same, and no limit on their number.
+#: Ids are passed as one JSON array: so the text of the statement is always the same, and their number is not limited.
 TASKS_BY_ID = f"{_TASKS} WHERE t.task_id IN (SELECT value FROM json_each(?))"
 _IN_SCOPE = "AND t.user_id = coalesce(?, t.user_id)"
 TASKS_IN_SCOPE = f"{TASKS_BY_ID} {_IN_SCOPE}"
@@ -43,13 +43,13 @@ CANCEL_REQUESTS = (
     "FROM tasks WHERE task_id IN (SELECT value FROM json_each(?)) AND json_extract(document, '$.cancel') IS NOT NULL"
 )
 
-#: Rows of one statement: it may have 999 values where SQLite is older than 3.32.
+#: Most rows of one statement: before SQLite 3.32 it may have only 999 values.
 MOST_ROWS = 48
-#: A statement is made for so many rows, and the next larger one is filled up: few texts to compile, and to remember.
+#: There are statements for these numbers of rows; the next larger one is filled up with nulls. So there are few texts.
 _SIZES = (1, 4, 16, MOST_ROWS)
 
-# Many rows are one statement, since the thread would ask for Python's lock again behind each, and wait for 5 ms while
-# the event loop is busy. The `WHERE` passes over the rows that only fill up.
+# Many rows go into one statement: after each statement the thread has to get Python's lock again, and may wait 5 ms for
+# it while the event loop is busy. The `WHERE` leaves out the rows that only fill up.
 _ROWS = "(VALUES {rows}) v"
 INSERT_PARAMETERS = (
     f"INSERT INTO task_parameters SELECT t.number, v.column2 FROM {_ROWS} CROSS JOIN tasks t ON t.task_id = v.column1"
@@ -65,7 +65,7 @@ def _insert(columns: Sequence[str]) -> str:
 
 
 def _update(columns: Sequence[str], *, in_status: bool) -> str:
-    # As an insert that always conflicts: `UPDATE ... FROM` asks for SQLite 3.33, which not every system in service has.
+    # An insert that always conflicts, since `UPDATE ... FROM` needs SQLite 3.33, which older systems do not have.
     there = ", ".join(f"t.{name}" for name in FIXED)
     new = ", ".join(f"v.column{number}" for number in range(2, len(columns) + 2))
     changed = [name for name in columns if not in_status or name not in ("status", "finished_at")]
@@ -76,7 +76,7 @@ def _update(columns: Sequence[str], *, in_status: bool) -> str:
     )
 
 
-# A column that is not named spares its indexes the write. In each pair the second statement names all of them.
+# A column that is not named costs its indexes no write. The second statement of a pair names the unusual columns too.
 _INSERTS = (_insert((*FIXED, *MOVING)), _insert((*FIXED, *UNUSUAL_FIXED, *UNUSUAL_MOVING, *MOVING)))
 _UPDATES, _UPDATES_IN_STATUS = (
     (_update(MOVING, in_status=in_status), _update((*UNUSUAL_MOVING, *MOVING), in_status=in_status))
@@ -102,7 +102,7 @@ _DUE_TASKS = (
 
 
 def _found_by(driver: Driver, comparison: str) -> str:
-    """Tasks by the time of a driver. Its partial index is the only one that can answer this, so it needs no naming."""
+    """Tasks by the time of a driver. Only its partial index can answer this, so the index is not named."""
     column = DRIVER_COLUMNS[driver.name]
     held_back = f"AND {driver.also_passed} <= :now " if driver.also_passed else ""
     return f"{_DUE_TASKS.format(time=column)} WHERE {column} {comparison} {held_back}ORDER BY {column} LIMIT :limit"
@@ -118,7 +118,7 @@ WAITING_FOR = (
 )
 
 _THIS_ROUND = "parent_task_id = :parent AND parent_generation = :generation AND parent_round = :round"
-#: One status at a time: grouped by it, twice the time is spent.
+#: Each status by itself, which takes half as long as grouping by status.
 COUNT_SUBTASKS = " UNION ALL ".join(
     f"SELECT '{status}', count(*) FROM tasks INDEXED BY tasks_planned_in_status "
     f"WHERE {_THIS_ROUND} AND status = '{status}'"
@@ -144,7 +144,7 @@ NEXT_BLOCKED = (
 )
 COUNT_BLOCKED = f"SELECT count(*) {_BLOCKED}"
 
-# A sub-task stays while its parent is there and not due itself; a parent stays while it has sub-tasks.
+# A sub-task stays while its parent is stored and not due to be deleted; a parent stays while it has sub-tasks.
 _PARENT_STAYS = (
     "EXISTS (SELECT 1 FROM tasks p WHERE p.task_id = t.parent_task_id AND NOT coalesce("
     "CASE WHEN p.finished_at IS NULL THEN 0 WHEN p.purge_at IS NOT NULL THEN p.purge_at <= :now "
@@ -154,7 +154,7 @@ _HAS_SUBTASKS = "EXISTS (SELECT 1 FROM tasks s WHERE s.parent_task_id = t.task_i
 
 
 def _over(time: str, tie: str, index: str, *, only: str, stays: str) -> str:
-    """What is over by a time and has nothing left to publish, from a place on, and whether it has to stay."""
+    """Ended tasks by a time, from a place on, if all their events are published; and whether each has to stay."""
     return (
         f"SELECT number, task_id, user_id, idempotency_key, {time}, {tie}, "
         f"{stays} OR {_PARENT_STAYS} OR {_HAS_SUBTASKS} "
@@ -191,7 +191,7 @@ RECORDS_BY_ID = f"{_RECORDS} WHERE id IN (SELECT value FROM json_each(?))"
 LIST_RECORDS = f"{_RECORDS} WHERE id > ? AND id < ? ORDER BY id LIMIT ?"
 HALTED_STREAMS = "SELECT id FROM records WHERE id > ? AND id < ? AND json_extract(data, '$.is_halted') LIMIT ?"
 EXPIRED_RECORDS = f"{_RECORDS} INDEXED BY records_expiring WHERE expires_at <= ? ORDER BY expires_at LIMIT ?"
-#: Each behind the revision that was read: null for a new one, and that is what the join finds where there is none.
+#: Each row ends with the revision that was read: null for a new record, which the join gives as well if there is none.
 WRITE_RECORDS = (
     "INSERT INTO records (id, kind, data, revision, expires_at) "
     "SELECT v.column1, v.column2, v.column3, v.column4, v.column5 "
@@ -207,27 +207,27 @@ Query = tuple[str, list[Value]]
 
 
 def insert_tasks(rows: Sequence[Sequence[Value]], *, whole: bool) -> Query:
-    """Put tasks there.
+    """Store new tasks.
 
     Args:
         rows: what `Stored.inserted` gives for each task.
-        whole: whether every column is in the rows, or only those that are not null in a usual task.
+        whole: whether the rows have every column; else only those that a usual task needs.
     """
     return _of_rows(_INSERTS[whole], rows)
 
 
 def insert_parameters(rows: Sequence[Sequence[Value]]) -> Query:
-    """Put the parameters of new tasks there, by task id."""
+    """Store the parameters of new tasks, by task id."""
     return _of_rows(INSERT_PARAMETERS, rows)
 
 
 def update_tasks(rows: Sequence[Sequence[Value]], *, in_status: bool, whole: bool) -> Query:
-    """Change tasks; one that is not there stays away.
+    """Change tasks that are stored; others are passed over.
 
     Args:
-        rows: the id of each task, and then its columns `MOVING`.
-        in_status: whether all of them keep the status that they have.
-        whole: whether the columns `UNUSUAL_MOVING` are between the two.
+        rows: the id of each task, then its columns `MOVING`.
+        in_status: whether all of them keep their status.
+        whole: whether the columns `UNUSUAL_MOVING` stand in between.
     """
     return _of_rows((_UPDATES_IN_STATUS if in_status else _UPDATES)[whole], rows)
 
@@ -253,8 +253,8 @@ def _text(text: str, size: int, width: int) -> str:
 
 @cache
 def list_subtasks(statuses: int) -> str:
-    """Sub-tasks in so many statuses, in slot order. Each status is read by itself and no further than to the limit, so
-    only as many are sorted.
+    """Sub-tasks in a number of statuses, in slot order. Each status is read by itself and only up to the limit, so that
+    few have to be sorted.
     """
     one = "SELECT number, parent_slot FROM tasks INDEXED BY tasks_planned_in_status "
     first = [
@@ -270,12 +270,12 @@ def list_subtasks(statuses: int) -> str:
 
 
 def list_tasks(scope: Scope, filter: TaskFilter, limit: int, cursor: str | None) -> Query:
-    """One entry more than the page: it tells whether another page follows."""
+    """A page of tasks, and one more, which tells that another page follows."""
     return _list(_indexed, scope, filter, limit, cursor)
 
 
 def search_tasks(scope: Scope, filter: TaskFilter, most: int, cursor: str | None) -> Query:
-    """Of so many tasks of a list: whether each is looked for, its id, and what the list is ordered by."""
+    """For the next `most` tasks of a list: whether each is sought, its id, and the values by which they are ordered."""
     order, sought = ", ".join(_order(filter)), _sought(filter)
     is_found = " AND ".join(clause for clause, _ in sought)
 
@@ -287,7 +287,7 @@ def search_tasks(scope: Scope, filter: TaskFilter, most: int, cursor: str | None
 
 
 def _sought(filter: TaskFilter) -> list[tuple[str, Value]]:
-    """What no index has: conditions with a value each."""
+    """The conditions that no index helps with, each with its value."""
     clauses = {
         "json_extract(t.document, '$.correlation_id') = ?": filter.correlation_id,
         "t.idempotency_key = ?": filter.idempotency_key,
@@ -298,7 +298,7 @@ def _sought(filter: TaskFilter) -> list[tuple[str, Value]]:
 
 
 def _list(head: Callable[[str], str], scope: Scope, filter: TaskFilter, limit: int, cursor: str | None) -> Query:
-    """What `head` makes of the index, for the tasks of a list."""
+    """A page of a list; `head` makes the beginning of the query, given the index."""
     wanted: dict[str, Value] = {
         "t.parent_task_id": filter.parent_task_id,
         "t.stream_key": filter.stream,
@@ -310,7 +310,7 @@ def _list(head: Callable[[str], str], scope: Scope, filter: TaskFilter, limit: i
     index = "tasks_batches" if filter.batches else _index_for(given.keys())
     given |= _created(filter)
     select = f"{head('tasks_dead')} WHERE t.{_DEAD}" if filter.dead else head(index)
-    # Letter for letter as in the partial index of the batches.
+    # The same text, letter for letter, as in the partial index of the batches.
     select += f"{' AND' if filter.dead else ' WHERE'} t.is_batch = {int(filter.batches)}"
     given |= dict(_error_clauses(filter))
     if filter.is_by_plan:
@@ -327,13 +327,13 @@ def _order(filter: TaskFilter) -> tuple[str, ...]:
 
 
 def _created(filter: TaskFilter) -> dict[str, Value]:
-    """The time of the submission, if only some of that are wanted: conditions with their values."""
+    """Conditions on the time of the submission, each with its value."""
     bounds = {"t.created_at >= ?": filter.created_after, "t.created_at < ?": filter.created_before}
     return {clause: milliseconds(time) for clause, time in bounds.items() if time is not None}
 
 
 def _error_clauses(filter: TaskFilter) -> list[tuple[str, Value]]:
-    """What no index has, and what is asked of the end of a task: conditions with a value each."""
+    """The conditions that no index helps with, and those on the end of a task, each with its value."""
     clauses = _sought(filter)
     if filter.dead:
         clauses.append(("coalesce(json_type(t.document, '$.discarded'), 'null') = ?", "null"))
@@ -343,7 +343,7 @@ def _error_clauses(filter: TaskFilter) -> list[tuple[str, Value]]:
 
 
 def count_dead(scope: Scope, filter: TaskFilter, now: int, most: int) -> Query:
-    """Dead tasks by cause, type and hour. The newest are found by the index, and only they are read."""
+    """Dead tasks by cause, type and hour. The index finds the newest, and only these are read."""
     newest = f"SELECT number FROM tasks INDEXED BY tasks_dead WHERE {_DEAD} ORDER BY finished_at DESC, task_id DESC"
     clauses: list[tuple[str, Value]] = [("t.is_batch = ?", 0), *_error_clauses(filter)]
     clauses += [("t.user_id = ?", scope.owner)] if scope.owner is not None else []
@@ -359,7 +359,7 @@ def count_dead(scope: Scope, filter: TaskFilter, now: int, most: int) -> Query:
 
 
 def _index_for(columns: Collection[str]) -> str:
-    """The index that narrows a list most."""
+    """The most selective index for a list with these conditions."""
     return next(index for index, needed in _LIST_INDEXES.items() if needed <= set(columns))
 
 

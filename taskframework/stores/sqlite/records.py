@@ -18,7 +18,7 @@ from taskframework.stores.sqlite.rows import Value, milliseconds, moment, to_jso
 
 @dataclass(frozen=True, slots=True)
 class WriteRecords:
-    """Put records there, each where its revision is still the one that was read."""
+    """Write records, each only if its stored revision is still the one that was read."""
 
     written: tuple[Record, ...]
     rows: tuple[tuple[Value, ...], ...]
@@ -30,12 +30,12 @@ class WriteRecords:
         return cls(written, tuple([(*_columns(after), before.revision) for after, before in pairs]))
 
     def won(self, revisions: Collection[str]) -> list[Record | None]:
-        """The reply, given the revisions that are in the file now."""
+        """The reply, given the revisions that these records have in the file now."""
         return [record if record.revision in revisions else None for record in self.written]
 
 
 def write(connection: sqlite3.Connection, requests: Sequence[WriteRecords]) -> set[str]:
-    """Write the records of all these requests; the revisions that are in the file then."""
+    """Write the records of all these requests; returns the revisions that they have in the file then."""
     rows = [row for request in requests for row in request.rows]
     for at in range(0, len(rows), queries.MOST_ROWS):
         connection.execute(*queries.write_records(rows[at : at + queries.MOST_ROWS]))

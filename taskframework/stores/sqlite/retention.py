@@ -13,7 +13,7 @@ from taskframework.stores.sqlite.connection import Database
 from taskframework.stores.sqlite.records import forget_keys
 from taskframework.stores.sqlite.rows import milliseconds, moment, to_json
 
-#: Before every task, whatever decides between two of one time.
+#: A place before every task: none has ended before 1970.
 _BEFORE_ALL = {"at": -1, "tie": 0}
 
 

@@ -23,18 +23,18 @@ def _column(driver: Driver) -> str:
     return driver.field.replace(".", "_").removesuffix("_at") + "_at"
 
 
-#: The column of each driver, by its name: when it is due for the task, null where it does not drive it. That way a
-#: partial index on it holds only what waits for it.
+#: The column of each driver, by its name: when it is due for the task, and null if it does not drive the task. So a
+#: partial index on the column holds only the tasks that the driver drives.
 DRIVER_COLUMNS = {driver.name: _column(driver) for driver in DRIVERS}
 _USUAL_DRIVERS = tuple(driver for driver in DRIVERS if driver.is_usual)
 _UNUSUAL_DRIVERS = tuple(driver for driver in DRIVERS if not driver.is_usual)
-#: What the columns of `UNUSUAL_MOVING` are made of: fields, or the records that those are in.
+#: The fields that the columns of `UNUSUAL_MOVING` are made of; for a field inside a record, the record.
 _unusual_fields = attrgetter(
     "purge_at", "waits_for_limit", "stream", *(driver.field.partition(".")[0] for driver in _UNUSUAL_DRIVERS)
 )
 
-# A column that is not named spares its indexes the write. So what never changes is written by the insert only, and what
-# is null in most tasks is named only where it is, or was, something else.
+# A column that a statement does not name costs its indexes no write. So columns that never change are written by the
+# insert only, and columns that are null for most tasks are named only where they have, or had, a value.
 FIXED = ("task_id", "task_type", "user_id", "lane", "created_at")
 UNUSUAL_FIXED = (
     "idempotency_key",
@@ -61,14 +61,14 @@ UNUSUAL_MOVING = (
     *(DRIVER_COLUMNS[driver.name] for driver in _UNUSUAL_DRIVERS),
 )
 
-# The status lists stand here letter for letter as in the partial indexes; SQLite uses those for the same words only.
+# The same text, letter for letter, as in the partial indexes: SQLite uses such an index only for the same text.
 DEAD = "status IN ('FAILED', 'DEAD_LETTER')"
 DONE = "status IN ('COMPLETED', 'COMPLETED_WITH_ERRORS', 'CANCELLED')"
 
 _TIMES = frozenset(SHAPE.times)
-#: Fields that hold records or what users gave; the parameters are in a table of their own.
+#: Fields with records or users' values in them; the parameters are in a table of their own.
 _NESTED = frozenset({*SHAPE.records, *SHAPE.lists, *SHAPE.user_values}) - {"parameters"}
-#: The other fields of a document: the record has all of them.
+#: The other names in a document.
 _PLAIN = {"_id"} | set(SHAPE.names) - _NESTED
 
 _user_values = attrgetter(*SHAPE.user_values)
@@ -93,11 +93,11 @@ class TaskRow(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """A task as it is in the file: the record, what the document has besides, and the parameters still as JSON.
+    """A task as it is in the file: the record, the JSON of some fields (`forms`), and the JSON of the parameters.
 
-    The forms are fields this release does not know, and those that hold a record of which it may not know all, or what
-    users gave: a transition writes only what it changed. They share nothing with the record that could be changed in
-    place.
+    `forms` has the fields that this release does not know, and those with records or users' values in them, of which it
+    may not know everything. A transition replaces the form of a field only if it changes the field. Forms share nothing
+    with the record that could be changed in place.
     """
 
     task: Task
@@ -106,7 +106,7 @@ class Stored(NamedTuple):
 
     def changed_to(self, task: Task) -> Stored:
         """The stored form of the task after a transition; `task` descends from this one by `evolve`."""
-        # What it evolved from has the same fields in the same order, and an unchanged field the very same value.
+        # Both have the same fields in the same order, and in an unchanged field the identical object.
         fields, before = task.__dict__, self.task.__dict__
         changes = dict(compress(fields.items(), map(is_not, fields.values(), before.values())))
         if finer := _finer(changes):
@@ -119,25 +119,25 @@ class Stored(NamedTuple):
         return Stored(task, forms, parameters)
 
     def bare(self) -> Stored:
-        """The same without the values of its user: somebody has them who could change them in place."""
+        """The same without users' values: whoever was given the task could change them in place."""
         if _user_values(self.task) == tuple(_NO_VALUES.values()):
             return self
         return Stored(self.task.evolve(**_NO_VALUES), self.forms, self.parameters)
 
     def whole(self) -> Stored:
-        """What `bare` was made of, with fresh values of its user."""
+        """The opposite of `bare`, with fresh copies of users' values."""
         values = {name: value_of(self.forms.get(name)) for name in SHAPE.user_values}
         task = self.task.evolve(**{**values, "parameters": orjson.loads(self.parameters)})
         return Stored(task, self.forms, self.parameters)
 
     def document(self) -> dict[str, Any]:
-        """What the file has besides the parameters."""
+        """The document as the file has it: all but the parameters."""
         document = {"_id": self.task.task_id, **self.task.__dict__, **self.forms}
         del document["task_id"], document["parameters"]
         return document
 
     def inserted(self) -> tuple[Value, ...]:
-        """What an insert writes: `FIXED` and `MOVING`, with the unusual columns between them if the task is not usual.
+        """What an insert writes: `FIXED` and `MOVING`; between them the unusual columns, if the task has one of these.
 
         Raises:
             ValueNotStorableError: as `moving`.
@@ -184,7 +184,7 @@ class Stored(NamedTuple):
 
     @property
     def is_usual(self) -> bool:
-        """Whether those of `UNUSUAL_FIXED` are null as well."""
+        """Whether every column of `UNUSUAL_FIXED` and `UNUSUAL_MOVING` is null."""
         task = self.task
         return task.parent is None and task.idempotency_key is None and task.batch is None and self.moves_usually
 
@@ -203,12 +203,12 @@ def new_row(task: Task) -> Stored:
 
 
 def value_of(form: Any) -> Json:
-    """A user's value, from its form in a document; fresh, since whoever gets it may change it in place."""
+    """A fresh copy of a user's value from its form, since whoever gets it may change it in place."""
     return None if form is None else orjson.loads(orjson.dumps(form))
 
 
 def read_row(row: TaskRow, *, with_parameters: bool = True) -> Stored:
-    """The task of a row; its parameters, which may be large, are None where nobody wants them.
+    """The task of a row; without parameters, which may be large, they are None.
 
     Raises:
         TaskUnreadableError: if the document is none this release can read.
@@ -225,7 +225,7 @@ def read_row(row: TaskRow, *, with_parameters: bool = True) -> Stored:
 
 
 def read_cancel(text: str) -> CancelRequest:
-    """The wish to stop in a document, from its JSON."""
+    """A cancel request, from its JSON in a document."""
     document = TIMES.change({"cancel": orjson.loads(text)}, datetime.fromisoformat)
     return cast(CancelRequest, record_from(CancelRequest, document["cancel"]))
 
@@ -251,7 +251,7 @@ def _maybe(value: datetime | None) -> int | None:
 
 
 def _merged(name: str, before: Stored, value: Any) -> Any:
-    """The new form of a field; entries of a list that were there keep theirs."""
+    """The new form of a field; in a list, entries that were there before keep their forms."""
     if name not in SHAPE.lists:
         return _form(name, value)
     known = zip(getattr(before.task, name), before.forms.get(name, ()), strict=True)
@@ -260,18 +260,20 @@ def _merged(name: str, before: Stored, value: Any) -> Any:
 
 
 def _form(name: str, value: Any) -> Any:
-    """What may hold a user's values is written out at once: it could be changed in place later."""
+    """The form of a field. It becomes JSON at once, since a user's value in it could be changed in place later."""
     if name in SHAPE.lists:
         return tuple([_fragment(entry) for entry in value])
     return None if value is None else _fragment(value)
 
 
 def _fragment(value: Any) -> orjson.Fragment:
-    return orjson.Fragment(to_json(value))  # of text: the bytes that orjson returns keep 4 KB, however few they are
+    return orjson.Fragment(to_json(value))  # text, since the bytes that orjson returns occupy at least 4 KB
 
 
 def _finer(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What of these fields has to be rounded: times are read as UTC and whole milliseconds. Delays bring finer ones."""
+    """Those of these fields that need rounding, rounded: stored times are UTC in whole milliseconds, and times that are
+    computed with a delay may be finer.
+    """
     changes: dict[str, Any] = {}
     for name in _TIMES & values.keys():
         value = values[name]

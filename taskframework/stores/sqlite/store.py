@@ -31,25 +31,26 @@ from taskframework.stores.sqlite.records import WriteRecords, changed, record_of
 from taskframework.stores.sqlite.retention import Purge
 from taskframework.stores.sqlite.rows import TaskRow, Value, milliseconds, moment, read_cancel, read_row, to_json
 
-#: Some five kilobytes each; a task that is being worked on is written again within moments.
+#: How many tasks are remembered as they were last written, of some five kilobytes each: those that are being worked on
+#: are written again within moments.
 _REMEMBERED = 10_000
-#: In milliseconds, later than all.
+#: A time in milliseconds that is later than all others.
 _ANY_TIME = 2**62
-#: Requests of a group: it takes some ten milliseconds then, which is what another one waits for.
+#: Most requests of a group. So many take about ten milliseconds, which is how long the next group waits.
 _GROUP = 200
-_MARKS_IN_A_REQUEST = 200
-_INSERTS_IN_A_REQUEST = 100
+#: Most marks and tasks of one request, so that no caller makes a group much longer than that.
+_MARKS_IN_A_REQUEST, _INSERTS_IN_A_REQUEST = 200, 100
 
 
 class SqliteStore:
-    """Keeps tasks in one file. Any number of processes on this machine may have it open."""
+    """Tasks in one file; implements `TaskStore`. Any number of processes on this machine may have it open."""
 
     def __init__(self, path: Path | str, *, clock: Clock | None = None, remembered: int = _REMEMBERED) -> None:
         """Prepare a store; nothing is opened yet.
 
         Args:
             path: the file; it is created when it is not there.
-            clock: decides every lease and due time. All processes on a file must share one, so only tests pass one.
+            clock: decides every lease and due time. Tests pass one; all processes of a file must have the same clock.
             remembered: how many tasks are remembered as they were last written, so that they are not read; 0 for none.
         """
         self._path = Path(path)

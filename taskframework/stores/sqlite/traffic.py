@@ -15,7 +15,7 @@ _COLUMNS = "task_type, lane, not_before"
 
 
 def values_of(most: int, due_before: datetime, since: datetime | None) -> dict[str, Value]:
-    """What `query` has places for."""
+    """The parameters of `query`."""
     return {
         "most": most,
         "due_before": milliseconds(due_before),
@@ -42,7 +42,7 @@ def tally_of(rows: Sequence[Sequence[Any]], most: int) -> Tally:
 
 
 def _members(crowd: Crowd) -> str:
-    """The tasks of a crowd in their order, by the one index that has them so."""
+    """The tasks of a crowd in their order, each by the index that has this order."""
     order = f"ORDER BY time{' DESC' if crowd.is_newest_first else ''}"
     if crowd in (Crowd.DONE, Crowd.DEAD):
         index, only = ("tasks_done", DONE) if crowd is Crowd.DONE else ("tasks_dead", DEAD)
@@ -55,7 +55,7 @@ def _members(crowd: Crowd) -> str:
             f"SELECT {_COLUMNS}, created_at AS time FROM tasks INDEXED BY tasks_newest "
             f"WHERE created_at >= :since {order}"
         )
-    # Each status by itself, and no further than to the bound: only as many are sorted.
+    # Each status by itself and only up to the bound, so that few have to be sorted.
     each = [
         f"SELECT * FROM (SELECT {_COLUMNS}, created_at AS time FROM tasks INDEXED BY tasks_of_status "
         f"WHERE status = '{status}' AND created_at >= :since {order} LIMIT :most)"

@@ -26,7 +26,7 @@ from taskframework.model.task import (
     Lease,
     StepOutcome,
     Task,
-    submitted,
+    first_state,
 )
 from taskframework.model.transitions import (
     BY_DEADLINE,
@@ -69,14 +69,14 @@ def applied(transition: Any, task: Task) -> Task:
 
 
 def test_a_task_that_may_start_is_left_to_the_live_path_for_a_while() -> None:
-    assert submitted(queued(not_before=NOW - MINUTE), NOW, 5 * SECOND).next_dispatch_at == NOW + 5 * SECOND
-    task = submitted(queued(not_before=NOW), NOW, 5 * SECOND)
+    assert first_state(NOW - MINUTE, NOW, 5 * SECOND)["next_dispatch_at"] == NOW + 5 * SECOND
+    task = queued().evolve(**first_state(NOW, NOW, 5 * SECOND))
     assert (task.next_dispatch_at, task.publish_at) == (NOW + 5 * SECOND, NOW + 5 * SECOND)
     assert (task.sequence, [entry.type for entry in task.history]) == (1, ["submitted"])
 
 
 def test_a_task_for_later_is_due_at_its_time() -> None:
-    assert submitted(queued(not_before=NOW + MINUTE), NOW, 5 * SECOND).next_dispatch_at == NOW + MINUTE
+    assert first_state(NOW + MINUTE, NOW, 5 * SECOND)["next_dispatch_at"] == NOW + MINUTE
 
 
 # --- claim ------------------------------------------------------------------------------------------------------------

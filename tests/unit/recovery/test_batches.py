@@ -145,7 +145,7 @@ async def test_a_retry_that_nobody_began_is_begun(stage: Stage) -> None:
 async def test_a_retry_that_broke_off_is_finished_and_replays_nothing_twice(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retrying, "_TOGETHER", 2)
+    monkeypatch.setattr(retrying, "TOGETHER", 2)
     batch = await stage.reopened(await stage.batch(3))
 
     async def die() -> None:
@@ -220,7 +220,7 @@ async def test_what_an_upload_stores_long_after_its_batch_was_cancelled_is_cance
 async def test_what_a_spawner_stores_long_after_the_parent_ended_is_cancelled(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, together: int
 ) -> None:
-    monkeypatch.setattr(spawning, "_TOGETHER", together)
+    monkeypatch.setattr(spawning, "TOGETHER", together)
     batch = await stage.planned(3)
     insert = stage.store.insert
 
@@ -253,7 +253,7 @@ async def test_what_a_retrier_replays_long_after_the_batch_was_cancelled_is_canc
 async def test_a_stop_leaves_the_rest_of_a_large_plan_to_others_at_once(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spawning, "_TOGETHER", 2)
+    monkeypatch.setattr(spawning, "TOGETHER", 2)
     batch = await stage.planned(5)
     await stage.stopped_in(stage.spawner, "spawn.after_insert", batch)
     assert await stage.generations(batch) == [0, 0]
@@ -263,7 +263,7 @@ async def test_a_stop_leaves_the_rest_of_a_large_plan_to_others_at_once(
 async def test_a_stop_leaves_the_rest_of_a_retry_to_others_at_once(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retrying, "_TOGETHER", 2)
+    monkeypatch.setattr(retrying, "TOGETHER", 2)
     batch = await stage.reopened(await stage.batch(5))
     await stage.stopped_in(stage.retrier, "retry.after_replay", batch)
     assert await stage.generations(batch) == [1, 1, 0, 0, 0]
@@ -273,7 +273,7 @@ async def test_a_stop_leaves_the_rest_of_a_retry_to_others_at_once(
 async def test_a_stop_leaves_the_rest_of_a_cascade_to_others_at_once(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cascading, "_TOGETHER", 2)
+    monkeypatch.setattr(cascading, "TOGETHER", 2)
     batch = await stage.planned(5)
     await stage.spawner.take(batch)
     await stage.moves.make(Cancel(batch.task_id, EVERYONE, "alice", None))

@@ -105,7 +105,7 @@ async def test_what_some_process_may_be_about_to_store_is_looked_for_a_minute(
 async def test_what_runs_is_asked_to_stop_and_the_next_ones_are_not_forgotten(
     store: SqliteStore, cascade: Cascade, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cascading, "_TOGETHER", 1)
+    monkeypatch.setattr(cascading, "TOGETHER", 1)
     parent = await parent_of(store)
     lease = Lease("worker-1", "claim", store.now() + MINUTE)
     running: dict[str, Any] = {"status": TaskStatus.RUNNING, "lease": lease, "next_dispatch_at": None}

@@ -11,6 +11,7 @@ import pytest
 from taskframework.brokers.base import Broker
 from taskframework.bus import EventBus
 from taskframework.errors import BrokerUnavailableError, TopologyMismatchError
+from taskframework.events.bridge import ExternalEventBridge
 from taskframework.model.events import TaskEvent
 from taskframework.model.query import DeadMessage
 from taskframework.model.retry import RetryPolicy
@@ -21,9 +22,10 @@ from taskframework.moves import TaskMoves
 from taskframework.recovery.reaper import Reaper
 from taskframework.recovery.relay import Relay
 from taskframework.recovery.retention import Retention
-from taskframework.recovery.sweeper import Dispatcher, Sweeper
+from taskframework.recovery.sweeper import Sweeper
 from taskframework.recovery.topology import TopologyRepair
 from taskframework.stores.sqlite import SqliteStore
+from taskframework.submission.producer import TaskMessageProducer
 from taskframework.testing.clock import FakeClock
 from taskframework.testing.conformance.store_suite import insert_one
 from taskframework.testing.factories import new_task
@@ -165,15 +167,15 @@ async def test_while_the_broker_is_away_nothing_is_swept_or_relayed(store: Sqlit
     connection.is_connected = False
     [task] = await put(store)
     clock.advance(60)
-    assert not await Sweeper(store, cast(Broker, connection), cast(Dispatcher, None), 1).sweep()
-    assert not await Relay(store, cast(Broker, connection), bridge, 1).relay()
+    assert not await Sweeper(store, cast(Broker, connection), cast(TaskMessageProducer, None), 1).sweep()
+    assert not await Relay(store, cast(Broker, connection), cast(ExternalEventBridge, bridge), 1).relay()
     assert bridge.taken == []
     assert await present(store, task) == task
 
 
 async def test_a_relay_takes_what_is_due_in_hand_so_that_no_other_does(store: SqliteStore, clock: FakeClock) -> None:
     bridge = Bridge()
-    relay = Relay(store, cast(Broker, Connection()), bridge, BATCH)
+    relay = Relay(store, cast(Broker, Connection()), cast(ExternalEventBridge, bridge), BATCH)
     assert not await relay.relay()
     tasks = await put(store, BATCH + 1)
     clock.advance(60)

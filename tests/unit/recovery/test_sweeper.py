@@ -15,6 +15,7 @@ from taskframework.model.status import Priority, TaskStatus
 from taskframework.model.task import Task
 from taskframework.recovery.sweeper import Sweeper
 from taskframework.stores.base import DueTask, TaskStore
+from taskframework.submission.producer import TaskMessageProducer
 from taskframework.testing.clock import FakeClock
 from taskframework.testing.factories import new_task
 
@@ -95,7 +96,11 @@ def backlog(clock: FakeClock) -> Backlog:
 @pytest.fixture
 def sweeper(backlog: Backlog) -> Sweeper:
     return Sweeper(
-        cast(TaskStore, backlog), cast(Broker, backlog), backlog, BATCH, lambda task_type: task_type in backlog.paused
+        cast(TaskStore, backlog),
+        cast(Broker, backlog),
+        cast(TaskMessageProducer, backlog),
+        BATCH,
+        lambda task_type: task_type in backlog.paused,
     )
 
 
