@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 class Made:
     """A move was made: the task as it was read after it, and the entry of its history that the move appended.
 
-    If an earlier asking made it, whose reply was lost, the task may have moved on since.
+    If an earlier request made it, whose reply was lost, the task may have moved on since.
     """
 
     task: Task
@@ -31,22 +31,22 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class NotMade:
-    """The guard refused a move, also an earlier asking for it; `present` is the task as it is now."""
+    """The guard refused a move, and no earlier request made it either; `present` is the task as it is now."""
 
     present: Task | None
-    #: A newer release wrote the task, so `present` is None although there is one.
+    #: There is a task, but only a newer release can read it, so `present` is None.
     is_unreadable: bool = False
 
 
 class TaskMoves:
-    """Makes the moves of tasks. Whoever moves a task goes through it; inserts, marks and leases are no moves."""
+    """Makes the moves of tasks; every move goes through here. Inserts, marks and renewals of leases are no moves."""
 
     def __init__(self, store: TaskStore, bus: EventBus) -> None:
         self._store = store
         self._bus = bus
 
     async def make(self, move: Move) -> Task | None:
-        """Make a move and tell of it.
+        """Make a move and publish its event.
 
         Returns:
             The task after it, or None when the guard refused.
@@ -60,16 +60,16 @@ class TaskMoves:
         return task
 
     async def make_once(self, move: Move, entry_in: Callable[[Task], HistoryEntry]) -> Made | NotMade:
-        """`make` for the claims and settlements of a worker, which asks for the same one again when a reply was lost.
+        """`make` for the claims and settlements of a worker, which are repeated after a lost reply.
 
-        A move that an earlier asking made is recognised by its claim id and told now.
+        A move that an earlier request made is recognised by its claim id, and its event is published now.
 
         Args:
             move: one that `Move.won` can recognise.
             entry_in: finds what the move appended to the history; the task may have moved on since.
 
         Raises:
-            StoreUnavailableError: as `make`; ask for the same move again.
+            StoreUnavailableError: as `make`; call again with the same move.
         """
         task = await self._apply(move)
         if task is None:
@@ -84,7 +84,7 @@ class TaskMoves:
         return Made(task, entry)
 
     async def repair(self, move: Move) -> Task | None:
-        """`make`, passing over a task that a newer release wrote: its own processes repair it."""
+        """`make`, but do nothing with a task that a newer release wrote: the processes of that release repair it."""
         try:
             return await self.make(move)
         except TaskUnreadableError as error:
@@ -97,5 +97,5 @@ class TaskMoves:
         return task
 
     async def _made(self, event: TaskEvent) -> None:
-        """What follows every move that is told. A process may die here, so whatever is done here needs a driver too."""
+        """What follows every move with an event. A process may die here, so what is done here needs a driver too."""
         await self._bus.publish(event)

@@ -1,7 +1,7 @@
 """The cascade: cancels the sub-tasks that nobody waits for any more.
 
-A parent that ended, or went on before all of its sub-tasks had ended, says so by `cascade_at`. A sub-task that is
-cancelled and has sub-tasks itself does the same, so that whole trees end, level by level.
+A parent that ends, or goes on before all of its sub-tasks have ended, sets `cascade_at`. A cancelled sub-task that has
+sub-tasks itself does the same, so that whole trees are cancelled, level by level.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from taskframework.model.task import Task
 from taskframework.moves import TaskMoves
 from taskframework.stores.base import TaskStore
 
-#: A process that was storing a plan when its parent ended may store some more of it: so long is looked for that.
+#: A process that was storing a plan when the parent ended may store some more of it. So long after the end, and this
+#: often, the cascade looks for such sub-tasks.
 _LATE_SPAWN = timedelta(minutes=1)
 _LOOK_AGAIN = timedelta(seconds=5)
 #: `cancel.by` of a cancel that comes from the parent.
@@ -40,12 +41,12 @@ class Cascade(ParentWork):
         self._moves = moves
 
     def hear(self, event: TaskEvent) -> None:
-        """Listener for the moves after which a parent does not wait any more."""
+        """Listener for the moves after which a parent no longer waits."""
         if event.task.cascade_at is not None:
             self.start(event.task)
 
     async def take(self, parent: Task) -> None:
-        """Cancel the sub-tasks of a parent that it does not wait for, if no other process is about to.
+        """Cancel the sub-tasks for which a parent does not wait, unless another process is doing so.
 
         Raises:
             StoreError: if some could not be cancelled; the parent is due again later.
@@ -77,9 +78,9 @@ class Cascade(ParentWork):
         return await self._store.apply(MoveDriver(parent.task_id, CASCADE, parent.cascade_at, delay))
 
     async def _end(self, parent: Task) -> None:
-        """Nothing is left to cancel now; if sub-tasks were being stored when the parent ended, look again for a while.
+        """Nothing is left to cancel now. If sub-tasks were being stored when the parent ended, look again for a while.
 
-        The plan stays in the parent: if that is reopened, the rest is stored as well.
+        The plan stays in the parent, so that the rest is stored if the parent is reopened.
         """
         left_at = parent.finished_at or parent.updated_at
         may_grow = parent.status is not TaskStatus.WAITING and _may_still_grow(parent)

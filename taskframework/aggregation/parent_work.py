@@ -1,4 +1,4 @@
-"""Work on parents that an event or a repair begins, and that nobody waits for."""
+"""Work on parents in the background, begun by an event or by a repair."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _NOT_AT_ALL = timedelta(0)
 
 
 class ParentWork(ABC):
-    """One sort of work on parents. It may take minutes, so that neither a listener nor a repair waits for it."""
+    """One sort of work on parents. It may take minutes, so neither a listener nor a repair waits for it."""
 
-    #: What is left to the repair when it fails, as the log says it of a task.
+    #: The beginning of the log line when the work fails: what is left to the repair.
     left: ClassVar[str]
 
     def __init__(self) -> None:
         self._background = Background()
         self._places = asyncio.Semaphore(_AT_ONCE)
-        #: Whether the process is about to end: then nothing is begun, and what is large is left after the present part.
+        #: Whether the process is about to end. Then nothing more is begun, and work in several parts stops between two.
         self._is_stopping = False
 
     @abstractmethod
@@ -53,7 +53,7 @@ class ParentWork(ABC):
         await self._background.finished()
 
     async def stop(self) -> None:
-        """Leave what is not begun, and what has more parts than the present one, to other processes."""
+        """Leave to other processes what has not begun, and all further parts of what has."""
         self._is_stopping = True
         await self.finished()
 

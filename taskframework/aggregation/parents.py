@@ -1,9 +1,9 @@
 """The reporter: counts the sub-tasks of a parent when some have ended, and writes the count into the parent.
 
-Nothing is ever added up, so nothing can be counted twice or be forgotten. What keeps it true is the order: the reporter
-knows of ends, counts, writes the count into the parent if nobody wrote another one meanwhile, and only then says that
-the ends that it knew of are reported. Until then the published mark of a sub-task stays below its end, so that a relay
-brings it here again. So some count follows the last end of all.
+It never adds to an old count, so no end can be counted twice or be forgotten. The order of steps makes it reliable: it
+hears of ends, counts, writes the count into the parent unless another one was written meanwhile, and only then says
+that those ends are reported. Until then the published mark of a sub-task stays below its end, so that a relay brings it
+here again. So there is always a count after the last end.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ from taskframework.stores.base import TaskStore
 
 logger = logging.getLogger(__name__)
 
-#: The pause after a count is so many times as long as a count takes the database: counting takes a twentieth of one
-#: processor at most, and a sub-task costs the same whether it is one of a hundred or of a hundred thousand.
+#: The pause after a count, as a multiple of the time that a count takes the database. So counting takes a twentieth of
+#: one processor at most, and costs the same for each sub-task of a hundred as of a hundred thousand.
 _PAUSE_FACTOR = 20
-#: Seconds that a count takes: to read and write the parent, and for each sub-task in the index (measured on MongoDB 6).
-#: Not what it took just now: that is mostly waiting when much is going on, and the parent would wait twenty times that.
+#: Seconds that a count takes, measured on MongoDB 6: to read and write the parent, and for each sub-task in the index.
+#: The time of the last count is not used: under load most of it is waiting, and the pause would be far too long.
 _SECONDS_A_COUNT, _SECONDS_EACH = 1.5e-3, 0.4e-6
-#: How often a count is begun anew because another process wrote one meanwhile. Beyond that the repair takes it up.
+#: How often a count is begun anew because another process wrote one meanwhile. After that the repair does it.
 _TRIES = 20
-#: As many as the bridge has in hand.
+#: Of how many sub-tasks it is remembered that they are reported: as many as the bridge remembers.
 _REMEMBERED = 50_000
 
 
 @dataclass(slots=True)
 class _Reported:
-    """What is known of one parent's sub-tasks and not reported yet."""
+    """What was heard of one parent's sub-tasks and is not reported yet."""
 
     #: Those that ended, each with the sequence of its end.
     ended: dict[str, int] = field(default_factory=dict)
-    #: Who is to be told when they are reported.
+    #: To be called when they are reported.
     told: list[Callable[[], None]] = field(default_factory=list)
-    #: Somebody asked for a count although nothing was heard.
+    #: Whether somebody asked for a count although no end was heard.
     is_asked: bool = False
-    #: How many had not ended by the last count; None: not counted yet.
+    #: How many had not ended at the last count; None: not counted yet.
     missing: int | None = None
-    #: How many sub-tasks the last count went through.
+    #: How many sub-tasks the last count saw.
     size: int = 0
-    #: Set when, as far as this process knows, the last one has ended: then nobody waits for the end of the pause.
+    #: Set when the last sub-task seems to have ended, which ends the pause.
     is_last: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -69,7 +69,8 @@ class SubtaskReporter:
         self._moves = moves
         self._clock = clock
         self._parents: dict[str, _Reported] = {}
-        #: What was reported last, each with the sequence of its end: the bridge asks for it after it has published it.
+        #: The sub-tasks that were reported last, each with the sequence of its end. The bridge asks for a sub-task once
+        #: more, after it has published its end.
         self._done: OrderedDict[str, int] = OrderedDict()
         self._reporting = Background()
 
@@ -82,7 +83,7 @@ class SubtaskReporter:
 
         Args:
             task: what ended; a task without a parent has nothing to report.
-            then: called when it is reported; never, if it could not be.
+            then: called when it is reported; not called if that fails.
         """
         if task.parent is None or self._done.get(task.task_id, 0) >= task.sequence:
             if then is not None:
@@ -96,11 +97,11 @@ class SubtaskReporter:
             reported.is_last.set()
 
     def hear_parent(self, event: TaskEvent) -> None:
-        """Listener for what makes a waiting parent worth a count."""
+        """Listener for moves of a parent after which its sub-tasks have to be counted."""
         self.look_at(event.task.task_id)
 
     def look_at(self, parent_id: str) -> None:
-        """Count the sub-tasks of a parent soon, although nothing was heard of them."""
+        """Count the sub-tasks of a parent soon, although no end was heard."""
         reported = self._parent(parent_id)
         reported.is_asked = True
         reported.is_last.set()

@@ -1,7 +1,7 @@
-"""The retrier: replays what did not succeed in a batch, after somebody asked for all of it at once.
+"""The retrier: replays all sub-tasks of a batch that did not succeed, after somebody asked for that.
 
-That it was asked for is part of the batch, and so is until when something must have ended to be meant. So any process
-may do it, and do it again: what was replayed already ended later, if it has ended at all.
+The batch stores that it was asked for, and the time up to which a sub-task must have ended to be replayed. So any
+process may do it, and do it again: a sub-task that was replayed already ends later than that time.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class BatchRetrier(ParentWork):
             self.start(event.task)
 
     async def take(self, batch: Task) -> None:
-        """Replay what did not succeed, if no other process is about to.
+        """Replay what did not succeed, unless another process is doing so.
 
         Raises:
             StoreError: if some could not be replayed; the batch is due again later.
@@ -64,7 +64,7 @@ class BatchRetrier(ParentWork):
             held = await self._hold(held)
             if held is not None and self._is_stopping:
                 return
-        if after >= 0:  # the batch was cancelled, perhaps long before the last replay, if this process slept meanwhile
+        if after >= 0:  # another process has it, or it was cancelled: perhaps long before the last replay here
             await self._store.mark(CascadeAgain(batch.task_id))
 
     async def _replay(self, subtask: Task, batch: Task) -> None:
@@ -74,6 +74,6 @@ class BatchRetrier(ParentWork):
             await self._moves.repair(replay)
 
     async def _hold(self, batch: Task) -> Task | None:
-        """The batch, if it is still to be retried and nobody else has begun to."""
+        """The batch, if it is still to be retried and no other process has begun with it."""
         due = RETRY.time_of(batch)
         return None if due is None else await self._store.apply(MoveDriver(batch.task_id, RETRY, due, self._in_hand))

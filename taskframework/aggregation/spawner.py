@@ -1,7 +1,7 @@
-"""The spawner: stores the sub-tasks that a waiting task planned, and tells of each.
+"""The spawner: stores the sub-tasks that a waiting task planned, and publishes the event of each.
 
-The plan is part of the parent, or in records if it is large, and the ids follow from it. So any process may do it, and
-do it again: what is there already is passed over.
+The plan is in the parent, or in records if it is large, and the ids follow from it. So any process may store it, and
+store it again: sub-tasks that exist are not stored twice.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Spawner(ParentWork):
             self.start(event.task)
 
     async def take(self, parent: Task) -> None:
-        """Store every sub-task of the plan, and end as soon as nobody waits for them any more.
+        """Store every sub-task of the plan; stop as soon as the parent no longer waits, or another process does it.
 
         Args:
             parent: as it waits.
@@ -56,7 +56,7 @@ class Spawner(ParentWork):
             tasks = planned_tasks(parent, groups, self._store.now, self._dispatch_after, first_slot=first_slot)
             while together := list(islice(tasks, TOGETHER)):
                 if present is None:
-                    # Perhaps since long, if this process slept before it stored the last part.
+                    # The parent may have stopped waiting long before the last part was stored, if this process slept.
                     await self._store.mark(CascadeAgain(parent.task_id))
                     return
                 await self._insert(together)
@@ -77,7 +77,7 @@ class Spawner(ParentWork):
                 await self._bus.publish(TaskSubmittedEvent(outcome.task))
 
     async def _go_on(self, parent: Task) -> Task | None:
-        """The parent, if it is still to be spawned and nobody else has begun to do it."""
+        """The parent, if its plan is still to be stored and no other process has begun with that."""
         if parent.spawn_at is None:
             return None
         return await self._store.apply(MoveDriver(parent.task_id, SPAWN, parent.spawn_at, self._in_hand))

@@ -16,13 +16,13 @@ from taskframework.moves import NotMade, TaskMoves
 
 
 class StateAggregatorService:
-    """Writes outcomes. The event that tells of a move is part of the same write; the bus hears it afterwards."""
+    """Writes outcomes. The event is part of the same write, and is published on the bus afterwards."""
 
     def __init__(self, moves: TaskMoves) -> None:
         self._moves = moves
 
     async def hear(self, request: AttemptFinished) -> Settlement | Stale:
-        """Store the outcome of an attempt. Asked again because a reply was lost, it answers as it would have then.
+        """Store the outcome of an attempt. A repeated request, after a lost reply, gets the answer of the first one.
 
         Returns:
             What the attempt ended as; or `Stale` if its lease was lost, and then nothing was written.

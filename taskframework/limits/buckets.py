@@ -22,10 +22,10 @@ class Buckets(Protocol):
     """Where the buckets of rate limits are. The rules of `taskframework.model.rate_limits` say what each call means."""
 
     async def take(self, take: TakePermits) -> Bucket:
-        """Take permits; may wait for as long as the buckets are away.
+        """Take permits; may wait while the buckets cannot be reached.
 
         Returns:
-            What there was to get.
+            The bucket after the request, with what the request got.
 
         Raises:
             StoreUnavailableError: if the buckets are in the store, and that is away.
@@ -41,7 +41,7 @@ class Buckets(Protocol):
         ...
 
     async def read(self, record_id: str) -> Bucket | None:
-        """A bucket as the last request left it; None: it is full.
+        """A bucket as the last request left it; None if it is full.
 
         Raises:
             TaskframeworkError: if the buckets are away.
@@ -84,7 +84,7 @@ class StoreBuckets:
 
 
 class MemoryBuckets:
-    """Buckets of this process alone. Another process, and the next start of this one, has full ones."""
+    """Buckets of this process only. Another process, or this one after a restart, begins with full ones."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -113,7 +113,7 @@ class MemoryBuckets:
         return bucket
 
     def _forget_full_ones(self, now: float) -> None:
-        """Once a minute: with a key for each user there may be many."""
+        """Once a minute, since with a key for each user there may be many."""
         if now >= self._forget_at:
             self._forget_at = now + 60
             self._buckets = {name: it for name, it in self._buckets.items() if seconds_of(it.expires_at) > now}

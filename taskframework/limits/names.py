@@ -1,4 +1,4 @@
-"""From what a task type says of its limits to their records: are they right, which bucket or slots is it, hold it."""
+"""From the limits of a task type to their records: checks them, finds the bucket or slots, holds the bucket."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class BucketHolds:
         self._limits = limits
 
     async def hold(self, registration: Registration, task: Task, delay: timedelta) -> None:
-        """Let nothing begin for so long that shares the bucket; nothing happens if the type has no rate limit.
+        """Let nothing begin under the same bucket for this time. Does nothing if the type has no rate limit.
 
         Raises:
             TaskframeworkError: if the buckets are away.
@@ -46,7 +46,7 @@ class BucketHolds:
 
 
 def limit_at_once(registration: Registration | None, numbers: Mapping[str, int]) -> ConcurrencyLimit | None:
-    """How many of a task type run at once: the number in the settings counts instead of that in the options."""
+    """The concurrency limit of a task type; a number in the settings replaces the one in its options."""
     if registration is None:
         return None
     limit, number = registration.concurrency_limit, numbers.get(registration.task_type)
@@ -61,7 +61,7 @@ def slots_id(limit: ConcurrencyLimit, task_type: str, parameters: Json = None) -
 
 
 def check_limits(registration: Registration, buckets: Iterable[str]) -> None:
-    """See that the bucket of a task type is there, and the fields that the keys of its limits name.
+    """Check that the bucket of a task type exists, and the fields that the keys of its limits name.
 
     Args:
         registration: of the task type.

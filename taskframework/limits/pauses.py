@@ -13,20 +13,20 @@ logger = logging.getLogger(__name__)
 
 
 class Pauses:
-    """The task types that are paused, as of the last look. While the store is away that stays as it was."""
+    """The task types that were paused at the last look. While the store is away this does not change."""
 
     def __init__(self, records: Records) -> None:
         """Know of none before the first look."""
         self._records = records
         self.paused: Mapping[str, Pause] = {}
-        #: Called after a look that found another state than the one before.
+        #: Called after a look that found a change.
         self.on_change: list[Callable[[], None]] = []
 
     async def look(self) -> frozenset[str]:
         """Look again.
 
         Returns:
-            The types that go on since the look before.
+            The types whose pause has ended since the last look.
 
         Raises:
             StoreUnavailableError: if the store cannot be asked.
@@ -47,5 +47,5 @@ class Pauses:
         return task_type in self.paused
 
     def ceiling(self, task_type: str) -> int | None:
-        """How many slots the type may have: none while it is paused, else that is left to others (None)."""
+        """`Ceiling`: no slots while the type is paused; None, no limit, otherwise."""
         return 0 if task_type in self.paused else None

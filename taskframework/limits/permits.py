@@ -1,7 +1,7 @@
 """The permits of one bucket in one process: taken together for all that wait here, given out one by one at their time.
 
-So a bucket costs a few requests a second and process, however many permits it gives. Nothing is taken for nobody: a
-permit that was kept for later would be one too many in some window of time.
+So a bucket costs each process only a few requests a second, however many permits it gives. A permit is taken only when
+somebody waits for it: one that was kept for later would be one too many in some window of time.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from taskframework.clock import Clock
 from taskframework.limits.buckets import Buckets
 from taskframework.model.rate_limits import Bucket, BucketLimit, TakePermits
 
-#: How many seconds before their time permits are taken. What a process has in hand when it is killed is lost, a
-#: quarter of a second's worth at most.
+#: How many seconds before their time permits are taken. A process that is killed loses the permits it has in hand:
+#: those of a quarter of a second at most.
 AHEAD = 0.25
-#: How long after its time a permit may still be used, in seconds at least. A full bucket has no room for what is used
-#: late, but no process is quicker than this each time.
+#: For at least how many seconds after its time a permit may still be used. Strictly, a bucket that holds one permit
+#: allows no lateness at all, but no process is always quicker than this.
 _LATENESS = 0.1
 
 
@@ -36,17 +36,18 @@ class Permit:
     until: float
 
     def is_late(self, now: float) -> bool:
-        """Whether it must not be used any more: used so late, it would be one too many."""
+        """Whether it must not be used any more: so late it would be one too many."""
         return now > self.until
 
 
 def permits_of(bucket: Bucket, limit: BucketLimit, received_at: float) -> list[Permit]:
-    """What a request got, by this process's own clock.
+    """The permits that a request got, by this process's own clock.
 
     Args:
         bucket: the answer to the request.
         limit: of the bucket.
-        received_at: when the answer was here. Taken for the server's time, it makes permits late and never early.
+        received_at: when the answer came. It is taken for the time of the request at the server, which was a little
+            earlier; so permits are used late and never early.
     """
     lateness = max((limit.burst - 1) / limit.rate, _LATENESS)
     times = [received_at + bucket.first_at + at / limit.rate - bucket.asked_at for at in range(bucket.granted)]
@@ -54,7 +55,7 @@ def permits_of(bucket: Bucket, limit: BucketLimit, received_at: float) -> list[P
 
 
 class Permits:
-    """The permits of one bucket, for those in this process that wait for one: first come, first served."""
+    """The permits of one bucket, for those in this process that wait for one; first come, first served."""
 
     def __init__(self, buckets: Buckets, record_id: str, limit: BucketLimit, clock: Clock) -> None:
         """Take nothing yet.
@@ -77,7 +78,7 @@ class Permits:
         self.on_taken: Callable[[int], None] = lambda count: None
 
     async def next(self) -> Permit:
-        """Wait for a permit, until its time has come. Who is cancelled meanwhile leaves it to the next one.
+        """Wait for a permit, until its time has come. If the caller is cancelled meanwhile, the next one gets it.
 
         Raises:
             StoreUnavailableError: if the bucket could not be asked.
@@ -85,12 +86,12 @@ class Permits:
         future: asyncio.Future[Permit] = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
         if self._pump is None or self._pump.done():
-            # In a context of its own: the pump outlives who waited first.
+            # In a context of its own: the pump outlives the caller who waited first.
             self._pump = asyncio.create_task(self._run(), context=contextvars.Context())
         return await future
 
     def give_back(self, permit: Permit) -> None:
-        """Nobody used it: the next one may."""
+        """Give back a permit that was not used; the next one that waits gets it."""
         self._in_hand.appendleft(permit)
 
     async def close(self) -> None:
@@ -119,14 +120,14 @@ class Permits:
             self.on_taken(bucket.granted)
             now = self._clock.monotonic()
             self._in_hand.extend(permits_of(bucket, self._limit, now))
-            # For more than one permit at once, and not all processes at the same moment.
+            # Late enough that more than one permit is ready, and not in all processes at the same moment.
             wait = bucket.first_at - bucket.asked_at - AHEAD + AHEAD * random.uniform(0.25, 0.5)
             self._ask_again_at = now if bucket.granted else now + max(wait, AHEAD / 8)
         elif not self._in_hand:
             await self._clock.sleep(early)
 
     async def _give_some(self) -> None:
-        """Give out what is in hand; the last ones stay there while others are taken, so that there is no gap."""
+        """Give out permits in hand when their times come; returns early to take more, so that there is no pause."""
         while self._in_hand:
             permit, now = self._in_hand[0], self._clock.monotonic()
             if permit.not_before <= now:

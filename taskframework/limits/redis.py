@@ -26,12 +26,12 @@ T = TypeVar("T")
 #: PEM files for TLS: the authority, the own certificate, its key.
 Files = tuple[Path | None, Path | None, Path | None]
 
-#: Seconds for one answer, and of the pauses between two attempts while Redis is away.
+#: Seconds that one answer may take; and of the first and the longest pause between two tries while Redis is away.
 _TIMEOUT = 1.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.0
 
-#: What both scripts begin with. A server that was started anew may have forgotten buckets, or know them as they were
-#: some time before its end. So no bucket has more in it than what came in since the start.
+#: The beginning of both scripts. A server that was restarted may have lost buckets, or have them as they were some time
+#: before. So no bucket has more permits than it got since the start of the server.
 _BEGINNING = """
 local rate, burst = tonumber(ARGV[1]), tonumber(ARGV[2])
 local time = redis.call('TIME')

@@ -1,4 +1,4 @@
-"""The slots of concurrency limits: taken for a claim, given back by whoever ended the attempt, and looked after."""
+"""The slots of concurrency limits: taken for a claim, given back by whoever ended the attempt, and repaired."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from taskframework.stores.reading import all_records
 
 logger = logging.getLogger(__name__)
 
-#: Seconds in which a task that was woken for a free slot has to come; then others may have it.
+#: Seconds for which a free slot is kept for the task that was woken for it; then others may have it.
 _WOKEN = 2.0
-#: Tasks that one look for who waits may pass over, since somebody else wakes them.
+#: How many tasks more than stand in the line are read to find one to wake, since other processes wake some as well.
 _PASSED_OVER = 10
 
 
 class SlotKeeper:
-    """Changes the slots in the store. A slot that is free is told to who waits for it: one task for each."""
+    """Changes the slots in the store, and wakes a waiting task for each slot that becomes free."""
 
     def __init__(self, store: TaskStore, dispatch: Callable[[DueTask], Awaitable[None]]) -> None:
         """Prepare; `dispatch` sends the message of a task that is due."""
         self._store = store
         self._dispatch = dispatch
-        #: Told the id of a limit one of whose slots was given back here.
+        #: Told the id of a limit when one of its slots was given back in this process.
         self.on_given_back: Callable[[str], None] = lambda limit: None
 
     async def change(self, change: TakeSlot | KeepPlace | GiveSlotBack) -> Slots:
@@ -49,9 +49,9 @@ class SlotKeeper:
         return None if held is None else self._end(held)
 
     async def give_back(self, limit: str, claim_id: str, until: float | None = None) -> None:
-        """Give the slot of a claim back that does not run, and wake who waits for one.
+        """Give back the slot of a claim that does not run, and wake a task that waits for one.
 
-        If it fails, the slot is found by the next look at those whose time is over.
+        If it fails, `reconcile` finds the slot when its time is over.
 
         Args:
             limit: the id of the record.
@@ -68,8 +68,8 @@ class SlotKeeper:
             logger.info("a slot of %s is given back later: %s", limit, error.message)
 
     async def reconcile(self) -> bool:
-        """Take the slots from those who were to give them back and did not: their process died, or the store was away;
-        and wake who waits for a slot that is free, where it died between the two.
+        """Free slots that were not given back because a process died or the store was away; and wake tasks for free
+        slots, where a process died before it could.
 
         Returns:
             False: there is never more to do at once.
@@ -93,7 +93,7 @@ class SlotKeeper:
         await self.give_back(held.limit, held.claim_id)
 
     async def _wake_next(self, limit: str, slots: Slots, by: str) -> None:
-        """Let the first task that waits in the store come, unless somebody has woken it already: then the next one."""
+        """Wake the first task that waits in the store and that nobody has woken yet."""
         for task in await self._store.waiting_for(limit, len(slots.line) + _PASSED_OVER):
             if slots.place_of(task.task_id) is not None:
                 continue

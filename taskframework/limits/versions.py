@@ -15,7 +15,7 @@ from taskframework.moves import TaskMoves
 from taskframework.stores.base import Records, TaskStore
 from taskframework.stores.reading import read_record
 
-#: Rounds of reading and writing the record: each lost one means that somebody else of the key got ahead.
+#: Most rounds of reading and writing the record. In each lost round another submission of the key was faster.
 _ROUNDS = 50
 
 
@@ -32,17 +32,18 @@ async def read_newest(records: Records, user_id: str, key: str) -> Newest | None
 async def become_newest(
     store: TaskStore, moves: TaskMoves, task: Task, unique: Unique, kept: timedelta
 ) -> Newest | None:
-    """Let the record of a key name this task, and supersede what it named before; or the task, if it names a newer one.
+    """Make the record of a key name this task, and supersede the task it named before; or if the record names a newer
+    task, supersede this one.
 
     Args:
         store: where the record is.
         moves: makes the moves.
         task: a task that is stored.
         unique: which version and run it is.
-        kept: how long the record is kept after the time at which the task can begin, at the least.
+        kept: how long the record is kept at least, from the time on at which the task can begin.
 
     Returns:
-        The newer one that the task gave way to; None: the task is the newest.
+        The newer version that superseded the task; None: the task is the newest.
 
     Raises:
         StoreUnavailableError: if the record could not be written.
@@ -58,7 +59,7 @@ async def become_newest(
 
 
 async def _name(records: Records, task: Task, unique: Unique, kept: timedelta) -> Newest | None:
-    """Name the task unless the record names a newer one; returns what it named before."""
+    """Write the task into the record unless that names a newer one; returns what the record named before."""
     for _ in range(_ROUNDS):
         record = await _read(records, task.user_id, unique.key)
         newest = None if record is None else VERSIONS.content(record)

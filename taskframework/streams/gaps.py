@@ -1,4 +1,4 @@
-"""Positions of streams that were given and have no task: they are given up, and a task that comes late moves on."""
+"""Positions of streams that were taken but have no task: they are given up, and a task that comes too late is moved."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from taskframework.moves import TaskMoves
 from taskframework.stores.base import Inserted, TaskStore
 from taskframework.stores.reading import read_record
 
-#: Rounds of reading and writing the record: each lost one means that somebody else wrote it.
+#: Most rounds of reading and writing the record. In each lost round somebody else wrote it.
 _ROUNDS = 50
-#: Gaps of a stream, the last ones, that are looked through for a task that came late, and tasks of one gap.
+#: How many of the last gaps of a stream are searched for tasks that came late, and how many tasks of each.
 _GAPS, _TASKS = 10, 100
 
 
 class StreamGaps:
-    """Gives positions up, and moves what comes late to a position that readers have yet to come to."""
+    """Gives positions up, and moves tasks that come late to positions that no reader has passed."""
 
     def __init__(self, store: TaskStore, moves: TaskMoves, kept: timedelta) -> None:
-        """Prepare; the record of a stream is kept so long at the least."""
+        """Prepare; the record of a stream is kept for at least `kept`."""
         self._store = store
         self._moves = moves
         self._kept = kept
 
     async def give_up(self, stream: StreamKey, positions: Sequence[int]) -> Stream:
-        """Have it written down that nothing at these positions counts, before anybody goes on without them.
+        """Write down that these positions are given up, before anybody goes on without them.
 
         Returns:
             The stream after it.
@@ -53,7 +53,7 @@ class StreamGaps:
         raise StoreUnavailableError(f"The stream {stream.key!r} is written by too many at once.")
 
     async def moved(self, stream: StreamKey, stored: Sequence[Inserted | Exception]) -> Sequence[Inserted | Exception]:
-        """Tasks that were just stored, those of them that came too late for their positions at later ones."""
+        """The tasks that were just stored; those that came too late for their positions are moved to later ones."""
         record = await read_record(self._store, stream.record_id)
         if record is None:
             return stored
@@ -64,20 +64,20 @@ class StreamGaps:
         ]
 
     async def adopt_late(self, stream: StreamKey, state: Stream) -> None:
-        """Move tasks that are at given-up positions: whoever stored them died before it saw that it was late."""
+        """Move tasks at given-up positions, whose process died before it noticed that it was too late."""
         for gap in state.skipped[-_GAPS:]:
             most = min(_TASKS, gap.last - gap.first + 1)
             for task in await self._store.list_stream(stream, limit=most, after_position=gap.first - 1):
                 await self._moved(stream, state, Inserted(task, is_new=False))
 
     async def _moved(self, stream: StreamKey, state: Stream, inserted: Inserted) -> Inserted:
-        """The task at a position that counts."""
+        """The task after it was moved to a position that is not given up, if that was needed."""
         task = inserted.task
         while state.has_skipped(position_of(task)):
             taken = await self._store.change_record(TakePositions(stream, self._kept, state.mode, 1))
             position = STREAMS.content(taken).next_position - 1
             moved = await self._moves.make(MovePosition(task.task_id, position_of(task), position))
-            if moved is None:  # somebody else was faster, and the new position stays empty
+            if moved is None:  # somebody else has moved it, so the new position stays empty
                 await self.give_up(stream, [position])
                 break
             task = moved
@@ -87,7 +87,7 @@ class StreamGaps:
 
 
 def _gaps_of(positions: Sequence[int]) -> list[Gap]:
-    """Positions in their order, those next to each other as one gap."""
+    """The positions in order, with neighbours joined to one gap."""
     runs = groupby(enumerate(sorted(positions)), lambda place: place[1] - place[0])
     found = [[position for _, position in run] for _, run in runs]
     return [Gap(run[0], run[-1]) for run in found]

@@ -1,12 +1,12 @@
-"""The results of a stream in order. A gap is waited for until its deadline and then passed over, for all readers.
+"""The results of a stream in order. A reader waits for a gap until a deadline; then the gap is passed over for all.
 
-What a gap waits for:
+How long a reader waits for
 
-- a task that is live: until its own deadline; without one, so long after a higher position ended as the settings say;
-- a position without a task: `GIVEN_UP_AFTER` after a higher one was stored. Whoever took it then stores its task too
-  late, and `StreamGaps` moves that to a later position.
+- a live task: until its own deadline; if it has none, for the time in the settings after a higher position ended;
+- a position without a task: for `GIVEN_UP_AFTER` after a higher position was stored. If the process that took the
+  position stores its task later, `StreamGaps` moves that to a later position.
 
-Before a reader goes on it has written down that the gap is over, so that the next reader sees what it saw.
+A reader writes down that a gap is passed over before it goes on, so that all readers see the same.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from taskframework.stores.base import TaskStore
 from taskframework.stores.reading import read_record
 from taskframework.streams.gaps import StreamGaps
 
-#: Positions behind a gap that are looked at for the first that ended, or was stored.
+#: How many tasks behind a gap are looked at to find the first one that ended, or was stored.
 _BEHIND = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The results that are known, from a position on without a gap."""
+    """The known results from a position on, up to the first gap."""
 
     results: tuple[StreamResult, ...]
-    #: When the next position is passed over at the latest; None: nobody knows yet.
+    #: When that gap is passed over at the latest; None: not known yet, or there is no gap.
     due: datetime | None = None
 
 
@@ -48,7 +48,7 @@ class StreamResults:
             store: where the streams are.
             moves: skips tasks.
             gaps: gives positions up.
-            gap: how long a task without a deadline is waited for after a higher position ended.
+            gap: how long readers wait for a task without a deadline, after a higher position ended.
         """
         self._store = store
         self._moves = moves
@@ -67,13 +67,13 @@ class StreamResults:
         return STREAMS.content(record)
 
     async def adopt_late(self, stream: StreamKey) -> None:
-        """Give tasks that came too late a position that counts; to be done before results are read."""
+        """Move tasks that came too late to positions that count; to be called before results are read."""
         state = await self.state(stream)
         if state.skipped:
             await self._gaps.adopt_late(stream, state)
 
     async def ready(self, stream: StreamKey, first: int, limit: int) -> Ready:
-        """The results from a position on, up to the first gap whose time is not over.
+        """The results from a position on, up to the first gap that readers still wait for.
 
         Raises:
             TaskNotFoundError: if there is no such stream.
@@ -97,7 +97,7 @@ class StreamResults:
     async def _result_at(
         self, stream: StreamKey, position: int, task: Task | None
     ) -> tuple[StreamResult | None, datetime | None]:
-        """The result of a position that is over, or when it is over."""
+        """The result of a position, or if there is none yet the time at which it is passed over."""
         if task is None:
             return StreamResult(position), None
         if task.status.is_final or (task.stream is not None and task.stream.is_skipped):
@@ -109,7 +109,7 @@ class StreamResults:
         return (None, due) if skipped is None else (StreamResult.of(skipped), None)
 
     async def _deadline_of(self, stream: StreamKey, task: Task) -> datetime | None:
-        """Until when a live task is waited for."""
+        """Until when readers wait for a live task; None: not known yet."""
         if is_serial(task):
             return None  # nothing behind it has begun
         if task.deadline is not None:
@@ -119,7 +119,7 @@ class StreamResults:
         return None if ended is None else ended + self._gap
 
     async def _give_up(self, stream: StreamKey, state: Stream, position: int) -> tuple[Stream, datetime | None]:
-        """Give up a position without a task, and those behind it without one, if it is time; or say when it is."""
+        """Give up a position without a task, with the empty ones behind it, if it is time; or say when that is."""
         behind = await self._store.stream_times(stream, limit=_BEHIND, after_position=position - 1)
         stored = _earliest(times.created_at for times in behind)
         if stored is None or behind[0].position == position:

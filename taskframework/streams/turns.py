@@ -1,8 +1,8 @@
-"""Whose turn it is in a serial stream: the task that may go is let go, whoever sees first that it may.
+"""Whose turn it is in a serial stream. The first process that sees that a task may run unblocks it.
 
-Everybody looks who stored a task, saw one end or queued it anew. A process that dies before it has looked leaves a task
-whose end is not marked as published, so that a relay brings it here again, or one whose own time to be looked at comes.
-`model/streams.py` says what is promised.
+A process looks after it has stored a task, seen one end, or queued one anew. If it dies before it has looked, that
+event of the task is not marked as published, so a relay brings the task here again; and a BLOCKED task has a driver by
+which somebody looks. `model/streams.py` says what is promised.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from taskframework.stores.reading import read_record
 
 logger = logging.getLogger(__name__)
 
-#: Rounds of looking and writing: each lost one means that somebody else passed the turn on.
+#: Most rounds of looking and writing. In each lost round another process passed the turn on.
 _ROUNDS = 50
-#: Streams that this process looks at at once: enough for groups of a hundred, while others are under way.
+#: How many streams this process looks at at the same time: enough for groups of a hundred while others are under way.
 _AT_ONCE = 256
-#: As many as the bridge has in hand.
+#: Of how many tasks it is remembered that somebody has looked: as many as the bridge remembers.
 _REMEMBERED = 50_000
 
 
@@ -54,9 +54,9 @@ class _Pass:
     """A turn that is to be passed on."""
 
     stream: StreamKey
-    #: Who has it; None: nobody had it yet.
+    #: The turn as it is now; None: there was none yet.
     turn: Turn | None
-    #: Nobody gets it: the stream halts.
+    #: Whether no task gets it, because the stream halts.
     halts: bool
     #: Whoever had it halted the stream and was given up: it halts no more, also if nobody waits.
     frees: bool
@@ -64,31 +64,32 @@ class _Pass:
 
 @dataclass(frozen=True, slots=True)
 class _Passed:
-    """What came of it."""
+    """The result of passing a turn on."""
 
-    #: Who was to get the turn; None: nobody waits.
+    #: The next turn; None: no task waits.
     chosen: Turn | None
-    #: Whether the chosen one has it.
+    #: Whether the stream has that turn now.
     is_made: bool = False
 
 
 @dataclass(slots=True)
 class _Look:
-    """What was heard of a stream since the present look at it began."""
+    """The look at a stream that goes on, and what was heard of the stream since it began."""
 
-    #: The task of which it was heard, if that was its end.
+    #: A task that has ended, if the end of one was heard.
     ended: Task | None = None
+    #: Whether another look is needed after the present one.
     is_wanted: bool = True
-    #: Who is to be told when somebody has looked.
+    #: To be called after the next look.
     told: list[Callable[[], None]] = field(default_factory=list)
-    #: The tasks that are seen to then, each with its sequence.
+    #: The tasks that need no further look after the next one, each with its sequence.
     seen_to: dict[str, int] = field(default_factory=dict)
-    #: The same of the present look: the bridge asks for a task that is heard of on the bus just before.
+    #: Both for the present look. The bridge may ask for a task of which the bus told just before.
     now_told: list[Callable[[], None]] = field(default_factory=list)
     now_seen_to: dict[str, int] = field(default_factory=dict)
 
     def begin(self) -> Task | None:
-        """Look now at all that was heard; returns the task that ended."""
+        """Begin a look that covers all that was heard; returns the task that ended, if one did."""
         ended, self.ended = self.ended, None
         self.now_told, self.now_seen_to = self.told, self.seen_to
         self.told, self.seen_to, self.is_wanted = [], {}, False
@@ -96,14 +97,14 @@ class _Look:
 
 
 class StreamTurns:
-    """Passes the turns of serial streams on."""
+    """Passes on the turns of serial streams."""
 
     def __init__(self, store: TaskStore, moves: TaskMoves, dispatch_after: timedelta, kept: timedelta) -> None:
         """Prepare.
 
         Args:
             store: where the tasks and the records of their streams are.
-            moves: lets tasks go.
+            moves: unblocks tasks.
             dispatch_after: as in `NewTasks`.
             kept: how long the record of a stream is kept at the least.
         """
@@ -114,10 +115,10 @@ class StreamTurns:
         self._looks: dict[StreamKey, _Look] = {}
         self._places = asyncio.Semaphore(_AT_ONCE)
         self._looking = Background()
-        #: Ends of many streams that come together share the calls of the store.
+        #: Ends of tasks in many streams that come together share the calls of the store.
         self._passing: Grouping[_Pass, _Passed] = Grouping(self._pass_all, key=lambda wanted: wanted.stream)
         self._holders: Grouping[str, Task | None] = Grouping(self._read_holders)
-        #: The tasks that were seen to, each with its sequence: the bridge asks for one after it has published it.
+        #: Tasks after which somebody has looked, each with its sequence: the bridge asks after it has published a task.
         self._done: OrderedDict[str, int] = OrderedDict()
 
     def hear(self, event: TaskEvent) -> None:
@@ -129,8 +130,8 @@ class StreamTurns:
         """Look soon whose turn it is in the stream of a task.
 
         Args:
-            task: what ended, or waits for its turn; any other task needs nothing.
-            then: called when somebody has looked; never, if nobody could.
+            task: one that ended, or that waits for its turn; any other task needs no look.
+            then: called when somebody has looked; not called if that fails.
         """
         stream = stream_of(task)
         if stream is None or not _matters(task) or self._done.get(task.task_id, 0) >= task.sequence:
@@ -150,7 +151,7 @@ class StreamTurns:
             look.told.append(then)
 
     def look(self, stream: StreamKey) -> None:
-        """Look soon whose turn it is in a stream, whoever may have looked before."""
+        """Look soon whose turn it is in a stream, even if somebody has looked already."""
         self._look_at(stream)
 
     async def finished(self) -> None:
@@ -158,15 +159,15 @@ class StreamTurns:
         await self._looking.finished()
 
     async def advance(self, stream: StreamKey, *, known: Stream | None = None, ended: Task | None = None) -> None:
-        """Let the task go whose turn it is, if there is one that waits.
+        """Unblock the task whose turn it is, if one waits.
 
         Args:
             stream: which one.
-            known: its record, if it was read lately; the task that has the turn is read after it in any case.
-            ended: a task of it that is over, which probably has the turn.
+            known: the content of its record, if it was just read; the task that has the turn is read in any case.
+            ended: a task of it that has ended, and so probably has the turn.
 
         Raises:
-            StoreError: if nobody could look; a relay or a repair has it done later.
+            StoreError: if the store failed; a relay or a repair looks later.
         """
         state = known
         if ended is not None and ended.stream is not None:
@@ -197,10 +198,10 @@ class StreamTurns:
         """Let a halted stream go on with the next task.
 
         Returns:
-            Whether it was halted, and nobody was faster.
+            Whether it was halted and this call let it go on.
 
         Raises:
-            StoreError: if the store cannot be asked; it may go on all the same.
+            StoreError: if the store failed; the stream may go on all the same.
         """
         if not state.is_halted:
             return False
@@ -211,10 +212,10 @@ class StreamTurns:
         return True
 
     async def _pass_on(self, stream: StreamKey, turn: Turn | None, holder: Task | None) -> bool:
-        """Give the turn of a task that is over to the next one; or halt the stream, if the task says so.
+        """Give the turn of an ended task to the next one; or halt the stream, if the task says so.
 
         Returns:
-            Whether it is done; not, if another task had the turn or the chosen one is over already.
+            Whether it is done. Not if another task had the turn, or the chosen task is not BLOCKED any more.
         """
         halts = turn_state(turn, holder) is TurnState.FAILED
         frees = holder is not None and holder.discarded is not None
@@ -235,7 +236,7 @@ class StreamTurns:
             if turn is not None or each.frees
         ]
         await failpoint.reached("stream.before_turn")
-        # Who passes a turn on a second time finds that it has another one already.
+        # If a turn was passed on before, this write finds another turn, and is refused.
         made = iter(await self._store.pass_turns(passes) if passes else ())
         return [
             _Passed(None) if turn is None and not each.frees else _Passed(turn, next(made))
@@ -245,7 +246,7 @@ class StreamTurns:
     async def _read_holders(self, task_ids: Sequence[str]) -> Sequence[Task | Exception | None]:
         try:
             found = await self._store.get_many(task_ids, EVERYONE)
-        except TaskUnreadableError:  # one of them, which is the matter of its own stream
+        except TaskUnreadableError:  # only one of them, so the others are read by themselves
             return [await self._read_holder(task_id) for task_id in task_ids]
         return [found.get(task_id) for task_id in task_ids]
 
@@ -286,12 +287,12 @@ class StreamTurns:
             del self._looks[stream]
 
     def remember(self, seen_to: Mapping[str, int]) -> None:
-        """Somebody has looked after these tasks, by id, had reached these sequences."""
+        """Remember that somebody has looked after these tasks, by id, had reached these sequences."""
         self._done.update(seen_to)
         while len(self._done) > _REMEMBERED:
             self._done.popitem(last=False)
 
 
 def _matters(task: Task) -> bool:
-    """Whether others may wait for the turn of this task, or it for that of another one."""
+    """Whether a task may have to pass its turn on, or waits for its turn."""
     return is_serial(task) and (task.status.is_final or task.status is TaskStatus.BLOCKED)

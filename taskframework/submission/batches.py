@@ -1,5 +1,5 @@
-"""Batches come in. One that is known as a whole and small is one write, with its items as the plan; any other is stored
-part by part while it comes, and sealed at the end.
+"""The way in for batches. A small one whose items are all known is one write, with the items as its plan. Any other is
+stored part by part while it comes, and sealed at the end.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ from taskframework.submission.types import Submittable
 from taskframework.submission.uploads import Item, Upload, check_policy, contents_of
 from taskframework.tasks.kinds import AnyTaskType
 
-#: Items that are stored together.
+#: Most items that are stored together.
 TOGETHER = 500
-#: Seconds after which no item is held back any more to be stored with others.
+#: Most seconds for which an item waits to be stored together with others.
 _HELD_BACK = 0.5
-#: That a few items failed is what most batches live with; who cannot says so.
+#: The policy of a batch that names none: most batches can live with a few failed items.
 _POLICY = "allow_failures"
 _NO_KEY = "the upload broke off, and without an idempotency key nobody can continue it"
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class BatchRequest:
-    """What somebody wants done with many items: a task type, whose tasks they are, and how they are to be done."""
+    """A request for a batch: the task type of its items, the owner and the options."""
 
     task_type: AnyTaskType
     user_id: str
     options: BatchOptions
 
     def __init__(self, *, task_type: AnyTaskType, user_id: str | None = None, **options: Unpack[BatchOptions]) -> None:
-        """Make a request; it is looked through when it is submitted.
+        """Make a request; it is checked when it is submitted.
 
         Args:
             task_type: the name of a type, or its class or an instance of that.
@@ -70,7 +70,7 @@ class BatchRequest:
 
 @dataclass(frozen=True, slots=True)
 class BatchSubmission:
-    """An accepted batch, and whether this request made it complete or an earlier one with the same key."""
+    """An accepted batch, and whether this request completed it or an earlier one with the same key did."""
 
     batch: Task
     is_new: bool
@@ -84,7 +84,7 @@ class BatchSubmissionService:
 
         Args:
             bus: hears of batches and of their tasks after they are stored.
-            new_tasks: where the batches begin.
+            new_tasks: finds task types, and makes the fields of new batches.
             moves: makes the moves of batches.
             upload_timeout: how long an upload may pause.
         """
@@ -94,7 +94,7 @@ class BatchSubmissionService:
         self._upload_timeout = upload_timeout
 
     async def submit(self, request: BatchRequest, items: Sequence[Any]) -> BatchSubmission:
-        """Store a batch whose items are all here; if one of them is wrong, nothing is stored.
+        """Store a batch of which all items are given. If one of them is wrong, nothing is stored.
 
         Raises:
             SubmissionError: if the request or an item is wrong, or the key stands for another batch.
@@ -114,14 +114,14 @@ class BatchSubmissionService:
         return BatchSubmission(upload.batch, is_new)
 
     async def upload(self, request: BatchRequest, parts: AsyncIterable[Sequence[Any]]) -> BatchSubmission:
-        """Store a batch while its items come; its tasks start meanwhile.
+        """Store a batch while its items come; its first tasks may run meanwhile.
 
-        If the upload fails, a batch with an idempotency key stays open, to be continued by the same upload from the
-        beginning; one without is cancelled.
+        If the upload fails, a batch with an idempotency key stays open: the same upload, from its first item on,
+        continues it. A batch without a key is cancelled.
 
         Args:
             request: what is wanted.
-            parts: some items each, of any number.
+            parts: lists of items, of any length.
 
         Raises:
             SubmissionError: as `submit`; `BatchItemError` names the item.
@@ -136,7 +136,7 @@ class BatchSubmissionService:
                 for at in range(0, len(part), TOGETHER):
                     before = upload.items if upload else 0
                     accepted = list(_accepted(kind, part[at : at + TOGETHER], before))
-                    if upload is None:  # only now: a request whose first item is wrong leaves no batch
+                    if upload is None:  # not before: a request whose first items are wrong leaves no batch
                         upload = await stack.enter_async_context(self._uploading(await self._insert(batch)))
                     await upload.add(accepted)
             if upload is None:
@@ -166,7 +166,7 @@ class BatchSubmissionService:
             yield upload
         except (Exception, asyncio.CancelledError):
             if inserted.task.idempotency_key is None:
-                with contextlib.suppress(StoreError):  # then it is cancelled when its time is over
+                with contextlib.suppress(StoreError):  # if this fails, it is cancelled when its `seal_by` has passed
                     await self._moves.make(Cancel(inserted.task.task_id, EVERYONE, BY_UPLOAD, _NO_KEY))
             raise
 
@@ -183,7 +183,7 @@ class BatchSubmissionService:
         begun = self._new.fields(kind, request.user_id, options)
         waiting = {
             "schema_version": FAMILY_VERSION,
-            # What makes another batch of the same items: not when they are done, nor how urgently.
+            # With another hash it is another batch under the same key. Times and priority make no difference.
             "parameters_hash": fingerprint("batch", kind.task_type, policy, str(chunk_size)),
             "next_dispatch_at": None,
             "start_by": None,  # its tasks have one
@@ -196,7 +196,7 @@ class BatchSubmissionService:
         return Task.new(**{**begun, **waiting})
 
     def _with_plan(self, batch: Task, items: Sequence[Item]) -> Task | None:
-        """A new batch that is sealed from the beginning; None if the items are too large for that."""
+        """The batch with its items as the plan, sealed from the beginning; None if they are too large for that."""
         if not items:
             raise _no_items()
         if sum(len(item.canonical) + ITEM_BYTES for item in items) > MAX_PLAN_BYTES:
@@ -219,7 +219,7 @@ def _no_items() -> InvalidRequestError:
 
 
 async def in_parts(items: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Sequence[Any]]:
-    """Items as `BatchSubmissionService.upload` takes them: many at once, and none held back for long."""
+    """Items in parts for `BatchSubmissionService.upload`: many at once, but none held back for long."""
     part: list[Any] = []
     began = time.monotonic()
     async for item in _each(items):
@@ -240,7 +240,7 @@ async def _each(items: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Any]
 
 
 def _accepted(kind: Submittable, items: Sequence[Any], before: int) -> Iterator[Item]:
-    """The items as they are stored; so many came before them."""
+    """The items as they are stored; `before` tells how many came before them."""
     for index, item in enumerate(items, before):
         try:
             yield Item(*kind.accept(item))

@@ -24,7 +24,7 @@ from taskframework.moves import TaskMoves
 from taskframework.stores.base import Inserted, TaskStore
 from taskframework.stores.reading import read_record
 
-#: Rounds of reading and writing: each lost one means that somebody else of the key, or a worker, got ahead.
+#: Most rounds of reading and writing. In each lost round another submission of the key, or a worker, was faster.
 _ROUNDS = 50
 
 
@@ -32,7 +32,7 @@ class DebouncedInserts:
     """Stores debounced tasks, or replaces the parameters of one that waits."""
 
     def __init__(self, store: TaskStore, moves: TaskMoves, kept: timedelta) -> None:
-        """Prepare to store; the record of a key is kept so long after the end of its task."""
+        """Prepare to store; the record of a key is kept for `kept` after the end of its task."""
         self._store = store
         self._moves = moves
         self._kept = kept
@@ -41,7 +41,7 @@ class DebouncedInserts:
         """Store a task as the first one of its window, or give its parameters to the one that waits.
 
         Raises:
-            StoreUnavailableError: if it could not be stored; it may be all the same. Submit it again.
+            StoreUnavailableError: if it is not known whether it was stored. Submit it again.
         """
         for _ in range(_ROUNDS):
             record = await read_record(self._store, window_id(task, debounce.key))
@@ -52,7 +52,7 @@ class DebouncedInserts:
         raise StoreUnavailableError(f"The key {debounce.key!r} is written by too many at once.")
 
     async def _into(self, record: Record, task: Task, debounce: Debounce) -> Inserted | None:
-        """Give the parameters to the task of a window; None if that has begun, or is over or gone."""
+        """Give the parameters to the task of a window; None if the task has begun or was deleted."""
         window = WINDOWS.content(record)
         replace = ReplaceParameters(window.task_id, task.parameters, task.parameters_hash, debounce.wait)
         if (replaced := await self._moves.make(replace)) is not None:

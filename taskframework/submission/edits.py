@@ -1,4 +1,4 @@
-"""Parameters of tasks that are there already: whether they still fit their type, and other ones in their place."""
+"""Parameters of stored tasks: whether they still fit their type, and other parameters in their place."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from taskframework.submission.types import Submittable, TaskTypes
 
 
 class Edits:
-    """Looks parameters through as a submission of the same type would."""
+    """Checks parameters as a submission of the same type would."""
 
     def __init__(self, types: TaskTypes) -> None:
         self._types = types
 
     async def misfit(self, task: Task) -> SubmissionError | None:
-        """Why the parameters that a task has do not fit its type any more; None: they do, or nobody knows the type."""
+        """Why the parameters of a task do not fit its type any more; None if they do, or if the type is unknown."""
         try:
             await self.accept(task, task.parameters)
         except UnknownTaskTypeError:
@@ -26,10 +26,10 @@ class Edits:
         return None
 
     async def accept(self, task: Task, parameters: Json) -> Edited:
-        """Other parameters for a task. Of a chunk of a batch they are its items, as many as there were.
+        """Other parameters for a task. For a chunk of a batch they are a list of items, as many as it has.
 
         Raises:
-            SubmissionError: if they do not fit, or nobody knows the type.
+            SubmissionError: if they do not fit, or the type is unknown.
         """
         [found] = (await self._types.find([task.task_type])).values()
         if isinstance(found, UnknownTaskTypeError):

@@ -1,8 +1,8 @@
 """Inserts of tasks with idempotency keys: for each key of a user there is one task.
 
-Two steps, one write each: the record of the key, which names a task id, and then the task under that id. Whoever finds
-the record goes on with the id in it. So a process that died between the two is finished by the next request with the
-key, and of two that insert the task one finds it there.
+Two writes: first the record of the key, which names a task id, and then the task with that id. A request that finds the
+record goes on with the id in it. So if a process died between the two, the next request with the key inserts the task;
+and of two requests that insert it, one finds the task of the other.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from taskframework.model.records import Record
 from taskframework.model.task import Task
 from taskframework.stores.base import Inserted, TaskStore
 
-#: Rounds of writing and reading: a record can be gone when it is read that was there when it was to be written.
+#: Most rounds of writing and reading: a record that existed at the write may be deleted before it is read.
 _ROUNDS = 5
 
 
@@ -37,16 +37,16 @@ class _Key:
 
 
 class TaskInserts(Protocol):
-    """What stores the tasks once it is known which."""
+    """Stores tasks, as `TaskStore.insert`."""
 
     async def insert(self, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]: ...
 
 
 class IdempotentInserts:
-    """Stores tasks; of those with the same key of the same user only the first."""
+    """Stores tasks; of tasks of one user with the same key only the first."""
 
     def __init__(self, store: TaskStore, kept: timedelta, inserts: TaskInserts | None = None) -> None:
-        """Prepare to store; a key is kept so long after the end of its task. Without `inserts` the store inserts."""
+        """Prepare to store. A key is kept for `kept` after the end of its task. Without `inserts` the store inserts."""
         self._store = store
         self._inserts = inserts or store
         self._kept = kept
@@ -56,7 +56,7 @@ class IdempotentInserts:
 
         Returns:
             For each, in the order given, the task or an error: `IdempotencyConflictError` if the key stands for another
-            type or other parameters, `StoreUnavailableError` if the task could not be stored; it may be all the same.
+            type or other parameters, `StoreUnavailableError` if it is not known whether the task is stored.
         """
         if all(task.idempotency_key is None for task in tasks):
             return await self._inserts.insert(tasks)
@@ -103,10 +103,10 @@ class IdempotentInserts:
         raise StoreUnavailableError("An idempotency key is deleted again and again.")
 
     async def _correct(self, keys: Iterable[_Key], stored: Mapping[str, Inserted | Exception]) -> None:
-        """Let no record name a task that is not going to be there.
+        """Mend records that name a task which will never be stored.
 
-        That is one that cannot be stored, or a store knew another task of the key: one that an earlier release, which
-        has no records, has inserted. What is not written here the next request with the key finds as this one did.
+        Either the task cannot be stored, or the store found another task with the key, inserted by an earlier release,
+        which has no records. If this write fails, the next request with the key comes here again.
         """
         other, unused = [], []
         for key in keys:
@@ -137,7 +137,7 @@ def _named(task: Task, keys: Mapping[str, _Key | StoreError]) -> Task | Exceptio
 
 
 def _reply(task: Task, stored: Inserted | Exception, *, is_first: bool) -> Inserted | Exception:
-    """What one of several requests for one task hears; only the first made it."""
+    """The answer to one of several requests for a task; only the first one made it."""
     if isinstance(stored, Exception):
         return stored
     if stored.task.parameters_hash != task.parameters_hash:

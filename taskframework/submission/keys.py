@@ -1,4 +1,4 @@
-"""Options by which several submissions mean one task: what they exclude, and what a task is stored with by them."""
+"""Options by which several submissions mean one task: which ones exclude each other, and what they store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from taskframework.model.idempotency import under_id
 from taskframework.model.options import Debounce
 from taskframework.model.task import Task
 
-#: Each names the task otherwise, so that a submission has one of them; and why the last one needs no other.
+#: Options that identify the task, so that a submission may have only one; with the hint that says why.
 _WHY = {
     "idempotency_key": "A key names one task.",
     "unique": "The same version is the same task already.",
@@ -20,7 +20,7 @@ _WHY = {
     "throttle": "Submissions of its key share a task already.",
 }
 NAMES = frozenset(_WHY)
-#: A task waits no longer than so many times its `wait` if nothing else is said.
+#: Without `max_wait`, a debounced task waits at most this many times its `wait`.
 _WAITS = 10
 
 
@@ -28,7 +28,7 @@ def check_names(options: Mapping[str, Any]) -> None:
     """See that the options do not contradict each other.
 
     Raises:
-        InvalidRequestError: naming two of which only one can be given.
+        InvalidRequestError: naming two that exclude each other.
     """
     given = [name for name in _WHY if name in options]
     if len(given) > 1:
@@ -44,7 +44,7 @@ def debounced(options: Mapping[str, Any], now: datetime) -> dict[str, Any]:
     """What a debounced task is stored with.
 
     Raises:
-        InvalidRequestError: if it would wait for less than its wait at the longest.
+        InvalidRequestError: if `max_wait` is shorter than `wait`.
     """
     given = options["debounce"]
     wait: timedelta = given["wait"]

@@ -1,4 +1,4 @@
-"""What every way in shares: finding a type, the fields with which a task of it begins, and storing it once a key."""
+"""What every submission shares: finding a type, the fields of a new task, and storing one task for each key."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from taskframework.tasks.kinds import AnyTaskType, type_name
 from taskframework.tasks.retention import FOR_EVER, at_least
 from taskframework.telemetry import current_traceparent
 
-#: Options by which a later submission finds the task; it stays as long as they are known, whatever its type says.
+#: Options by which a later submission finds the task. It stays as long as their records, whatever its type says.
 _NAMING = frozenset({"idempotency_key", "unique"})
 
 
 def defaults_of(kind: Submittable, max_attempts: int) -> dict[str, Any]:
-    """What holds for a task where its submission does not say; `max_attempts` where its type does not say either."""
+    """Options of a task that its submission did not give; `max_attempts` if its type does not say either."""
     defaults = {
         "priority": lane_of(kind.priority),
         "max_attempts": max_attempts if kind.max_attempts is None else kind.max_attempts,
@@ -38,7 +38,7 @@ def defaults_of(kind: Submittable, max_attempts: int) -> dict[str, Any]:
 
 
 class NewTasks:
-    """Where submitted tasks and batches begin."""
+    """Makes and stores new tasks and batches."""
 
     def __init__(
         self,
@@ -56,12 +56,12 @@ class NewTasks:
         Args:
             store: where they are stored.
             types: the task types that are known.
-            max_attempts: attempts for task types that do not say.
-            dispatch_after: when the sweeper takes a task up if nobody dispatched it; zero in a process that does not
-                dispatch.
+            max_attempts: for task types that do not say.
+            dispatch_after: how long after its submission the sweeper dispatches a task that nobody else has; zero in a
+                process that does not dispatch.
             keys_kept: how long an idempotency key is kept after the end of its task.
-            kept: how long tasks stay after their end whose type does not say; without it for ever.
-            inserts: stores tasks; the store itself where none belongs to a stream.
+            kept: how long tasks stay after their end if their type does not say; by default for ever.
+            inserts: stores tasks; by default the store, which gives no positions in streams.
         """
         self.store = store
         self.types = types
@@ -87,16 +87,16 @@ class NewTasks:
     def fields(
         self, kind: Submittable, user_id: str, options: Mapping[str, Any], throttle: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """What a task begins with, but for its parameters.
+        """The fields of a new task, except its parameters.
 
         Args:
             kind: its type.
             user_id: whose it is.
-            options: that were given and accepted.
+            options: those that were given and accepted.
             throttle: the option of that name.
 
         Raises:
-            InvalidRequestError: if the user's name is none, or the deadline lies before the beginning.
+            InvalidRequestError: if the user's name is not valid, or the deadline lies before the beginning.
         """
         now, task_id = self.store.now(), new_task_id()
         not_before = accepted_times(options, now)
@@ -123,11 +123,11 @@ class NewTasks:
         }
 
     def _kept_at_least(self, kind: Submittable, time: timedelta) -> KeptFor:
-        """How long a task stays whose id stands for a key: no other task may get the id meanwhile."""
+        """How long a task stays whose id is made of a key: while it is stored, no other task gets the id."""
         return at_least(kind.retention or KeptFor(), max(time, self._keys_kept), self._kept)
 
     def _first_wait(self, options: Mapping[str, Any], now: datetime) -> dict[str, Any]:
-        """What a task of a serial stream begins with instead: BLOCKED until somebody sees that it has the turn."""
+        """Other fields of a new task in a serial stream: it is BLOCKED until it has the turn."""
         place = options.get("stream")
         if place is None or place.mode != "serial":
             return {}

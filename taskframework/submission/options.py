@@ -1,4 +1,4 @@
-"""The options of a submission, each said once: Python, HTTP and the command line derive theirs from here."""
+"""The options of a submission, each defined once: those of Python, HTTP and the command line derive from here."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ from taskframework.tasks.options import MAX_ATTEMPTS, MAX_CHUNK_SIZE
 
 #: Printable ASCII: names travel in headers, indexes and logs.
 NAME_PATTERN = "^[ -~]*$"
-#: What every program that reads JSON knows as a whole number.
+#: The largest whole number that every program that reads JSON can represent.
 MAX_VERSION = 2**53 - 1
+#: Times may be this far from now.
 _FARTHEST = timedelta(days=3660)
 _SHORTEST_SPAN, _LONGEST_SPAN = timedelta(milliseconds=1), timedelta(days=366)
 _NO_NAME = f"must be 1 to {MAX_NAME} printable ASCII characters"
@@ -41,7 +42,7 @@ _TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d[Tt ]")
 
 
 def _only_timestamps(value: object) -> object:
-    """pydantic would also take seconds since 1970, and a bare date as midnight."""
+    """Refuse other values: pydantic would accept seconds since 1970 as well, and a bare date as midnight."""
     if isinstance(value, datetime) or (isinstance(value, str) and _TIMESTAMP.match(value)):
         return value
     raise ValueError("must be an RFC 3339 time such as 2027-01-31T12:00:00Z")
@@ -97,7 +98,7 @@ def _span(value: object) -> timedelta:
     return span // _SHORTEST_SPAN * _SHORTEST_SPAN
 
 
-#: A length of time with a unit, such as 30s; in Python a timedelta as well.
+#: A length of time with a unit, such as 30s; in Python also a timedelta.
 _Span = Annotated[timedelta | str, BeforeValidator(_span)]
 
 
@@ -112,7 +113,7 @@ class DebounceOption(TypedDict):
 
 @with_config(extra="forbid")
 class ThrottleOption(TypedDict):
-    """Of which key the task is the only one in each period."""
+    """The key of which the task is the only one in each period."""
 
     key: Required[Name]
     every: Required[_Span]
@@ -158,7 +159,7 @@ _Stream = Annotated[StreamOption, WithJsonSchema(_STREAM_SCHEMA)]
 
 
 class SharedOptions(TypedDict, total=False):
-    """What holds for a task as well as for each task of a batch; stored in the task's field of the same name."""
+    """Options of a task, and of each task of a batch; stored in the task's field of the same name."""
 
     priority: Annotated[_Lane | None, Field(description="The lane it travels in: high, normal or low")]
     not_before: Annotated[Moment | None, Field(description="Earliest time of the first attempt")]

@@ -1,7 +1,7 @@
 """The producer: hears that a task became claimable and rings the broker's doorbell.
 
-It never fails anybody. What it does not get out, because the broker is away or this process dies, is due for the
-sweeper by the task's own `next_dispatch_at`.
+It fails no caller. A message that it cannot send, because the broker is away or this process dies, is sent by the
+sweeper when the task's `next_dispatch_at` has come.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ from taskframework.telemetry import current_traceparent, is_tracing, span
 
 logger = logging.getLogger(__name__)
 
-#: Seconds after which a timer tries again when the store's clock says that it is early: our idea of that clock may be
-#: wrong by some of a round trip, and the sweeper would come a second late.
+#: Seconds between the tries of a timer that is early by the store's clock: our estimate of that clock may be wrong by a
+#: part of a round trip, and the sweeper would come up to a second late.
 _EARLY = (0.01, 0.05, 0.25)
-#: Publications under way at once; one that waits for its confirm costs the others nothing.
+#: Most publications under way at once. One that waits for its confirm does not delay the others.
 _SENDERS = 256
 
 
 @dataclass(frozen=True, slots=True)
 class DispatchPolicy:
-    """When a message is sent again, and which delays leave the store at all."""
+    """When a message is sent again, and which delays are given to the broker or a timer at all."""
 
     redispatch: timedelta = timedelta(seconds=20)
     redispatch_max: timedelta = timedelta(minutes=15)
     delay_limit: timedelta = timedelta(minutes=10)
-    #: How long the mark of a confirmed message waits; most tasks are claimed by then and need none.
+    #: How long the mark of a confirmed message waits. Most tasks are claimed by then and need no mark.
     mark_after: timedelta = LONGEST_DELAY
-    #: Tasks that wait to be published, and as many that wait for their time; what comes beyond is left to the sweeper,
-    #: so that memory stays bounded.
+    #: Most tasks that wait to be published, and most that wait for their time. The rest is left to the sweeper, so that
+    #: memory stays bounded.
     max_pending: int = 20_000
-    #: Whether a repeated attempt travels one lane below that of its task.
+    #: Whether a repeated attempt travels one lane below the lane of its task.
     lowers_retries: bool = False
 
 
@@ -73,8 +73,8 @@ class TaskMessageProducer:
             broker: where messages go.
             clock: for the timers.
             policy: when to send.
-            on_refused: told when the broker refuses a message that it should have a queue for.
-            is_paused: tells of a task type whose tasks are left to the sweeper.
+            on_refused: called when the broker refuses a message: a queue may be missing.
+            is_paused: tells whether the tasks of a type are left to the sweeper.
         """
         self._store = store
         self._broker = broker
@@ -82,7 +82,7 @@ class TaskMessageProducer:
         self._policy = policy
         self._on_refused = on_refused
         self._is_paused = is_paused
-        #: What is to be published now, and those who do it; each takes one after the other.
+        #: What is to be published now, and the senders that do it; each takes one after the other.
         self._outgoing: deque[tuple[Task, timedelta | None]] = deque()
         self._senders = Background()
         self._timers = Background()
@@ -95,12 +95,12 @@ class TaskMessageProducer:
             return
         if self._is_paused(task.task_type):
             return
-        # What was due when it was written is due now; asking the clock costs as much as all of the rest here.
+        # What was due when it was written is due now: asking for the time would cost as much as the rest of this.
         wait = timedelta(0) if task.not_before <= task.updated_at else task.not_before - self._store.now()
         if wait <= timedelta(0):
             self._publish(task, None)
         elif wait > self._policy.delay_limit:
-            return  # stays in the store: listed, cancellable, and the sweeper knows its time
+            return  # it stays in the store, where it can be listed and cancelled; the sweeper sends it in time
         elif self._broker.holds_delays:
             self._publish(task, wait)
         elif len(self._timers.tasks) < self._policy.max_pending:
@@ -122,7 +122,7 @@ class TaskMessageProducer:
                 await self._send(reserved, None)
 
     def reservation(self, task_id: str, dispatch_epoch: int) -> ReserveDispatch:
-        """The mark that makes one of several sweepers win a due task."""
+        """The transition by which one of several sweepers wins a due task."""
         return ReserveDispatch(task_id, dispatch_epoch, self._policy.redispatch, self._policy.redispatch_max)
 
     def lane_of(self, task: Task | DueTask) -> Priority:
@@ -141,10 +141,10 @@ class TaskMessageProducer:
         await self._delayed_marks.drain()
 
     def _publish(self, task: Task, delay: timedelta | None) -> None:
-        # What has to wait for a sender may do so with thousands of others.
+        # Without parameters if it has to wait for a sender: thousands may wait.
         self._outgoing.append((task if len(self._outgoing) < _SENDERS else _small(task), delay))
         if len(self._senders.tasks) < _SENDERS:
-            # In a context of its own: a sender outlives what its first task was heard in, whose spans end.
+            # In a context of its own: a sender outlives the caller of its first task, whose spans end.
             self._senders.start(self._send_outgoing(), contextvars.Context())
 
     async def _send_outgoing(self) -> None:

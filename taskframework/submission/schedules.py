@@ -1,4 +1,4 @@
-"""What somebody says of a schedule, looked through: HTTP, command line and settings say the same."""
+"""Definitions of schedules, checked: the same for HTTP, the command line and the settings."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ from taskframework.submission.types import TaskTypes
 from taskframework.tasks.registry import TASK_TYPE
 from taskframework.tasks.values import storable_parameters
 
-#: Bytes of the parameters as JSON: each look for what is due reads all schedules.
+#: Most bytes of the parameters as JSON. It is small because each look for due schedules reads them all.
 MAX_SCHEDULE_BYTES = 16 * 1024
+#: Bounds of `every`, and of `jitter`.
 _SHORTEST, _LONGEST = timedelta(seconds=1), timedelta(days=3660)
 _LONGEST_JITTER = timedelta(days=1)
 
@@ -109,7 +110,7 @@ class ScheduleDefinition(BaseModel):
 
 
 def definition_of(values: Mapping[str, Any]) -> ScheduleDefinition:
-    """A definition, of values that somebody gave by name.
+    """A definition, from values by name.
 
     Raises:
         InvalidRequestError: naming the first one that is wrong.
@@ -149,7 +150,7 @@ def run_request(schedule: Schedule, key: str | None) -> SubmitRequest:
 
 
 def defined_in_settings(named: Mapping[str, Any]) -> dict[str, ScheduleDefinition]:
-    """The schedules of the settings, by name; looked through without a store.
+    """The schedules of the settings, by name; checked without a store.
 
     Raises:
         ConfigurationError: naming the first thing that is wrong.
@@ -183,11 +184,12 @@ async def accepted_schedule(
     """The schedule that a definition makes, from now on.
 
     Args:
-        types: knows the task types; of one that nobody knows yet, only the settings may make a schedule.
+        types: knows the task types.
         name: of the schedule.
         definition: what it does.
         now: the store's time.
-        is_from_settings: whether it is made from the settings, which may be read before the type's first worker starts.
+        is_from_settings: whether it is made from the settings. Then the task type may be unknown: its first worker may
+            start later.
 
     Raises:
         SubmissionError: for a name, a time zone, a task type or parameters that are wrong.

@@ -28,13 +28,13 @@ from taskframework.tasks.kinds import AnyTaskType, KindOf, P, type_name
 R = TypeVar("R", default=Any, covariant=True)
 
 ANONYMOUS = "anonymous"
-#: Requests of `submit_many` that are stored together; the event loop has its turn in between.
+#: Requests of `submit_many` that are stored together; in between the event loop can do other work.
 _TOGETHER = 1_000
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class SubmitRequest(Generic[R]):
-    """What somebody wants done: a task type (giving R), its parameters, whose task it is, and how it is to be done."""
+    """A request for one task: its type (whose result is an R), parameters, owner and options."""
 
     task_type: AnyTaskType
     parameters: Any = field(repr=False)
@@ -76,7 +76,7 @@ class SubmitRequest(Generic[R]):
         user_id: str | None = None,
         **options: Unpack[SubmissionOptions],
     ) -> None:
-        """Make a request; it is looked through when it is submitted.
+        """Make a request; it is checked when it is submitted.
 
         Args:
             task_type: the name of a type, or its class or an instance of that.
@@ -97,14 +97,14 @@ class SubmitRequest(Generic[R]):
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """An accepted request: its task, and whether this request made it or an earlier one with the same key."""
+    """An accepted request: its task, and whether this request made it or an earlier one with the same key did."""
 
     task: Task
     is_new: bool
 
 
 class TaskSubmissionService:
-    """The only way in."""
+    """The only way in for single tasks."""
 
     def __init__(
         self, bus: EventBus, new_tasks: NewTasks, versions: VersionedInserts, debounced: DebouncedInserts
@@ -113,7 +113,7 @@ class TaskSubmissionService:
 
         Args:
             bus: hears `TaskSubmittedEvent` after the task is stored.
-            new_tasks: where the tasks begin.
+            new_tasks: finds task types, and makes the fields of new tasks.
             versions: stores tasks that are versions of a key.
             debounced: stores tasks whose parameters later submissions replace.
         """
@@ -150,7 +150,7 @@ class TaskSubmissionService:
         return outcomes
 
     def check(self, request: SubmitRequest) -> None:
-        """Look a request through without a store, for types that are registered here.
+        """Check a request without a store, for types that are registered here.
 
         Raises:
             SubmissionError: as `submit` would.
@@ -158,7 +158,7 @@ class TaskSubmissionService:
         self._new_task(request, self._new.types.registered(type_name(request.task_type)))
 
     async def _insert(self, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
-        """Store tasks, versions and debounced ones one after the other: two may be of one key."""
+        """Store tasks; versions of keys and debounced ones one after the other, since two may have the same key."""
         if not any(map(_shares_a_key, tasks)):
             return await self._new.inserts.insert(tasks)
         others = iter(await self._new.inserts.insert([task for task in tasks if not _shares_a_key(task)]))
@@ -186,7 +186,7 @@ class TaskSubmissionService:
             return error
 
     async def _accept(self, stored: Inserted | Exception) -> Submission:
-        """Tell of a task that is stored; of one that was there before, nothing."""
+        """Publish the event of a task that is new."""
         if isinstance(stored, Exception):
             raise stored
         await failpoint.reached("submit.after_insert")
@@ -229,7 +229,7 @@ def _placed(options: Mapping[str, Any]) -> dict[str, Any]:
     """What a task of a stream is stored with; its position is given when it is stored.
 
     Raises:
-        InvalidRequestError: for what makes no sense together.
+        InvalidRequestError: for options that contradict each other.
     """
     if "debounce" in options:
         raise InvalidRequestError(
@@ -249,7 +249,7 @@ def _placed(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _names_in(requests: Iterable[SubmitRequest]) -> set[str]:
-    """The types that are asked for; a request that names none is told so by itself."""
+    """The types that these requests name; one that names none is refused later, by itself."""
     names = set()
     for request in requests:
         with suppress(InvalidRequestError):

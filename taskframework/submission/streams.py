@@ -1,9 +1,8 @@
 """Inserts of tasks that belong to ordered streams: a position first, then the task, then a look whose turn it is.
 
 The tasks of one call that belong to one stream take their positions by one write, in the order of the call, and are
-stored in that order. A process that dies after a position was taken leaves a gap: a serial stream passes over it, and
-who reads the results of a stream gives it up after a while. One that dies after the insert leaves a task that is due to
-be looked at.
+stored in that order. If a process dies after it took a position, it leaves a gap: a serial stream passes over it, and
+readers of results give it up after a while. If it dies after the insert, the task has a driver by which somebody looks.
 """
 
 from __future__ import annotations
@@ -29,15 +28,15 @@ from taskframework.submission.refusals import StreamModeError
 
 logger = logging.getLogger(__name__)
 
-#: Streams of which tasks are stored at once: two groups of a hundred, one gathered while the other is written.
+#: Streams in which tasks are stored at the same time: one group of a hundred can gather while another is written.
 _AT_ONCE = 256
 
 
 class StreamInserts:
-    """Stores tasks; those of streams at the next positions."""
+    """Stores tasks, and gives those in streams the next positions."""
 
     def __init__(self, store: TaskStore, turns: StreamTurns, gaps: StreamGaps, kept: timedelta) -> None:
-        """Prepare to store; the record of a stream is kept so long at the least."""
+        """Prepare to store; the record of a stream is kept for at least `kept`."""
         self._store = store
         self._turns = turns
         self._gaps = gaps
@@ -47,9 +46,9 @@ class StreamInserts:
         self._taking: Grouping[TakePositions, Record] = Grouping(store.take_positions, key=lambda take: take.record_id)
 
     async def insert(self, tasks: Sequence[Task]) -> Sequence[Inserted | Exception]:
-        """`TaskStore.insert`, which gives each task of a stream its position first.
+        """`TaskStore.insert`, after each task of a stream was given its position.
 
-        A task that is there already is found, and takes none.
+        A task that is stored already takes no position.
 
         Returns:
             As `TaskStore.insert`; `StreamModeError` for a task of a stream with another mode.
@@ -81,7 +80,7 @@ class StreamInserts:
             return [error] * len(tasks)
 
     async def _found(self, tasks: Sequence[Task]) -> Mapping[int, Inserted]:
-        """Which of the tasks of streams are there already: a submission with a key may be repeated."""
+        """Those tasks of streams that are stored already: a submission with a key may be repeated."""
         named = {
             at: task.task_id for at, task in enumerate(tasks) if task.stream and (task.idempotency_key or task.unique)
         }
@@ -105,7 +104,7 @@ class StreamInserts:
     async def _looked_at(
         self, stream: StreamKey, state: Stream, placed: Sequence[Task], stored: Sequence[Inserted | Exception]
     ) -> Sequence[Inserted | Exception]:
-        """See to what belongs to the tasks that were stored; what cannot be done now is found later."""
+        """Give unused positions up and look whose turn it is. What fails now is found by a repair later."""
         pairs = zip(placed, stored, strict=True)
         unused = [position_of(task) for task, reply in pairs if _is_unused(position_of(task), reply)]
         try:
@@ -123,7 +122,7 @@ class StreamInserts:
 
 
 def _is_unused(position: int, reply: Inserted | Exception) -> bool:
-    """Whether no task is ever going to be at the position; if the store did not answer, nobody knows."""
+    """Whether the position will surely stay without a task. After no answer of the store that is not sure."""
     if isinstance(reply, Inserted):
         return position_of(reply.task) != position
     return isinstance(reply, SubmissionError)

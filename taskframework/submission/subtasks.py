@@ -20,9 +20,9 @@ from taskframework.tasks.kinds import type_name
 
 @dataclass(frozen=True, slots=True)
 class SubtaskKind:
-    """A task type with options: all that sub-tasks have in common which are planned together."""
+    """What sub-tasks that are planned together have in common: a task type and options."""
 
-    #: What their group in the plan says of them all.
+    #: The fields of their group in the plan, except the items.
     header: Mapping[str, Json]
     type: Submittable
 

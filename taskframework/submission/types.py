@@ -46,12 +46,12 @@ class Submittable(Protocol):
 
 
 class TaskTypes:
-    """Looks task types up; what is registered here counts more than what the store knows."""
+    """Looks task types up, those registered in this process before those declared in the store."""
 
     def __init__(self, registry: TaskRegistry, store: TaskStore) -> None:
         self._registry = registry
         self._store = store
-        #: Made once, since a schema takes a millisecond.
+        #: Declarations of the types of this process, kept because making a schema takes a millisecond.
         self._own: dict[str, TaskDeclaration] = {}
 
     def registered(self, task_type: str) -> Registration:
@@ -63,7 +63,7 @@ class TaskTypes:
         return self._registry.require(task_type)
 
     async def find(self, names: Iterable[str]) -> Mapping[str, Submittable | UnknownTaskTypeError]:
-        """For each of these names its type, or what to tell whoever asked for it."""
+        """For each of these names its type, or the error that says it is unknown."""
         found: dict[str, Submittable | UnknownTaskTypeError] = {}
         missing = []
         for name in names:
@@ -83,7 +83,7 @@ class TaskTypes:
         return found
 
     async def buckets(self, names: Iterable[str]) -> Mapping[str, str | None]:
-        """For each of these types that is known the bucket that the whole type shares."""
+        """The bucket that each of these types shares as a whole, of those types that are known."""
         found = await self.find(names)
         return {name: kind.bucket for name, kind in found.items() if not isinstance(kind, UnknownTaskTypeError)}
 
@@ -98,7 +98,7 @@ class TaskTypes:
     async def declare(self) -> None:
         """Tell other processes of the types that this one executes.
 
-        Of processes that start at the same moment any may be the one whose declaration stays.
+        If several processes start at the same moment, the declaration of any of them may be the one that stays.
         """
         now = self._store.now()
         own = {DECLARATION.id_of(each.task_type): replace(each, declared_at=now) for each in self._declarations()}

@@ -1,7 +1,7 @@
 """The upload of a batch: items become stored sub-tasks, part by part, and the batch is sealed behind the last one.
 
-Each part is announced in the batch before it is stored, so that whoever seals knows of it. Ids follow from the batch
-and the place of an item: what an earlier upload stored is found, compared and passed over.
+Each part is announced in the batch before it is stored, so that a seal cannot overlook it. The id of a sub-task follows
+from the batch and its slot, so what an earlier upload stored is found, compared and not stored again.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class SubtaskContent:
 
 
 def contents_of(batch: Task, items: Sequence[Item]) -> list[SubtaskContent]:
-    """The sub-tasks that these items make, which follow each other.
+    """What the sub-tasks of these consecutive items are to do.
 
     Raises:
         InvalidRequestError: if the items of a chunk are too large together.
@@ -98,7 +98,7 @@ class Upload:
             store: where the batch is.
             bus: hears of each sub-task.
             moves: makes the seal.
-            batch: as it was stored, or as it was found.
+            batch: as it was stored or found.
             dispatch_after: as in `NewTasks`.
             timeout: how long the batch waits for the next part before it is cancelled.
         """
@@ -108,7 +108,7 @@ class Upload:
         self._moves = moves
         self._dispatch_after = dispatch_after
         self._timeout = timeout
-        #: Items that came, and those of them at the end that do not fill a chunk yet.
+        #: How many items came, and the last ones, which do not fill a chunk yet.
         self.items = 0
         self._rest: list[Item] = []
 
@@ -117,9 +117,9 @@ class Upload:
 
         Raises:
             BatchTooLargeError: if there are too many.
-            BatchConflictError: if the batch has other ones in their place.
+            BatchConflictError: if the batch has other items in their place.
             BatchClosedError: if it takes no more.
-            StoreError: if they could not be stored; some of them may be.
+            StoreError: if not all of them could be stored.
         """
         self.items += len(items)
         if self.items > MAX_SUBTASKS:
@@ -156,7 +156,7 @@ class Upload:
         return False
 
     async def _take(self, items: Sequence[Item], *, until: int) -> None:
-        """Whole chunks and what is left at the end; behind them so many items are there."""
+        """Store items that make whole sub-tasks; behind the last of them, `until` items have come."""
         if not items:
             return
         contents = contents_of(self.batch, items)
@@ -189,7 +189,9 @@ class Upload:
                 await self._bus.publish(TaskSubmittedEvent(reply.task))
 
     async def _compare(self, contents: Sequence[SubtaskContent], first_slot: int, until: int) -> None:
-        """See that a batch which takes no more has just these; what is not stored yet, or no more, cannot be seen."""
+        """Check that a batch which takes no more items has these. Sub-tasks that are not stored (yet, or any more) are
+        passed over.
+        """
         await self._check_is_sealed()
         batch, subtasks = parts_of(self.batch)
         if until > batch.items:
@@ -203,7 +205,7 @@ class Upload:
 
     async def _check_is_sealed(self) -> None:
         if not is_sealed(self.batch):
-            # The last part may have been stored long after the batch was cancelled, if this process slept meanwhile.
+            # If this process slept, it may have stored the last part long after the batch was cancelled.
             await self._store.mark(CascadeAgain(self.batch.task_id))
             raise BatchClosedError(self.batch.task_id, self.batch.status)
 

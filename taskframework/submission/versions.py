@@ -1,7 +1,8 @@
 """Inserts of tasks that are versions of a key: the task first, then the record that names it.
 
-`model/versions.py` says what is promised. A lower version than the newest is refused; the same one is answered with the
-task that is there, or stored anew under the next run if that failed or is gone; a higher one supersedes what waits.
+`model/versions.py` says what is promised. A version lower than the newest is refused. For the same version the stored
+task is returned; if that failed or was deleted, the version is stored once more, as its next run. A higher version
+supersedes older tasks that have not begun.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ class VersionedInserts:
     """Stores versions of keys, and supersedes older ones."""
 
     def __init__(self, store: TaskStore, moves: TaskMoves, kept: timedelta, inserts: TaskInserts | None = None) -> None:
-        """Prepare to store; the record of a key is kept so long after the end of its newest task. Without `inserts` the
-        store inserts.
+        """Prepare to store; the record of a key is kept for `kept` after the end of its newest task. Without `inserts`
+        the store inserts.
         """
         self._store = store
         self._inserts = inserts or store
@@ -40,11 +41,11 @@ class VersionedInserts:
 
         Raises:
             NewerVersionError: if a higher version was accepted before.
-            StoreUnavailableError: if it could not be stored; it may be all the same. Submit it again.
+            StoreUnavailableError: if it is not known whether it was stored. Submit it again.
         """
         newest, mine = await read_newest(self._store, task.user_id, unique.key), unique
         if newest is not None and newest.version > unique.version:
-            # An earlier attempt of this submission may have stored it and died; a worker would end it at its time.
+            # An earlier try of this submission may have stored it and died. Else a worker would end it when it is due.
             await self._moves.make(Supersede(versioned_id(task.user_id, unique), newest.version))
             raise _refusal(unique, newest)
         if newest is not None and newest.version == unique.version:

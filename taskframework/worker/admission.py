@@ -22,11 +22,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class PutOff:
-    """Not now. The task waits in the store, not in the queue, and no attempt is counted."""
+    """The task may not begin now. It waits in the store, not in the queue, and no attempt is counted."""
 
     #: When it is due again: a time by the store's clock, or a delay from now.
     until: datetime | timedelta
-    #: The id of a limit in whose line the task has a turn then, which the task notes.
+    #: The id of a limit under which the task has a turn at that time. It is written into the task.
     limit: str | None = None
 
     def delay(self, now: datetime) -> timedelta:
@@ -35,10 +35,10 @@ class PutOff:
 
 
 class WaitsWithoutSlot(Protocol):
-    """Waits with the slot lent to others."""
+    """Lets a delivery wait for something while others use its slot."""
 
     async def __call__(self, awaited: Awaitable[T]) -> T | None:
-        """What was awaited, with a slot again; None if a delivery may wait no longer, or the worker stops."""
+        """Returns with a slot again: what was awaited; None if the delivery may not wait longer or the worker stops."""
         ...
 
 
@@ -52,23 +52,23 @@ class Candidate:
 
     message: TaskMessage
     headers: Mapping[str, str]
-    #: None for a task type that nobody here runs.
+    #: None for a task type that this worker does not run.
     registration: Registration | None
-    #: The id of the claim that follows. It is the same however often the claim is asked for.
+    #: The id of the claim that follows. A repeated claim has the same id.
     claim_id: str
-    #: What a check enters here is left when everything about this delivery is over: put off, refused, settled, lost.
+    #: A check adds callbacks here that are called at the end of the delivery: put off, refused, settled or lost.
     holding: AsyncExitStack
-    #: For what takes longer than some milliseconds.
+    #: A check waits by this for whatever takes longer than some milliseconds.
     without_slot: WaitsWithoutSlot = _with_slot
-    #: What a check enters here is left if the delivery is surely not claimed.
+    #: A check adds callbacks here that are called if the task is surely not claimed.
     unless_claimed: ExitStack = field(default_factory=ExitStack)
-    #: Where its message travelled.
+    #: The lane in which its message came.
     lane: Priority = Priority.NORMAL
-    #: What a check says of the claim that follows: the slot of a concurrency limit that it took for it.
+    #: The slot of a concurrency limit that a check took for the claim.
     slot: TakenSlot | None = None
 
     async def claimable(self, store: TaskStore) -> Task | None:
-        """The task, with the parameters that its message does not carry; None if the claim will refuse it.
+        """The task, which has the parameters that are not in the message; None if the claim will refuse it.
 
         Raises:
             StoreUnavailableError: if the store cannot be asked.
@@ -77,20 +77,21 @@ class Candidate:
             task = await store.get(self.message.task_id, EVERYONE)
         except TaskUnreadableError:
             return None
-        is_present = task is not None and task.dispatch_epoch == self.message.dispatch_epoch
-        return task if is_present and task is not None and task.status in CLAIMABLE else None
+        if task is None or task.dispatch_epoch != self.message.dispatch_epoch or task.status not in CLAIMABLE:
+            return None
+        return task
 
 
 class AdmissionCheck(Protocol):
-    """One reason to put a task off. A check knows nothing of the others."""
+    """One reason to put a task off. A check knows nothing of other checks."""
 
     async def admit(self, candidate: Candidate) -> PutOff | None:
         """Look at a delivery; None lets it go on.
 
-        Its slot waits for the answer, so that takes seconds at most. `candidate.without_slot` waits for longer.
+        A slot waits for the answer, so it must come within seconds; for longer waits there is `candidate.without_slot`.
 
         Raises:
-            StoreUnavailableError: the delivery waits for the store, and then every check is asked again.
+            StoreUnavailableError: the delivery then waits for the store, and every check is asked again.
         """
         ...
 

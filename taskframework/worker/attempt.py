@@ -25,7 +25,7 @@ class StopReason(enum.Enum):
 
 
 class LeaseLostError(Exception):
-    """The attempt is no longer ours: nothing it did may be written."""
+    """The attempt lost its lease: nothing that it did may be written any more."""
 
 
 @dataclass(slots=True)
@@ -34,7 +34,7 @@ class RunningAttempt:
 
     task: Task
     fence: Fence
-    #: Our own time (monotonic seconds) at which the lease ends at the latest; before it we must have stopped.
+    #: The end of the lease by our own clock (monotonic seconds), never too late. Before it the code must have stopped.
     lease_ends: float
     stop_reason: StopReason | None = None
     cancel: CancelRequest | None = None
@@ -42,9 +42,9 @@ class RunningAttempt:
     _on_given_up: Callable[[], None] = field(default=lambda: None, repr=False)
 
     def runs(self, run: asyncio.Task[Any], on_given_up: Callable[[], None]) -> None:
-        """Name the asyncio task to cancel on `stop`; a stop that came earlier counts.
+        """Name the asyncio task to cancel on `stop`; if the stop came earlier, it is cancelled now.
 
-        `on_given_up` is called when the code had its time to stop and is not waited for any longer.
+        `on_given_up` is called when the code has not stopped in its time and is no longer waited for.
         """
         self._run, self._on_given_up = run, on_given_up
         if self.stop_reason is not None:
@@ -58,7 +58,7 @@ class RunningAttempt:
     def stop(self, reason: StopReason, cancel: CancelRequest | None = None) -> None:
         """Ask the code to stop. The first reason counts, except that a lost lease overrides: nothing may be written."""
         self.cancel = self.cancel or cancel
-        # Once for each reason: a second cancellation would tear the clean-up that the first one began.
+        # Not twice for one reason: a second cancellation would interrupt the clean-up that the first one began.
         if self.stop_reason is None or (reason is StopReason.LEASE_LOST and self.stop_reason is not reason):
             self.stop_reason = reason
             self._cancel_run()

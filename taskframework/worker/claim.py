@@ -25,15 +25,16 @@ from taskframework.worker.attempt import RunningAttempt
 
 
 class Refusal(enum.Enum):
-    """Why a delivery is not run, and with it what becomes of the message."""
+    """Why the task of a delivery is not run here, which also decides what becomes of the message."""
 
-    NOT_NEEDED = "not needed"  # ack: running elsewhere, final, an old copy, or not due yet
-    NO_DOCUMENT = "no document"  # reject: a message without a task is evidence
-    NOT_OURS = "not ours"  # left to others in the store, ack
+    NOT_NEEDED = "not needed"  # acknowledge: the task runs elsewhere, is final or not due yet, or the message is old
+    NO_DOCUMENT = "no document"  # reject: a message without a task is kept as a dead letter
+    NOT_OURS = "not ours"  # acknowledge: the task is due later, for whichever worker comes then
 
 
-#: How early a message may be to be worth waiting for, and by how much two clocks may differ over it.
+#: A message that comes before its time by no more than this is waited for.
 _HARDLY_EARLY = timedelta(seconds=1)
+#: How much longer than computed the wait is, since the store's clock is only estimated here.
 _TICK = timedelta(milliseconds=5)
 
 
@@ -58,7 +59,7 @@ class ClaimStation:
         policy: ClaimPolicy,
         knows: Callable[[str], bool],
     ) -> None:
-        """Prepare to claim; `knows` tells whether this worker can run a task type."""
+        """Prepare to claim; `knows` tells whether this worker runs a task type."""
         self._store = store
         self._moves = moves
         self._clock = clock
@@ -67,7 +68,7 @@ class ClaimStation:
         self._knows = knows
 
     def request(self, message: TaskMessage) -> Claim:
-        """The claim for a message. After a failure the same one is asked again: its reply may be what was lost."""
+        """The claim for a message. After a failure the same one is made again, since it may have been made already."""
         return Claim(
             message.task_id,
             message.dispatch_epoch,
@@ -78,18 +79,18 @@ class ClaimStation:
         )
 
     async def claim(self, claim: Claim, *, is_asked_again: bool = False) -> RunningAttempt | Refusal:
-        """Try to make the task ours.
+        """Try to claim the task.
 
         Args:
             claim: what `request` gave.
-            is_asked_again: an earlier asking had no reply. If that one made the claim, the lease runs since then;
-                the store may answer either way.
+            is_asked_again: whether the same claim was made before and had no reply. If it was applied, its lease runs
+                since then.
 
         Returns:
             The attempt, or why there is none.
 
         Raises:
-            StoreUnavailableError: if the store cannot be asked; ask again with the same claim.
+            StoreUnavailableError: if the store cannot be asked; call again with the same claim.
         """
         if claim.task_type is not None and not self._knows(claim.task_type):
             is_there = await self._store.get(claim.task_id, EVERYONE) is not None
@@ -108,18 +109,18 @@ class ClaimStation:
         return RunningAttempt(task, fence, asked_at + lease.total_seconds())
 
     def _early_by(self, claim: Claim, task: Task) -> float | None:
-        """Seconds a message came before its time, if that is what is wrong with it and they are few.
+        """By how many seconds a message came too early, if that is all that is wrong with it and it is little.
 
-        The broker and this process count a delay by their own clocks, the store decides by its own. Dropping a message
-        that is some milliseconds early would leave the task to the sweeper, seconds late.
+        The broker and this process measure a delay by their own clocks, but the store's clock decides. If a message
+        that is milliseconds early were dropped, the sweeper would send another one, seconds late.
         """
         if claim.apply(task, task.not_before) is None:
-            return None  # it is not only early
+            return None  # something else is wrong
         early = task.not_before - self._store.now() + _TICK
         return early.total_seconds() if timedelta(0) < early <= _HARDLY_EARLY else None
 
     async def hand_over(self, message: TaskMessage, put_off: PutOff) -> Refusal:
-        """Nobody here comes to claim it: leave the task to the sweeper, which sends another message when it is due."""
+        """Leave a task that is not claimed here to the sweeper, which sends another message when the task is due."""
         with contextlib.suppress(TaskUnreadableError):
             if await self._store.get(message.task_id, EVERYONE) is None:
                 return Refusal.NO_DOCUMENT
@@ -128,20 +129,20 @@ class ClaimStation:
         return Refusal.NOT_OURS
 
     async def _postpone(self, claim: Claim) -> Refusal:
-        """Nobody here can run it: leave the task to a newer worker."""
+        """Leave a task that this worker cannot run to a newer one."""
         await self._moves.make(self._postponement(claim))
         return Refusal.NOT_OURS
 
     async def _refuse(self, claim: Claim, refused: NotMade) -> Refusal:
         current = refused.present
         if refused.is_unreadable:
-            # Marked instead of moved: a move gives the task back, and this one cannot be read.
+            # As a mark, since a move would read the task, which this release cannot.
             await self._store.mark(self._postponement(claim))
             return Refusal.NOT_OURS
         if current is None:
             return Refusal.NO_DOCUMENT
         if claim.slot is not None and replace(claim, slot=None).apply(current, self._store.now()) is not None:
-            # The time of its slot is over: it waited for long between the two, for a permit or for the store.
+            # Only the time of its slot was over: between slot and claim it waited long, for a permit or for the store.
             await self._store.mark(MakeDue(claim.task_id, claim.dispatch_epoch))
             return Refusal.NOT_OURS
         is_waiting = current.status in CLAIMABLE and current.dispatch_epoch == claim.dispatch_epoch

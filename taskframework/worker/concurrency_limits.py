@@ -1,8 +1,8 @@
 """Concurrency limits: an attempt begins with a slot of its type, or of its key.
 
-Without a key a delivery waits here, its slot in the worker lent to others; the rest of the queue waits in the queue.
-With a key the queue has the tasks of all keys in one line, so that one without a slot goes back into the store, and
-comes when a slot is given back. No attempt is counted meanwhile.
+Without a key a delivery waits here, while others use its slot in the worker; the rest of the queue stays in the queue.
+With a key, the tasks of all keys stand in one line in the queue, so a task that gets no slot is put off in the store,
+and gets another message when a slot is given back. A wait counts no attempt.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from taskframework.worker.admission import Candidate, PutOff
 from taskframework.worker.rate_limits import LATER
 from taskframework.worker.slot_line import SlotLine
 
-#: Seconds after which a task that waits in the store asks again, should nobody wake it: as long as it has waited
-#: already, between these two. Rare for those that wait long, since there may be very many of them.
+#: A task that waits in the store and is not woken asks again after as many seconds as it has waited so far, within
+#: these bounds. So those that wait long ask seldom: there may be very many of them.
 _SOONEST, _LATEST = 1.0, 300.0
-#: How many times as late it may come, since the queue is long.
+#: A task may come this many times as late, because of a long queue, and still counts as waiting.
 _LATE = 2
-#: When a task comes again that lost its slot while it waited for something else.
+#: For a task that lost its slot while it waited for something else.
 _AGAIN = PutOff(timedelta(seconds=_SOONEST))
 
 
 class ConcurrencyLimits:
     """`AdmissionCheck` for the task types of one worker that have a concurrency limit, and `Ceiling` of its intake.
 
-    It is asked twice. Between the two a task may have waited long for something else, and then has its slot anew.
+    It stands twice in the chain: between the two, other checks may wait long, and then the task takes a slot anew.
     """
 
     def __init__(
@@ -60,13 +60,13 @@ class ConcurrencyLimits:
 
         Args:
             keeper: changes the slots.
-            store: tells the parameters of a task, which its message does not carry.
+            store: has the parameters of a task, which are not in its message.
             registry: says which task type has which limit.
             clock: of this process, for the waiting.
-            worker_id: told to who asks who holds a slot.
-            numbers: from the settings, by task type; they count instead of those in the options.
-            claimed_within: how long a slot is held for a claim that is not made.
-            on_held: told of each slot more or less that this worker holds, by task type.
+            worker_id: written into the record, for people who ask who holds a slot.
+            numbers: from the settings, by task type; they replace those in the options.
+            claimed_within: how long a slot is held for a claim that is still to be made.
+            on_held: told of each slot that this worker takes (1) or gives back (-1), by task type.
             on_wait: told the task type of each task that found no slot.
         """
         self._keeper = keeper
@@ -83,7 +83,7 @@ class ConcurrencyLimits:
         keeper.on_given_back = self._look_for_slot
 
     async def admit(self, candidate: Candidate) -> PutOff | None:
-        """Take a slot for it, if its type needs one; wait for it here, or put it off."""
+        """Take a slot for the task, if its type has a limit; wait for one here, or put the task off."""
         limit = limit_at_once(candidate.registration, self._numbers)
         if limit is None or self._has_time(candidate):
             return None
@@ -91,11 +91,11 @@ class ConcurrencyLimits:
             return await self._wait(candidate, self._without_key(candidate, limit))
         task = await candidate.claimable(self._store)
         if task is None:
-            return None  # the claim refuses it, and needs no slot for that
+            return None  # the claim will refuse it, so it needs no slot
         return await self._put_off(candidate, limit, task)
 
     def ceiling(self, task_type: str) -> int | None:
-        """`Ceiling`: no more than there are slots of a type whose deliveries wait here."""
+        """`Ceiling`: for a type whose deliveries wait here, the number of its limit."""
         limit = limit_at_once(self._registry.get(task_type), self._numbers)
         return None if limit is None or limit.key is not None else limit.number
 
@@ -106,7 +106,7 @@ class ConcurrencyLimits:
         await self._giving_back.finished()
 
     def _has_time(self, candidate: Candidate) -> bool:
-        """Whether it has a slot for longer than half of the time in which it must be claimed."""
+        """Whether it has a slot already, with more than half of the time left in which the claim must be made."""
         if candidate.slot is None:
             return False
         return candidate.slot.until - self._store.now() > timedelta(seconds=self._claimed_within / 2)
@@ -130,7 +130,7 @@ class ConcurrencyLimits:
         if await self._took(candidate, take):
             return None
         if has_had_one:
-            return _AGAIN  # what it has waited for meanwhile is not to be kept for as long again
+            return _AGAIN  # a second long wait here would waste what it got from other checks meanwhile
         self._on_wait(candidate.message.task_type)
         while await candidate.without_slot(line.turn(take)):
             if await self._took(candidate, take):
@@ -164,7 +164,7 @@ class ConcurrencyLimits:
 
     def _give_back(self, candidate: Candidate, take: TakeSlot, until: float) -> None:
         candidate.slot = None
-        # In a context of its own: it may outlive the delivery, whose spans end.
+        # In a context of its own: it may outlive the delivery and its spans.
         self._giving_back.start(self._keeper.give_back(take.record_id, take.claim_id, until), Context())
 
     def _look_for_slot(self, record_id: str) -> None:

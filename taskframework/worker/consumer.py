@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 #: Longest wait for the store to take the mark of a delivery that is handed over, in seconds.
 _MARK_SECONDS = 5.0
-#: What becomes of a delivery when the store stays away.
+#: For a delivery that is handed over for another reason than an admission check: its task is due at once.
 _AT_ONCE = PutOff(timedelta(0))
 
 
@@ -66,12 +66,12 @@ class TaskConsumer:
 
         Args:
             registry: the task types of this process.
-            claims: makes a task ours.
-            executor: runs its code.
+            claims: claims tasks for this worker.
+            executor: runs their code.
             settlement: writes how an attempt ended.
             heartbeat: keeps the leases of running attempts.
             breaker: open while the store is away.
-            deliveries: what is in this worker's hands.
+            deliveries: all that this worker has not answered yet.
             admission: asked before a claim.
             lanes: who gets the next free slot.
             now: the store's clock.
@@ -89,7 +89,7 @@ class TaskConsumer:
         self._now = now
         self.lanes: Lanes[PendingDelivery] = Lanes(slots, self._start, lanes, self._waited)
         self._handling = Background()
-        #: What deliveries wait for whose slot is lent.
+        #: What deliveries that have lent their slot to others wait for.
         self._awaited: set[asyncio.Future[Any]] = set()
         self._unreadable: list[tuple[Delivery, str]] = []
         self._context = contextvars.copy_context()
@@ -98,7 +98,7 @@ class TaskConsumer:
     def take(self, consumed_as: str, delivery: Delivery) -> None:
         """The broker's callback for the queues of a task type: never runs task code, never waits.
 
-        What nobody can read leaves at once: thousands of such messages must not wait in the line of those in between.
+        Unreadable messages leave at once: thousands of them must not stand in line before readable ones.
         """
         try:
             message = read_message(delivery.body)
@@ -108,7 +108,7 @@ class TaskConsumer:
             self.lanes.put(self.deliveries.add(delivery, message, consumed_as), delivery.lane)
 
     async def keep_time(self) -> None:
-        """Until cancelled, acknowledge early what runs for long and hand over what waited for long."""
+        """Until cancelled, acknowledge early what has run for long, and hand over what has waited for long."""
         while True:
             try:
                 self._hand_over_all(self.deliveries.long_waiting())
@@ -122,7 +122,7 @@ class TaskConsumer:
         await asyncio.gather(*(pending.ack_early() for pending in self.deliveries.long_running()))
 
     def hand_over_what_waits(self) -> None:
-        """Leave everything that has no slot to whoever has one."""
+        """Hand over every delivery that waits for a slot, so that a worker with a free slot can have its task."""
         self._hand_over_all(self.lanes.clear())
 
     async def close(self) -> None:
@@ -138,7 +138,7 @@ class TaskConsumer:
         await self._handling.finished()
 
     def abandon(self) -> None:
-        """Stop what is still held up, such as a claim that waits for the store."""
+        """Cancel what still hangs, such as a claim that waits for the store."""
         for task in self._handling.tasks:
             task.cancel()
 
@@ -148,7 +148,7 @@ class TaskConsumer:
             self._begin(self._reject_unreadable())
 
     async def _reject_unreadable(self) -> None:
-        """Send what came unreadable in one moment to the dead letters."""
+        """Reject all unreadable messages that came since the last call, with one line in the log."""
         rejected, self._unreadable = self._unreadable, []
         first, reason = rejected[0]
         logger.warning("unreadable messages rejected: %d, the first from %s: %s", len(rejected), first.queue, reason)
@@ -164,7 +164,7 @@ class TaskConsumer:
         self._begin(self._see_through(pending, lane))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        # A copy for each: what is set for one task, for its log lines and spans, is not seen by the next.
+        # Each in its own copy of the context: fields of log lines and spans of one task are not seen by the next one.
         self._handling.start(work, self._context.copy())
 
     async def _see_through(self, pending: PendingDelivery, lane: Priority) -> None:
@@ -172,7 +172,7 @@ class TaskConsumer:
             await self.handle(pending)
         except Exception:
             logger.exception("a delivery of %s could not be handled", pending.delivery.queue)
-            # Its document has its own driver; kept in hand, the message would cost a place of the prefetch for good.
+            # The task has its own driver. Without an answer, the message would occupy a place of the prefetch for ever.
             await pending.ack()
         finally:
             self.deliveries.remove(pending)
@@ -207,10 +207,10 @@ class TaskConsumer:
     async def _admit_and_claim(
         self, pending: PendingDelivery, candidate: Candidate, claim: Claim
     ) -> PutOff | RunningAttempt | Refusal:
-        """Ask the checks, then claim; while the store is away the delivery is kept, neither acknowledged nor sent back.
+        """Ask the checks, then claim. While the store is away the delivery stays here, without an answer to the broker.
 
         Returns:
-            What came of it; put off if the store was away for too long, or is away when the worker stops.
+            The attempt, or why there is none. Put off if the store was away for too long, or when the worker stops.
         """
         is_admitted = is_asked_again = False
         while await self._breaker.closed(within=self.deliveries.seconds_to_claim(pending)):
@@ -226,7 +226,7 @@ class TaskConsumer:
             except StoreUnavailableError as error:
                 if is_admitted:
                     is_asked_again = True
-                    candidate.unless_claimed.pop_all()  # it may be claimed: nothing may be given back
+                    candidate.unless_claimed.pop_all()  # the claim may have been made: nothing may be given back
                 self._breaker.open(error)
         return _AT_ONCE
 

@@ -1,8 +1,8 @@
-"""Containment: task code shares the event loop with the worker and with other tasks, and is kept to its own.
+"""Containment: task code shares the event loop with the worker and with other tasks, and may end only its own work.
 
-Code that cancels whatever `asyncio.all_tasks()` gives, or stops the loop, would take the heartbeat, the connections,
-the HTTP interface and every other attempt with it. Not all of that could be started anew, the parts of libraries least
-of all. So such a call does nothing, and one warning names the task.
+Code that cancels everything in `asyncio.all_tasks()`, or stops the loop, would end the heartbeat, the connections, the
+HTTP interface and every other attempt. Not all of these could be restarted, least of all parts of libraries. So such a
+call does nothing, and one warning names the task.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: They end their own asyncio tasks also while task code calls them: when a connection fails, or when it closes one.
+#: Packages that may end asyncio tasks of the process also when task code calls them: a connection may fail or close.
 _TRUSTED = frozenset({"taskframework", "aio_pika", "aiormq", "pymongo"})
-#: Whose asyncio tasks belong to the process: ours, and those of the libraries it stands on.
+#: Packages whose asyncio tasks belong to the process: ours, and the libraries that it is built on.
 _INFRASTRUCTURE = _TRUSTED | {"uvicorn", "starlette", "fastapi", "anyio"}
 
 
 def contain(loop: asyncio.AbstractEventLoop) -> None:
     """Keep task code from cancelling what is not its own on this loop, and from stopping or shutting it down.
 
-    For a loop that only runs the framework. Before anything runs there.
+    For a loop that runs nothing but the framework; to be called before anything runs there.
     """
     loop.set_task_factory(_contained_task)
     stop = loop.stop
@@ -43,7 +43,8 @@ def contain(loop: asyncio.AbstractEventLoop) -> None:
             _refused("stop the event loop of its worker", sys._getframe(1))
 
     loop.stop = stop_unless_contained  # type: ignore[method-assign]
-    # The first would end the framework, which runs inside an asynchronous generator, and leave a process that is deaf.
+    # Without this, task code could end the asynchronous generator in which the framework runs; the process would go on,
+    # but do nothing.
     loop.shutdown_asyncgens = _contained_end(loop.shutdown_asyncgens)  # type: ignore[method-assign]
     loop.shutdown_default_executor = _contained_end(loop.shutdown_default_executor)  # type: ignore[method-assign]
 
@@ -79,7 +80,7 @@ def contained_tasks() -> Iterator[None]:
 def cancel_own(task: asyncio.Task[Any]) -> None:
     """Cancel the task of an attempt in the name of that attempt.
 
-    A cancellation is passed on to what the task waits for, and that may be foreign: code can wait for anything.
+    In its name, because the cancellation is passed on to whatever the code waits for, which may not be its own.
     """
     if not task.done():
         context_of(task).copy().run(task.cancel)
@@ -104,10 +105,10 @@ def _contained_task(
 
 
 def _is_foreign(task: asyncio.Task[Any]) -> bool:
-    """Whether the attempt whose code runs here has no business with a task: another one's, or the process's.
+    """Whether an asyncio task belongs to another attempt, or to the process, and not to the attempt that runs here.
 
-    Its own is not foreign, nor what an attempt left behind that is over, nor what the program started before any
-    attempt and is none of the infrastructure.
+    Not foreign are also those that an ended attempt left behind, and those that the program started outside attempts,
+    unless they belong to the infrastructure.
     """
     owner = context_of(task).get(running_code)
     if owner is running_code.get():
@@ -121,9 +122,9 @@ def _frame_of(task: asyncio.Task[Any]) -> FrameType | None:
 
 
 def _may_end(caller: FrameType, task: asyncio.Task[Any]) -> bool:
-    """Whether the code that asks may end a task that is foreign to the attempt in whose name it runs."""
+    """Whether this caller may end a task that is foreign to the attempt in whose name it runs."""
     if caller.f_globals is globals():
-        # Nobody asks for this task: it is what a cancelled one waits for, and `_ContainedTask.cancel` passes that on.
+        # Not asked for: a cancelled task waits for this one, and `_ContainedTask.cancel` passes the cancellation on.
         return False
     package = _package(caller)
     if package in _TRUSTED:

@@ -1,8 +1,8 @@
-"""Pending deliveries, and how long the broker is patient with each: three shares of its consumer timeout.
+"""Pending deliveries, and how long each may stay unanswered: shares of the broker's consumer timeout.
 
-The broker takes back what is not acknowledged in time, closes the channel under all its neighbours and delivers them
-again. An attempt does not need its message, the lease carries on, so what runs for long is acknowledged early. What
-waits for long is of no use to anybody here, so it is handed over to whoever has time for it.
+If a delivery is not acknowledged within that time, the broker closes its channel and delivers everything on it again.
+A running attempt does not need its message, since it has a lease; so the delivery of a long attempt is acknowledged
+early. A delivery that has waited for long is handed over, so that another worker can have its task.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from taskframework.brokers.base import Delivery
 from taskframework.clock import Clock
 from taskframework.model.message import TaskMessage
 
-#: A delivery that nobody claimed is handed over after this share of the consumer timeout.
+#: A delivery whose task is not claimed is handed over after this share of the consumer timeout.
 _UNCLAIMED = 1 / 4
 #: The delivery of a running attempt is acknowledged after this share.
 _RUNNING = 1 / 2
-#: The same for one whose consumer was stopped. It holds a slot that the prefetch of the next consumer does not count,
-#: so a task that runs this long already is counted as a long one.
+#: The same for a delivery whose consumer was stopped. Its task has a slot that the prefetch of the next consumer does
+#: not know of; once acknowledged, it is counted in `acked_early`, and the next prefetch is smaller.
 _RUNNING_OF_FORMER = 1 / 8
-#: What is due is looked for as often as this share of the timeout, at least once a second.
+#: The pause between two looks for such deliveries, as a share of the timeout, and in seconds at most.
 _LOOK = 1 / 16
 _LONGEST_PAUSE = 1.0
 
@@ -49,7 +49,7 @@ class PendingDelivery:
         self.consumed_as = consumed_as
         self.arrived_at = arrived_at
         self.stage = Stage.WAITING
-        #: Whether its consumer was stopped since.
+        #: Whether its consumer has been stopped.
         self.is_former = False
         self.is_answered = False
 
@@ -58,7 +58,7 @@ class PendingDelivery:
             await self.delivery.ack()
 
     async def ack_early(self) -> None:
-        """Acknowledge what still runs. From now on the prefetch does not count it."""
+        """Acknowledge a delivery whose attempt still runs. The prefetch does not count it any more."""
         await failpoint.reached("early_ack.before")
         await self.ack()
         await failpoint.reached("early_ack.after")
@@ -68,7 +68,7 @@ class PendingDelivery:
             await self.delivery.put_back()
 
     async def reject(self) -> None:
-        """Dead-letter it, if it is still there: an early acknowledgement leaves the document as the only record."""
+        """Dead-letter it, unless it was acknowledged early; then the task's document is the only dead letter."""
         if self._answer():
             await self.delivery.reject()
 
@@ -84,8 +84,8 @@ class PendingDeliveries:
         """Start with none.
 
         Args:
-            clock: tells how long a delivery is here.
-            consumer_timeout: the broker's, asked each time because it may become shorter; None is for ever.
+            clock: tells how long a delivery has been here.
+            consumer_timeout: the broker's. Asked each time, because it may become shorter; None is for ever.
         """
         self._clock = clock
         self._consumer_timeout = consumer_timeout
@@ -101,7 +101,7 @@ class PendingDeliveries:
         self._pending.pop(pending, None)
 
     def retire(self, task_type: str) -> None:
-        """The consumers of this type were stopped: what comes from now on is another one's."""
+        """Say that the consumers of this type were stopped; later deliveries come from new ones."""
         for pending in self._pending:
             pending.is_former = pending.is_former or pending.consumed_as == task_type
 
@@ -125,16 +125,16 @@ class PendingDeliveries:
         }
 
     async def rest(self) -> None:
-        """Wait until it is worth while to look again for what takes long."""
+        """Wait until the next look for deliveries that take long."""
         timeout = self._seconds
         await self._clock.sleep(_LONGEST_PAUSE if timeout is None else min(_LONGEST_PAUSE, timeout * _LOOK))
 
     def long_waiting(self) -> list[PendingDelivery]:
-        """What nobody claimed for too long and nobody is about to claim."""
+        """Deliveries that have waited for a slot for too long."""
         return [pending for pending in self._older_than(_UNCLAIMED) if pending.stage is Stage.WAITING]
 
     def long_running(self) -> list[PendingDelivery]:
-        """What runs for so long that its delivery must be acknowledged now."""
+        """Deliveries whose attempts have run for so long that they must be acknowledged now."""
         late = set(self._older_than(_RUNNING))
         return [
             pending

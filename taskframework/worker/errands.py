@@ -1,4 +1,4 @@
-"""What task code asks of its worker from any thread, done before the attempt is settled."""
+"""What task code asks its worker to do, from any thread; it is done before the attempt is settled."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Errands:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        #: Of the worker: what is done here is no part of the task code that asked for it.
+        #: The worker's context: what is done here does not count as task code.
         self.context = contextvars.copy_context()
         self._under_way = Background()
         self._was_asked = False
@@ -32,7 +32,7 @@ class Errands:
         """Begin it soon; from any thread, without waiting.
 
         Returns:
-            Whether it begins. If not, the event loop may not run again, and nobody should wait for it.
+            Whether it begins. If not, nobody should wait for it: the event loop may not even run any more.
         """
         with self._lock:
             if self._is_over:
@@ -46,7 +46,7 @@ class Errands:
         self._loop.call_soon_threadsafe(function, *arguments)
 
     async def close(self) -> None:
-        """Let in what was asked for just before the code ended, then nothing more."""
+        """Accept what was asked for just before the code ended, and nothing after that."""
         with self._lock:
             self._is_over = True
         if self._was_asked:

@@ -103,7 +103,7 @@ class TaskExecutorService:
                 something.set_result(None)
 
         def is_over() -> None:
-            # Code that was asked to stop has its own time for it; another cancellation would tear its clean-up.
+            # Code that was asked to stop has time for that; another cancellation would interrupt its clean-up.
             if attempt.stop_reason is None:
                 happened()
 
@@ -158,10 +158,10 @@ class TaskExecutorService:
         try:
             if not self._surroundings.middleware:
                 return await self._execute(registration, call, limit, context)
-            limit.start()  # a middleware must not hold up the attempt for ever either
+            limit.start()  # a middleware that hangs must time out too
             return await self._surroundings.around(functools.partial(self._execute, registration, call, limit))(context)
         except (KeyboardInterrupt, SystemExit) as error:
-            # Out of an asyncio task these two leave the event loop, and would end the worker with everything in it.
+            # These two are not kept in the asyncio task: they would end the event loop, and the worker with it.
             raise RuntimeError(f"the task code raised {type(error).__name__}") from error
 
     async def _execute(
@@ -181,7 +181,7 @@ class TaskExecutorService:
 
 
 class _TimeLimit:
-    """The time of one attempt. It runs from the moment the code starts, not while it waits for a thread or process."""
+    """The timeout of one attempt. It runs from the start of the code, not while that waits for a thread or process."""
 
     def __init__(self, seconds: float, on_over: Callable[[], None]) -> None:
         self.seconds = seconds

@@ -1,4 +1,4 @@
-"""What a worker does for a task with sub-tasks: it plans the next round, and reads what became of the one before."""
+"""What a worker does for a task with sub-tasks: it plans the next round, and reads what became of the last one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from taskframework.worker.plan import AttemptPlan, SubtaskKind
 
 T = TypeVar("T")
 
-#: Sub-tasks that are read together; the result of each may have a megabyte.
+#: Sub-tasks of one read; the result of each may have a megabyte.
 _TOGETHER = 100
 _OVER = "The attempt lost its lease or is over."
 
@@ -47,7 +47,7 @@ class FamilyServices:
 class AttemptFamily:
     """`Family` of one attempt.
 
-    Whatever needs the store waits for it as long as the lease may last. After that the attempt is lost.
+    While the store is away everything that needs it waits, until the lease may be over. Then the attempt is lost.
     """
 
     def __init__(self, services: FamilyServices, attempt: RunningAttempt, errands: Errands) -> None:
@@ -56,7 +56,7 @@ class AttemptFamily:
         self._errands = errands
         self._plan: AttemptPlan | None = None
         self._is_planned = False
-        #: Slots are given in the order in which the calls came.
+        #: One call at a time, so that slots are given in the order of the calls.
         self._planning = asyncio.Lock()
 
     def plan(self, wanted: WantedSubtasks) -> Future[list[str]]:
@@ -69,7 +69,7 @@ class AttemptFamily:
         """The round that begins when the attempt is settled; None if its code submitted no sub-tasks.
 
         Raises:
-            InvalidRequestError: if it can never end well.
+            InvalidRequestError: if its policy can never be met.
             LeaseLostError: if the lease was lost before a large plan was written.
         """
         async with self._planning:
@@ -88,7 +88,7 @@ class AttemptFamily:
 
     async def _add(self, wanted: WantedSubtasks) -> list[str]:
         async with self._planning:
-            if self._is_planned:  # by a thread that the code left behind
+            if self._is_planned:  # called by a thread that the code left behind
                 raise LeaseLostError
             kind = await self._from_store(lambda: self._services.kinds.find(wanted.task_type, wanted.options))
             if self._plan is None:
@@ -104,7 +104,7 @@ class AttemptFamily:
         return [SubtaskOutcome.of(subtask) for subtask in found]
 
     async def _write(self, part: Record) -> None:
-        # Nobody else writes a record with its id: one that is there already is ours, and the reply to it was lost.
+        # Nobody else writes a record with this id: if there is one, we wrote it, and the reply was lost.
         await self._from_store(lambda: self._services.store.write_records([part]))
 
     async def _from_store(self, call: Callable[[], Awaitable[T]]) -> T:
@@ -119,10 +119,10 @@ class AttemptFamily:
 async def _answer(answer: Future[T], errand: Callable[[], Awaitable[T]]) -> None:
     try:
         answer.set_result(await errand())
-    except LeaseLostError:  # not an `Exception` for task code, which must not go on
+    except LeaseLostError:  # below it becomes a cancellation, which task code does not catch by `except Exception`
         pass
     except Exception as error:
         answer.set_exception(error)
-    finally:  # a thread that waits must hear it even if the event loop ends
+    finally:  # a waiting thread must get an answer even if the event loop ends
         if not answer.done():
             answer.set_exception(asyncio.CancelledError(_OVER))

@@ -1,7 +1,8 @@
-"""The heartbeat: keeps the leases of a worker, brings back who lost one or is to stop, and fences the worker itself.
+"""The heartbeat: renews the leases of a worker, and stops attempts that lost theirs or are to be cancelled.
 
-Three things go on beside each other, and none waits for another: a write per beat renews all leases, a read per second
-looks for cancels, and a look at our own clock stops what could not be renewed before anybody else may start it.
+Three loops run side by side, and none waits for another: one renews all leases with a write per beat, one looks for
+cancels with a read per second, and one only looks at the clock: it stops attempts whose leases could not be renewed
+before another worker may start their tasks.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from taskframework.worker.attempt import RunningAttempt, StopReason
 
 logger = logging.getLogger(__name__)
 
-#: A worker that could not renew stops its tasks this share of the lease before the lease ends.
+#: An attempt whose lease could not be renewed is stopped this share of the lease before its end.
 _MARGIN = 1 / 6
 #: Seconds between two looks for cancels that another process asked for.
 _CANCEL_LOOK = 1.0
@@ -57,15 +58,15 @@ class Heartbeat:
         return tuple(self._attempts.values())
 
     def add(self, attempt: RunningAttempt) -> None:
-        """Keep the lease of this attempt; one that is over already, after a pause of the process, never runs."""
+        """Keep the lease of this attempt. If it is over already, because the process paused, the code never runs."""
         self._attempts[attempt.fence.claim_id] = attempt
         if not self._is_ours(attempt, self._clock.monotonic()):
             self._lose(attempt)
-        elif self._is_releasing:  # a claim that was slow: its code must not begin
+        elif self._is_releasing:  # its claim was slow, and now its code must not begin
             attempt.stop(StopReason.RELEASED)
 
     def release_all(self) -> None:
-        """Hand back every attempt, and those that are claimed from now on."""
+        """Hand back every attempt, and those that are added from now on."""
         self._is_releasing = True
         for attempt in self.attempts:
             attempt.stop(StopReason.RELEASED)
@@ -74,7 +75,7 @@ class Heartbeat:
         self._attempts.pop(attempt.fence.claim_id, None)
 
     def hear(self, event: TaskCancelRequestedEvent) -> None:
-        """Listener: a cancel asked for in this very process need not wait for the next look."""
+        """Listener: a cancel that was asked for in this process need not wait for the next look."""
         lease = event.task.lease
         attempt = self._attempts.get(lease.claim_id) if lease is not None else None
         if attempt is not None:
@@ -90,8 +91,8 @@ class Heartbeat:
     async def beat(self) -> bool:
         """Renew every lease once.
 
-        What our own clock says is over is not asked for: nobody may run it on a lease that comes too late, and its
-        reaper must not wait for another one.
+        A lease that is over by our own clock is not renewed: its attempt was stopped, and a renewal would only keep the
+        reaper waiting.
 
         Returns:
             Whether the store answered.
@@ -115,13 +116,13 @@ class Heartbeat:
         return True
 
     async def look_for_cancels(self) -> None:
-        """Stop what somebody wants to end. A look that fails is none: the beat reports the trouble."""
+        """Stop attempts that somebody wants to end. If the read fails nothing happens; the beat reports the trouble."""
         attempts = [attempt for attempt in self.attempts if attempt.stop_reason is None]
         if not attempts:
             return
         try:
-            # No time limit but the store's own: a look that hangs must not be followed by more of them, which would
-            # take the connections of the beat.
+            # Without a time limit except the store's own: further looks after one that hangs would take the connections
+            # of the beat.
             cancels = await self._store.cancel_requests([attempt.fence for attempt in attempts])
         except StoreError:
             return
@@ -136,13 +137,13 @@ class Heartbeat:
         except StoreError as error:
             trouble = error
         if isinstance(trouble, StoreUnavailableError):
-            self._on_store_away(trouble)  # who hears it says so once, not with each beat
+            self._on_store_away(trouble)  # the breaker logs it once, not with each beat
         else:
             logger.warning("leases not renewed: %s", trouble)
         return None
 
     async def _repeat(self, step: Callable[[], Awaitable[float | None]], pause: float) -> None:
-        """Take the step for ever, each after a pause; a step may return another pause. No error ends it."""
+        """Repeat a step for ever, with a pause before each; a step may return the next pause. No error ends it."""
         while True:
             await self._clock.sleep(pause)
             try:
@@ -159,9 +160,9 @@ class Heartbeat:
         return self._seconds / (3 if renewed else 12)
 
     async def _fence(self) -> None:
-        """Stop what could not be renewed. Asks nobody, so that nothing can hold it up.
+        """Stop attempts whose leases could not be renewed. Does no I/O, so that nothing can delay it.
 
-        After a pause of the whole process the beat, which is due as well, gets the time that is left to renew.
+        When the whole process was paused, the beat is due as well; it first gets what is left of the time to renew.
         """
         woke_late = self._clock.monotonic() - self._fenced_at > 2 * self._fence_pause
         self._fenced_at = self._clock.monotonic()
@@ -177,7 +178,7 @@ class Heartbeat:
                 self._lose(attempt)
 
     def _lose(self, attempt: RunningAttempt) -> None:
-        # Code that has ended has nothing to be stopped; the store decides on its outcome.
+        # If the code has ended there is nothing to stop, and the store decides on its outcome.
         if attempt.code_has_ended or attempt.stop_reason is StopReason.LEASE_LOST:
             return
         if attempt.fence.claim_id in self._attempts:

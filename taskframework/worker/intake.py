@@ -1,8 +1,9 @@
 """What a worker takes in of each task type: how many messages, and when none at all.
 
-Prefetch is credit that the broker renews with every acknowledgement. A message acknowledged early renews it while its
-task still holds a slot, so the credit must shrink with the slots; and RabbitMQ fixes it when a consumer registers. So
-this is the one place that compares, for each type by itself, what should be consumed with what is, and registers anew.
+Prefetch is credit: with every acknowledgement the broker sends another message. When a message is acknowledged early,
+its task still has a slot, so the prefetch must shrink with the free slots; but RabbitMQ fixes it when a consumer
+registers. So this is the one place that compares, for each type by itself, how it is consumed with how it should be,
+and registers new consumers.
 """
 
 from __future__ import annotations
@@ -22,33 +23,34 @@ from taskframework.worker.patience import StoreBreaker
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two looks at the slots: a hundred early acknowledgements are one new registration.
+#: Seconds between two looks at the slots: so a hundred early acknowledgements cost one new registration.
 _PAUSE = 1.0
-#: Deliveries beyond the free slots, as a share of them: a slot needs its next delivery while the acknowledgement of the
-#: last one is on its way. Of no-op tasks, slots stood empty for 28 % of the time without, 7 % with a quarter, 2 % with
-#: this and with more.
+#: Deliveries beyond the free slots (the headroom), as a share of them, so that a slot has its next delivery while the
+#: acknowledgement of the last one is still on its way. With no-op tasks, slots were empty for 28 % of the time without
+#: headroom, for 7 % with a quarter, and for 2 % with a half; more did not help.
 _HEADROOM = 1 / 2
-#: Fewer slots are for tasks that take long. There an acknowledgement takes no time, and what waits waits for long.
+#: With fewer slots than this there is no headroom. Few slots are set for long tasks: compared with these the time of an
+#: acknowledgement does not matter, and a delivery in the headroom would wait long beside free workers.
 _FEW_SLOTS = 10
-#: While lanes compete for few slots there is headroom all the same: else the slot of a high task goes to a low one,
-#: since the next high one is not there yet. It is kept for so many seconds after that: new consumers have their price.
+#: But while lanes compete for few slots there is headroom: else the slot of a high task goes to a low one, because the
+#: next high one has not arrived. It stays for this many seconds afterwards, since new consumers cost something.
 _AFTER_COMPETITION = 60.0
-#: Deliveries of all queues that one worker may hold, if the slots do not ask for more: some 30 MB.
+#: Most deliveries of all queues in one worker, some 30 MB, unless the slots need more.
 _MOST_IN_HAND = 10_000
-#: Fewer slots than this share of all are not worth a new registration, unless they are the last or the first ones.
+#: A change by less than this share of the slots is not worth new consumers, unless it is from or to zero, or to all.
 _STEP = 1 / 8
 
 
 def prefetch(free: int, types: int, limit: int | Literal["auto"], *, lanes_compete: bool = False) -> int:
-    """Deliveries in hand for each queue: any one busy queue fills all free slots, and the next deliveries are there.
+    """The prefetch of each queue. One busy queue alone can fill all free slots, with the next deliveries at hand.
 
-    With so many types that this could be too much to hold, at least all queues together fill the slots.
+    With so many types that this would be too many deliveries, all queues together at least fill the slots.
 
     Args:
-        free: slots that are free or held by what the prefetch counts.
-        types: task types that are consumed, each with a queue for every lane.
-        limit: most that the settings allow.
-        lanes_compete: whether the next delivery of each lane has to be there when a slot becomes free.
+        free: the slots that are not taken by attempts whose delivery was acknowledged early.
+        types: how many task types are consumed, each with a queue for every lane.
+        limit: the most that the settings allow.
+        lanes_compete: whether the next delivery of each lane must be here when a slot becomes free.
     """
     queues = max(types, 1) * len(LANES)
     share = max(min(free, 2), -(-free // max(types, 1)))
@@ -59,7 +61,7 @@ def prefetch(free: int, types: int, limit: int | Literal["auto"], *, lanes_compe
 
 
 def is_worth_a_registration(present: int, wanted: int, most: int) -> bool:
-    """Whether consuming for `wanted` slots, of `most` that the type may have, is worth new consumers."""
+    """Whether a change from `present` to `wanted` slots, of the `most` that a type may have, is worth new consumers."""
     if present == wanted:
         return False
     at_the_end = 0 in (present, wanted) or wanted == most
@@ -71,12 +73,12 @@ class Consumed:
     """What is consumed of one task type."""
 
     consumption: Consumption
-    #: How many it is consumed for; the prefetch follows from it and from the next.
+    #: What the prefetch was computed from.
     slots: int
     lanes_compete: bool
 
 
-#: The most slots that a task type may have at present; None leaves it to the worker.
+#: Tells the most slots that a task type may have at present; None: as many as the worker has.
 Ceiling = Callable[[str], int | None]
 
 
@@ -100,7 +102,7 @@ class Intake:
             breaker: while it is open nothing is consumed.
             clock: for the pauses.
             limit: the setting `worker.prefetch`.
-            ceilings: bound single types; asked at each look, so they answer at once.
+            ceilings: limit single types. Asked at each look, so they must answer at once.
         """
         self._broker = broker
         self._consumer = consumer
@@ -117,7 +119,7 @@ class Intake:
         self._task: asyncio.Task[None] | None = None
 
     def start(self, task_types: Sequence[str]) -> None:
-        """Consume the queues of these types from now on, whenever that is right."""
+        """Consume the queues of these types from now on, whenever they should be consumed."""
         self._types = task_types
         self._breaker.on_change = self.wake
         if task_types:
@@ -132,12 +134,12 @@ class Intake:
         self._is_stopping = True
         self.wake()
         if self._task is not None:
-            # Not cancelled: it may be just between the old consumers and the new ones.
+            # Not cancelled: it may just be replacing consumers.
             await self._task
 
     @property
     def is_live(self) -> bool:
-        """Whether every queue is being consumed, but those of types that a ceiling shuts out."""
+        """Whether every queue is being consumed, except those of types with a ceiling of zero."""
         return all(
             name in self._consumed and self._consumed[name].consumption.is_live
             for name in self._types
@@ -173,8 +175,8 @@ class Intake:
         """For how many slots each type should be consumed."""
         if self._is_stopping or self._breaker.is_open:
             return dict.fromkeys(self._types, 0)
-        # What is left over comes first. Else a store that answers pings and refuses claims would, each time it is given
-        # up and tried again, cost one more prefetch that nobody executes.
+        # A type waits until the deliveries of its former consumers are claimed. Else a store that answers pings but
+        # fails at claims would, with each new try, fill this worker with one more prefetch of deliveries.
         waits = self._consumer.deliveries.left_over - self._consumed.keys()
         free = self._free
         return {name: 0 if name in waits else min(free, self._most(name)) for name in self._types}
@@ -192,12 +194,12 @@ class Intake:
         changing = [name for name, wanted in self._wanted().items() if self._is_worth_a_change(name, wanted)]
         if changing:
             await self._stop_consuming(changing)
-            # Asked again, and not waited for any more: what happened meanwhile counts.
+            # Computed again, since things may have changed meanwhile; from here on nothing is awaited.
             wanted = self._wanted()
             for name in changing:
                 self._consume(name, wanted[name])
         if not self._free and not self._is_stopping:
-            # It would wait for as long as the long tasks run, beside an idle worker.
+            # Here they would wait until the long tasks end, although other workers may be idle.
             self._consumer.hand_over_what_waits()
 
     def _is_worth_a_change(self, task_type: str, wanted: int) -> bool:

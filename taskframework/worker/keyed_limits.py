@@ -1,8 +1,8 @@
 """Rate limits with a key: each value of a field of the parameters has a bucket of its own.
 
-The queue has the tasks of all keys in one line, so that one whose bucket is empty must not wait in it. It goes back
-into the store with a turn, and comes again when that has come: a message each, however many wait. No attempt is
-counted.
+In the queue the tasks of all keys stand in one line, so a task whose bucket is empty must not block it. Such a task is
+put off in the store with a turn, and gets another message when its turn comes. So each costs one more message, however
+many wait. No attempt is counted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from taskframework.tasks.limits import RateLimit
 from taskframework.worker.admission import Candidate, PutOff
 from taskframework.worker.rate_limits import LATER
 
-#: Seconds that a task waits here whose turn has come: the turns of a second are sent by one look of the sweeper.
+#: Most seconds that a task waits here for its turn: one look of the sweeper sends all turns of the next second.
 _AHEAD_OF_TURN = 2.0
 
 
@@ -42,8 +42,8 @@ class KeyedRateLimits:
 
         Args:
             buckets: where the buckets are.
-            limits: how much those of a name let through.
-            store: tells the parameters of a task, which its message does not carry.
+            limits: how much the buckets of a name let through.
+            store: has the parameters of a task, which are not in its message.
             clock: of this process, for the waiting.
             on_taken: told how many permits were taken from the buckets of a name.
             on_put_off: told the name of the bucket for each task that got a turn instead of a permit.
@@ -56,20 +56,20 @@ class KeyedRateLimits:
         self._on_put_off = on_put_off
 
     async def admit(self, candidate: Candidate) -> PutOff | None:
-        """Take a permit for it if there is one, else give it a turn."""
+        """Take a permit for the task if there is one, else give it a turn."""
         limit = None if candidate.registration is None else candidate.registration.rate_limit
         if limit is None or limit.key is None:
             return None
         task = await candidate.claimable(self._store)
         if task is None:
-            return None  # the claim refuses it, and needs no permit for that
+            return None  # the claim will refuse it, so it needs no permit
         return await self._admit(candidate, limit, task)
 
     async def _admit(self, candidate: Candidate, limit: RateLimit, task: Task) -> PutOff | None:
         record_id, turn = bucket_id(limit, task.parameters), task.waits_for_limit
         has_turn = turn is not None and (turn.limit, turn.dispatch_epoch) == (record_id, task.dispatch_epoch)
         if has_turn and turn is not None and turn.until - self._store.now() > timedelta(seconds=_AHEAD_OF_TURN):
-            return PutOff(turn.until, record_id)  # a second message, and early
+            return PutOff(turn.until, record_id)  # a further message of the task came before its turn
         while True:
             ahead = _AHEAD_OF_TURN if has_turn else AHEAD
             take = TakePermits(record_id, self._limits[limit.name], 1, ahead, in_line=True, has_turn=has_turn)
@@ -86,7 +86,7 @@ class KeyedRateLimits:
                 return LATER
             if not permit.is_late(self._clock.monotonic()):
                 return None
-            has_turn = True  # it waited long for its slot
+            has_turn = True  # it had to wait long for a slot, and its permit is too late
 
     async def _until(self, time: float) -> bool:
         await self._clock.sleep(max(0.0, time - self._clock.monotonic()))

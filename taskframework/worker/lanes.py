@@ -1,7 +1,7 @@
 """Slots and lanes: which waiting delivery gets the next free slot.
 
-While several lanes wait, the slots that become free are shared out by weight, so that none is starved. Who has waited
-for too long goes next, whatever the lane.
+While several lanes wait, the slots that become free are shared by weight, so that no lane is starved. A delivery that
+has waited too long goes next, whatever its lane.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Item = TypeVar("Item")
 class LanePolicy:
     """How lanes share the slots."""
 
-    #: Of so many slots in all, each lane that waits gets its number.
+    #: While several lanes wait, each gets slots in proportion to its number.
     weights: Mapping[Priority, int]
-    #: Who has waited longer than this goes before everybody else.
+    #: An item that has waited longer than this goes before all others.
     max_wait: timedelta
 
 
@@ -45,7 +45,7 @@ class Lanes(Generic[Item]):
             slots: how many items may run at once.
             start: called for an item that got a slot; `release` gives the slot back.
             policy: which lane is next.
-            waited: how long an item could have been started already.
+            waited: tells for how long an item could have been started.
         """
         self._free = slots
         self._slots = slots
@@ -54,9 +54,9 @@ class Lanes(Generic[Item]):
         self._waited = waited
         self._waiting: dict[Priority, deque[Item]] = {lane: deque() for lane in LANES}
         self._running: dict[Priority, int] = dict.fromkeys(LANES, 0)
-        #: What each lane is owed of the slots that went to others while it waited.
+        #: How much each lane is owed because slots went to others while it waited.
         self._credits: dict[Priority, int] = dict.fromkeys(LANES, 0)
-        #: Who lent a slot and wants one again.
+        #: Items that gave up their slot for a while and want one again.
         self._returning: deque[tuple[asyncio.Future[None], Priority]] = deque()
         self._closed = False
 
@@ -72,9 +72,9 @@ class Lanes(Generic[Item]):
         self._fill()
 
     async def slot_again(self, lane: Priority) -> None:
-        """A slot for an item that gave its own back for a while; before all that has not started yet.
+        """Wait for a slot for an item that gave up its own for a while. It goes before all that have not started.
 
-        There is always one once the lanes are closed, for then the item only has to end.
+        Once the lanes are closed it gets one at once, since it only has to end then.
         """
         slot: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._returning.append((slot, lane))
@@ -82,18 +82,18 @@ class Lanes(Generic[Item]):
         await slot
 
     def remove(self, item: Item, lane: Priority) -> None:
-        """Let an item wait no longer; nothing happens if it does not wait."""
+        """Take an item out of its lane, if it waits there."""
         with contextlib.suppress(ValueError):
             self._waiting[lane].remove(item)
 
     def close(self) -> list[Item]:
-        """Start nothing more; what still waits is returned."""
+        """Start nothing more; returns what still waited."""
         self._closed = True
         self._fill()
         return self.clear()
 
     def clear(self) -> list[Item]:
-        """Take out everything that waits."""
+        """Take out and return everything that waits."""
         left = [item for lane in LANES for item in self._waiting[lane]]
         for waiting in self._waiting.values():
             waiting.clear()
@@ -109,7 +109,7 @@ class Lanes(Generic[Item]):
 
     @property
     def compete(self) -> bool:
-        """Whether all slots are taken, and several lanes would like to have them."""
+        """Whether all slots are taken and several lanes have or want some."""
         return self._free <= 0 and sum(bool(self._waiting[lane] or self._running[lane]) for lane in LANES) > 1
 
     def _fill(self) -> None:
@@ -128,7 +128,7 @@ class Lanes(Generic[Item]):
     def _next(self) -> Priority | None:
         waiting = [lane for lane in LANES if self._waiting[lane]]
         if len(waiting) < 2:
-            # Nobody is kept waiting by another lane, so nobody is owed anything.
+            # No lane has to wait for another one, so none is owed anything.
             self._credits = dict.fromkeys(LANES, 0)
             return waiting[0] if waiting else None
         return self._overdue(waiting) or self._by_weight(waiting)
@@ -140,8 +140,9 @@ class Lanes(Generic[Item]):
         return longest if waited[longest] > self._policy.max_wait else None
 
     def _by_weight(self, waiting: Sequence[Priority]) -> Priority:
-        """Smooth weighted round-robin: each gets its weight, who has most pays for all. The turns of a lane are spread
-        evenly, instead of all of high's before the first one of normal.
+        """Smooth weighted round-robin: each waiting lane is credited its weight, and the one with the most credit is
+        chosen and pays the sum of the weights. This spreads the turns of a lane evenly, instead of giving high all of
+        its turns before normal has its first.
         """
         weights = self._policy.weights
         for lane in waiting:

@@ -18,8 +18,9 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+#: Seconds of the first pause between two calls, and of the longest.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 3.0
-#: A store that was away again within this many seconds is asked at longer intervals from the start.
+#: If the store is away again within this many seconds after it came back, the first pause is longer.
 _SOON = 30.0
 
 
@@ -28,7 +29,7 @@ async def until_available(
     give_up: Callable[[], bool] = lambda: False,
     on_failure: Callable[[StoreUnavailableError], None] = lambda error: None,
 ) -> T:
-    """Call until the store answers, with jittered pauses; costs nothing while all is well.
+    """Call until the store answers, with random pauses in between; adds nothing while the store is there.
 
     Args:
         call: asks the store; must be safe to repeat.
@@ -65,7 +66,7 @@ class StoreBreaker:
         Args:
             ping: asks the store whether it is there; raises while it is not.
             clock: for the pauses between two pings.
-            deliveries: how many wait for the store, for the log of a process that consumes.
+            deliveries: tells how many deliveries wait for the store, for the log; None in a process without a worker.
         """
         self._ping = ping
         self._clock = clock
@@ -80,10 +81,10 @@ class StoreBreaker:
         self.on_change: Callable[[], None] = lambda: None
 
     def open(self, error: StoreUnavailableError) -> None:
-        """Say that the store did not answer; again changes nothing."""
+        """Say that the store did not answer; while it is open this changes nothing."""
         if self.is_open:
             return
-        # A store that answers pings and fails at writes must not be asked, consumed for and left in a hot loop.
+        # With a store that answers pings but fails at writes, consuming must not start and stop in a hot loop.
         self._relapses = self._relapses + 1 if self._clock.monotonic() - self._closed_at < _SOON else 0
         self.is_open = True
         if not self._is_stopped:
@@ -93,9 +94,9 @@ class StoreBreaker:
         self.on_change()
 
     async def is_away(self, error: StoreUnavailableError) -> bool:
-        """Whether the store itself is away when a call failed like this, or only that call took too long.
+        """Whether the store is away, after a call that failed like this; or whether only that call took too long.
 
-        Opens the breaker if so, which is how a process notices that has nothing to do.
+        If the store is away this opens the breaker, so that also an idle process notices.
         """
         if not self.is_open:
             try:
@@ -103,12 +104,12 @@ class StoreBreaker:
             except StoreError:
                 self.open(error)
             else:
-                # A call that began while the store was away may fail when it is back, and that was told.
+                # A call that began while the store was away may fail after it is back; that was in the log already.
                 return self._clock.monotonic() - self._closed_at < _SOON
         return self.is_open
 
     async def closed(self, within: float | None) -> bool:
-        """Wait until it is closed, for so many seconds at most and not beyond `give_up`.
+        """Wait until it is closed, for this many seconds at most, and not longer than until `give_up`.
 
         Returns:
             Whether it is.
@@ -118,7 +119,7 @@ class StoreBreaker:
         return not self.is_open
 
     def give_up(self) -> None:
-        """Let nobody wait any longer."""
+        """Let nobody wait in `closed` any longer."""
         self._is_stopped = True
         self._waiting_is_over.set()
 

@@ -1,4 +1,4 @@
-"""What a paused task type means for deliveries that are in hand already."""
+"""Puts off deliveries of paused task types that this worker has in hand already."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import timedelta
 from taskframework.limits.pauses import Pauses
 from taskframework.worker.admission import Candidate, PutOff
 
-#: When the sweeper looks at the task again, if the pause does not end before. It moves that on while the pause lasts.
+#: When the sweeper looks at the task again if the pause does not end before; while the pause lasts, it moves this on.
 _LATER = timedelta(seconds=20)
 
 

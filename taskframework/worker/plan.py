@@ -18,11 +18,11 @@ from taskframework.tasks.subtasks import WantedSubtasks, saying_which
 
 
 class SubtaskKind(Protocol):
-    """What a plan needs to know of some sub-tasks: their type and options."""
+    """The type and options of some sub-tasks."""
 
     @property
     def header(self) -> Mapping[str, Json]:
-        """What their group in the plan says of them all."""
+        """The fields of their group in the plan, except the items."""
         ...
 
     def accept(self, parameters: Any) -> tuple[Json, bytes]:
@@ -31,7 +31,7 @@ class SubtaskKind(Protocol):
 
 
 class AttemptPlan:
-    """Grows with each sub-task that task code submits; what is too much for the task's document becomes records."""
+    """Grows with each sub-task that task code submits; a plan too large for the task's document goes into records."""
 
     def __init__(self, task: Task, now: Callable[[], datetime], write: Callable[[Record], Awaitable[object]]) -> None:
         """Begin the next round of a running task.
@@ -47,7 +47,7 @@ class AttemptPlan:
         self._round = next_round(task)
         self._policy: str | None = None
         self._planned = 0
-        #: Of these the groups below are not written.
+        #: The slot of the first sub-task in `_groups`; those before it are written to records.
         self._first_slot = 0
         self._groups: list[dict[str, Any]] = []
         self._bytes = 0
@@ -75,8 +75,8 @@ class AttemptPlan:
         """The round as the settlement begins it.
 
         Args:
-            policy: of the task type, for a plan that has none of its own.
-            resumes: whether the task type goes on when the round is over.
+            policy: of the task type; used if no call named one.
+            resumes: whether the task type has a method to go on in when the round is over.
 
         Raises:
             InvalidRequestError: if the policy needs more sub-tasks than were planned.

@@ -1,4 +1,4 @@
-"""A worker's sign of life: a record in the store, so that operators see which workers there are."""
+"""A worker's sign of life: a record in the store by which operators see which workers there are."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from taskframework.settings.release import RELEASE
 from taskframework.stores.base import TaskStore
 from taskframework.stores.reading import read_record
 
-#: Seconds that a stop waits for the store; a record that stays shows a lost worker, and goes after ten minutes.
+#: Seconds that a stop waits for the store. If the record stays, it shows a lost worker until it is deleted after ten
+#: minutes.
 _FAREWELL_SECONDS = 1.0
 
 
@@ -50,10 +51,10 @@ class SignOfLife:
         self._writing = asyncio.Lock()
 
     async def give(self) -> bool:
-        """Write the record anew, after `withdraw` no more.
+        """Write the record anew; after `withdraw` do nothing.
 
         Returns:
-            False: there is no more to do, as a repair says it.
+            False, which to a repair loop means that there is no more to do now.
 
         Raises:
             StoreUnavailableError: if it could not be written.
@@ -68,7 +69,7 @@ class SignOfLife:
         return False
 
     async def withdraw(self) -> None:
-        """Delete the record, because the worker stops. Waits for a store that is away a moment only."""
+        """Delete the record, because the worker stops. If the store is away, it waits for a moment only."""
         self._has_left = True
         with contextlib.suppress(StoreError, TimeoutError):
             async with asyncio.timeout(_FAREWELL_SECONDS), self._writing:

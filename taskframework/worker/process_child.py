@@ -34,9 +34,10 @@ from taskframework.tasks.values import storable, storable_parameters
 from taskframework.telemetry import log_structlog_by_logging
 from taskframework.worker.questions import OutcomesAfter, Question
 
-#: A result that is larger as a pickle is certainly too large as JSON; it must not fill the parent's memory first.
+#: A result with a larger pickle is certainly too large as JSON. Refused here, it does not fill the parent's memory.
 _MAX_RESULT_PICKLE = 16 * MAX_RESULT_BYTES
-#: For the parent only: it tells us. A handler instead of SIG_IGN, because programs we start would inherit that.
+#: Signals that only the parent handles, which then tells us. Here they get a handler that does nothing, since programs
+#: that task code starts would inherit SIG_IGN.
 PARENTS_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _FORMATTER = logging.Formatter()
 
@@ -56,7 +57,7 @@ def main(connection: socket.socket) -> None:
 class _Channel:
     """The connection to the parent; any thread of the task code may use it.
 
-    A thread of its own listens: some of the task code may wait for an answer while other code looks for a cancel.
+    A thread of its own listens: some of the task code may wait for an answer while another part looks for a cancel.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -167,7 +168,7 @@ class _Control:
                 self._channel.send("progress", plain)
 
     def end(self) -> None:
-        """A thread that the code left behind must not report for the next attempt, not even while this one ends."""
+        """Report nothing more: a thread that the code left behind must not report for the next attempt."""
         with self._sending:
             self._is_over = True
 
@@ -186,14 +187,14 @@ def _too_late() -> Future[Any]:
 
 
 class _LogsToParent(logging.handlers.QueueHandler):
-    """Log lines go up: the parent knows where they belong, and its lines carry the task's ids."""
+    """Sends log records to the parent, whose log configuration and task ids apply to them."""
 
     def __init__(self, channel: _Channel) -> None:
         super().__init__(None)  # type: ignore[arg-type]  # `enqueue` is the only user of the queue
         self._channel = channel
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        """What can be pickled, with the traceback apart from the text; it is put together once, where it is shown."""
+        """A record that can be pickled. Text and traceback stay apart, so that they are put together once, up there."""
         sent = copy.copy(record)
         sent.msg, sent.args, sent.exc_info = record.getMessage(), (), None
         if record.exc_info:

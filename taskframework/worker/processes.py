@@ -35,17 +35,17 @@ from taskframework.worker import process_child
 from taskframework.worker.process_child import PARENTS_SIGNALS
 from taskframework.worker.questions import asked
 
-#: Seconds that code in a process or a thread has to end after a cancel. Less than the executor and a stopping worker
-#: wait, so that the process is gone by then.
+#: Seconds that code in a process or thread has to end after a cancel. The executor and a stopping worker wait longer,
+#: so the process is gone by then.
 GRACE = 3.0
-#: Seconds an idle child has to end by itself.
+#: Seconds that an idle child has to end by itself.
 _EXIT_PATIENCE = 1.0
-#: A frame, both ways, is its length and as many bytes: the pickle of what it is and of its content. That is what
-#: `multiprocessing.Connection` reads and writes in the child; here it is done by the event loop.
+#: In both directions a frame is its length, then that many bytes: a pickled pair of kind and content. In the child
+#: `multiprocessing.Connection` reads and writes frames, here the event loop does.
 _HEADER = struct.Struct("!i")
 logger = logging.getLogger(__name__)
 _spawning = multiprocessing.get_context("spawn")
-#: multiprocessing looks after all children whenever one is started, and two threads must not wait for the same one.
+#: Whenever multiprocessing starts a child it reaps all ended ones, and two threads must not reap the same child.
 _process_table = threading.Lock()
 
 
@@ -57,7 +57,7 @@ class ProcessDiedError(TaskframeworkError):
 
 
 class ExecutionFailedError(TaskframeworkError):
-    """The task code failed in its process; `outcome` tells how, classified where the exception was."""
+    """The task code failed in its process. `outcome` was made there, where the exception was."""
 
     def __init__(self, outcome: Failed) -> None:
         super().__init__(f"{outcome.error.type}: {outcome.error.message}")
@@ -208,7 +208,7 @@ class _Child:
                     control.report_progress_soon(value)
                 case "ask":
                     number, question = value
-                    # Not waited for: what else the child has to say must not wait for the store.
+                    # Not awaited: further frames of the child must not wait for the store.
                     asked(control, question).add_done_callback(partial(self._tell, number))
                 case "log":
                     _log(value)
@@ -286,7 +286,7 @@ def _log(payload: bytes) -> None:
 
 
 def retrieved(attempt: asyncio.Future[Any]) -> None:
-    """Nobody looks at the attempt of a cancelled caller; asyncio must not complain about that."""
+    """Fetch the error of a future that nobody may await any more, so that asyncio does not complain about it."""
     if not attempt.cancelled():
         attempt.exception()
 

@@ -1,4 +1,4 @@
-"""What task code in a process of its own asks its worker, and the worker's side of it."""
+"""The requests of task code in a process of its own to its worker, and how the worker serves them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from taskframework.tasks.subtasks import WantedSubtasks
 
 @dataclass(frozen=True, slots=True)
 class OutcomesAfter:
-    """Please read what became of the next sub-tasks."""
+    """Read what became of the next sub-tasks, behind this slot."""
 
     slot: int
 
@@ -23,7 +23,7 @@ Question = StepOutcome | WantedSubtasks | OutcomesAfter
 
 
 def asked(control: AttemptControl, question: Question) -> Future[Any]:
-    """Do for the child what the attempt would do here."""
+    """Do for code in a child process what code in this process would call."""
     match question:
         case StepOutcome():
             return control.steps.recorder.record(question)

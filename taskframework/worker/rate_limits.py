@@ -1,7 +1,7 @@
 """Rate limits without a key: an attempt begins with a permit of the bucket of its task type.
 
-A delivery waits here for its permit, its slot lent to others. The worker takes in a few at a time, and the rest stays
-in the queue. No attempt is counted meanwhile.
+A delivery waits here for its permit, while others use its slot. The worker takes in only a few at a time, and the rest
+stays in the queue. A wait counts no attempt.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from taskframework.model.rate_limits import RATE, BucketLimit
 from taskframework.tasks.registry import Registration, TaskRegistry
 from taskframework.worker.admission import Candidate, PutOff
 
-#: When a delivery comes again that waited here for as long as the broker lets it.
+#: For a delivery that has waited here for as long as the broker allows: its task is due again after this time.
 LATER = PutOff(timedelta(minutes=1))
-#: Deliveries taken in beyond those that run: what gets permits within so many seconds, and a few at least.
+#: Deliveries taken in beyond those that run: as many as get permits within this many seconds, and at least a few.
 _SECONDS_IN_HAND = 0.5
 _FEWEST_IN_HAND = 2
 
@@ -40,8 +40,8 @@ class RateLimits:
 
         Args:
             buckets: where the buckets are.
-            limits: how much each lets through, by its name.
-            registry: says which task type has which limit; all of them are among `limits`.
+            limits: how much each bucket lets through, by its name.
+            registry: says which task type has which limit; `limits` has all of them.
             clock: of this process, for the waiting.
             on_taken: told how many permits were taken from the bucket of a name.
         """
@@ -61,7 +61,7 @@ class RateLimits:
         permits, task_type = self._permits_of(name), candidate.message.task_type
         permit = await candidate.without_slot(permits.next())
         if permit is not None and permit.is_late(self._clock.monotonic()):
-            permit = await permits.next()  # it waited long for its slot, which this time it keeps
+            permit = await permits.next()  # it had to wait long for a slot again, so now it waits with the slot
         if permit is None:
             return LATER
         candidate.unless_claimed.callback(permits.give_back, permit)
@@ -70,9 +70,9 @@ class RateLimits:
         return None
 
     def ceiling(self, task_type: str) -> int | None:
-        """`Ceiling`: as many as run of a type whose deliveries wait here, and a few more.
+        """`Ceiling`: for a type whose deliveries wait here, as many slots as run now and a few more.
 
-        A power of two that grows at once and shrinks late: each change costs new consumers.
+        A power of two that grows at once and shrinks late, since each change costs new consumers.
         """
         if (name := _bucket_of(self._registry.get(task_type))) is None:
             return None

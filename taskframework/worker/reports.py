@@ -1,4 +1,4 @@
-"""What the code of an attempt reports while it runs, progress and steps, and the way of it into the task."""
+"""What the code of an attempt reports while it runs, progress and steps, and how that gets into the task."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ logger = logging.getLogger(__name__)
 class AttemptReports:
     """`AttemptControl` of an attempt, and the `Recorder` of its steps.
 
-    Of progress the newest value is written, one write at a time. What a step gave is written for as long as the lease
-    may last: its effect has been made, so neither a cancel nor a store that is away is a reason to give up.
+    Of progress only the newest value is written, one write at a time. Writing the outcome of a step is tried as long as
+    the lease may last, also after a cancel and while the store is away: the effect of the step has been made.
     """
 
     def __init__(self, attempt: RunningAttempt, moves: TaskMoves, clock: Clock, services: FamilyServices) -> None:
@@ -49,7 +49,7 @@ class AttemptReports:
 
     @property
     def steps(self) -> Steps:
-        # Made when asked for: it and this hold each other, which the garbage collector would find for every attempt.
+        # Made on demand: the two refer to each other, which would cost the garbage collector work for every attempt.
         with self._lock:
             if self._steps is None:
                 self._steps = Steps(self._attempt.task.steps, self)
@@ -57,7 +57,7 @@ class AttemptReports:
 
     @property
     def family(self) -> AttemptFamily:
-        # As rare as steps, so it is made when asked for too.
+        # Rare as well, so also made on demand.
         with self._lock:
             if self._family is None:
                 self._family = AttemptFamily(self._services, self._attempt, self._errands)
@@ -78,7 +78,7 @@ class AttemptReports:
     async def report_progress(self, value: object) -> None:
         self._take(storable(value, "progress", MAX_PROGRESS_BYTES))
         if self._writing_progress is not None:
-            # Shielded: a cancelled task must not tear a write that other values may ride on.
+            # Shielded: a caller that is cancelled must not interrupt a write in which other values go along.
             await asyncio.shield(self._writing_progress)
 
     def report_progress_soon(self, value: object) -> None:
@@ -91,7 +91,7 @@ class AttemptReports:
         return recorded
 
     async def close(self) -> None:
-        """Wait until what the code reported is written. Code that was left behind records no step from now on."""
+        """Wait until what the code reported is written. From now on no more steps are recorded."""
         await self._errands.close()
         while self._writing_progress is not None:
             await asyncio.wait([self._writing_progress])
@@ -122,7 +122,7 @@ class AttemptReports:
             recorded.set_result(await self._recorded(outcome))
         except Exception as error:
             recorded.set_exception(error)
-        finally:  # a thread that waits must hear it even if the event loop ends
+        finally:  # a waiting thread must get an answer even if the event loop ends
             if not recorded.done():
                 recorded.set_result(None)
 

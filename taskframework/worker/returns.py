@@ -1,4 +1,4 @@
-"""What task code returned, and planned, as the outcome of its attempt."""
+"""What task code returned and planned, as the outcome of its attempt."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class BadResultError(NonRetryableError):
 
 
 def outcome_of(registration: Registration, call: Call, returned: Any, subtasks: Subtasks | None) -> Succeeded | Waits:
-    """How an attempt ended whose code returned.
+    """The outcome of an attempt whose code returned.
 
     Args:
         registration: of its task type.
@@ -51,7 +51,7 @@ def outcome_of(registration: Registration, call: Call, returned: Any, subtasks: 
 
 
 def _result_of_many(registration: Registration, call: Call, returned: Any, subtasks: Subtasks | None) -> Json:
-    """The result of a chunk, which is a list of results, or of a batch, which is of no declared type."""
+    """The result of a chunk, which is a list of results, or of a batch, whose type is not declared."""
     results = returned if call.is_chunk else [returned]
     if subtasks is not None or any(isinstance(result, WaitForSignal) for result in results):
         raise InvalidRequestError(

@@ -27,9 +27,9 @@ from taskframework.worker.patience import until_available
 
 logger = logging.getLogger(__name__)
 
-#: How long the store has to tell who took a task; the answer is for the log alone, and a slot waits for it.
+#: Seconds in which the store has to tell who took a task. The answer is only for the log, and a slot waits for it.
 _TOLD_WITHIN = 2.0
-#: The same for a rate limit that is held; what else begins meanwhile learns the same.
+#: Seconds in which a rate limit has to be held. If it fails, the next attempt that the service refuses tries it again.
 _HELD_WITHIN = 2.0
 
 Hold = Callable[[Registration, Task, timedelta], Awaitable[None]]
@@ -52,14 +52,14 @@ class SettleStation:
         """Prepare to settle.
 
         Args:
-            store: tells who has a task now whose lease was lost.
+            store: tells who has a task whose lease was lost.
             bus: where the state aggregator listens.
             clock: tells when a lease has surely ended.
             worker_id: written into the history.
-            policy: the retry policy of task types that have none of their own.
-            on_stale: told the task type of each attempt that was lost.
+            policy: the retry policy for task types without one of their own.
+            on_stale: told the task type of each attempt that lost its lease.
             on_store_away: told of each write that did not reach the store.
-            hold: holds the rate limit of a task, for an attempt that asked for it.
+            hold: holds the rate limit of a task when its code asked for that.
         """
         self._store = store
         self._bus = bus
@@ -73,10 +73,10 @@ class SettleStation:
     async def settle(
         self, registration: Registration, attempt: RunningAttempt, outcome: Outcome, delivery: PendingDelivery
     ) -> None:
-        """Store the outcome, then acknowledge; an attempt that ends dead is rejected to the dead-letter exchange.
+        """Store the outcome, then acknowledge the delivery; if the task is dead, reject it to the dead-letter exchange.
 
-        The store being away is no reason to lose a result: the write is tried until the lease has surely ended, and
-        then the message is acknowledged, because by now the reaper owns the task.
+        While the store is away, the write is tried until the lease has surely ended. Then the reaper has the task, so
+        the message is acknowledged in any case.
         """
         outcome = self._with_delay(registration, attempt, outcome)
         if isinstance(outcome, Failed) and outcome.pauses_limit and outcome.delay is not None:

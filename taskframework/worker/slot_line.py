@@ -1,4 +1,4 @@
-"""What waits in one worker for a slot of one limit. The first of it stands in the line of all workers."""
+"""The deliveries of one worker that wait for a slot of one limit. The first one stands in the line of all workers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from taskframework.background import end
 from taskframework.clock import Clock, happens_within
 from taskframework.model.slots import KeepPlace, Slots, TakeSlot
 
-#: How long a place in the line counts, in seconds: as long as a worker that was killed holds up the others.
+#: Seconds for which a place in the line counts. A worker that was killed delays the others for as long.
 _PLACE = 3.0
-#: Seconds between two looks: of the first in the line, for each that stands before it, and at most.
+#: Seconds between two looks: for each place in the line, the first one included, and at most.
 _LOOK, _LONGEST = 0.1, 1.0
-#: Who has waited for long looks more seldom, after this share of the time.
+#: The pause is at least this share of the time waited so far, so that long waits cost few looks.
 _SHARE = 1 / 20
 
 
@@ -32,14 +32,14 @@ class _Waiter:
 
 
 class SlotLine:
-    """Asks the store for all that wait here, once at a time: as often as one would, however many they are."""
+    """Asks the store for all that wait here together, so that many cost no more than one."""
 
     def __init__(self, keep_place: Callable[[KeepPlace], Awaitable[Slots]], worker_id: str, clock: Clock) -> None:
         """Ask nothing yet.
 
         Args:
-            keep_place: keeps the place of the first of them, and tells the slots.
-            worker_id: whose places they are.
+            keep_place: keeps the place of the first one, and returns the slots.
+            worker_id: who gives it the place.
             clock: for the pauses.
         """
         self._keep_place = keep_place
@@ -50,7 +50,7 @@ class SlotLine:
         self._pump: asyncio.Task[None] | None = None
 
     async def turn(self, take: TakeSlot) -> bool:
-        """Wait until there seems to be a slot for this one; it may be gone when it is asked for.
+        """Wait until there seems to be a slot for this one. It may be gone by the time it is taken.
 
         Raises:
             StoreUnavailableError: if the store could not be asked.
@@ -59,7 +59,7 @@ class SlotLine:
         self._waiting.append(waiter)
         self.poke()
         if self._pump is None or self._pump.done():
-            # In a context of its own: the pump outlives who waited first.
+            # In a context of its own: the pump outlives the caller who waited first.
             self._pump = asyncio.create_task(self._run(), context=contextvars.Context())
         return await waiter.turn
 
@@ -88,7 +88,7 @@ class SlotLine:
         return min(self._waiting, key=lambda waiter: waiter.order, default=None)
 
     async def _look(self, waiter: _Waiter) -> int:
-        """Let it go if there is a slot for it; how many stand before it."""
+        """Give it its turn if there is a slot for it; returns how many stand before it."""
         take = waiter.take
         keep = KeepPlace(take.record_id, take.task_id, take.rank, take.since, self._worker_id, _PLACE)
         slots = await self._keep_place(keep)

@@ -1,8 +1,8 @@
 """Suspects: tasks that one more lost lease makes dead letters.
 
-Whatever runs beside a task that kills its worker shares its crashes, comes back together with it, and would share its
-end. So on their last chance suspects begin one at a time in each worker: then only the guilty one dies of it. What has
-not killed its worker within its probation is no longer waited for.
+Tasks that run beside one that kills its worker lose their leases too, come back together with it, and would become dead
+letters with it. So on their last chance suspects begin one at a time in each worker: then only the guilty one becomes a
+dead letter. Once a suspect has run for its probation time without killing the worker, the next one may begin.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from datetime import timedelta
 from taskframework.model.message import CRASHES_HEADER
 from taskframework.worker.admission import Candidate, PutOff
 
-#: Suspects that wait for their turn in a slot, and how many seconds; the slots are worth more to others.
+#: How many suspects may wait for their turn at once, and for how many seconds: each of them blocks a slot meanwhile.
 _WAITING = 4
 _PATIENCE = 5.0
-#: When a suspect that could not have its turn comes again.
+#: How long a suspect is put off that got no turn.
 _LATER = timedelta(seconds=5)
 
 
 class Suspects:
-    """`AdmissionCheck` that keeps the suspects of one worker apart. Who does not tell of crashes is not suspected."""
+    """`AdmissionCheck` that keeps the suspects of one worker apart. A message tells of the crashes of its task."""
 
     def __init__(self, max_crashes: int, probation: timedelta) -> None:
         """Start with nobody running.
@@ -38,12 +38,12 @@ class Suspects:
         self._waiting = 0
 
     async def admit(self, candidate: Candidate) -> PutOff | None:
-        """Give a suspect its turn, which it holds until it is over or its probation is."""
+        """Let a suspect begin when it has the turn. It keeps the turn until its attempt or its probation ends."""
         if _crashes(candidate.headers) < self._last_chance:
             return None
         if not await self._comes_up():
             return PutOff(_LATER)
-        turn = contextlib.ExitStack()  # whichever ends it first: `close` works once
+        turn = contextlib.ExitStack()  # a second `close` does nothing, so whichever comes first ends the turn
         turn.callback(self._turn.release)
         probation = asyncio.get_running_loop().call_later(self._probation, turn.close)
         candidate.holding.callback(turn.close)

@@ -1,4 +1,4 @@
-"""The thread pool for a plain `def execute`: a thread cannot be ended, so what becomes of it is waited for or left."""
+"""The thread pool for a plain `def execute`. A thread cannot be killed: it is waited for, or left behind."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ThreadPool:
             grace: seconds that code has to end by itself after it was cancelled, before it is left behind.
         """
         self._threads = ThreadPoolExecutor(size, thread_name_prefix="taskframework")
-        # As many as threads: an attempt waits here, where its time does not run yet, and not inside the pool.
+        # As many as threads: so an attempt waits here, before its timeout begins, and not inside the pool.
         self._slots = asyncio.Semaphore(size)
         self._grace = grace
 
@@ -46,10 +46,10 @@ class ThreadPool:
             on_start: called when a thread is free, after whatever wait that took.
 
         Returns:
-            What `execute` returned, also after a cancellation that it did not see: its work was done then.
+            What `execute` returned; also after a cancellation that it did not notice, since then its work was done.
 
         Raises:
-            asyncio.CancelledError: if the caller was cancelled, and the code saw it or did not end in time.
+            asyncio.CancelledError: if the caller was cancelled, and the code noticed it or did not end in time.
             BaseException: whatever `execute` raises.
         """
         control = _ThreadControl(context.control)
@@ -72,7 +72,7 @@ class ThreadPool:
             if control.has_seen_stop or not result.done():
                 raise
         finally:
-            result.cancel()  # what is left behind must not reach for a loop that has ended
+            result.cancel()  # a thread that is left behind must not use an event loop that has ended
         return result.result()
 
     def close(self) -> None:
@@ -85,9 +85,9 @@ class ThreadPool:
 
 
 class _ThreadControl:
-    """`AttemptControl` for a thread: also a timeout is a stop, and it knows whether the code has seen one.
+    """`AttemptControl` for a thread. A timeout counts as a stop too, and it notes whether the code asked and was told.
 
-    Code that saw it returns early, and what it returns then is no result; code that did not see it was finished.
+    Code that was told returns early, and what it returns is no result. Code that was not told has finished its work.
     """
 
     def __init__(self, control: AttemptControl) -> None:

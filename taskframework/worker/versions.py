@@ -12,14 +12,14 @@ from taskframework.moves import TaskMoves
 from taskframework.stores.base import TaskStore
 from taskframework.worker.admission import Candidate, PutOff
 
-#: A superseded task is over, so that nothing becomes due by putting it off; its message is acknowledged.
+#: For a superseded task. It is over, so putting it off changes nothing in the store, and its message is acknowledged.
 _IS_OVER = PutOff(timedelta(0))
 
 
 class NewestVersions:
-    """`AdmissionCheck` that ends a task of which there is a newer version, and finishes what a dead submitter began.
+    """`AdmissionCheck` that ends a task if there is a newer version, and finishes what a submitter that died began.
 
-    It finds everything that is left undone between the writes of a submission, so no repair looks for it.
+    It finds everything that is left undone between the writes of a submission, so no repair is needed.
     """
 
     def __init__(self, store: TaskStore, moves: TaskMoves, kept: timedelta) -> None:
@@ -45,9 +45,9 @@ class NewestVersions:
         return None
 
     async def _finish_submission(self, task_id: str) -> PutOff | None:
-        """The process that stored the task died before it wrote the record, or has yet to."""
+        """Write the record for the process that stored the task: it died before, or is about to do the same."""
         task = await self._store.get(task_id, EVERYONE)
         if task is None or task.unique is None:
-            return None  # the claim tells what is wrong with it
+            return None  # the claim will find out what is wrong with it
         newer = await become_newest(self._store, self._moves, task, task.unique, self._kept)
         return None if newer is None else _IS_OVER

@@ -21,17 +21,17 @@ from taskframework.worker.presence import SignOfLife
 
 logger = logging.getLogger(__name__)
 
-#: How long released attempts have to stop and to write that they did; the lease covers what is slower.
+#: Seconds that released attempts have to stop and to write that they did. A slower one is left to its lease.
 _RELEASE_SECONDS = STOP_PATIENCE + 2
 
 
 def new_worker_id() -> str:
-    """A name no other process has or had: host, process and a random part, since process ids come back."""
+    """A name that no other process has or had: host, process id, and a random part, since process ids are reused."""
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
 
 
 class Closable(Protocol):
-    """What has something under way when the worker stops."""
+    """A part of a worker that may still have work under way when the worker stops."""
 
     async def close(self) -> None: ...
 
