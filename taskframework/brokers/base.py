@@ -15,10 +15,10 @@ from taskframework.model.status import Priority
 
 
 class Delivery(Protocol):
-    """A message in our hands. Exactly one of its methods is called, as the last thing done about it.
+    """A message in the hands of a worker. Exactly one of its three methods is called, as the last thing done with it.
 
-    They may be called after the connection died: the broker then delivers the message again and the claim refuses it,
-    so they log and return.
+    If the connection is lost by then, they log that and return: the broker delivers the message again, and the claim
+    refuses it.
     """
 
     @property
@@ -36,11 +36,11 @@ class Delivery(Protocol):
     async def ack(self) -> None: ...
 
     async def reject(self) -> None:
-        """Send it through the dead-letter exchange; it does not come back."""
+        """Send it to the dead-letter exchange; it is not delivered again."""
         ...
 
     async def put_back(self) -> None:
-        """Let somebody else have it at once. Only after its consumption was stopped: else it comes straight back."""
+        """Put it back into the queue. Only after its consumption was stopped: else it is delivered here again."""
         ...
 
 
@@ -92,10 +92,10 @@ class BrokerReport:
 
 
 class Broker(Protocol):
-    """A broker with task queues (a queue a task type and lane), a dead-letter queue and an events exchange."""
+    """A broker with a queue for each task type and lane, a dead-letter queue and an events exchange."""
 
     async def open(self) -> None:
-        """Start connecting in the background. Does not fail when the broker is away: it comes back."""
+        """Start connecting in the background. If the broker is away this does not fail, but goes on trying."""
         ...
 
     async def close(self) -> None: ...
@@ -112,19 +112,19 @@ class Broker(Protocol):
 
     @property
     def outlives_process(self) -> bool:
-        """Whether messages are still there when this process is gone. If not, only a worker in it can hear them."""
+        """Whether messages survive this process. If not, only a worker in this process can consume them."""
         ...
 
     @property
     def consumer_timeout(self) -> timedelta | None:
         """How long a delivery may stay unacknowledged until the broker takes it back; None is for ever.
 
-        It may become shorter: a broker tells it by doing so.
+        It may become shorter: the only way to learn the broker's own limit is that it takes a delivery back.
         """
         ...
 
     async def declare(self, task_types: Sequence[str]) -> None:
-        """Declare exchanges and the queues of these types; again changes nothing.
+        """Declare exchanges and the queues of these types; if they exist, nothing changes.
 
         Raises:
             TopologyMismatchError: naming the queue or exchange that exists with other arguments.
@@ -136,7 +136,8 @@ class Broker(Protocol):
         """Publish a task message, persistent, and wait for the confirm.
 
         Raises:
-            PublishRefusedError: unroutable or refused; a delayed message is never reported unroutable.
+            PublishRefusedError: if no queue takes it, or the broker refuses it; for a delayed message the former does
+                not show.
             BrokerUnavailableError: not connected, or no confirm in time; it may have been delivered all the same.
         """
         ...

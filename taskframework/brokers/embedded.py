@@ -1,6 +1,6 @@
 """A broker inside the process, with the promises of a real one: acknowledgement, redelivery, dead letters, delays.
 
-What it holds ends with the process; the sweeper publishes again from the documents, as after the loss of any broker.
+Its messages are lost when the process ends; the sweeper then sends new ones, as after the loss of any broker.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from taskframework.model.status import LANES, Priority
 
 logger = logging.getLogger(__name__)
 
-#: What a durable events queue keeps while nobody listens; beyond it the oldest are lost.
+#: Most messages that a durable events queue keeps while nobody consumes it; beyond that the oldest are lost.
 MAX_KEPT_EVENTS = 100_000
 _DEAD_LETTER_PREFETCH = 100
 _SYSTEM_CLOCK = SystemClock()
@@ -54,7 +54,7 @@ class EmbeddedBroker:
         self._dead_letters = Queue(f"{prefix}.dlq", is_declared=True)
         self._queues: dict[str, Queue] = {}
         self._event_queues: dict[str, Queue] = {}
-        #: Messages whose time has not come. They wait on while the broker is closed.
+        #: Delayed messages. They go on waiting while the broker is closed.
         self._delayed = Background()
         # A dict keeps the order: consumers of a queue take turns in the order in which they came.
         self._running: dict[_Consumption, None] = {}
@@ -187,7 +187,7 @@ class EmbeddedBroker:
 
     def _message(self, body: bytes, headers: Mapping[str, str | int] | None, content_type: str = "") -> Message:
         texts = {key: str(value) for key, value in headers.items()} if headers else {}
-        # A copy has its own size; what orjson returns keeps 4 KB, and a backlog has many of them.
+        # A copy of the bytes, since those that orjson returns occupy at least 4 KB, and a backlog has many.
         return Message(next(self._numbers), bytes(memoryview(body)), texts, content_type)
 
     async def _put_later(self, delay: timedelta, name: str, message: Message) -> None:

@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 class Message(NamedTuple):
     """What a queue keeps."""
 
-    #: Grows with every publication, so that what comes back finds its old place.
+    #: Grows with every publication, so that a message that is put back returns to its old place.
     number: int
     body: bytes
     headers: Mapping[str, str]
@@ -38,7 +38,7 @@ class EmbeddedDelivery:
 
     @property
     def is_void(self) -> bool:
-        """Whether an answer or the loss of the connection ended it."""
+        """Whether it was answered, or the connection was lost."""
         return self not in self.consumer.queue.unacked
 
     async def ack(self) -> None:
@@ -84,7 +84,7 @@ class Consumer:
 
 
 class Queue:
-    """Messages in order, given to the consumers in turn, to each as many as it may hold unacknowledged."""
+    """Messages in order. Consumers get them in turn, each no more than its prefetch."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Queue:
         self.wake()
 
     def settle(self, delivery: EmbeddedDelivery) -> bool:
-        """End a delivery; False if it was not in hand any more (its message then comes again by itself)."""
+        """End a delivery; False if it was void already, in which case its message is delivered again."""
         if delivery not in self.unacked:
             logger.info("a delivery of %s is not in hand any more; it comes again", self.name)
             return False
@@ -127,15 +127,15 @@ class Queue:
         self.put_back(list(self.unacked))
 
     def put_back(self, back: Sequence[EmbeddedDelivery]) -> None:
-        """Make these deliveries ready again, each at its old place; their consumers are gone."""
+        """Make the messages of these deliveries ready again, each at its old place."""
         self.unacked.difference_update(back)
-        # From the last to the first: then each comes in near the front, however many messages wait behind it.
+        # From the last to the first, so that each is inserted near the front, however many messages wait.
         for message in sorted((delivery.message for delivery in back), reverse=True):
             bisect.insort(self.ready, message)
         self.wake()
 
     def wake(self) -> None:
-        """Deliver soon: one callback of the loop hands out all that is ready."""
+        """Deliver soon: one callback of the event loop hands out all messages that are ready."""
         if not self._scheduled and self.ready and self.consumers:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._dispatch)

@@ -1,4 +1,4 @@
-"""Hearing the events exchange: one message at a time, in order, acknowledged after it was heard. For every broker."""
+"""A subscriber of the events exchange, for every broker: one message at a time, in order, acknowledged when handled."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Subscription:
         consume: Callable[[Callable[[EventDelivery], None]], Consumption],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """Begin to hear.
+        """Begin to consume.
 
         Args:
             on_message: as the port says.
@@ -68,7 +68,7 @@ class Subscription:
             await self._arrived.get_nowait().put_back()
 
     async def close(self) -> None:
-        """Stop, and end what is being handled, unless it is the handler that asks for it."""
+        """Stop, and cancel the handler if it is running, unless it is the handler that calls this."""
         await self.stop()
         if asyncio.current_task() is not self._worker:
             await end(self._worker)
@@ -79,12 +79,12 @@ class Subscription:
             try:
                 await self._hand_over(delivery)
             except BaseException as error:
-                await delivery.put_back()  # no effect if its channel is gone: then it comes by itself
+                await delivery.put_back()  # no effect if its channel is gone: then the broker delivers it again anyway
                 if not is_failure(error):
                     raise
 
     async def _hand_over(self, delivery: EventDelivery) -> None:
-        """Repeat until it is handled. Here and not through the broker, which would put others before it."""
+        """Repeat until it is handled. Not by putting it back, since then other messages would overtake it."""
         if delivery.is_void:
             return
         message = ExternalMessage(delivery.body, delivery.content_type, delivery.headers)

@@ -1,4 +1,4 @@
-"""The repairs of batches: uploads that nobody finished, and retries that a process left half done."""
+"""The repairs of batches: uploads that were not finished, and retries that a process left half done."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from taskframework.stores.base import TaskStore
 
 
 class BatchRepair:
-    """Looks for batches that wait for somebody."""
+    """Looks for batches that were left."""
 
     def __init__(self, store: TaskStore, moves: TaskMoves, retrier: ParentWork, limit: int) -> None:
         self._store = store

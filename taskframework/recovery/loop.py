@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 async def reserved(store: TaskStore, reservations: Iterable[Transition]) -> list[Task]:
-    """The tasks of those reservations that were won. They travel together: one group, and not a round trip each."""
+    """The tasks of the reservations that were won. All are made at once, so that the store can group them."""
     replies = await asyncio.gather(*(_reserved(store, reservation) for reservation in reservations))
     return [task for task in replies if task is not None]
 
@@ -27,7 +27,7 @@ async def reserved(store: TaskStore, reservations: Iterable[Transition]) -> list
 async def _reserved(store: TaskStore, reservation: Transition) -> Task | None:
     try:
         return await store.apply(reservation)
-    except TaskUnreadableError as error:  # the processes of the newer release that wrote it repair it
+    except TaskUnreadableError as error:  # a newer release wrote it, and its processes repair it
         logger.warning("passed over: %s", error.message)
         return None
 
@@ -52,11 +52,11 @@ class RepairLoop:
 
         Args:
             name: for logs, metrics and readiness.
-            repair: one look; returns whether there is more to do right now.
+            repair: makes one look; returns whether there is more to do right now.
             interval: pause between two looks.
             clock: for the pause, and for the time of the last look.
             on_failure: told the name after each look that failed.
-            is_store_away: asked when the store did not answer; whoever says yes tells of it in the log.
+            is_store_away: asked when the store did not answer. If it says yes, it logs that itself.
         """
         self.name = name
         self._repair = repair
@@ -119,7 +119,7 @@ class RepairLoop:
         return False
 
     async def _more(self) -> bool | None:
-        """Whether there is more to do; None while the store is away, which is not told by each repair each time."""
+        """Whether there is more to do; None while the store is away, so that not every repair logs that each time."""
         try:
             return await self._repair()
         except StoreUnavailableError as error:

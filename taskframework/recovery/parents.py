@@ -1,4 +1,4 @@
-"""The repairs of parents: what a process that died left of spawning, waking and cancelling."""
+"""The repairs of parents: goes on with spawning, waking and cancelling that a process left half done."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from taskframework.stores.base import DueTask, TaskStore
 
 
 class ParentRepair:
-    """Looks for parents and sub-tasks that wait for somebody."""
+    """Looks for parents that were left."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Task types that go on after a pause: their tasks are due at once."""
+"""Makes the tasks of a type due at once when its pause has ended."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class PauseRepair:
     def __init__(self, store: TaskStore, pauses: Pauses) -> None:
         self._store = store
         self._pauses = pauses
-        #: Types that go on and whose tasks are still to be made due.
+        #: Types whose pause has ended and whose tasks are still to be made due.
         self._going_on: set[str] = set()
 
     async def look(self) -> bool:
@@ -32,7 +32,7 @@ class PauseRepair:
         return False
 
     async def _make_due(self, task_type: str) -> None:
-        """Let the sweeper send the tasks that have no message."""
+        """Make those tasks due that have no message, and let their queue timeouts begin anew."""
         for status in sorted(CLAIMABLE):
             wanted = TaskFilter(status=status, task_type=task_type)
             cursor, has_more = None, True

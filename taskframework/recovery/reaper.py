@@ -1,4 +1,4 @@
-"""The reaper: ends what has run out of time, a lease or a task's deadline. It needs no code of the task."""
+"""The reaper: ends attempts whose lease is over and tasks past their deadline. It needs no code of the task."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from taskframework.stores.base import DueTask, TaskStore
 
 
 class Reaper:
-    """Ends attempts whose lease is over; decides as a failed attempt would."""
+    """Ends attempts whose lease is over; what becomes of the task is decided as after a failed attempt."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Reaper:
         self._batch = batch
 
     async def reap(self) -> bool:
-        """Reap one batch; the guard is repeated in each write, for the worker may have come back meanwhile.
+        """Reap one batch. Each write checks the lease again, since the worker may have come back meanwhile.
 
         Returns:
             Whether there may be more.
@@ -61,7 +61,7 @@ class Reaper:
         return len(overdue) == self._batch
 
     async def reap_all(self) -> None:
-        """Take away every running task, also where the lease has time: for who knows that all the workers are dead."""
+        """Reap every running task, whatever time its lease has: for a caller who knows that all workers are dead."""
         before: Sequence[DueTask] = ()
         while (running := await self._running()) and running != before:  # what a newer release wrote stays
             await self._take(running, None)

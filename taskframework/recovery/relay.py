@@ -1,4 +1,4 @@
-"""The relay: hands the bridge every task with events that nobody surely heard."""
+"""The relay: hands the bridge every task with events that are not surely published."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from taskframework.model.marks import PostponeRelay
 from taskframework.recovery.loop import reserved
 from taskframework.stores.base import TaskStore
 
-#: How long other relays leave a task alone that this one has in hand.
+#: How long other relays leave a task alone that this relay has in hand.
 _IN_HAND = timedelta(seconds=15)
 
 

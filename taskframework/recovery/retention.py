@@ -1,4 +1,4 @@
-"""Retention: removes what is over for longer than it is kept."""
+"""Retention: deletes what has ended longer ago than it is kept."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from taskframework.model.streams import STREAMS, stream_key_of
 from taskframework.model.versions import VERSIONS
 from taskframework.stores.base import TaskStore
 
-#: When the record of a stream is looked at again where tasks are kept for ever.
+#: Time until the next look at the record of a stream, if tasks are kept for ever.
 _STREAMS_KEPT = timedelta(days=1)
 
 
@@ -32,7 +32,7 @@ class Retention:
         idempotency_keys: timedelta,
         batch: int,
     ) -> None:
-        """Prepare to delete, at most `batch` of a sort at once; None keeps that sort for ever."""
+        """Prepare to delete, at most `batch` of each sort at once. None keeps that sort for ever."""
         self._store = store
         self._finished = finished
         self._dead_letters = dead_letters
@@ -61,10 +61,10 @@ class Retention:
         return self._batch in (len(expired), removed)
 
     async def _look_at_keys(self, kind: RecordKind[Any], records: Sequence[Record]) -> None:
-        """A key whose task is live, or ended not long enough ago, is looked at later; any other one is deleted.
+        """Keep a key whose task is live, or ended too short ago, and look at it again later; delete any other key.
 
-        No write at the end of a task has to reckon with its key that way. Of two processes that look at one record
-        the second one loses: it has another revision then.
+        So the writes that end tasks need not care for keys. If two processes look at the same record, the second one
+        changes nothing, since the record has a new revision.
         """
         contents = {record.id: kind.content(record) for record in records}
         ends = await self._store.finished_at([content.task_id for content in contents.values()])
@@ -81,7 +81,7 @@ class Retention:
         await self._store.delete_records(over)
 
     async def _look_at_streams(self, records: Sequence[Record]) -> None:
-        """A stream is known as long as a task of it is stored: no position is given twice meanwhile."""
+        """Keep the record of a stream as long as a task of it is stored, so that no position is given twice."""
         until = self._store.now() + (self._finished or _STREAMS_KEPT)
         for record in records:
             stream = stream_key_of(record.id)
@@ -92,7 +92,7 @@ class Retention:
                 await self._store.delete_records([record])
 
     async def _look_at_plans(self, records: Sequence[Record]) -> None:
-        """A part of a plan is looked at later while its attempt runs or its sub-tasks have yet to be stored."""
+        """Keep a part of a plan while its attempt runs, or while its sub-tasks are still to be stored."""
         until = self._store.now() + PLAN_KEPT
         known: dict[tuple[str, int], bool] = {}
         later, over = [], []

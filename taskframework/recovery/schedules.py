@@ -32,12 +32,12 @@ logger = logging.getLogger(__name__)
 class ScheduleRepair:
     """Looks for schedules that are due.
 
-    Several processes may see the same one. They submit its run under the same key, so there is one task, and one of
+    Several processes may see the same one. They submit its run with the same key, so there is one task; and only one of
     them moves the schedule on.
     """
 
     def __init__(self, store: TaskStore, moves: TaskMoves, submission: TaskSubmissionService, most: int) -> None:
-        """Prepare to look; at most so many schedules at once, and so many runs of one."""
+        """Prepare to look; `most` limits the schedules that run at once, and the runs of one schedule at once."""
         self._store = store
         self._moves = moves
         self._submission = submission
@@ -47,7 +47,7 @@ class ScheduleRepair:
         """Run what is due.
 
         Returns:
-            Whether there is more: a schedule that catches up with many runs does so piece by piece.
+            Whether there is more to do: a schedule catches up with many missed runs in parts.
         """
         now = self._store.now()
         due = [record for record in await all_schedules(self._store) if _is_due(record, now)]
@@ -120,10 +120,10 @@ class ScheduleRepair:
 def _after(schedule: Schedule, at: datetime, outcome: Submission | Exception) -> Schedule:
     """The schedule after the run for a time.
 
-    A run that is refused is told and left out: asking again each second would not help.
+    A run that was refused is noted in the schedule and left out: to submit it again each second would not help.
 
     Raises:
-        Exception: the outcome, if it says nothing about the run; then it is submitted again.
+        Exception: the outcome, if the run was neither accepted nor refused; then it is submitted again.
     """
     match outcome:
         case Submission():

@@ -1,4 +1,4 @@
-"""The repair of streams: tasks that wait for their turn, of which somebody may have died before it let them go."""
+"""The repair of streams: BLOCKED tasks that a process may have failed to unblock."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from taskframework.streams.turns import StreamTurns
 
 
 class StreamRepair:
-    """Has somebody look at the streams of tasks that wait for long."""
+    """Has the turns looked at in streams with tasks that have waited for long."""
 
     def __init__(self, store: TaskStore, turns: StreamTurns, limit: int) -> None:
         self._store = store
@@ -42,5 +42,5 @@ class StreamRepair:
 
 
 def _pause(found: DueTask, now: datetime) -> timedelta:
-    """As long as it has waited: what waits for days is looked at now and then."""
+    """As long as it has waited so far, so that tasks that wait for days are looked at seldom."""
     return max(abs(now - found.not_before), LOOK_AGAIN)

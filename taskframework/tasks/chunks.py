@@ -38,5 +38,5 @@ def _items(context: TaskContext[Any]) -> Iterator[TaskContext[Any]]:
 
 
 def _result(returned: Any) -> Any:
-    """A plain function that gives a coroutine is in a thread or process of its own, without an event loop."""
+    """The result of a plain function. If it gives a coroutine, that is run here: no event loop runs in this thread."""
     return asyncio.run(returned) if inspect.iscoroutine(returned) else returned

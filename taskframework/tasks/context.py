@@ -26,7 +26,7 @@ Q = TypeVar("Q")
 
 
 class AttemptControl(Protocol):
-    """What the worker gives a context: the way back to the task."""
+    """What a context calls at the worker: progress, steps, sub-tasks, cancel requests."""
 
     @property
     def cancel_requested(self) -> bool: ...
@@ -126,7 +126,7 @@ class TaskContext(Generic[P]):
         return self.control.steps.once_blocking(self._own(step), function)
 
     def _own(self, step: str) -> str:
-        """The name of a step within the task: two items of a chunk may have steps of the same name."""
+        """The name of a step within the task; with the item, since two items of a chunk may use the same name."""
         return step if self.item is None else f"{self.item}/{step}"
 
     @overload

@@ -65,14 +65,14 @@ class TaskDeclaration:
     def accept(self, value: Any) -> tuple[Json, bytes]:
         """Parameters as they are stored, and as canonical JSON, if they fit the schema.
 
-        Objects of Python become JSON as their own class writes it. Nothing is converted to make it fit: whoever has
-        the model reads `"5"` as a number, the schema does not. The worker applies the model in any case.
+        Objects of Python become JSON as their own class writes it. Values are not converted to fit: a model accepts
+        `"5"` as a number, a schema does not. The worker applies the model in any case.
 
         Raises:
             InvalidParametersError: naming each field that does not fit.
             ValueNotStorableError: if a store could not keep them.
         """
-        # First whether it can be stored: that limits the depth, and the library's stack would overflow without a limit.
+        # This first, because it limits the depth; without a limit the library's stack would overflow.
         plain, canonical = storable_parameters(value)
         if problems := list(islice(_problems(self.parameters_schema, plain), MOST_PROBLEMS)):
             raise InvalidParametersError(self.task_type, problems)
@@ -84,7 +84,7 @@ DECLARATION = RecordKind("task-type", TaskDeclaration)
 
 
 class _Schemas(GenerateJsonSchema):
-    """JSON Schemas that never fail: what they cannot describe they leave open."""
+    """Makes JSON Schemas without ever failing: what cannot be described is left open."""
 
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012 - pydantic's own form
 
@@ -93,7 +93,7 @@ class _Schemas(GenerateJsonSchema):
 
 
 def _schema(task_type: str, adapter: TypeAdapter[Any], mode: JsonSchemaMode) -> Json:
-    """A schema as JSON. If it cannot be made, one that accepts everything: the worker shall start all the same."""
+    """A schema as JSON. If it cannot be made, one that accepts everything, so that the worker starts anyway."""
     try:
         schema = adapter.json_schema(mode=mode, schema_generator=_Schemas)
         return from_json(to_json(schema, inf_nan_mode="null"))
@@ -113,11 +113,11 @@ def _problems(schema: Json, value: Json) -> Iterator[dict[str, Any]]:
         for error in errors:
             yield from _described(error)
     except jsonschema_rs.ValidationError:
-        return  # the library does not know all of the schema, such as a pattern of Python's; the worker decides
+        return  # the library does not know a part of the schema, such as a pattern of Python's; the worker decides
 
 
 def _described(error: jsonschema_rs.ValidationError) -> Iterator[dict[str, Any]]:
-    """An error in pydantic's words where these name the field, else in the library's."""
+    """An error in pydantic's words for errors that name a field, else in the library's."""
     place, details = error.instance_path, error.kind.value
     match error.kind.name:
         case "required":

@@ -39,7 +39,7 @@ class LifespanError(TaskframeworkError):
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What is around the attempts of one worker that runs."""
+    """The middleware and the resources of one running worker."""
 
     middleware: Sequence[Middleware] = ()
     resources: Resources = NO_RESOURCES
@@ -123,11 +123,11 @@ class Extensible:
 
         Args:
             registry: whose task types want resources.
-            own: resources that there are without a hook.
+            own: resources that need no hook.
 
         Raises:
             LifespanError: if a hook fails.
-            ConfigurationError: if a task type wants what there is not.
+            ConfigurationError: if a task type wants a resource that does not exist.
         """
         async with contextlib.AsyncExitStack() as stack:
             products = [await stack.enter_async_context(_held(hook)) for hook in self._lifespans]
@@ -148,7 +148,7 @@ def _inside(middleware: Middleware, code: CallNext) -> CallNext:
 
 @contextlib.asynccontextmanager
 async def _held(hook: Lifespan) -> AsyncIterator[object]:
-    """One hook: what fails at its start ends the worker, what fails at its stop must not hold up the others."""
+    """One hook. An error at its start ends the worker; an error at its stop does not keep the others from stopping."""
     try:
         manager = hook()
         product = await manager.__aenter__()

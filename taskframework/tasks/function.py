@@ -61,7 +61,7 @@ def _taking(make: Callable[Options, TaskOptions]) -> Callable[Concatenate[str, O
             RegistrationError: if an option is wrong, or the function does not say its parameters and its result.
         """
         chosen = make(*args, **options)
-        around = sys._getframe(1).f_locals  # where a type may be defined that the function names
+        around = sys._getframe(1).f_locals  # types that the function names may be defined there
 
         def decorated(function: Function) -> type[BackgroundTaskExecutable[Any, Any]]:
             parameters, result = _types_of(function, around)
@@ -86,7 +86,7 @@ task = _taking(TaskOptions)
 
 
 def _execute(function: Function) -> Function:
-    """The method around a function; a coroutine function if that is one, since that says where it runs."""
+    """The method that calls a function; a coroutine function if that is one, since this decides where it runs."""
     is_given_context = len(_given(function)) == 2
 
     def call(context: TaskContext[Any], **resources: Any) -> Any:
@@ -110,7 +110,7 @@ def _given(function: Function) -> list[str]:
 
 
 def _signature(made: Function, function: Function) -> inspect.Signature:
-    """That of the method, with the resources that the function wants."""
+    """The signature of the method: its own, and the resources that the function asks for."""
     itself, context, _ = inspect.signature(made).parameters.values()
     parameters, wanted = inspect.signature(function).parameters, wanted_by(function)
     resources = [parameters[name].replace(kind=inspect.Parameter.KEYWORD_ONLY) for name in wanted]

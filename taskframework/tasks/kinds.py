@@ -1,4 +1,4 @@
-"""What a task type is to whoever submits it: its name, and which parameters go in and which result comes out."""
+"""A task type as a submitter sees it: its name, and the types of its parameters and its result."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from taskframework.errors import RegistrationError
 from taskframework.model.options import StartLimit
 from taskframework.model.values import Json, fingerprint
 
-#: Characters of a key; of a longer one its hash stands for it.
+#: Most characters of a key in an id; a longer one is replaced by its hash.
 _LONGEST_KEY = 200
 _SHORTEST, _LONGEST = timedelta(milliseconds=1), timedelta(days=3660)
 
@@ -82,7 +82,7 @@ class QueueTimeout:
         counts_limits: whether the time in which a limit or a pause holds the task back counts.
     """
 
-    #: What is one, for people.
+    #: What is accepted, for messages to people.
     ACCEPTED: ClassVar[str] = "a timedelta or seconds, from a millisecond to ten years"
     after: timedelta | float
     counts_limits: bool = False
@@ -103,7 +103,7 @@ class QueueTimeout:
 
 
 def start_limit_of(given: QueueTimeout | timedelta | float | None) -> StartLimit | None:
-    """An option `queue_timeout` as tasks carry it."""
+    """The option `queue_timeout` in the form in which tasks carry it."""
     if given is None:
         return None
     limit = given if isinstance(given, QueueTimeout) else QueueTimeout(given)
@@ -111,7 +111,7 @@ def start_limit_of(given: QueueTimeout | timedelta | float | None) -> StartLimit
 
 
 def as_timedelta(value: timedelta | float) -> timedelta:
-    """A length of time that an option gives as one or in seconds."""
+    """A length of time that is given as a timedelta or in seconds."""
     return value if isinstance(value, timedelta) else timedelta(seconds=value)
 
 
@@ -124,7 +124,7 @@ def is_time(value: object) -> TypeGuard[timedelta | float]:
     return 0 <= value <= timedelta.max.total_seconds()
 
 
-#: The record of a limit names all that run, and is read with each that begins.
+#: The highest number of a concurrency limit. Its record names all attempts that run, and is read whenever one begins.
 MOST_AT_ONCE = 1000
 _EXAMPLES = {
     "name": "the name of a bucket in the settings, such as 'default'",
@@ -133,7 +133,7 @@ _EXAMPLES = {
 
 
 def key_of(parameters: Json, field: str) -> str:
-    """The value of a field of some parameters as text, one text for each value; empty if it has none."""
+    """The value of a field of the parameters as text, another one for each value; empty if there is none."""
     value = parameters.get(field) if isinstance(parameters, dict) else None
     if value is None:
         return ""

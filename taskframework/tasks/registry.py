@@ -37,9 +37,9 @@ class Registration:
     executable: BackgroundTaskExecutable[Any, Any]
     parameters: TypeAdapter[Any]
     result: TypeAdapter[Any]
-    #: The stages that it has a method for, and of each whether that is a coroutine function.
+    #: The stages for which it has a method, and for each whether that is a coroutine function.
     stages: Mapping[Part, bool]
-    #: What the methods of stages want of the worker, by the names of their parameters; nothing of most.
+    #: For each stage whose method asks for resources: their classes, by the names of its parameters.
     resources: Mapping[Part, Mapping[str, type[Any]]]
 
     @property
@@ -64,7 +64,7 @@ class Registration:
 
     @property
     def bucket(self) -> str | None:
-        """The name of the bucket that the whole type shares; None if there is none, or one for each key."""
+        """The name of the bucket that the whole type shares; None if it has no rate limit, or a bucket for each key."""
         limit = self.rate_limit
         return None if limit is None or limit.key is not None else limit.name
 
@@ -84,7 +84,7 @@ class Registration:
 
     @property
     def parameter_fields(self) -> frozenset[str] | None:
-        """The names of the parameters as they are submitted; None if their type does not say which there are."""
+        """The names of the parameters as they are submitted; None if their type does not list them."""
         try:
             schema = self.parameters.json_schema()
         except Exception:  # authors add code of their own to a schema

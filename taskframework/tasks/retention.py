@@ -22,7 +22,7 @@ class Retention:
         failed: tasks that ended FAILED or DEAD_LETTER.
     """
 
-    #: What is one, for people.
+    #: What is accepted, for messages to people.
     ACCEPTED: ClassVar[str] = "a timedelta or seconds, from zero to a hundred years"
     finished: timedelta | float | None = None
     failed: timedelta | float | None = None
@@ -47,7 +47,7 @@ class Retention:
 
 
 def kept_for(given: Retention | timedelta | float | None) -> KeptFor | None:
-    """An option `retention` as tasks carry it; a time alone is for those that finished."""
+    """The option `retention` in the form in which tasks carry it; a time alone is for those that finished."""
     if given is None:
         return None
     retention = given if isinstance(given, Retention) else Retention(given)
@@ -55,7 +55,7 @@ def kept_for(given: Retention | timedelta | float | None) -> KeptFor | None:
 
 
 def kept_by(finished: timedelta | float | None, failed: timedelta | float | None) -> KeptFor:
-    """These times as tasks carry them."""
+    """These times in the form in which tasks carry them."""
     return KeptFor(*(None if it is None else as_timedelta(it) // _MILLISECOND for it in (finished, failed)))
 
 
@@ -63,7 +63,7 @@ FOR_EVER = KeptFor()
 
 
 def at_least(kept: KeptFor, time: timedelta, otherwise: KeptFor = FOR_EVER) -> KeptFor:
-    """The same, but nothing shorter than this; where it says nothing, `otherwise` is what holds."""
+    """The same times, raised to at least `time`. One that is not given is set only if `otherwise` has a shorter one."""
     least = time // _MILLISECOND
 
     def longer(own: int | None, default: int | None) -> int | None:

@@ -18,7 +18,7 @@ from taskframework.tasks.executable import BackgroundTaskExecutable
 from taskframework.tasks.resources import wanted_by
 from taskframework.tasks.subtasks import SubtaskSummary
 
-#: What an attempt does: the stage of its task, or the end of a batch, in which the task's own stage is "resume".
+#: What an attempt does: the stage of its task; or "batch" at the end of a batch, whose stage as a task is "resume".
 Part = Stage | Literal["batch"]
 METHODS: Mapping[Part, str] = {
     "execute": "execute",
@@ -26,7 +26,7 @@ METHODS: Mapping[Part, str] = {
     "signal": "on_signal",
     "batch": "on_batch_finished",
 }
-#: What each is given beside itself.
+#: The arguments of each method.
 _ARGUMENTS = {
     "execute": ("context",),
     "on_subtasks_finished": ("context", "summary"),
@@ -37,10 +37,10 @@ _ARGUMENTS = {
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What one attempt calls. It can be sent to another process."""
+    """What one attempt calls. It can be pickled for another process."""
 
     stage: Part
-    #: What the method is told beside the context.
+    #: What the method's second argument is made of.
     about: Subtasks | Signal | None = None
     #: Whether it is called for each item of a chunk.
     is_chunk: bool = False
@@ -65,7 +65,7 @@ class Call:
         context: TaskContext[Any],
         resources: Mapping[str, Any] = MappingProxyType({}),
     ) -> Any:
-        """Call it with what it wants of the worker; a coroutine function gives a coroutine, as always."""
+        """Call the method with these resources; a coroutine function gives a coroutine, as always."""
         method = getattr(executable, self.method)
         if resources:
             method = partial(method, **resources)
@@ -82,10 +82,10 @@ CHUNK = Call("execute", is_chunk=True)
 
 
 def stages_of(instance: BackgroundTaskExecutable[Any, Any]) -> dict[Part, bool]:
-    """The stages that an executable has a method for, and of each whether it is a coroutine function.
+    """The stages for which an executable has a method, and for each whether that is a coroutine function.
 
     Raises:
-        RegistrationError: if one of the methods cannot be called as it will be, or not where the options say.
+        RegistrationError: if a method has the wrong arguments, or cannot run where the options say.
     """
     stages: dict[Part, bool] = {}
     for stage, name in METHODS.items():
@@ -104,10 +104,10 @@ def stages_of(instance: BackgroundTaskExecutable[Any, Any]) -> dict[Part, bool]:
 def resources_of(
     instance: BackgroundTaskExecutable[Any, Any], stages: Iterable[Part]
 ) -> dict[Part, Mapping[str, type[Any]]]:
-    """What the methods of these stages want of the worker; only those that want something.
+    """The resources that the methods of these stages ask for; without stages that ask for none.
 
     Raises:
-        RegistrationError: if they run where the worker has nothing to give.
+        RegistrationError: if they run in a process of their own, which has no resources.
     """
     wanted = {stage: found for stage in stages if (found := wanted_by(getattr(instance, METHODS[stage])))}
     if wanted and instance.options.run_in == "process":
@@ -119,7 +119,7 @@ def resources_of(
 
 
 def described(executable: object, method: object = None) -> str:
-    """An executable for people: its class, and where that, or a method of it, is written."""
+    """An executable for messages: its class, and where that, or one of its methods, is written."""
     kind = executable if isinstance(executable, type) else type(executable)
     is_function = hasattr(kind, "__wrapped__")  # its methods are not the author's
     return f"{kind.__module__}.{kind.__qualname__}{place_in_source(kind if method is None or is_function else method)}"

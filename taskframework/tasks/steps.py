@@ -42,10 +42,10 @@ class _Run:
     """A step under way in this attempt."""
 
     step: str
-    #: Who runs the function, until it has ended.
+    #: The asyncio task or thread that runs the function, until that has ended.
     caller: object
     ended: Future[None] = field(default_factory=Future)
-    #: Why there is no outcome in the end.
+    #: Why the step has no outcome.
     problem: BaseException | None = None
 
 
@@ -91,7 +91,7 @@ class Steps:
         return orjson.loads(entered)
 
     def _enter(self, step: str, caller: object) -> bytes | tuple[_Run, bool]:
-        """The outcome if it is recorded; else the run to wait for, and whether it is the caller's own to make."""
+        """The outcome if it is recorded; else the run to wait for, and whether the caller has to make it."""
         _check_name(step)
         with self._lock:
             if (encoded := self._outcomes.get(step)) is not None:
@@ -109,7 +109,7 @@ class Steps:
 
     @contextmanager
     def _running(self, run: _Run) -> Iterator[None]:
-        """A function that fails leaves nothing behind: whoever waits tries itself."""
+        """End the run if its function fails; then whoever waits for it makes the step itself."""
         try:
             yield
         except BaseException:

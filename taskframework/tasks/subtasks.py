@@ -1,6 +1,6 @@
-"""Sub-tasks and signals as task code has them: what it plans, what it waits for, and what became of it.
+"""Sub-tasks and signals in task code: what it plans, what it waits for, and what became of that.
 
-Everything here works on any event loop and in any thread, as the steps do.
+Like steps, everything here works on any event loop and in any thread.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from taskframework.tasks.steps import refuse_on_a_loop
 T = TypeVar("T")
 R = TypeVar("R", default=Any, covariant=True)
 
-#: Sub-tasks that are planned together; the event loop has its turn in between.
+#: Sub-tasks that are planned together; in between the event loop can do other work.
 _TOGETHER = 100
+#: Longest time that a task may wait for a signal.
 LONGEST_WAIT = timedelta(days=3650)
 
 
@@ -39,21 +40,21 @@ class WantedSubtasks:
 
     task_type: AnyTaskType
     options: Mapping[str, Any]
-    #: When the round is decided; None: as the calls before say, or the options of the task type.
+    #: When the round is decided; None: as an earlier call says, or the options of the task type.
     policy: str | None
     parameters: tuple[Any, ...] = field(default=(), repr=False)
-    #: How many of the same call came before these; None: it is a call for a single one.
+    #: How many parameters of the same call came before these; None for a call with a single sub-task.
     before: int | None = None
 
     def numbered(self) -> Iterator[tuple[int | None, Any]]:
-        """The parameters, of several each with its number in the call."""
+        """The parameters, each with its number in the call; None as the number for a single sub-task."""
         for number, parameters in enumerate(self.parameters, self.before or 0):
             yield None if self.before is None else number, parameters
 
 
 @contextmanager
 def saying_which(number: int | None) -> Iterator[None]:
-    """What is refused inside is one of several parameters, and the error says which."""
+    """Add the number of the parameters to the errors that are raised inside, which say what is wrong with them."""
     try:
         yield
     except InvalidParametersError as error:

@@ -43,7 +43,7 @@ def storable_parameters(value: Any, adapter: TypeAdapter[Any] | None = None) -> 
 def _as_json(value: Any, adapter: TypeAdapter[Any]) -> Json:
     # What does not fit was refused before; the serializer would warn of JSON beside instances.
     if any(isinstance(leaf, _SECRETS) for leaf in _leaves(adapter.dump_python(value, warnings=False))):
-        # The task would get the asterisks of a SecretStr, and nobody would know before it runs.
+        # The task would get the asterisks of a SecretStr, which would only show when it runs.
         raise ValueNotStorableError("parameters", "a SecretStr becomes asterisks in JSON; name where the secret is")
     return adapter.dump_python(value, mode="json", by_alias=True, warnings=False)
 

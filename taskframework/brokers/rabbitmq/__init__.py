@@ -1,4 +1,4 @@
-"""The RabbitMQ adapter: `RabbitBroker` puts the parts together, one file for each thing that can go wrong."""
+"""The RabbitMQ adapter; `RabbitBroker` puts its parts together."""
 
 from taskframework.brokers.rabbitmq.broker import RabbitBroker
 

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 #: Longest wait for the answer to a request such as opening a channel or declaring a queue, in seconds.
 ANSWER_SECONDS = 5.0
 _CLOSE_SECONDS = 3.0
-#: What the driver logs as errors although its caller gets them as exceptions, and logs them once and with the remedy.
+#: Errors that the driver logs although we get them as exceptions, and log them once, with a remedy.
 _SAID_ELSEWHERE = ("error when creating transport", "Unexpected connection close", "Cancelling cause reader exited")
 
 logging.getLogger("aiormq.connection").addFilter(lambda record: not str(record.msg).startswith(_SAID_ELSEWHERE))
@@ -39,7 +39,7 @@ class BrokerConnection:
         """Take a connection that was just opened."""
         self._connection = connection
         self.wire = wire
-        # RabbitMQ blocks a connection when it publishes. A driver that waits on a new one waits for something else.
+        # RabbitMQ blocks a connection only when that publishes; what the driver waits for on a new one is no alarm.
         self._tells_alarms = not _must_wait(connection)
         self._purpose = purpose
         self._is_kept = is_kept
@@ -90,7 +90,7 @@ class BrokerConnection:
 
 
 def _must_wait(connection: Connection) -> bool:
-    """Whether the driver would wait for the end of an alarm. Its `ready()` is the only way in which it tells of one."""
+    """Whether the driver would wait for the end of an alarm; `ready()` is the only place where it shows that."""
     if connection.transport is None:
         return False
     waiting = connection.transport.ready().__await__()
@@ -103,14 +103,14 @@ def _must_wait(connection: Connection) -> bool:
 
 
 def _files_of(settings: BrokerSettings) -> SSLOptions:
-    """The files for TLS by the driver's names; it reads them anew for each connection."""
+    """The files for TLS by the driver's names. The driver reads them for each connection."""
     files = {"cafile": settings.ca_file, "certfile": settings.certificate, "keyfile": settings.private_key}
     options: Any = {name: str(file) for name, file in files.items() if file is not None}
     return cast(SSLOptions, options)
 
 
 class Connector:
-    """Opens connections to one address, which it shows without the password."""
+    """Opens connections to one address; `where` names it without the password."""
 
     def __init__(self, settings: BrokerSettings) -> None:
         """Prepare without connecting.
@@ -122,7 +122,7 @@ class Connector:
             heartbeat = max(1, round(settings.heartbeat.total_seconds()))
             self._url = make_url(settings.url, ssl_options=_files_of(settings), heartbeat=heartbeat)
         except ValueError:
-            # Without the parser's words: they may quote a part of a password that was not encoded.
+            # Without the parser's message, which may quote a part of a password that was not encoded.
             raise ConfigurationError(
                 "broker.url cannot be read as an address.",
                 key="broker.url",
@@ -136,11 +136,11 @@ class Connector:
         self.vhost = self._url.path.removeprefix("/") or "/"
 
     async def open(self, purpose: str, *, is_kept: bool = True) -> BrokerConnection:
-        """Open a connection that the broker's own tools show under this purpose.
+        """Open a connection; the broker's own tools show its purpose.
 
         Args:
             purpose: part of its name.
-            is_kept: whether its loss is news; that of a short one is told to its user by an exception.
+            is_kept: whether it is kept open, so that its loss is logged. The user of a short one gets an exception.
 
         Raises:
             BrokerUnavailableError: with host, port and reason.
@@ -150,7 +150,7 @@ class Connector:
         with contextlib.suppress(Exception):
             return await self._open(purpose, self._fast_wire, is_kept)
         plain = await self._open(purpose, lambda _: PlainWire(), is_kept)
-        # The broker is there after all. Was it away just now, or is it the fast path that a new driver cannot connect?
+        # The broker is there. Was it away a moment ago, or can this version of the driver not connect by the fast path?
         try:
             fast = await self._open(purpose, self._fast_wire, is_kept)
         except Exception as error:
@@ -170,13 +170,13 @@ class Connector:
                 async with asyncio.timeout(self._timeout):
                     await connection.connect()
         except BaseException:
-            # Without this the driver closes it by a task of its own when the object is collected.
+            # Else the driver closes it by an asyncio task of its own when the garbage collector finds it.
             await connection.close()
             raise
         return BrokerConnection(connection, wire, purpose, is_kept=is_kept)
 
     def _fast_wire(self, connection: Connection) -> Wire:
-        # Here, because with a driver that misses a name this fails, which is no reason not to connect.
+        # Imported here: with a driver that lacks a name this fails, and then the connection is made the plain way.
         from taskframework.brokers.rabbitmq.fast.wire import FastWire
 
         return FastWire(connection, self._refuse_fast_path)

@@ -1,4 +1,4 @@
-"""Consuming: one supervised consumer a queue, back after every lost connection, channel or queue."""
+"""Consuming: one supervised consumer for each queue, back after each loss of connection, channel or queue."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from taskframework.model.status import Priority
 
 logger = logging.getLogger(__name__)
 
-#: A consumer that heard nothing for so many seconds asks whether it is still one.
+#: After this many seconds without a delivery a consumer asks the broker whether it is still served.
 _WATCH_SECONDS = 5.0
 #: Longest time to register a consumer, its declarations included, in seconds.
 _REGISTER_SECONDS = 10.0
@@ -31,22 +31,22 @@ _REGISTER_SECONDS = 10.0
 class Source:
     """What a consumer consumes."""
 
-    #: Of the queue; only for the log if that has to be declared.
+    #: The queue's name; if `declare` is given, only for the log.
     name: str
     prefetch: int
     #: Declares the queue on the consumer's own channel and gives its name.
     declare: Callable[[AbstractChannel], Awaitable[str]] | None = None
-    #: Called when there is no such queue, before the next attempt.
+    #: Called when the queue does not exist, before the next attempt.
     repair: Callable[[], Awaitable[None]] | None = None
     lane: Priority = Priority.NORMAL
-    #: Of the consumer, not of the queue.
+    #: Arguments of the consumer, not of the queue.
     arguments: Mapping[str, int] | None = None
     #: Told the broker's consumer timeout when a delivery was kept for longer.
     on_timeout: Callable[[timedelta], None] | None = None
 
 
 class QueueConsumer:
-    """One queue consumed until stopped. It has a channel of its own, so that trouble with one queue stays there."""
+    """Consumes one queue until stopped, on a channel of its own, so that trouble with it affects no other queue."""
 
     def __init__(
         self,
@@ -83,13 +83,13 @@ class QueueConsumer:
         consumer = ConsumerChannel(channel, inner, connection.wire, self._source.lane, self._source.on_timeout)
         registering = asyncio.create_task(self._register(channel, consumer))
         try:
-            # Shielded, since a request that is cancelled costs the channel, and deliveries may already have come on it.
+            # Shielded: a cancelled request would close the channel, on which deliveries may have come already.
             await asyncio.shield(registering)
         except asyncio.CancelledError:
             self._background.start(_retire(registering, consumer))
             try:
-                # What has come is handed over rather than put back, which would count as a failed delivery. With a
-                # broker that does not answer, the next cancellation ends the wait.
+                # Deliveries that have come are handed over; put back, they would count as failed ones. If the broker
+                # does not answer, the next cancellation ends the wait.
                 await consumer.lost.wait()
             finally:
                 consumer.take_no_more()
@@ -103,7 +103,7 @@ class QueueConsumer:
         return consumer
 
     async def _watch(self, consumer: ConsumerChannel) -> None:
-        """Register anew when the broker serves the consumer no longer and did not say so."""
+        """Register anew if the broker has stopped to serve the consumer without saying so."""
         while not consumer.lost.is_set():
             try:
                 async with asyncio.timeout(_WATCH_SECONDS):

@@ -1,4 +1,4 @@
-"""Declares the topology, each time on a connection of its own, so that a refusal harms nobody who works."""
+"""Declares the topology, each time on a connection of its own, so that a refusal disturbs no other work."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from taskframework.errors import BrokerError, BrokerUnavailableError, Taskframew
 
 logger = logging.getLogger(__name__)
 
-#: A quorum queue is made on several nodes, which takes longer than most answers.
+#: Seconds that one declaration may take: a quorum queue is made on several nodes.
 _DECLARE_SECONDS = 10.0
-#: Each has a channel of its own for as long.
+#: How many task types are declared at once, each on a channel of its own.
 _PARTS_AT_ONCE = 8
+#: Seconds between two repairs at least.
 _REPAIR_INTERVAL = 1.0
 
 
@@ -46,11 +47,11 @@ class TopologyKeeper:
         self._wanted.update(task_types)
 
     async def declare(self, task_types: Iterable[str]) -> None:
-        """Declare exchanges and the queues of these types; all that can be declared is, also after an error.
+        """Declare exchanges and the queues of these types. After an error the others are still declared.
 
         Raises:
             TopologyMismatchError: the first exchange or queue that exists with other arguments.
-            ConfigurationError: if the delayed-message plugin is demanded and missing.
+            ConfigurationError: if the settings demand the delayed-message plugin and it is missing.
             BrokerUnavailableError: if the broker is away. The types are declared when it is back.
         """
         types = sorted(set(task_types))
@@ -60,10 +61,10 @@ class TopologyKeeper:
             raise errors[0]
 
     async def restore(self) -> None:
-        """Look for the plugin and declare everything remembered, as after every new connection for publishing.
+        """Look for the plugin and declare everything that is remembered; done for each new connection for publishing.
 
         Raises:
-            BrokerUnavailableError: if the broker is away. Everything else is logged: what can work shall.
+            BrokerUnavailableError: if the broker is away. Other errors are only logged, so that the rest works.
         """
         await self._look_for_plugin()
         if self._wanted:
@@ -71,7 +72,7 @@ class TopologyKeeper:
                 logger.error("%s", problem)
 
     async def repair(self, task_types: Iterable[str]) -> None:
-        """Put back what somebody found missing; requests at the same time share the work. Never fails."""
+        """Declare again what was found missing. Requests at the same time share the work. Never fails."""
         self._broken.update(task_types)
         if self._repairing is None or self._repairing.done():
             self._repairing = asyncio.create_task(self._repair())
@@ -84,7 +85,7 @@ class TopologyKeeper:
     async def _repair(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            # What cannot be put back is asked for with every publication.
+            # With a pause, since a queue that cannot be declared is reported missing by every publication.
             await asyncio.sleep(max(0.0, self._next_repair - loop.time()))
             self._next_repair = loop.time() + _REPAIR_INTERVAL
             types, self._broken = sorted(self._broken), set()
@@ -125,7 +126,7 @@ def _log_repair(what: str, problems: Iterable[BrokerError]) -> None:
 
 
 async def _all_declared(connection: BrokerConnection, parts: Iterable[Topology]) -> list[BrokerError | None]:
-    """Declare parts, some at once: the broker waits for its disk with each queue.
+    """Declare parts, several at once, since the broker waits for its disk with each queue.
 
     Raises:
         BrokerUnavailableError: if the broker is away.

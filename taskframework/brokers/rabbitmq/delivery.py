@@ -23,15 +23,16 @@ from taskframework.model.status import Priority
 
 logger = logging.getLogger(__name__)
 
+#: Seconds for which a channel stays open after its last answer.
 _LINGER_SECONDS = 1.0
 
 Verb = Literal["ack", "reject", "put back"]
 
 
 class ConsumerChannel:
-    """A channel with one consumer on it, kept open after the consumer's end until every delivery has its answer.
+    """A channel with one consumer. It stays open after the end of the consumer until every delivery is answered.
 
-    An answer on a closed channel number would cost the whole connection, so only a channel that owes none is closed.
+    An answer on a channel that is closed already would end the whole connection.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class ConsumerChannel:
         on_timeout: Callable[[timedelta], None] | None = None,
     ) -> None:
         """Take a fresh channel; `on_timeout` is told the broker's consumer timeout when it ends the channel for it."""
-        self._channel = channel  # held: the driver drops the inner one with it
+        self._channel = channel  # referred to, because without it the driver drops the inner one
         self._inner = inner
         self._wire = wire
         self._on_timeout = on_timeout
@@ -95,9 +96,9 @@ class ConsumerChannel:
         self._tag = await self._wire.consume(self._channel, queue, take, arguments)
 
     async def is_served(self) -> bool:
-        """Whether the broker still knows the consumer, as far as one can tell. Asks only when it has long been silent.
+        """Whether the broker still serves the consumer, as far as can be told. Asks only after a long silence.
 
-        RabbitMQ 3.10 that was killed and started again does not always tell consumers that their queue was deleted.
+        After RabbitMQ 3.10 was killed and restarted, it does not always tell consumers that their queue was deleted.
         """
         had_news, self._has_news = self._has_news, False
         if had_news or self._open_deliveries or self.lost.is_set():
@@ -105,7 +106,7 @@ class ConsumerChannel:
             return True
         with driver_errors(f"looking at {self.queue}"):
             found = await self._inner.queue_declare(self.queue, passive=True, timeout=ANSWER_SECONDS)
-        # Once may be a message on its way to us.
+        # Messages in the queue at one look may just be on their way to us; at two looks in a row they are not.
         before, self._was_passed_over = self._was_passed_over, bool(found.message_count) and not self._has_news
         return bool(found.consumer_count) and not (before and self._was_passed_over)
 
@@ -128,15 +129,15 @@ class ConsumerChannel:
     def answer(self, tag: int, verb: Verb) -> None:
         """Acknowledge, reject or put back a delivery; without effect if the channel is gone.
 
-        The answer goes out in the next moment, in one frame with its neighbours that are given the same one now.
+        The answer is sent in the next turn of the event loop, in one frame with the same answers to its neighbours.
         """
         self._answers.give(tag, verb)
         if self._flushing is None:
             self._flushing = asyncio.create_task(self._flush())
 
     async def _flush(self) -> None:
-        # One after the other: the driver lets a frame wait, and one that answers all up to a tag must not overtake
-        # those for tags before it. The broker closes the channel over a tag that it was answered already.
+        # One after the other: the driver may delay a frame, and one that answers all tags up to some tag must not
+        # overtake frames for earlier tags. The broker closes the channel when a tag is answered twice.
         try:
             await asyncio.sleep(0)
             while count := self._answers.waiting:
@@ -171,10 +172,10 @@ class ConsumerChannel:
             self._nothing_owed.set()
 
     async def close_when_answered(self) -> None:
-        """Close the channel soon after no delivery waits for its answer."""
+        """Close the channel soon after every delivery is answered."""
         if self._open_deliveries and not self.is_closed:
             await self._nothing_owed.wait()
-        # RabbitMQ hands a quorum queue some 30 acknowledgements at a time and forgets the others with the channel.
+        # RabbitMQ passes acknowledgements to a quorum queue about 30 at a time, and drops the rest with the channel.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(0 if self.is_closed else _LINGER_SECONDS):
                 await self._closed.wait()
@@ -194,22 +195,22 @@ class ConsumerChannel:
 
 
 class _Answer(NamedTuple):
-    """One frame: the same answer to some deliveries. Of several, no delivery before the last one waits for another."""
+    """One frame: the same answer to some deliveries. If there are several, every older one is answered already."""
 
     verb: Verb
     tags: Sequence[int]
 
 
 class _Answers:
-    """What to tell the broker: one answer for all up to some tag where that is right, else one for each delivery."""
+    """What to tell the broker: one answer for all tags up to one where that is right, else one for each delivery."""
 
     def __init__(self) -> None:
-        #: Deliveries of which the broker was not told, the oldest first.
+        #: The tags of deliveries whose answers were not sent, the oldest first.
         self._open: OrderedDict[int, None] = OrderedDict()
         self._given: dict[int, Verb] = {}
 
     def owe(self, tag: int) -> None:
-        """A delivery came; their tags rise."""
+        """Note a new delivery; tags rise."""
         self._open[tag] = None
 
     def give(self, tag: int, verb: Verb) -> None:
@@ -224,14 +225,14 @@ class _Answers:
         return len(self._given)
 
     def take(self) -> Iterator[_Answer]:
-        """What was given, in the order of the tags. Tell of each that was sent before asking for the next.
+        """The answers given so far, in the order of the tags. After sending one, call `sent` before taking the next.
 
-        Whatever could not be sent stays open, so that no later answer for all up to some tag includes it.
+        An answer that could not be sent stays open, so that no later answer for many tags includes it.
         """
         given, self._given = self._given, {}
         for verb, run in groupby(sorted(given), key=given.__getitem__):
             tags = list(run)
-            # The broker knows no tag that it was answered before, so the one named is one of these.
+            # These may be one frame as far as they are the oldest open ones: the frame answers all before its tag too.
             oldest = enumerate(zip(tags, self._open, strict=False))
             together = next((number for number, (tag, open_tag) in oldest if tag != open_tag), len(tags))
             if together:
@@ -240,7 +241,7 @@ class _Answers:
 
 
 class RabbitDelivery:
-    """A message in our hands, as the port describes it."""
+    """`Delivery` of the port."""
 
     def __init__(self, channel: ConsumerChannel, tag: int, body: bytes, properties: Callable[[], Properties]) -> None:
         self._channel = channel

@@ -1,4 +1,4 @@
-"""How many messages wait in a queue, asked on a connection that stays open between questions."""
+"""How many messages wait in a queue, asked on a connection that stays open."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The wire format: which exchange, key, headers and properties a publication has. Nothing here connects.
 
-The properties are laid out here, not by the driver, so that what does not fit is refused before anything is sent, and
-because the driver's encoder, which looks at the type of each field by its name, takes three times as long.
+The properties are encoded here and not by the driver: so that values that do not fit are refused before anything is
+sent, and because the driver's encoder, which looks up the type of each field by its name, takes three times as long.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from taskframework.brokers.rabbitmq.topology import Names, routing_key
 from taskframework.errors import PublishRefusedError
 from taskframework.model.message import TaskMessage
 
-#: Bytes of all properties of a message. They travel in one frame; a frame the broker finds too large (by default
-#: 131,072 bytes, but it can be set to less) costs the whole connection.
+#: Most bytes of all properties of a message. They are one frame, and a frame larger than the broker allows (by default
+#: 131,072 bytes, but it may be set to less) ends the whole connection.
 MAX_HEADER_BYTES = 4096
-#: The largest message RabbitMQ 4 takes by default; a larger one costs the channel and all that is under way on it.
+#: The largest message that RabbitMQ 4 takes by default; a larger one ends the channel and all that is under way on it.
 MAX_BODY_BYTES = 16 * 1024**2
 #: Longest delay the plugin can count, in milliseconds.
 _MAX_DELAY_MS = 2**32 - 1
@@ -41,7 +41,7 @@ class Publication(NamedTuple):  # one is made for each message, in a third of th
     headers: Mapping[str, str | int]
     correlation_id: str | None
     message_id: str
-    #: All of these and the delivery mode, persistent, as the broker reads them.
+    #: The four fields above and the delivery mode (persistent), encoded.
     properties: bytes
     #: Whether the broker gives it back when no queue takes it.
     mandatory: bool
@@ -52,14 +52,14 @@ class Publication(NamedTuple):  # one is made for each message, in a third of th
 def task_publication(names: Names, message: TaskMessage, delay: timedelta | None) -> Publication:
     """A task message, now or after a delay held by the delayed-message plugin.
 
-    A delayed publication is never mandatory: the plugin has not routed it when the broker answers, so the broker would
-    call each one unroutable.
+    A delayed publication is never mandatory: when the broker answers, the plugin has not routed it yet, so the broker
+    would return each one as unroutable.
 
     Raises:
         PublishRefusedError: if it is too large or cannot be written.
     """
     headers: dict[str, str | int] = {"x-retry-count": 0, **(message.headers or {})}
-    # The name of this very dispatch, equal in all attempts to publish it; the message id is new in each.
+    # The id of this dispatch, the same in all attempts to publish it; the message id is new in each attempt.
     headers["dispatch_id"] = f"{message.task_id}-{message.dispatch_epoch}"
     headers["task_id"] = message.task_id
     headers["task_type"] = message.task_type
@@ -67,7 +67,7 @@ def task_publication(names: Names, message: TaskMessage, delay: timedelta | None
     body = message.to_body()
     if delay is None:
         return _publication(names.tasks, key, body, "application/json", headers, mandatory=True)
-    # Rounded up, because a message that comes early is dropped at the claim and costs the sweeper's time.
+    # Rounded up, because a message that comes too early is refused by the claim.
     milliseconds = -(-delay // timedelta(milliseconds=1))
     headers["x-delay"] = min(max(milliseconds, 0), _MAX_DELAY_MS)
     return _publication(names.delayed, key, body, "application/json", headers, mandatory=False)
@@ -97,7 +97,7 @@ def _publication(
         raise PublishRefusedError(f"The body has {len(body):,} bytes; the limit is {MAX_BODY_BYTES:,}.")
     given = headers.get("correlation_id")
     correlation_id = None if given is None else str(given)
-    # New in each attempt: messages that come back are told apart by it.
+    # New in each attempt, since returned messages are identified by it.
     message_id = uuid_utils.uuid4().hex
     try:
         properties = own_properties(content_type, headers, correlation_id=correlation_id, message_id=message_id)

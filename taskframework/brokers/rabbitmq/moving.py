@@ -1,11 +1,11 @@
-"""What on the broker differs from what is wanted, and making it so while messages come and go.
+"""Finds where the broker differs from what is wanted, and moves queues while messages come and go.
 
-A queue keeps the type and arguments it was made with. So one with others is moved: a queue beside it takes what comes,
-what waits is carried over, the old one goes, the new one comes in its place, and what the one beside it got is carried
-there. At each moment a message has a queue to go to. A message is answered only when the other queue has confirmed it,
-so a crash in between leaves some twice, which is harmless: of two messages of a task the claim lets one through.
+A queue cannot change its type and arguments. So a queue with wrong ones is moved: a second queue beside it takes new
+messages, the waiting ones are carried over to that, the old queue is deleted and declared anew, and all messages are
+carried back. At each moment there is a queue for every message. A message is acknowledged only when the other queue has
+confirmed it, so a crash leaves some messages twice. That is harmless: of two messages of a task, the claim uses one.
 
-AMQP tells of a queue only whether a declaration fits it; bindings cannot be asked for, and are made anew each time.
+AMQP tells of a queue only whether a declaration fits it. Bindings cannot be read, so they are made anew each time.
 """
 
 from __future__ import annotations
@@ -39,16 +39,18 @@ logger = logging.getLogger(__name__)
 
 #: Messages that are carried together.
 _TOGETHER = 200
-#: A process with other settings may put the old queue back, and does so at most once a second.
+#: How often a queue is moved again because a process with other settings has declared it as it was; such a process does
+#: so at most once a second.
 _TRIES = 5
+#: Seconds that one publication or declaration may take.
 _SECONDS = 30.0
-#: What was on its way to a queue when its bindings went has arrived after this.
+#: Seconds after which a message has arrived that was on its way to a queue when its bindings were removed.
 _ARRIVED_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Something on the broker that is not as it is wanted."""
+    """Something on the broker that is not as it should be."""
 
     kind: Literal["exchange", "queue"]
     name: str
@@ -127,7 +129,7 @@ class TopologyMover:
 
 
 class _QueueMove:
-    """Moves one queue, if it differs; or goes on with a move that broke off."""
+    """Moves one queue if it differs, or goes on with a move that was interrupted."""
 
     def __init__(self, connection: BrokerConnection, queue: Queue, bindings: Sequence[Binding]) -> None:
         self._connection = connection
@@ -168,9 +170,9 @@ class _QueueMove:
         return True
 
     async def _carry(self, old: Queue, new: Queue) -> None:
-        """Let nothing more come to a queue, carry what waits in it to another, delete it.
+        """Remove the bindings of a queue, carry its waiting messages to another queue, and delete it.
 
-        What a worker holds of it, it answers to nobody; if it gives it back instead, the document of the task knows.
+        Deliveries of it in the hands of workers are lost with the queue; their tasks have drivers of their own.
         """
         channel = await self._connection.channel(confirms=True)
         with driver_errors(f"moving {old.name}"):
@@ -179,7 +181,7 @@ class _QueueMove:
                 await source.unbind(binding.source, binding.key)
             while await _some_carried(channel, source, new.name):
                 pass
-            # A quorum queue cannot be deleted on the condition that it is empty.
+            # Wait and carry once more, since a quorum queue cannot be deleted only if it is empty.
             await asyncio.sleep(_ARRIVED_SECONDS)
             while await _some_carried(channel, source, new.name):
                 pass
@@ -209,7 +211,7 @@ async def _declare(connection: BrokerConnection, part: Topology) -> None:
 
 
 async def _difference(connection: BrokerConnection, item: Exchange | Queue) -> str | None:
-    """`missing`, what differs, or None. Only what is there is declared, since declaring would make it."""
+    """`missing`, what differs, or None. It is declared only if it exists, since a declaration would make it."""
     for is_passive in (True, False):
         channel = await connection.channel()
         try:

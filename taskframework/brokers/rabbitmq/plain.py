@@ -1,4 +1,4 @@
-"""The plain way: messages through the driver's public calls, one after the other, with nothing of our own between."""
+"""The plain way: messages through the driver's public calls, one by one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class PlainWire:
         self, channel: AbstractChannel, queue: str, take: Take, arguments: Mapping[str, int] | None
     ) -> str:
         async def hear(message: AbstractIncomingMessage) -> None:
-            # A task of the driver, which starts them in the order of the deliveries and cancels them with the channel.
+            # Runs as an asyncio task of the driver, which starts them in order and cancels them with the channel.
             if message.delivery_tag is not None:
                 take(message.delivery_tag, message.body, lambda: readable(message.content_type, message.headers))
 

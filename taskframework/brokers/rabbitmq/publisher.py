@@ -1,4 +1,4 @@
-"""Publishing with confirms: many at once on one channel, each with a time limit and a certain outcome."""
+"""Publishing with confirms: many at once on one channel, each with a time limit and a clear outcome."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ logger = logging.getLogger(__name__)
 
 
 class PublishChannel:
-    """A connection with one channel on it. They live and die together.
+    """A connection with one channel; when one is lost, both are given up.
 
-    After a timeout, a cancellation or an error it takes nothing new; what is under way may still be confirmed.
+    After a timeout, a cancellation or an error nothing new is published; what is under way may still be confirmed.
     """
 
     def __init__(self, connection: BrokerConnection, channel: AbstractChannel, writer: PublicationWriter) -> None:
-        """Take an open connection and what writes on its channel."""
+        """Take an open connection, its channel, and the writer on that."""
         self._connection = connection
-        self._channel = channel  # held: the driver closes one that nobody refers to
+        self._channel = channel  # referred to, because the driver closes a channel without references
         self._writer = writer
         self._under_way = 0
         self._idle = asyncio.Event()
@@ -63,8 +63,8 @@ class PublishChannel:
         except PublishRefusedError:  # nothing was sent
             raise
         except BaseException as error:
-            # What is late because the broker is blocked proves nothing against the channel, and a new connection would
-            # only hide the alarm until its first publication.
+            # If the broker is blocked, a late confirm says nothing about the channel; and a new connection would only
+            # hide the alarm until its first publication.
             if not self.is_blocked:
                 self.lost.set()
             if isinstance(error, TimeoutError):
@@ -102,7 +102,7 @@ def _broken() -> AMQPConnectionError:
 
 
 class Publisher:
-    """Publishes whenever the broker can be reached; a publication that fails is the caller's to repeat."""
+    """Publishes whenever the broker can be reached. If a publication fails, the caller may repeat it."""
 
     def __init__(
         self,
@@ -149,9 +149,9 @@ class Publisher:
         """
         deadline = asyncio.get_running_loop().time() + self._timeout
         try:
-            # A time limit for what does not wait would cost as much as all of the rest here.
+            # Without a time limit if it does not wait: that would cost as much as the rest of this.
             if self._places.locked():
-                await self._usable(deadline)  # says at once that the broker is away
+                await self._usable(deadline)  # fails at once if the broker is away
                 async with asyncio.timeout_at(deadline):
                     await self._places.acquire()
             else:
@@ -193,7 +193,7 @@ class Publisher:
         return PublishChannel(connection, channel, writer)
 
     def _forget(self, channel: PublishChannel) -> None:
-        # One that was only retired leaves a broker that is as it was; after a lost connection it may be another one.
+        # After a lost connection the broker may be another one, so it is prepared anew.
         self._is_prepared = not channel.was_cut_off
         self._closing.start(channel.close())
 

@@ -26,7 +26,7 @@ async def _subscription_queue(names: Names, durable_name: str | None, channel: A
     """
     exchange = await channel.declare_exchange(names.events, "fanout", durable=True)
     if durable_name is None:
-        # Gone with its consumer: it would fill for as long as the connection lives.
+        # Deleted together with its consumer: else it would fill up as long as the connection lives.
         queue = await channel.declare_queue(exclusive=True, auto_delete=True, arguments={"x-queue-type": "classic"})
     else:
         queue = await channel.declare_queue(

@@ -1,4 +1,4 @@
-"""Things that come back: established in the background, lost at any time, established again until stopped."""
+"""Connections, channels and consumers that come back: established in the background, and again after each loss."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from taskframework.errors import BrokerError, BrokerUnavailableError
 
 logger = logging.getLogger(__name__)
 
-#: Attempts follow each other at random within a time that doubles up to this, so that a restarted broker is found
-#: within seconds and a thousand clients do not come at once.
+#: Seconds of the longest pause between two attempts. Pauses are random and double up to this: so a restarted broker is
+#: found within seconds, and a thousand clients do not come at the same moment.
 _LONGEST_PAUSE = 3.0
-#: Even what was established without trouble is not established again in a hot loop.
+#: Seconds of the pause after a loss (random between these), so that one that is lost at once causes no hot loop.
 _PAUSE_AFTER_LOSS = (0.02, 0.2)
-#: One line a minute or so about a broker that stays away.
+#: Every so many attempts one line is logged: about one a minute while a broker is away.
 _LOG_EVERY = 30
 
 
 class Losable(Protocol):
-    """Something that says when it is gone."""
+    """Something with an event that is set when it is lost."""
 
     @property
     def lost(self) -> asyncio.Event: ...
@@ -35,7 +35,7 @@ T = TypeVar("T", bound=Losable)
 
 
 class Supervised(Generic[T]):
-    """One thing, there whenever it can be."""
+    """One such thing: it exists whenever it can be established."""
 
     def __init__(self, what: str, establish: Callable[[], Awaitable[T]], forget: Callable[[T], None]) -> None:
         """Prepare without starting.
@@ -51,13 +51,13 @@ class Supervised(Generic[T]):
         self._value: T | None = None
         self._task: asyncio.Task[None] | None = None
         self._up = asyncio.Event()
-        #: Set when the present attempt has an outcome; while it is clear, waiting may help.
+        #: Set when the present attempt has succeeded or failed; while it is clear, it is worth while to wait.
         self._decided = asyncio.Event()
         self._problem = f"{what}: not open."
 
     @property
     def value(self) -> T | None:
-        """The thing, if it is there now."""
+        """It, if it exists now; else None."""
         return self._value if self._value is not None and not self._value.lost.is_set() else None
 
     def start(self) -> None:
@@ -70,7 +70,7 @@ class Supervised(Generic[T]):
         """End for good.
 
         Returns:
-            What was there, not cleaned up.
+            It, if it existed; the caller has to clean it up.
         """
         if self._task is not None:
             await end(self._task)
@@ -82,10 +82,10 @@ class Supervised(Generic[T]):
         return value
 
     async def get(self) -> T:
-        """The thing, after the attempt that is under way, if one is.
+        """It, after waiting for the attempt that is under way, if one is.
 
         Raises:
-            BrokerUnavailableError: if the last attempt failed; there is no waiting for a broker known to be away.
+            BrokerUnavailableError: if the last attempt failed, at once: the broker is known to be away.
         """
         while self._task is not None:
             await self._decided.wait()
@@ -93,11 +93,11 @@ class Supervised(Generic[T]):
                 break
             if not self._value.lost.is_set():
                 return self._value
-            await asyncio.sleep(0)  # the task that notices the loss has not run yet
+            await asyncio.sleep(0)  # `_run` has not noticed the loss yet
         raise BrokerUnavailableError(self._problem)
 
     async def wait(self) -> T:
-        """The thing, however long it takes."""
+        """It, however long that takes."""
         while self._value is None:
             await self._up.wait()
         return self._value

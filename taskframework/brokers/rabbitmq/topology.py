@@ -1,4 +1,4 @@
-"""What exists on the broker, as data: names, exchanges, queues, bindings and their arguments. Nothing here connects."""
+"""What should exist on the broker, as data: exchanges, queues, bindings and their arguments. Nothing here connects."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from taskframework.model.status import LANES, Priority
 
 QUORUM = "quorum"
 DELAYED_TYPE = "x-delayed-message"
-#: For queues whose messages must wait for ever: RabbitMQ 4 drops after 20 deliveries unless another limit is given.
+#: For queues whose messages must never be dropped: without a limit RabbitMQ 4 drops a message after 20 deliveries.
 NO_DELIVERY_LIMIT = 2**31 - 1
 
 Arguments = Mapping[str, str | int]

@@ -1,7 +1,8 @@
 """How messages get on and off a connection: two protocols, and what goes through them.
 
-`plain.py` does it with the driver's public calls and is the one to read first. `fast/` does the same in a fraction of
-the time, and leaves to the plain way what it cannot prove to understand. Nothing else here knows which one is there.
+`plain.py` implements them with the driver's public calls, and is the one to read first. `fast/` does the same in a
+fraction of the time, and falls back to the plain way wherever it cannot prove that it fits the driver. Nothing else
+depends on which one is used.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from taskframework.brokers.rabbitmq.messages import Publication
 
 
 class Properties(NamedTuple):
-    """What a message says of itself. What nobody can read is as good as not there."""
+    """The properties of a message that are used. Properties that cannot be read count as missing."""
 
     content_type: str
     headers: Mapping[str, str]
 
 
-#: Told of a delivery: its tag, its body, and how to read its properties, which costs time and is not always needed.
-#: It runs while the connection is read, so it only hands over.
+#: Called for a delivery with its tag, its body, and a function that reads its properties, which are not always needed.
+#: It is called while the connection is being read, so it may only hand the delivery over.
 Take = Callable[[int, bytes, Callable[[], Properties]], None]
 
 
