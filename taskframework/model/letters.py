@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
@@ -127,9 +127,7 @@ def grouped(counts: Iterable[DeadCount]) -> list[LetterGroup]:
 
 def _group(cause: str, counts: list[DeadCount]) -> LetterGroup:
     newest = max(counts, key=lambda count: count.last_at)
-    by_hour: Mapping[int, int] = {
-        hour: sum(count.count for count in counts if count.hours_ago == hour) for hour in range(TREND_HOURS)
-    }
+    hours = reversed(range(TREND_HOURS))
     return LetterGroup(
         cause,
         sum(count.count for count in counts),
@@ -138,5 +136,5 @@ def _group(cause: str, counts: list[DeadCount]) -> LetterGroup:
         tuple(sorted({count.task_type for count in counts if count.task_type is not None})),
         newest.error_type,
         newest.error_message,
-        tuple(by_hour[hour] for hour in reversed(range(TREND_HOURS))),
+        tuple(sum(count.count for count in counts if count.hours_ago == hour) for hour in hours),
     )

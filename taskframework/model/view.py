@@ -53,13 +53,7 @@ def error_view(error: TaskError | None) -> dict[str, Any] | None:
     """An error without its traceback, which may show more of the program than a caller should see."""
     if error is None:
         return None
-    return {
-        "code": error.code,
-        "type": error.type,
-        "message": error.message,
-        "retryable": error.retryable,
-        "fingerprint": error.fingerprint,
-    }
+    return {name: getattr(error, name) for name in ("code", "type", "message", "retryable", "fingerprint")}
 
 
 def subtasks_view(task: Task) -> dict[str, int | None] | None:

@@ -139,14 +139,7 @@ class CountSubtasks(Alone):
         ):
             return None
         counted = task.evolve(
-            subtasks=replace(
-                subtasks,
-                done=self.counts.done,
-                succeeded=self.counts.succeeded,
-                failed=self.counts.failed,
-                cancelled=self.counts.cancelled,
-                report_serial=subtasks.report_serial + 1,
-            ),
+            subtasks=replace(subtasks, done=self.counts.done, report_serial=subtasks.report_serial + 1, **self.data),
             batch=self._batch_of(task, now),
         )
         if self.verdict is None:
@@ -167,7 +160,7 @@ class CountSubtasks(Alone):
 
     @property
     def data(self) -> dict[str, Any]:
-        """What the history says of it."""
+        """The counts by how they ended: fields of the round, and what the history says of the count."""
         return {name: getattr(self.counts, name) for name in ("succeeded", "failed", "cancelled")}
 
     @property
