@@ -18,7 +18,7 @@ from taskframework.api.schedule_views import SCHEDULE_NAME, SchedulePage, Schedu
 from taskframework.api.tasks import PREFIX, SUBMISSION_CODES, PageQuery, key_in_header, submission_response
 from taskframework.api.views import TaskView
 from taskframework.model.schedules import Schedule
-from taskframework.operations.schedules import ScheduleOperations, schedule_view
+from taskframework.operations.schedules import ScheduleOperations, SeenSchedule
 from taskframework.submission.schedules import ScheduleDefinition
 
 _SCHEDULES = f"{PREFIX}/admin/schedules"
@@ -52,7 +52,7 @@ class ScheduleQuery(PageQuery):
 async def list_schedules(request: Request, query: Annotated[ScheduleQuery, Query()]) -> Response:
     """List the schedules, those of the settings included."""
     page = await _operations(request).list_schedules(limit=query.limit, after=query.cursor)
-    return page_response(page, schedule_view)
+    return page_response(page, SeenSchedule.view)
 
 
 @router.post(

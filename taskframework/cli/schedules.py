@@ -12,13 +12,14 @@ from rich.text import Text
 
 from taskframework.cli.options import Cursor, Json, Limit
 from taskframework.cli.output import ago, as_json_text, facts, out, print_json, printable, say
-from taskframework.cli.render import print_next_step, print_page, print_rows, shortened
+from taskframework.cli.render import print_next_step, print_page, print_rows, shortened, status_text
 from taskframework.cli.store import audited, on_store
 from taskframework.cli.submit import Type, read_json
 from taskframework.model.message import rfc3339
 from taskframework.model.schedules import Missed, Overlap, Schedule
+from taskframework.model.status import TaskStatus
 from taskframework.model.view import public_view
-from taskframework.operations.schedules import schedule_view
+from taskframework.operations.schedules import SeenSchedule, schedule_view
 from taskframework.runtime import TaskFramework
 from taskframework.settings.durations import format_duration
 from taskframework.submission.schedules import ScheduleDefinition, definition_of
@@ -58,7 +59,7 @@ async def list_schedules(
     page = await framework.services.schedules.list_schedules(limit=limit, after=cursor)
     show = partial(_print_all, framework.services.store.now())
     nothing = "No schedules. Make one: taskframework schedules create NAME TYPE JSON --cron CRON"
-    print_page(page, show, schedule_view, as_json=as_json, nothing=nothing)
+    print_page(page, show, SeenSchedule.view, as_json=as_json, nothing=nothing)
 
 
 @app.command()
@@ -181,10 +182,13 @@ async def _tell(framework: TaskFramework, schedule: Schedule, done: str, as_json
         return
     if done:
         say(done)
-    out().print(facts(_facts(schedule, view["next_runs"])))
+    status = (view["last_run"] or {}).get("status")
+    seen = SeenSchedule(schedule, None if status is None else TaskStatus(status))
+    out().print(facts(_facts(seen, view["next_runs"])))
 
 
-def _facts(schedule: Schedule, runs: list[str]) -> Iterator[tuple[str, str | Text]]:
+def _facts(seen: SeenSchedule, runs: list[str]) -> Iterator[tuple[str, str | Text]]:
+    schedule = seen.schedule
     yield "Schedule", Text(schedule.name, style="bold")
     yield "When", _when(schedule)
     yield "Type", schedule.task_type
@@ -198,9 +202,14 @@ def _facts(schedule: Schedule, runs: list[str]) -> Iterator[tuple[str, str | Tex
         yield "Made by", "the settings"
     yield "Next runs", "\n".join(runs) or Text("none, it is paused", style="yellow")
     if schedule.last_run:
-        yield "Last run", f"{rfc3339(schedule.last_run.at)}, task {schedule.last_run.task_id}"
+        last = f"{rfc3339(schedule.last_run.at)}, task {schedule.last_run.task_id}"
+        yield "Last run", _with_status(last, seen)
     if schedule.problem:
         yield "Problem", Text(f"{rfc3339(schedule.problem.at)}: {printable(schedule.problem.message)}", style="red")
+
+
+def _with_status(last: str, seen: SeenSchedule) -> Text:
+    return Text.assemble(last, "  ", status_text(seen.last_status)) if seen.last_status else Text(last)
 
 
 def _when(schedule: Schedule) -> str:
@@ -209,11 +218,12 @@ def _when(schedule: Schedule) -> str:
     return f"{schedule.cron}  {schedule.timezone}"
 
 
-def _print_all(now: datetime, schedules: Sequence[Schedule]) -> None:
+def _print_all(now: datetime, seen: Sequence[SeenSchedule]) -> None:
     rows = []
-    for each in schedules:
+    for one in seen:
+        each = one.schedule
         next_run = Text("paused", style="yellow") if each.is_paused else Text(ago(each.due_at, now))
-        last = Text(ago(each.last_run.at, now) if each.last_run else "never")
+        last = _with_status(ago(each.last_run.at, now) if each.last_run else "never", one)
         problem = Text(shortened(each.problem.message) if each.problem else "", style="red")
         rows.append((Text(each.name), Text(_when(each)), Text(each.task_type), next_run, last, problem))
     print_rows(("Schedule", "When", "Type", "Next run", "Last run", "Problem"), rows)

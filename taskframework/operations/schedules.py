@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from taskframework.errors import SubmissionError, TaskframeworkError
+from taskframework.errors import SubmissionError, TaskframeworkError, TaskUnreadableError
 from taskframework.model.query import Page
 from taskframework.model.schedules import MAX_SCHEDULES, SCHEDULE, LastRun, Schedule, begun, changed, next_runs
+from taskframework.model.scope import EVERYONE
+from taskframework.model.status import TaskStatus
+from taskframework.model.task import Task
 from taskframework.model.view import moment
 from taskframework.schedules import all_schedules, change_schedule, know_zone, read_schedule
 from taskframework.settings.durations import format_duration
@@ -70,8 +74,24 @@ class TooManySchedulesError(SubmissionError):
         super().__init__(f"There are {MAX_SCHEDULES:,} schedules already.")
 
 
+@dataclass(frozen=True, slots=True)
+class SeenSchedule:
+    """A schedule, and what has become of its last run."""
+
+    schedule: Schedule
+    #: Of the task of its last run; None: there was none, or it is forgotten.
+    last_status: TaskStatus | None = None
+
+    def view(self) -> dict[str, Any]:
+        """It as plain JSON, without its next runs but the first."""
+        view = schedule_view(self.schedule)
+        if view["last_run"] is not None:
+            view["last_run"]["status"] = self.last_status and self.last_status.value
+        return view
+
+
 def schedule_view(schedule: Schedule) -> dict[str, Any]:
-    """A schedule as plain JSON, without its next runs but the first."""
+    """What is stored of a schedule as plain JSON."""
     last, problem = schedule.last_run, schedule.problem
     return {
         "name": schedule.name,
@@ -100,9 +120,10 @@ class ScheduleOperations:
         self._types = types
         self._submission = submission
 
-    async def list_schedules(self, *, limit: int, after: str | None = None) -> Page[Schedule]:
+    async def list_schedules(self, *, limit: int, after: str | None = None) -> Page[SeenSchedule]:
         """Schedules by their names, from the first one after `after`."""
-        return await page_of(self._store, SCHEDULE, lambda schedule: schedule.name, limit=limit, after=after)
+        page = await page_of(self._store, SCHEDULE, lambda schedule: schedule.name, limit=limit, after=after)
+        return Page(await self._seen(*page.items), page.next_cursor)
 
     async def get(self, name: str) -> Schedule:
         """One schedule.
@@ -118,7 +139,8 @@ class ScheduleOperations:
     async def view(self, schedule: Schedule) -> dict[str, Any]:
         """One schedule as plain JSON, with its next runs."""
         await know_zone(schedule.timezone)
-        return schedule_view(schedule) | {"next_runs": [moment(time) for time in next_runs(schedule, _NEXT_RUNS)]}
+        [seen] = await self._seen(schedule)
+        return seen.view() | {"next_runs": [moment(time) for time in next_runs(schedule, _NEXT_RUNS)]}
 
     async def create(self, name: str, definition: ScheduleDefinition) -> Schedule:
         """Make a schedule.
@@ -246,6 +268,14 @@ class ScheduleOperations:
 
     async def _accepted(self, name: str, definition: ScheduleDefinition) -> Schedule:
         return await accepted_schedule(self._types, name, definition, self._store.now())
+
+    async def _seen(self, *schedules: Schedule) -> tuple[SeenSchedule, ...]:
+        tasks = {schedule.name: schedule.last_run.task_id for schedule in schedules if schedule.last_run}
+        there: Mapping[str, Task] = {}
+        with contextlib.suppress(TaskUnreadableError):  # a newer release runs them: then it is not told
+            there = await self._store.get_many(set(tasks.values()), EVERYONE)
+        statuses = {name: there[task_id].status for name, task_id in tasks.items() if task_id in there}
+        return tuple(SeenSchedule(schedule, statuses.get(schedule.name)) for schedule in schedules)
 
     async def _leave_room(self) -> None:
         """Refuse one more than there may be. Of several at once a few may get through."""

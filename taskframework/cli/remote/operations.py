@@ -149,7 +149,7 @@ class RemoteKeys(Remote):
 class RemoteSchedules(Remote):
     """As `ScheduleOperations`."""
 
-    list_schedules = asked(ScheduleOperations.list_schedules, "GET /admin/schedules", page_of(views.schedule_of))
+    list_schedules = asked(ScheduleOperations.list_schedules, "GET /admin/schedules", page_of(views.seen_schedule_of))
     get = asked(ScheduleOperations.get, "GET /admin/schedules/{name}", views.schedule_of)
     pause = asked(ScheduleOperations.pause, "POST /admin/schedules/{name}/pause", views.schedule_of)
     resume = asked(ScheduleOperations.resume, "POST /admin/schedules/{name}/resume", views.schedule_of)

@@ -30,6 +30,7 @@ from taskframework.model.workers import Presence
 from taskframework.operations.explain import Explanation
 from taskframework.operations.limits import LimitState, SlotsState
 from taskframework.operations.queues import Queue
+from taskframework.operations.schedules import SeenSchedule
 from taskframework.operations.streams import ListedStream, StreamStatus
 from taskframework.operations.workers import WorkerState
 from taskframework.settings.durations import parse_duration
@@ -182,6 +183,12 @@ def key_of(view: View) -> ApiKey:
 def new_key_of(view: View) -> tuple[ApiKey, str]:
     """A key that was just made, with its text."""
     return key_of(view), view["key"]
+
+
+def seen_schedule_of(view: View) -> SeenSchedule:
+    """A schedule of a list, with what has become of its last run. An API of before tells nothing of that."""
+    status = (view["last_run"] or {}).get("status")
+    return SeenSchedule(schedule_of(view), None if status is None else TaskStatus(status))
 
 
 def schedule_of(view: View) -> Schedule:

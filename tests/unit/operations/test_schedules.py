@@ -18,10 +18,12 @@ from taskframework.errors import (
     UnknownTaskTypeError,
     ValueNotStorableError,
 )
+from taskframework.model.interventions import Cancel
 from taskframework.model.query import TaskFilter
 from taskframework.model.records import Record
 from taskframework.model.schedules import MAX_SCHEDULES, SCHEDULE, LastRun, Schedule, run_key
 from taskframework.model.scope import EVERYONE
+from taskframework.model.status import TaskStatus
 from taskframework.moves import TaskMoves
 from taskframework.operations.schedules import (
     ScheduleExistsError,
@@ -64,7 +66,7 @@ class Stage:
         return [task.correlation_id for task in found.items]
 
     async def names(self) -> list[str]:
-        return [schedule.name for schedule in (await self.schedules.list_schedules(limit=500)).items]
+        return [seen.schedule.name for seen in (await self.schedules.list_schedules(limit=500)).items]
 
 
 def definition(**values: Any) -> ScheduleDefinition:
@@ -200,6 +202,18 @@ async def test_a_run_now_is_the_last_run_and_moves_nothing(stage: Stage) -> None
     assert len(await stage.runs()) == 3, "the run of now is not over, and the policy is to skip"
 
 
+async def test_what_became_of_the_last_run_is_told(stage: Stage) -> None:
+    await stage.create("never")
+    await stage.create()
+    task = (await stage.schedules.run("nightly")).task
+    for status in (TaskStatus.QUEUED, TaskStatus.CANCELLED):
+        seen = {each.schedule.name: each for each in (await stage.schedules.list_schedules(limit=9)).items}
+        assert (seen["nightly"].last_status, seen["never"].last_status) == (status, None)
+        assert seen["nightly"].view()["last_run"]["status"] == status
+        assert (await stage.schedules.view(seen["nightly"].schedule))["last_run"]["status"] == status
+        await stage.store.apply(Cancel(task.task_id, EVERYONE, "ada", None))
+
+
 async def test_deleting_leaves_its_tasks(stage: Stage) -> None:
     await stage.create()
     await stage.schedules.run("nightly")
@@ -211,9 +225,9 @@ async def test_pages(stage: Stage) -> None:
     for name in ("b", "a", "c"):
         await stage.create(name)
     page = await stage.schedules.list_schedules(limit=2)
-    assert ([each.name for each in page.items], page.next_cursor) == (["a", "b"], "b")
+    assert ([each.schedule.name for each in page.items], page.next_cursor) == (["a", "b"], "b")
     page = await stage.schedules.list_schedules(limit=2, after="b")
-    assert ([each.name for each in page.items], page.next_cursor) == (["c"], None)
+    assert ([each.schedule.name for each in page.items], page.next_cursor) == (["c"], None)
 
 
 async def test_there_is_a_limit_and_it_is_told(stage: Stage) -> None:
@@ -358,7 +372,7 @@ async def _submitted(stage: Stage) -> list[str]:
 
 
 async def _soonest(stage: Stage) -> datetime:
-    return min(schedule.due_at for schedule in (await stage.schedules.list_schedules(limit=10)).items)
+    return min(seen.schedule.due_at for seen in (await stage.schedules.list_schedules(limit=10)).items)
 
 
 def _on(zone: Any, day: datetime, hour: int, minute: int) -> datetime:
