@@ -162,13 +162,13 @@ class IdentifyCallers:
         elif not await callers.are_identified():
             if self._hosts is not None:
                 _refuse_foreign(headers, self._hosts)
-            return ANYBODY
+            # For a second after the first key was made this process may not know of it; whoever shows it is known.
+            return (await callers.find(key) if (key := _key_of(headers)) else None) or ANYBODY
         address, limit = _address_of(scope), self._for_failures
-        scheme, _, key = headers.get("authorization", "").partition(" ")
         # Once too many wrong keys came from an address, only keys that this process remembers are accepted from there:
         # guessing then costs no read of the store, and a caller with a right key at the same address goes on.
         asks = limit is None or not self._failed.wait(address, limit)
-        caller = await callers.find(key.strip(), asks=asks) if scheme.lower() == "bearer" else None
+        caller = await callers.find(key, asks=asks) if (key := _key_of(headers)) else None
         if caller is not None:
             return caller
         if limit is not None and (wait := self._failed.take(address, limit)):
@@ -209,6 +209,12 @@ async def _known_to(identify: Identify, request: Request) -> Caller | None:
 
 def _limit_of(bucket: BucketSettings | None) -> BucketLimit | None:
     return None if bucket is None else BucketLimit(bucket.rate, bucket.burst_capacity)
+
+
+def _key_of(headers: Headers) -> str | None:
+    """The key or token that a request shows."""
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    return key.strip() if scheme.lower() == "bearer" else None
 
 
 def _address_of(scope: Scope) -> str:

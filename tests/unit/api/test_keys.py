@@ -71,6 +71,8 @@ async def test_the_first_key_closes_the_interface(api: Api) -> None:
     key = made.json()
     assert made.headers["location"] == f"{KEYS}/{key['prefix']}"
     assert key["key"].startswith(key["prefix"])
+    mine = {"Authorization": f"Bearer {key['key']}"}
+    assert (await api.get("/api/v1/me", headers=mine)).json()["principal"] == "ada", "known at once"
     api.framework.services.callers._looked_at -= 10  # a moment later
 
     for path in ("/api/v1/tasks", KEYS, "/api/v1/nowhere"):
@@ -79,7 +81,6 @@ async def test_the_first_key_closes_the_interface(api: Api) -> None:
         assert "taskframework keys create" in problem["hint"]
     for open_path in ("/healthz", "/readyz", "/metrics", "/docs", "/openapi.json"):
         assert (await api.get(open_path)).status_code == 200
-    mine = {"Authorization": f"Bearer {key['key']}"}
     assert (await api.get("/api/v1/me", headers=mine)).json()["principal"] == "ada"
     assert (await api.get("/api/v1/me", headers={"Authorization": f"bearer  {key['key']} "})).status_code == 200
 
