@@ -227,6 +227,69 @@ async def test_a_schedule_is_paused_and_run_now(window: Window, shop: Installati
     await window.status_is("completed")
 
 
+async def test_a_schedule_is_made_changed_and_deleted(window: Window, shop: Installation) -> None:
+    form = window.page.locator("main form")
+    await window.go("schedules")
+    await window.page.get_by_role("link", name="New schedule").click()
+    await form.get_by_label("Task type").select_option("write-report")
+    for name, text in {"name": "hourly", "cron": "0 * * * MOON", "timezone": "Europe/Berlin", "jitter": "30s"}.items():
+        await form.locator(f"[name={name}]").fill(text)
+    await form.locator("textarea").fill("3")
+    await window.button("Save").click()
+    window.expected = ("422",)
+    await expect(window.page.get_by_role("alert")).to_contain_text("cron")
+    await expect(form.locator("[name=timezone]")).to_have_value("Europe/Berlin")  # what is right was not lost
+    await form.locator("[name=cron]").fill("0 * * * MON")
+    await window.button("Save").click()
+    await expect(window.heading).to_have_text("hourly")
+    made = shop.api.get("/admin/schedules/hourly").json()
+    assert (made["cron"], made["timezone"], made["parameters"]) == ("0 * * * MON", "Europe/Berlin", 3)
+    await window.page.get_by_role("link", name="Edit").click()
+    await form.locator("[name=cron]").fill("")
+    await form.locator("[name=every]").fill("8h")
+    await form.locator("[name=overlap]").select_option("skip")
+    await form.locator("[name=reason]").fill("seldom is enough, says Jürgen")
+    await window.button("Save").click()
+    await window.shows("every 8h")
+    changed = shop.api.get("/admin/schedules/hourly").json()
+    assert (changed["cron"], changed["every"], changed["overlap"], changed["parameters"]) == (None, "8h", "skip", 3)
+    assert changed["jitter"] == "30s"
+    noted = shop.api.get("/admin/audit", params={"action": "schedule.put"}).json()["items"][0]
+    assert noted["reason"] == "seldom is enough, says Jürgen"
+    await window.button("Delete").click()
+    await window.answer("Delete the schedule")
+    await expect(window.heading).to_have_text("Schedules")
+    assert shop.api.get("/admin/schedules/hourly").status_code == 404
+
+
+async def test_the_first_key_closes_the_installation_and_is_shown_once(
+    chromium: Browser, own_shop: Installation
+) -> None:
+    async with opened(chromium, own_shop.url) as window:
+        window.expected = ("401",)
+        await window.go("keys")
+        await window.shows("everybody who reaches this address may do everything")
+        await window.button("New key").click()
+        await expect(window.page.get_by_role("dialog")).to_contain_text("It is the first one.")
+        await window.answer("Make the key", principal="ada")
+        key = await window.page.get_by_label("Key", exact=True).input_value()
+        await expect(window.page.locator(".me")).to_contain_text("ada")  # it signed in with it
+        own_shop.api.headers["Authorization"] = f"Bearer {key}"
+        assert own_shop.api.get("/me").json()["roles"] == ["admin"]
+        await window.button("I have kept it").click()
+        await expect(window.page.get_by_label("Key", exact=True)).to_have_count(0)
+        await window.button("New key").click()
+        await window.answer("Make the key", principal="web", expires="90d")
+        await expect(window.page.get_by_role("row").filter(has_text="web")).to_contain_text("submitter")
+        web = await window.page.get_by_label("Key", exact=True).input_value()
+        await window.page.get_by_role("row").filter(has_text="web").get_by_role("button").click()
+        await window.answer("Revoke the key", reason="it was a try")
+        await expect(window.page.get_by_role("row").filter(has_text="web")).to_contain_text("revoked")
+        await window.page.reload()
+        await window.button("New key").wait_for()
+        assert web not in await window.page.content()
+
+
 async def test_what_a_task_holds_stays_text(window: Window, shop: Installation) -> None:
     hostile = '<img src=x onerror="document.title=1"><script>document.title=2</script>'
     task_id = shop.submit("charge-card", {"order_id": hostile, "amount": 1}, correlation_id=hostile)
@@ -254,7 +317,7 @@ async def test_a_key_signs_in_and_its_role_says_what_is_offered(chromium: Browse
         await window.button("Sign in").click()
         await expect(window.page.locator(".me")).to_contain_text("rita")
         await expect(window.page.get_by_role("link", name="Tasks")).to_have_count(1)
-        for name in ("Dead letters", "Queues", "Submit"):
+        for name in ("Dead letters", "Queues", "Submit", "Keys"):
             await expect(window.page.get_by_role("link", name=name)).to_have_count(0)
         own_shop.api.delete(f"/admin/keys/{reader['prefix']}")
         await expect(window.page.get_by_label("API key")).to_be_visible()

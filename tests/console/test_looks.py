@@ -43,6 +43,7 @@ def places(shop: Installation) -> list[str]:
             f"dead-letters/{failed}",
         ),
         *("dead-letters?view=each", "replays", "schedules", "schedules/nightly", "queues", "limits", "workers"),
+        *("schedules?form=new", "schedules/nightly?form=edit", "keys"),
         *(f"workers/{worker}", "audit", "nowhere"),
     ]
 

@@ -74,6 +74,9 @@ export async function post(path, body, { query, headers, method = "POST" } = {})
   return { status: answer.status, location: answer.headers.get("location"), data: text ? JSON.parse(text) : null };
 }
 
+// Why something is done, where the body of the request has no place for it: noted with who did it.
+export const because = (reason) => (reason ? { "X-Reason": encodeURIComponent(reason) } : {});
+
 // Who calls; asks for a key where one is needed.
 export async function identify() {
   try {
@@ -107,4 +110,5 @@ export function may(role) {
 }
 
 export const isOperator = () => may("operator");
+export const isAdmin = () => may("admin");
 export const mayActForUsers = () => isOperator() || Boolean(session.get().me?.may_act_for_users);

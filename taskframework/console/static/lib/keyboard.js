@@ -3,7 +3,7 @@ import { go } from "./address.js";
 
 export const PLACES = {
   o: ["overview"], t: ["tasks"], b: ["batches"], s: ["streams"], c: ["schedules"], d: ["dead-letters"],
-  q: ["queues"], w: ["workers"], l: ["limits"], e: ["events"], n: ["submit"],
+  q: ["queues"], w: ["workers"], l: ["limits"], e: ["events"], n: ["submit"], r: ["replays"], a: ["audit"], y: ["keys"],
 };
 const CHORD = 1200;
 let begunAt = 0;

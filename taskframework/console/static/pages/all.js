@@ -1,12 +1,13 @@
 // Which page an address is.
 import { html } from "../lib/dom.js";
-import { isOperator } from "../lib/api.js";
+import { isAdmin, isOperator } from "../lib/api.js";
 import { Head } from "../parts/basics.js";
 import { Audit } from "./audit.js";
 import { Batch, Batches } from "./batches.js";
 import { DeadLetters } from "./dead-letters.js";
 import { Letter } from "./letter.js";
 import { Events } from "./events.js";
+import { Keys } from "./keys.js";
 import { Limits } from "./limits.js";
 import { Overview } from "./overview.js";
 import { Queues } from "./queues.js";
@@ -27,12 +28,16 @@ const OPERATORS = {
   queues: [Queues], workers: [Workers, Worker], limits: [Limits], audit: [Audit],
 };
 
+const ADMINS = { keys: [Keys] };
+
+const allowed = (isAllowed, kinds) => kinds && (isAllowed ? kinds : [Forbidden, Forbidden]);
+
 // The component of a page, and the name of the one that it shows.
 export function pageOf([place = "overview", ...names]) {
-  const found = PAGES[place] ?? (isOperator() ? OPERATORS[place] : OPERATORS[place] && [Forbidden, Forbidden]);
+  const found = PAGES[place] ?? allowed(isOperator(), OPERATORS[place]) ?? allowed(isAdmin(), ADMINS[place]);
   const kind = found?.[names.length > 0 ? 1 : 0];
   return [kind ?? Missing, names.join("/")];
 }
 
 const Missing = () => html`<${Head} title="Nothing is here" /><p>This address of the console leads nowhere.</p><p><a href="#/overview">To the overview</a></p>`;
-const Forbidden = () => html`<${Head} title="For operators" /><p>Your key has not the role that this page needs.</p>`;
+const Forbidden = () => html`<${Head} title="Not with this key" /><p>Your key has not the role that this page needs: operator, of the keys admin.</p>`;

@@ -5,9 +5,10 @@ import { html, useState } from "../lib/dom.js";
 import { asJson, at, kindOfError } from "../lib/format.js";
 import { useLoad } from "../lib/load.js";
 import { Action, Facts, Head, Section, Status, TaskLink, Waiting } from "../parts/basics.js";
-import { REOPEN, ask, say } from "../parts/dialog.js";
+import { ask, say } from "../parts/dialog.js";
 import { Editor } from "../parts/editor.js";
 import { Errors } from "../parts/failure.js";
+import { REASON, REOPEN } from "../parts/field.js";
 import { useTypes } from "../parts/filters.js";
 import { Message, Repair } from "../parts/message.js";
 import { Timeline } from "../parts/timeline.js";
@@ -79,7 +80,7 @@ const askReplay = (letter, body) => ask({
   title: "Replay this dead letter?",
   text: html`<p>It is queued anew with all its attempts${"parameters" in body ? html` and <b>the changed parameters</b>` : " and the same parameters"}. What it did before stays done.</p>`,
   confirm: "Replay",
-  fields: [{ name: "reason", label: "Reason", hint: "Kept with who did it", maxlength: 500 }, REOPEN],
+  fields: [REASON, REOPEN],
   run: async ({ reason, reopen }) => {
     const outcome = await outcomeOf({ ...body, ...(reason ? { reason } : {}), ...(reopen ? { reopen: true } : {}) });
     if (outcome.refused) throw Object.assign(new Error(outcome.refused), { errors: outcome.errors });
@@ -93,7 +94,7 @@ const askDiscard = (letter) => ask({
   text: html`<p>It leaves the list. ${letter.kind === "task" ? "The task can still be retried by its id." : "The message is deleted."}</p>`,
   confirm: "Discard",
   danger: true,
-  fields: [{ name: "reason", label: "Reason", hint: "Kept with who did it", maxlength: 500, isRequired: true }],
+  fields: [{ ...REASON, isRequired: true }],
   run: async ({ reason }) => {
     await post("admin/dead-letters/discard", { ids: [letter.id], reason });
     say("Discarded.");

@@ -7,8 +7,9 @@ import { useLoad, useThrottled } from "../lib/load.js";
 import { useStream } from "../lib/live.js";
 import { isDead, isFinal, mayRetry } from "../lib/status.js";
 import { Action, Ago, Facts, Head, Json, Progress, Section, Status, TaskLink, Waiting } from "../parts/basics.js";
-import { REOPEN, ask, say } from "../parts/dialog.js";
+import { ask, say } from "../parts/dialog.js";
 import { Failure } from "../parts/failure.js";
+import { REOPEN } from "../parts/field.js";
 import { Subtasks } from "../parts/subtasks.js";
 import { Timeline } from "../parts/timeline.js";
 

@@ -4,10 +4,10 @@ import { post } from "../lib/api.js";
 import { html } from "../lib/dom.js";
 import { count, plural } from "../lib/format.js";
 import { Action } from "./basics.js";
-import { REOPEN, ask, say } from "./dialog.js";
+import { ask, say } from "./dialog.js";
+import { REASON, REOPEN } from "./field.js";
 
 const RATE = { name: "rate", label: "At the most so many a second", type: "number", min: "0.001", max: "1000", step: "any", hint: "Empty: as fast as it goes" };
-const REASON = { name: "reason", label: "Reason", hint: "Kept with who did it", maxlength: 500 };
 
 // What the API can choose tasks by in bulk, by the name that the list has for it.
 const NAMES = {

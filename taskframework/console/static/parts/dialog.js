@@ -2,13 +2,14 @@
 import { html, useEffect, useRef, useState } from "../lib/dom.js";
 import { store, useStore } from "../lib/store.js";
 import { Problem } from "./basics.js";
+import { Field } from "./field.js";
 
 const question = store(null);
 const messages = store([]);
 let number = 0;
 
 // Asks before something is done. `run(values)` does it; what it refuses is shown in the dialog, which stays open.
-// fields: {name, label, value, type, isRequired, hint}; of a box that is ticked the value is "on". Resolves to what `run` gave, or undefined if nobody wanted it.
+// fields: as `Field` takes them. Resolves to what `run` gave, or undefined if nobody wanted it.
 export function ask(given) {
   return new Promise((resolve) => question.set({ ...given, resolve }));
 }
@@ -19,9 +20,6 @@ export function say(text, kind = "good") {
   messages.set([...messages.get(), message]);
   setTimeout(() => messages.set(messages.get().filter((one) => one !== message)), 6000);
 }
-
-// A sub-task whose parent is over is refused unless the parent is to wait again.
-export const REOPEN = { name: "reopen", label: "A parent that is over waits for its sub-task again, and ends anew", type: "checkbox" };
 
 export function Dialog() {
   const asked = useStore(question);
@@ -60,14 +58,6 @@ function Question({ title, text, confirm, danger, fields = [], run, resolve }) {
       </div>
     </form>
   </dialog>`;
-}
-
-function Field({ name, label, value = "", type = "text", isRequired, hint, ...rest }) {
-  if (type === "checkbox") return html`<label class="check"><input name=${name} type=${type} /> <span>${label}</span></label>`;
-  return html`<label class="field"><span>${label}</span>
-    <input name=${name} type=${type} value=${value} required=${isRequired} autocomplete="off" ...${rest} />
-    ${hint && html`<small>${hint}</small>`}
-  </label>`;
 }
 
 export function Messages() {

@@ -1,6 +1,6 @@
 // What is around every page: the ways to the others, who one is, and whether what is shown is live.
 import { address, to } from "../lib/address.js";
-import { isOperator, isReachable, may, session, signOut } from "../lib/api.js";
+import { isAdmin, isOperator, isReachable, may, session, signOut } from "../lib/api.js";
 import { html, useEffect, useState } from "../lib/dom.js";
 import { connection } from "../lib/live.js";
 import { useStore } from "../lib/store.js";
@@ -11,6 +11,7 @@ const OPERATE = [
   ["dead-letters", "Dead letters"], ["replays", "Replays"], ["schedules", "Schedules"], ["queues", "Queues"],
   ["limits", "Limits"], ["workers", "Workers"], ["audit", "Audit"],
 ];
+const ADMINISTER = [["keys", "Keys"]];
 
 export function Shell({ me, onHelp, children }) {
   const { parts: [place = "overview"] } = useStore(address);
@@ -31,6 +32,7 @@ export function Shell({ me, onHelp, children }) {
     <nav id="places" class=${isOpen ? "open" : ""} aria-label="Pages">
       <${Places} title="Work" places=${WORK} place=${place} />
       ${isOperator() && html`<${Places} title="Operate" places=${OPERATE} place=${place} />`}
+      ${isAdmin() && html`<${Places} title="Administer" places=${ADMINISTER} place=${place} />`}
       ${me && html`<${Who} me=${me} />`}
     </nav>
     <main id="content">
