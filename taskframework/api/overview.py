@@ -50,7 +50,9 @@ class OverviewView(BaseModel):
     is_bounded: bool = Field(description="More wait or run than were looked at; the longest there are counted")
     problems: list[ProblemFoundView] = Field(description="The worst first")
     workers: int = Field(description="Worker processes that are there")
-    dead_letters: int = Field(description="Tasks that are FAILED or DEAD_LETTER, of `by_status`")
+    dead_letters: int | None = Field(
+        description="Tasks that are FAILED or DEAD_LETTER, of `by_status`; null as long as nobody has counted"
+    )
 
 
 @router.get(

@@ -96,7 +96,7 @@ def _row(queue: Queue, now: datetime) -> tuple[Text, ...]:
 def _waiting(queue: Queue) -> str:
     """How many, and in which lanes if that is not the normal one alone."""
     lanes = {lane: queue.traffic.of_lane(queue.task_type, lane).waiting for lane in LANES}
-    total = f"{sum(lanes.values()):,}"
+    total = f"{sum(lanes.values()):,}{'+' if queue.traffic.is_bounded else ''}"
     if sum(lanes.values()) == lanes[Priority.NORMAL]:
         return total
     return f"{total} ({', '.join(f'{lane} {count:,}' for lane, count in lanes.items() if count)})"

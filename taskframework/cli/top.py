@@ -59,7 +59,9 @@ def screen(overview: Overview) -> RenderableType:
 
 
 def _lines(overview: Overview) -> Iterator[Text]:
-    line = Text(f"{counted(len(overview.live_workers), 'worker')}, {counted(overview.dead_letters, 'dead letter')}")
+    dead = overview.dead_letters
+    letters = "dead letters not counted yet" if dead is None else counted(dead, "dead letter")
+    line = Text(f"{counted(len(overview.live_workers), 'worker')}, {letters}")
     counts = {} if overview.counts is None else overview.counts.by_status
     for status in REACHABLE:
         if counts.get(status):

@@ -13,6 +13,7 @@ class TaskCounts:
     """What the store held at the last count, and when the next count is due."""
 
     next_count_at: datetime
+    #: All statuses; empty as long as nobody has counted.
     by_status: dict[str, int] = field(default_factory=dict)
     undriven: int = 0
     #: Streams that wait for somebody, since the task whose turn it is failed.

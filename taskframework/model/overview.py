@@ -50,9 +50,16 @@ class Overview:
         return tuple([it for it in self.workers if not it.is_lost(self.at)])
 
     @property
-    def dead_letters(self) -> int:
-        """Tasks that failed for good."""
-        return 0 if self.counts is None else sum(self.counts.by_status.get(status, 0) for status in DEAD)
+    def dead_letters(self) -> int | None:
+        """Tasks that failed for good; None as long as nobody has counted."""
+        if self.counts is None or not self.counts.by_status:
+            return None
+        return sum(self.counts.by_status.get(status, 0) for status in DEAD)
+
+    def told_waiting(self, task_type: str) -> str:
+        """How many tasks of a type wait, in words."""
+        number, more = self.traffic.of_type(task_type).waiting, " or more" if self.traffic.is_bounded else ""
+        return "1 task waits" if number == 1 and not more else f"{number:,}{more} tasks wait"
 
     def runs(self, task_type: str) -> bool:
         """Whether a live worker runs a type."""
@@ -69,7 +76,9 @@ class Overview:
         types = [(task_type, self.traffic.of_type(task_type)) for task_type in self.task_types]
         for task_type, seen in types:
             if seen.waiting and not self.runs(task_type):
-                yield Problem("no_worker", f"Of {task_type} {_wait(seen)}, and no worker runs that type.")
+                yield Problem(
+                    "no_worker", f"Of {task_type} {self.told_waiting(task_type)}, and no worker runs that type."
+                )
         for it in self.workers:
             if it.is_lost(self.at):
                 told = f"Worker {it.worker_id} has told nothing of itself since {rfc3339(it.seen_at)}"
@@ -84,11 +93,7 @@ class Overview:
         for task_type, pause in sorted(self.pauses.items()):
             reason = f" ({pause.reason})" if pause.reason else ""
             paused = f"{pause.by} paused {task_type} at {rfc3339(pause.at)}{reason}"
-            yield Problem("paused", f"{paused}; {_wait(self.traffic.of_type(task_type))}.")
-
-
-def _wait(seen: LaneTraffic) -> str:
-    return "1 task waits" if seen.waiting == 1 else f"{seen.waiting:,} tasks wait"
+            yield Problem("paused", f"{paused}; {self.told_waiting(task_type)}.")
 
 
 def _halted(number: int) -> str:

@@ -63,6 +63,7 @@ class TaskCounter:
             record = (await self._store.read_records([COUNTS.id_of("tasks")])).get(COUNTS.id_of("tasks"))
             now = self._store.now()
             known = TaskCounts(now) if record is None else COUNTS.content(record)
+            self._newest = known  # also where counting then takes too long: old numbers are better than none
             if known.next_count_at <= now:
                 claim = replace(known, next_count_at=now + _LONGEST_COUNT)
                 wanted = COUNTS.new("tasks", content=claim) if record is None else COUNTS.changed(record, claim)

@@ -115,7 +115,7 @@ class ToldOverview:
     pauses: frozenset[str]
     #: Only how many there are is told.
     live_workers: range
-    dead_letters: int
+    dead_letters: int | None
     told: tuple[Problem, ...]
 
     def problems(self) -> tuple[Problem, ...]:

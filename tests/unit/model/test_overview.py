@@ -67,6 +67,13 @@ def test_a_problem_is_named(code: str) -> None:
     assert text in problem.text
 
 
+def test_what_was_not_counted_to_its_end_is_not_told_as_if_it_were() -> None:
+    assert [replace(WELL, counts=counts).dead_letters for counts in (None, TaskCounts(NOW))] == [None, None]
+    many = Traffic(NOW, {("charge", Priority.NORMAL): LaneTraffic(waiting=5_000)}, is_bounded=True)
+    [problem] = replace(WELL, traffic=many, workers=()).problems()
+    assert "Of charge 5,000 or more tasks wait" in problem.text
+
+
 def test_a_lost_worker_runs_nothing() -> None:
     overview = replace(WELL, workers=(LOST,))
     assert [problem.code for problem in overview.problems()] == ["no_worker", "worker_lost"]

@@ -142,3 +142,12 @@ async def test_what_cannot_be_counted_keeps_its_last_number(store: CountedStore,
     store.is_away = True
     clock.advance(5)
     assert await process.queued() == 1
+
+
+async def test_who_counts_in_vain_shows_what_another_process_counted(store: CountedStore, clock: FakeClock) -> None:
+    assert await Process(store).queued() == 1
+    clock.advance(60)
+    store.is_away = True
+    counts = await Process(store).counter.look()
+    assert counts is not None
+    assert counts.by_status["QUEUED"] == 1

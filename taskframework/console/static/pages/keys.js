@@ -49,7 +49,7 @@ const columns = (reload) => [
   { name: "May", wide: true, cell: (key) => html`<span class="clip">${mayDo(key)}</span>` },
   { name: "Until", wide: true, size: "l", cell: (key) => (key.revoked_at ? `revoked by ${key.revoked_by}` : key.expires_at ? at(key.expires_at) : "it is revoked") },
   { name: "Made", wide: "widest", number: true, size: "m", cell: (key) => html`<${Ago} time=${key.created_at} /><small>by ${key.created_by}</small>` },
-  { name: "", number: true, size: "m", cell: (key) => stateOf(key).counts && html`<${Action} role="admin" danger aria-label="Revoke the key ${key.prefix} of ${key.principal}"
+  { name: "", number: true, size: "act", cell: (key) => stateOf(key).counts && html`<${Action} role="admin" danger aria-label="Revoke the key ${key.prefix} of ${key.principal}"
     onPress=${async () => (await askRevoke(key)) && reload()}>Revoke<//>` },
 ];
 

@@ -60,14 +60,14 @@ function Problems({ problems }) {
 const PLACES = { no_worker: ["workers"], worker_lost: ["workers"], failing: ["dead-letters"], paused: ["queues"] };
 const placeOf = ({ code }) => (code === "halted" ? to(["streams"], { is_halted: true }) : PLACES[code] && to(PLACES[code]));
 
-function tilesOf({ by_status: statuses, is_bounded: isBounded, workers, dead_letters: letters }) {
-  const of = (...names) => names.reduce((sum, name) => sum + (statuses[name] ?? 0), 0);
+function tilesOf({ by_status: statuses, workers, dead_letters: letters }) {
+  const of = (name) => statuses[name]; // nothing as long as nobody has counted
   const tile = (name, value, href, kind = "") => html`<${Tile} name=${name} value=${value} href=${href} kind=${kind} />`;
   return html`
-    ${tile("queued", count(of("QUEUED"), isBounded), to(["tasks"], { status: "QUEUED" }))}
-    ${tile("running", count(of("RUNNING"), isBounded), to(["tasks"], { status: "RUNNING" }), "busy")}
-    ${tile("being retried", count(of("RETRYING"), isBounded), to(["tasks"], { status: "RETRYING" }))}
-    ${tile("dead letters", count(letters, isBounded), to(["dead-letters"]), letters ? "bad" : "")}
+    ${tile("queued", count(of("QUEUED")), to(["tasks"], { status: "QUEUED" }))}
+    ${tile("running", count(of("RUNNING")), to(["tasks"], { status: "RUNNING" }), "busy")}
+    ${tile("being retried", count(of("RETRYING")), to(["tasks"], { status: "RETRYING" }))}
+    ${tile("dead letters", count(letters), to(["dead-letters"]), letters ? "bad" : "")}
     ${tile("workers", count(workers), to(["workers"]), workers ? "" : "bad")}`;
 }
 

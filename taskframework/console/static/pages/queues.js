@@ -22,11 +22,11 @@ export function Queues() {
 const columns = (reload) => [
   { name: "Type", cell: (one) => html`<b>${one.task_type}</b><small>${one.paused ? pausedBy(one.paused) : one.is_running ? "runs" : ""}</small>` },
   { name: "State", wide: true, size: "m", cell: (one) => html`<span class="status ${one.is_paused ? "warn" : "good"}">${one.is_paused ? "paused" : "open"}</span>` },
-  ...LANES.map((lane) => ({ name: lane, number: true, size: "s", wide: lane === "normal" ? false : "widest", cell: (one) => count(one.lanes[lane].waiting) })),
+  ...LANES.map((lane) => ({ name: lane, number: true, size: "s", wide: lane === "normal" ? false : "widest", cell: (one) => count(one.lanes[lane].waiting, one.is_bounded) })),
   { name: "Oldest", wide: true, number: true, size: "s", cell: oldestOf },
   { name: "In", wide: true, number: true, size: "s", cell: (one) => perSecond(rateOf(one, "in")) },
   { name: "Out", wide: true, number: true, size: "s", cell: (one) => perSecond(rateOf(one, "out")) },
-  { name: "", size: "m", number: true, cell: (one) => html`<${Action} role="operator" aria-label="${one.is_paused ? "Resume" : "Pause"} ${one.task_type}"
+  { name: "", size: "act", number: true, cell: (one) => html`<${Action} role="operator" aria-label="${one.is_paused ? "Resume" : "Pause"} ${one.task_type}"
     onPress=${async () => (await askPause(one)) && reload()}>${one.is_paused ? "Resume" : "Pause"}<//>` },
 ];
 

@@ -5,7 +5,7 @@ const ROW = 52; // as `--row` of the style
 const AROUND = 25;
 const SHORT = 100;
 
-// columns: {name, cell(row), wide: only where there is room ("widest": much of it), number: aligned right, size: "s" | "m"}.
+// columns: {name, cell(row), wide: only where there is room ("widest": much of it), number: aligned right, size: "s" | "m" | "l" | "act" (a button)}.
 // `href(row)` makes the first column a link, which `j`, `k` and `Enter` use.
 export function Table({ label, columns, rows, idOf, href, more, isDone = true, empty = "Nothing here." }) {
   const body = useRef(null);
