@@ -50,6 +50,7 @@ from taskframework.model.values import MAX_NAME
 from taskframework.operations.dead_letters import DeadLetterOperations, LetterOutcome
 from taskframework.operations.letter_views import DeadLetter
 from taskframework.operations.mending import read_corrected
+from taskframework.submission.options import Moment
 
 router = APIRouter(prefix=f"{PREFIX}/admin/dead-letters", tags=["dead letters"])
 
@@ -67,6 +68,12 @@ class DeadLetterQuery(GroupQuery):
     kind: Literal["task", "message"] | None = Field(default=None, description="Only tasks, or only messages")
     fingerprint: str | None = Field(default=None, max_length=MAX_NAME, description="Only those of this group")
     text: str | None = Field(default=None, max_length=MAX_NAME, description="Only with this in the error")
+    finished_after: Moment | None = Field(default=None, description="Only those that ended, or came, then or later")
+    finished_before: Moment | None = Field(default=None, description="Only those that ended, or came, earlier")
+
+    @property
+    def filter(self) -> LetterFilter:
+        return LetterFilter(**self.model_dump(include=set(LetterFilter.__dataclass_fields__)))
 
 
 @router.get(
@@ -80,9 +87,8 @@ class DeadLetterQuery(GroupQuery):
 )
 async def list_dead_letters(request: Request, query: Annotated[DeadLetterQuery, Query()]) -> Response:
     """List the tasks that ended FAILED or DEAD_LETTER and the messages nobody could read, as one list."""
-    wanted = LetterFilter(kind=query.kind, task_type=query.task_type, fingerprint=query.fingerprint, text=query.text)
     scope = scope_of(request, query.user_id)
-    page = await _operations(request).list_letters(scope, limit=query.limit, cursor=query.cursor, wanted=wanted)
+    page = await _operations(request).list_letters(scope, limit=query.limit, cursor=query.cursor, wanted=query.filter)
     return page_response(page, DeadLetter.view)
 
 
@@ -245,7 +251,7 @@ def _noted(
         return nullcontext()
     ids = body.ids or []
     target = ids[0] if len(ids) == 1 else None
-    chosen = None if body.filter is None else body.filter.model_dump(exclude_none=True)
+    chosen = None if body.filter is None else where_of(body.filter).conditions
     several = {"ids": ids[:_IDS_NOTED], "count": len(ids)} if len(ids) > 1 else {}
     return noted(request, action, target, reason, filter=chosen, **several, **details)
 

@@ -9,6 +9,7 @@ from pydantic import ConfigDict, Field, model_validator
 from taskframework.api.body import MAX_REASON, Body, Reopen, UserInBody
 from taskframework.model.status import ReachableStatus
 from taskframework.model.values import MAX_NAME
+from taskframework.submission.options import Moment
 
 MAX_REPLAY = 500
 
@@ -18,6 +19,8 @@ _Rate = Annotated[
     float | None, Field(gt=0, le=1000, description="So many a second at the most; null: as fast as it goes")
 ]
 _Exact = Annotated[str | None, Field(min_length=1, max_length=MAX_NAME)]
+_FinishedAfter = Annotated[Moment | None, Field(description="Ended at this time or later; of a message, came then")]
+_FinishedBefore = Annotated[Moment | None, Field(description="Ended earlier; of a message, came earlier")]
 _Search = Annotated[str | None, Field(min_length=1, max_length=MAX_NAME, description="Contained in the error")]
 
 
@@ -37,6 +40,8 @@ class ChooseLetters(_Chosen):
     user_id: _Exact = None
     fingerprint: _Exact = None
     text: _Search = None
+    finished_after: _FinishedAfter = None
+    finished_before: _FinishedBefore = None
 
 
 class ChooseTasks(_Chosen):
@@ -49,6 +54,10 @@ class ChooseTasks(_Chosen):
     stream: _Exact = None
     fingerprint: _Exact = None
     text: _Search = None
+    created_after: Annotated[Moment | None, Field(description="Submitted at this time or later")] = None
+    created_before: Annotated[Moment | None, Field(description="Submitted earlier")] = None
+    finished_after: _FinishedAfter = None
+    finished_before: _FinishedBefore = None
 
 
 class ChosenLetters(Body):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Annotated, Any
 
 import typer
@@ -12,17 +13,21 @@ import typer
 from taskframework.cli.options import or_bad_parameter
 from taskframework.cli.output import counted, note, print_json, say
 from taskframework.cli.store import operator
-from taskframework.model.replays import Action, ManyReplay, ReplayStatus, Where, replay_view
+from taskframework.cli.submit import past
+from taskframework.model.replays import TIMES, Action, ManyReplay, ReplayStatus, Where, replay_view
 from taskframework.model.status import REACHABLE, TaskStatus
 from taskframework.runtime import TaskFramework
 
 #: What a condition is called here, and in `Where`.
-_LETTERS = {"type": "task_type", "user": "user_id", "fingerprint": "fingerprint", "text": "text", "kind": "kind"}
-_TASKS = {name: field for name, field in _LETTERS.items() if name != "kind"} | {
-    "status": "status",
-    "parent": "parent_task_id",
-    "stream": "stream",
-}
+_BOTH = {"type": "task_type", "user": "user_id", "fingerprint": "fingerprint", "text": "text"}
+_ENDED = {"finished_after": "finished_after", "finished_before": "finished_before"}
+_LETTERS = _BOTH | {"kind": "kind"} | _ENDED
+_TASKS = (
+    _BOTH
+    | {"status": "status", "parent": "parent_task_id", "stream": "stream"}
+    | {"created_after": "created_after", "created_before": "created_before"}
+    | _ENDED
+)
 #: Seconds between two looks of this process at what it does.
 _LOOK = 0.2
 
@@ -88,17 +93,26 @@ def _where(conditions: Sequence[str] | None, ids: Sequence[str] | None, known: d
         raise typer.BadParameter("Name ids, or choose by --where; and not both.")
     if not conditions:
         return None
-    chosen: dict[str, str | TaskStatus] = {}
+    chosen: dict[str, str | TaskStatus | datetime] = {}
     for condition in conditions:
         name, is_given, value = condition.partition("=")
         if name not in known or not is_given or not value:
             raise typer.BadParameter(
                 f"{condition!r} is no condition. Write NAME=VALUE, with one of {', '.join(known)}."
             )
-        chosen[known[name]] = _status(value) if name == "status" else value
+        chosen[known[name]] = _meant(name, value)
     if chosen.get("kind", "task") not in ("task", "message"):
         raise typer.BadParameter("A kind is task or message.")
     return Where(**chosen)  # type: ignore[arg-type]
+
+
+def _meant(name: str, value: str) -> str | TaskStatus | datetime:
+    if name in TIMES:
+        try:
+            return past(value)
+        except ValueError as error:
+            raise typer.BadParameter(f"{name}: {value!r} {error}.") from error
+    return _status(value) if name == "status" else value
 
 
 def _status(text: str) -> TaskStatus:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Annotated, Literal
 
 import orjson
@@ -19,11 +20,11 @@ from taskframework.cli.choosing import (
     letters_where,
     tell_count,
 )
-from taskframework.cli.options import Cursor, Json, Limit, Reopen
+from taskframework.cli.options import Cursor, Json, Limit, Reopen, or_bad_parameter
 from taskframework.cli.output import ago, as_json_text, facts, note, out, print_json, printable, say
 from taskframework.cli.render import print_letters, print_page, print_rows, print_task, shortened
 from taskframework.cli.store import audited, on_store, operator
-from taskframework.cli.submit import read_json
+from taskframework.cli.submit import past, read_json
 from taskframework.model.letters import LetterFilter, LetterGroup
 from taskframework.model.message import rfc3339
 from taskframework.model.query import DeadMessage
@@ -47,6 +48,16 @@ Fingerprint = Annotated[str | None, typer.Option("--fingerprint", metavar="TEXT"
 Contained = Annotated[str | None, typer.Option("--text", metavar="TEXT", help="Only with this in the error.")]
 Kind = Annotated[Literal["task", "message"] | None, typer.Option("--kind", help="Only tasks, or only messages.")]
 OfUser = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Only those of this user.")]
+Since = Annotated[
+    datetime | None,
+    typer.Option(
+        "--after", parser=or_bad_parameter(past), metavar="TIME", help="Only what ended, or came, since a time, or 10m."
+    ),
+]
+Before = Annotated[
+    datetime | None,
+    typer.Option("--before", parser=or_bad_parameter(past), metavar="TIME", help="Only what ended, or came, earlier."),
+]
 Parameters = Annotated[str, typer.Argument(metavar="JSON", help="The new parameters; - reads them, @FILE too.")]
 Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; kept in the task's history.")]
 MustSay = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; kept in the task's history.")]
@@ -69,12 +80,14 @@ async def list_letters(
     text: Contained = None,
     kind: Kind = None,
     user: OfUser = None,
+    after: Since = None,
+    before: Before = None,
     limit: Limit = 20,
     cursor: Cursor = None,
     as_json: Json = False,
 ) -> None:
     """List dead letters, the newest first."""
-    wanted = LetterFilter(kind=kind, task_type=task_type, fingerprint=fingerprint, text=text)
+    wanted = LetterFilter(kind, task_type, fingerprint, text, finished_after=after, finished_before=before)
     scope = EVERYONE if user is None else Scope.of(user)
     page = await framework.services.dead_letters.list_letters(scope, limit=limit, cursor=cursor, wanted=wanted)
 

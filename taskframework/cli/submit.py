@@ -71,6 +71,18 @@ def _moment(text: str) -> datetime:
         return read_moment(text)
 
 
+def past(text: str) -> datetime:
+    """A time that an option names, or how long ago it was.
+
+    Raises:
+        ValueError: if it is none.
+    """
+    try:
+        return datetime.now(UTC) - parse_duration(text)
+    except ValueError:
+        return read_moment(text)
+
+
 def read_moment(text: str) -> datetime:
     """A time that an option names.
 

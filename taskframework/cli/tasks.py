@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated
 
 import typer
@@ -29,7 +29,7 @@ from taskframework.cli.render import (
     print_timeline,
 )
 from taskframework.cli.store import audited, on_store, operator
-from taskframework.cli.submit import read_json, read_moment
+from taskframework.cli.submit import past, read_json
 from taskframework.cli.watching import follow
 from taskframework.model.query import Page, TaskFilter
 from taskframework.model.replays import Action
@@ -38,7 +38,6 @@ from taskframework.model.status import REACHABLE, TaskStatus
 from taskframework.model.task import Task
 from taskframework.model.view import public_view
 from taskframework.runtime import TaskFramework
-from taskframework.settings.durations import parse_duration
 from taskframework.stores.base import SEARCHED
 
 app = typer.Typer(no_args_is_help=True, help="Look at tasks; follow, cancel, signal and retry one.")
@@ -52,14 +51,6 @@ def _status(text: str) -> TaskStatus:
         return found
     close = difflib.get_close_matches(text.lower(), names, n=1)
     raise ValueError(f"is not a status. {f'Did you mean {close[0]}?' if close else 'Use ' + _STATUSES + '.'}")
-
-
-def _past(text: str) -> datetime:
-    """A time, or how long ago it was."""
-    try:
-        return datetime.now(UTC) - parse_duration(text)
-    except ValueError:
-        return read_moment(text)
 
 
 Status = Annotated[
@@ -78,14 +69,14 @@ After = Annotated[
     datetime | None,
     typer.Option(
         "--after",
-        parser=or_bad_parameter(_past),
+        parser=or_bad_parameter(past),
         metavar="TIME",
         help="Only tasks submitted since a time, or since 10m.",
     ),
 ]
 Before = Annotated[
     datetime | None,
-    typer.Option("--before", parser=or_bad_parameter(_past), metavar="TIME", help="Only tasks submitted before that."),
+    typer.Option("--before", parser=or_bad_parameter(past), metavar="TIME", help="Only tasks submitted before that."),
 ]
 Correlation = Annotated[
     str | None, typer.Option("--correlation-id", metavar="ID", help="Only tasks with this correlation id.")

@@ -30,11 +30,20 @@ class LetterFilter:
     fingerprint: str | None = None
     #: A part of the error's message, or of the reason why a message was kept; ASCII letters match in either case.
     text: str | None = None
+    #: That ended, or as a message came, at this time or later; and earlier than this one.
+    finished_after: datetime | None = None
+    finished_before: datetime | None = None
 
     def of_tasks(self, ended_by: datetime | None = None) -> TaskFilter:
         """The filter for the dead letters that are tasks."""
         return TaskFilter(
-            task_type=self.task_type, dead=True, fingerprint=self.fingerprint, error=self.text, ended_by=ended_by
+            task_type=self.task_type,
+            dead=True,
+            fingerprint=self.fingerprint,
+            error=self.text,
+            ended_by=ended_by,
+            finished_after=self.finished_after,
+            finished_before=self.finished_before,
         )
 
     def finds(self, message: MessageOutline) -> bool:
@@ -44,6 +53,8 @@ class LetterFilter:
             and self.task_type in (None, message.task_type)
             and self.fingerprint in (None, message_fingerprint(message.reason))
             and (self.text is None or self.text.lower() in message.reason.lower())
+            and (self.finished_after is None or self.finished_after <= message.at)
+            and (self.finished_before is None or message.at < self.finished_before)
         )
 
 

@@ -115,6 +115,9 @@ class TaskFilter:
     #: Only tasks that were submitted at this time or later, and those that were submitted earlier than this one.
     created_after: datetime | None = None
     created_before: datetime | None = None
+    #: Only tasks that ended at this time or later, and those that ended earlier than this one.
+    finished_after: datetime | None = None
+    finished_before: datetime | None = None
 
     @property
     def is_sought(self) -> bool:

@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 from taskframework.model.letters import LetterFilter
+from taskframework.model.message import rfc3339
 from taskframework.model.query import TaskFilter
 from taskframework.model.records import RecordKind
 from taskframework.model.status import DEAD, TaskStatus
@@ -28,6 +29,9 @@ MOST_IN_HAND = 100
 _REFUSALS_TOLD = 20
 #: With a rate: after a pause in which no process carried on, at most the tasks of this time are done at once.
 _CATCH_UP = timedelta(seconds=1)
+
+#: The times that are chosen by.
+TIMES = ("created_after", "created_before", "finished_after", "finished_before")
 
 
 class Action(StrEnum):
@@ -57,24 +61,41 @@ class Where:
     user_id: str | None = None
     fingerprint: str | None = None
     text: str | None = None
+    #: When it ended, from and to this time; of a message when it came.
+    finished_after: datetime | None = None
+    finished_before: datetime | None = None
     #: Only for actions on dead letters.
     kind: str | None = None
     #: Only for actions on tasks.
     status: TaskStatus | None = None
     parent_task_id: str | None = None
     stream: str | None = None
+    #: When it was submitted, from and to this time.
+    created_after: datetime | None = None
+    created_before: datetime | None = None
 
     @property
     def conditions(self) -> dict[str, str]:
         """The conditions that are given, by name."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: str(value) for name, value in values.items() if value is not None}
+        return {name: _told(value) for name, value in values.items() if value is not None}
 
     @property
     def letters(self) -> LetterFilter:
         """The filter for dead letters with these conditions."""
         kind: Any = self.kind
-        return LetterFilter(kind=kind, task_type=self.task_type, fingerprint=self.fingerprint, text=self.text)
+        return LetterFilter(
+            kind=kind,
+            task_type=self.task_type,
+            fingerprint=self.fingerprint,
+            text=self.text,
+            finished_after=self.finished_after,
+            finished_before=self.finished_before,
+        )
+
+
+def _told(value: str | datetime) -> str:
+    return str(value) if isinstance(value, str) else rfc3339(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +198,10 @@ def lists_of(action: Action, where: Where, at: datetime) -> tuple[TaskFilter, ..
             where.stream,
             fingerprint=where.fingerprint,
             error=where.text,
+            created_after=where.created_after,
+            created_before=where.created_before,
+            finished_after=where.finished_after,
+            finished_before=where.finished_before,
         )
         for status in ([where.status] if where.status is not None else statuses)
     )

@@ -184,6 +184,21 @@ async def test_a_dead_letter_is_found_and_replayed_from_the_keyboard(window: Win
     assert "by keyboard" in str([entry for entry in history if entry["type"] == "replayed"])
 
 
+async def test_what_failed_at_a_time_is_chosen_by_it(window: Window, shop: Installation) -> None:
+    failed = shop.failed()
+    await window.go("dead-letters?after=2020-01-01T00:00&before=2020-01-02T00:00")
+    await window.shows("No dead letters like this.")
+    await window.go("dead-letters?after=2020-01-01T00:00")
+    await window.page.get_by_role("link", name=failed[-12:]).wait_for()
+    await window.button("Dry run").click()
+    await expect(window.page.get_by_role("dialog")).to_contain_text("finished_after = 20")
+    await window.page.keyboard.press("Escape")
+    await window.go("tasks?task_type=charge-card&before=2020-01-01T00:00")
+    await window.button("Cancel all of these").click()
+    await expect(window.page.get_by_role("dialog")).to_contain_text("Cancel 0 tasks?")
+    await expect(window.page.get_by_role("dialog")).to_contain_text("created_before = 20")
+
+
 async def test_a_type_is_paused_and_resumed(window: Window, shop: Installation) -> None:
     await window.go("queues")
     row = window.page.get_by_role("row").filter(has_text=re.compile("^write-report"))

@@ -12,7 +12,7 @@ from taskframework.errors import TaskframeworkError
 from taskframework.model.audit import AuditEntry
 from taskframework.model.letters import LetterGroup
 from taskframework.model.query import DeadMessage
-from taskframework.model.replays import Action, ManyReplay, Refused, ReplayStatus, Where
+from taskframework.model.replays import TIMES, Action, ManyReplay, Refused, ReplayStatus, Where
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Discarded, Task
 from taskframework.operations.dead_letters import LetterOutcome
@@ -81,6 +81,7 @@ def replay_of(view: View) -> ManyReplay:
     """An action on many tasks. Who is in hand there, and where it is in its lists, is not told."""
     at, status = time_of(view["at"]), view["filter"].get("status")
     chosen = {**view["filter"], "status": None if status is None else TaskStatus(status)}
+    chosen |= {name: moment(chosen.get(name)) for name in TIMES}
     counts = {name: view[name] for name in ("total", "is_total_bounded", "done", "refused", "failed")}
     return ManyReplay(
         replay_id=view["replay_id"],

@@ -221,8 +221,9 @@ def of_errors(wanted: TaskFilter) -> Document:
     filter: Document = {"discarded": None} if wanted.dead else {}
     if wanted.is_sought:
         filter["$expr"] = is_found(wanted)
-    if wanted.ended_by is not None:
-        filter["$and"] = [{"finished_at": {"$lte": wanted.ended_by}}]  # beside the place in the list
+    ends = {"$lte": wanted.ended_by, "$gte": wanted.finished_after, "$lt": wanted.finished_before}
+    if ended := {than: time for than, time in ends.items() if time is not None}:
+        filter["$and"] = [{"finished_at": ended}]  # beside the place in the list
     return filter
 
 

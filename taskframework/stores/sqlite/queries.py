@@ -337,9 +337,10 @@ def _error_clauses(filter: TaskFilter) -> list[tuple[str, Value]]:
     clauses = _sought(filter)
     if filter.dead:
         clauses.append(("coalesce(json_type(t.document, '$.discarded'), 'null') = ?", "null"))
-    if filter.ended_by is not None:
-        clauses.append(("t.finished_at <= ?", milliseconds(filter.ended_by)))
-    return clauses
+    ends = {"<=": filter.ended_by, ">=": filter.finished_after, "<": filter.finished_before}
+    return clauses + [
+        (f"t.finished_at {than} ?", milliseconds(time)) for than, time in ends.items() if time is not None
+    ]
 
 
 def count_dead(scope: Scope, filter: TaskFilter, now: int, most: int) -> Query:

@@ -28,6 +28,16 @@ class SearchCases(StoreSuite):
         late = TaskFilter(dead=True, created_after=ended[1].created_at)
         assert {task.task_id for task in await all_pages(store, late, 2)} == {it.task_id for it in ended[:2]}
 
+    async def test_tasks_are_listed_by_the_time_of_their_end(self, store: TaskStore) -> None:
+        now = store.now()
+        tasks = [await put_final(store, TaskStatus.FAILED, finished_at=now - n * SECOND) for n in range(5)]
+        await put(store)
+        times = {"finished_after": tasks[3].finished_at, "finished_before": tasks[0].finished_at}
+        for wanted in (TaskFilter(TaskStatus.FAILED, **times), TaskFilter(dead=True, **times)):
+            assert {it.task_id for it in await all_pages(store, wanted, 2)} == {it.task_id for it in tasks[1:4]}
+        early = TaskFilter(dead=True, ended_by=tasks[2].finished_at, finished_after=tasks[3].finished_at)
+        assert {it.task_id for it in await all_pages(store, early, 2)} == {it.task_id for it in tasks[2:4]}
+
     async def test_what_no_index_has_is_looked_for(self, store: TaskStore) -> None:
         error = replace(an_error("The Bank ($1) is {gone}"), fingerprint="abc")
         wanted = {"correlation_id": "$order", "idempotency_key": "a-key", "error": error, "user_id": "bob"}

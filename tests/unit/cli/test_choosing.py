@@ -21,6 +21,12 @@ def test_a_dry_run_tells_how_many_and_does_nothing(cli: Cli, folder: Path) -> No
     assert cli("tasks", "retry", *chosen).out == "0 tasks would be done: retry.\n"
     counted = cli("dlq", "discard", *chosen, "--reason", "old", "--json")
     assert json.loads(counted.out) == {"total": 0, "is_total_bounded": False}
+    for condition, number in {"created_after=1h": "2 tasks", "created_before=1h": "0 tasks"}.items():
+        assert cli("tasks", "cancel", *chosen, "--where", condition).out.startswith(number)
+    wrong = cli("tasks", "cancel", "--where", "created_after=noon", "--dry-run")
+    assert wrong.code == 2
+    assert "'noon' is neither a time such as" in wrong.err
+    assert "created_after" in cli("tasks", "cancel", "--help").out
     listed = json.loads(cli("tasks", "list", "--json").out)["items"]
     assert {task["status"] for task in listed} == {"QUEUED"}
     assert json.loads(cli("audit", "list", "--json").out)["items"] == [], "nor is it noted"

@@ -94,7 +94,7 @@ TRIED = {
     "schedules run": "schedules run hourly",
     "schedules pause": "schedules pause OWN",
     "schedules resume": "schedules resume OWN",
-    "dlq list": "dlq list",
+    "dlq list": "dlq list --after 1h --before 0s",
     "dlq show": "dlq show FAILED",
     "dlq replay": "dlq replay FAILED",
     "dlq groups": "dlq groups",

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from taskframework.bus import EventBus
+from taskframework.model.message import rfc3339
 from taskframework.model.query import DeadMessage, TaskFilter
 from taskframework.model.replays import UNDER_WAY, Action, ManyReplay, ReplayStatus, Where, replay_view
 from taskframework.model.scope import EVERYONE
@@ -207,6 +208,25 @@ async def test_only_the_tasks_of_a_user_are_chosen_if_one_is_named(stage: Stage)
     await stage.dead(3, user_id="bob")
     replay = await stage.look(await stage.begin(user_id="bob"))
     assert (replay.total, replay.done) == (3, 3)
+
+
+async def test_tasks_are_chosen_by_when_they_ended_or_were_submitted(stage: Stage) -> None:
+    now = stage.store.now()
+    for age in range(4):
+        await stage.dead(1, finished_at=now - age * SECOND)
+        message = DeadMessage(f"m-{age}", b"x", {}, "q", "not JSON", now - age * SECOND)
+        await stage.store.keep_dead_message(message)
+    times = {"finished_after": now - 2 * SECOND, "finished_before": now}
+    replay = await stage.look(await stage.begin(Action.DISCARD, **times))
+    assert (replay.total, replay.done) == (4, 4)
+    assert {message.id for message in await stage.store.outline_dead_messages(limit=9)} == {"m-0", "m-3"}
+    assert replay.where.conditions["finished_before"] == rfc3339(now)
+
+    tasks = [await put(stage.store, created_at=now - age * SECOND) for age in range(4)]
+    times = {"created_after": now - 2 * SECOND, "created_before": now}
+    replay = await stage.look(await stage.begin(Action.CANCEL, **times))
+    statuses = [(await stage.tasks.get(task.task_id, EVERYONE)).status for task in tasks]
+    assert [status is TaskStatus.CANCELLED for status in statuses] == [False, True, True, False]
 
 
 async def test_an_action_that_nobody_knows(stage: Stage) -> None:

@@ -8,16 +8,17 @@ import { Action, Ago, Head, Problem, Status, Waiting } from "../parts/basics.js"
 import { askBulk } from "../parts/bulk.js";
 import { Bars } from "../parts/chart.js";
 import { say } from "../parts/dialog.js";
-import { Filters, asOptions, useTypes } from "../parts/filters.js";
+import { Filters, asOptions, asTime, useTypes } from "../parts/filters.js";
 import { Table } from "../parts/table.js";
 
 const LOOK = 3000;
 const MOST_TOLD = 20;
 const NAMES = ["fingerprint", "task_type", "kind", "text", "user_id"];
+const TIMES = { after: "finished_after", before: "finished_before" };
 
 export function DeadLetters({ query }) {
   const types = useTypes();
-  const isEach = query.view === "each" || NAMES.some((name) => name !== "task_type" && query[name]);
+  const isEach = query.view === "each" || [...NAMES, ...Object.keys(TIMES)].some((name) => name !== "task_type" && query[name]);
   return html`
     <${Head} title="Dead letters" actions=${html`<${Views} query=${query} isEach=${isEach} />`}>
       Tasks that failed for good, and messages that nobody could read.
@@ -25,7 +26,8 @@ export function DeadLetters({ query }) {
     <${Filters} label="Dead letters" query=${query} fields=${[
       { name: "text", label: "Error contains" }, { name: "task_type", label: "Type", options: asOptions(types) },
       { name: "kind", label: "Kind", options: [["task", "tasks"], ["message", "messages"]] },
-      ...(mayActForUsers() ? [{ name: "user_id", label: "User" }] : []), { name: "fingerprint", label: "Cause" },
+      ...(mayActForUsers() ? [{ name: "user_id", label: "User" }] : []), { name: "fingerprint", label: "Cause", isRare: true },
+      { name: "after", label: "Since", type: "datetime-local", isRare: true }, { name: "before", label: "Until", type: "datetime-local", isRare: true },
     ]} />
     ${isEach ? html`<${Each} query=${query} />` : html`<${Groups} query=${query} />`}`;
 }
@@ -51,8 +53,14 @@ const GROUPS = [
   { name: "Last", number: true, size: "m", cell: (group) => html`<${Ago} time=${group.last_at} />` },
 ];
 
+// What the API is asked for, of what the address has.
+function filterOf(query) {
+  const times = Object.entries(TIMES).map(([name, field]) => [field, asTime(query[name])]);
+  return Object.fromEntries([...NAMES.map((name) => [name, query[name]]), ...times].filter(([, value]) => value));
+}
+
 function Each({ query }) {
-  const filter = Object.fromEntries(NAMES.map((name) => [name, query[name]]).filter(([, value]) => value));
+  const filter = filterOf(query);
   const list = usePages("admin/dead-letters", filter, { every: LOOK });
   return html`
     ${list.items?.length > 0 && Object.keys(filter).length > 0 && html`<div class="actions bulk">
