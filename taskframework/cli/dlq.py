@@ -21,7 +21,7 @@ from taskframework.cli.choosing import (
     tell_count,
 )
 from taskframework.cli.options import Cursor, Json, Limit, Reopen, or_bad_parameter
-from taskframework.cli.output import ago, as_json_text, facts, note, out, print_json, printable, say
+from taskframework.cli.output import ago, as_json_text, counted, facts, note, out, print_json, printable, say
 from taskframework.cli.render import print_letters, print_page, print_rows, print_task, shortened
 from taskframework.cli.store import audited, on_store, operator
 from taskframework.cli.submit import past, read_json
@@ -178,6 +178,9 @@ async def replay(
             await tell_count(framework, Action.REPLAY, chosen, as_json=False)
             note("Of these, the newest 500:")
     outcomes = await dead_letters.replay(ids, EVERYONE, by=operator(), dry_run=dry_run, reopen=reopen, reason=reason)
+    if chosen is not None and not as_json:
+        say(_summed_up(outcomes))
+        outcomes = [outcome for outcome in outcomes if outcome.problem or outcome.warning]
     _tell(outcomes, "would be queued anew." if dry_run else "queued anew.", "replayed", as_json)
 
 
@@ -273,6 +276,14 @@ def _tell(outcomes: Sequence[LetterOutcome], done: str, name: str, as_json: bool
             say(f"{outcome.id}: {outcome.problem or (warned if outcome.warning else done)}")
     if any(outcome.problem is not None for outcome in outcomes):
         raise typer.Exit(1)
+
+
+def _summed_up(outcomes: Sequence[LetterOutcome]) -> str:
+    """What a dry run found: of many nobody reads each line, so only those that need somebody have one."""
+    refused = sum(outcome.problem is not None for outcome in outcomes)
+    unfit = sum(outcome.problem is None and outcome.warning is not None for outcome in outcomes)
+    would = f"{counted(len(outcomes) - refused, 'dead letter')} would be queued anew"
+    return f"{would}, {unfit:,} of them with parameters that do not fit any more; {refused:,} refused."
 
 
 def _sparkline(group: LetterGroup) -> str:

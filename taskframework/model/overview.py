@@ -68,7 +68,8 @@ class Overview:
     def problems(self) -> Iterator[Problem]:
         """What needs somebody, the worst first."""
         if self.is_broker_connected is False:
-            text = "There is no connection to the broker: what is submitted is stored, and begins when it is back."
+            text = "There is no connection to the broker: what is submitted is stored, and begins when it is back"
+            text = f"{text}: taskframework doctor"
             yield Problem("broker_away", text)
         if self.counts is not None and self.counts.undriven:
             text = f"{self.counts.undriven:,} live tasks have nothing that would move them on: taskframework doctor"

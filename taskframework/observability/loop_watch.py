@@ -173,8 +173,8 @@ def _tell(blockage: Blockage) -> None:
         logger.warning(text, blockage.seconds, blockage.place, extra=_fields(blockage))
     else:
         logger.warning(
-            "the event loop was blocked for %.1f s, and nothing of it could be seen: the machine is overloaded, or "
-            "code in C kept the interpreter lock",
+            "the event loop was blocked for %.1f s, and nothing of it could be seen: the process or its machine "
+            "stood still or is overloaded, or code in C kept the interpreter lock",
             blockage.seconds,
             extra=_fields(blockage),
         )

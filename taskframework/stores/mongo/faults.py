@@ -20,6 +20,9 @@ _DUPLICATE_KEY = 11_000
 AWAY = frozenset({6, 7, 50, 64, 89, 91, 100, 189, 262, 9001, 10_107, 11_600, 11_602, 13_435, 13_436})
 #: Where the part of a message ends that people need; the drivers append the topology and the whole reply.
 _AFTER_THE_REASON = re.compile(r" \(configured timeouts|, Timeout: |, full error: ")
+#: What they say where nobody has answered at all, which names no server; the topology behind it does.
+_NOBODY_ANSWERED = re.compile(r"No (replica set members|servers) found yet")
+_SERVER = re.compile(r"<ServerDescription \('([^']+)', (\d+)\)")
 _NOT_ALLOWED = frozenset({13, 18})
 UNENCODABLE = (BSONError, OverflowError, RecursionError, UnicodeEncodeError)
 
@@ -61,8 +64,14 @@ def refusal(entry: Mapping[str, Any]) -> StoreError:
     return StoreError(f"MongoDB refused a write: {entry['errmsg'][:300]} (code {entry['code']}).")
 
 
+def _reason_of(text: str) -> str:
+    if _NOBODY_ANSWERED.match(text) and (servers := _SERVER.findall(text)):
+        return f"no answer from {', '.join(f'{host}:{port}' for host, port in servers)}"[:300]
+    return redacted(_AFTER_THE_REASON.split(text, maxsplit=1)[0][:300]).rstrip(".")
+
+
 def _translated(error: PyMongoError) -> StoreError:
-    reason = redacted(_AFTER_THE_REASON.split(str(error), maxsplit=1)[0][:300]).rstrip(".")
+    reason = _reason_of(str(error))
     code = error.code if isinstance(error, OperationFailure) else None
     if code == _DUPLICATE_KEY:
         return DuplicateDocumentError()

@@ -41,7 +41,7 @@ function Installation() {
   return html`<${Head} title="Overview" />
     <${Problems} problems=${data.problems} />
     <div class="tiles">${tilesOf(data)}</div>
-    <${Charts} />
+    <${Charts} isBounded=${data.is_bounded} />
     <${Section} title="Task types">
       <${Table} label="Task types" rows=${data.types} idOf=${(type) => type.task_type} columns=${TYPES}
         href=${(type) => to(["tasks"], { task_type: type.task_type })} empty="No worker has told of a task type yet." />
@@ -71,7 +71,7 @@ function tilesOf({ by_status: statuses, workers, dead_letters: letters }) {
     ${tile("workers", count(workers), to(["workers"]), workers ? "" : "bad")}`;
 }
 
-function Charts() {
+function Charts({ isBounded }) {
   const total = seen.total;
   const last = total.at(-1);
   const of = (name) => total.map((one) => one[name]);
@@ -79,7 +79,7 @@ function Charts() {
     <figure><figcaption>Finished <b>${perSecond(last.finished)}</b> <span class="bad-text">${last.failed > 0 && `failed ${perSecond(last.failed)}`}</span></figcaption>
       <${Lines} label="Finished and failed a second" format=${perSecond}
         series=${[{ name: "finished", values: of("finished"), kind: "good" }, { name: "failed", values: of("failed"), kind: "bad" }]} /></figure>
-    <figure><figcaption>Waiting <b>${count(last.waiting)}</b></figcaption>
+    <figure><figcaption>Waiting <b>${count(last.waiting, isBounded)}</b></figcaption>
       <${Lines} label="Waiting" format=${count} series=${[{ name: "waiting", values: of("waiting"), kind: "busy" }]} /></figure>
   </div>`;
 }
