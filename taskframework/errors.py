@@ -163,11 +163,14 @@ class InvalidParametersError(SubmissionError):
     code = "invalid_parameters"
 
     def __init__(self, task_type: str, problems: list[dict[str, Any]]) -> None:
-        first = problems[0] if problems else {"field": "parameters", "message": "invalid"}
-        place = "" if first["field"] == WHOLE else f"{first['field']}: "
+        first = problems[0] if problems else {"field": WHOLE, "message": "invalid"}
+        is_whole = first["field"] == WHOLE
+        told = first["message"] if is_whole else f"{first['field']}: {first['message']}"
         super().__init__(
-            f"The parameters do not fit task type {task_type!r}: {place}{first['message']}.",
-            hint="Correct the named fields and submit again.",
+            f"The parameters do not fit task type {task_type!r}: {told}.",
+            hint="Give what the type takes: GET /api/v1/task-types has its schema, as has the console's page Submit."
+            if is_whole
+            else "Correct the named fields and submit again.",
         )
         self.task_type = task_type
         self.problems = problems

@@ -98,10 +98,11 @@ def _bind(family: socket.AddressFamily, address: str, port: int) -> socket.socke
 def _refusal(error: OSError, address: str, port: int, key: str) -> ConfigurationError:
     match error.errno:
         case errno.EADDRINUSE:
+            given = f"--port or {key}" if key == "api.port" else key
             return ConfigurationError(
                 f"Port {port} of {address} is in use by another program.",
                 key=key,
-                hint=f"Stop it, or choose another port with {key}; 0 takes any free one.",
+                hint=f"Stop it, or choose another port with {given}; 0 takes any free one.",
             )
         case errno.EACCES:
             return ConfigurationError(

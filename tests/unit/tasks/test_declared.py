@@ -111,6 +111,7 @@ def test_both_refuse_what_does_not_fit_and_name_the_same_fields(
             kind.accept(parameters)
         assert [problem["field"] for problem in refusal.value.problems] == fields
         assert refusal.value.task_type == "charge"
+        assert "(whole)" not in refusal.value.message, "a word of programs, which people do not know"
 
 
 def test_each_alternative_is_told_but_that_it_may_be_empty(declaration: TaskDeclaration) -> None:
