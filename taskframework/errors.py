@@ -30,6 +30,8 @@ WHOLE = "(whole)"  # in place of a field, where a value as a whole does not fit
 _LONGEST_DELAY = timedelta(days=3650).total_seconds()
 _Time = timedelta | float
 
+WHOLE = "(whole)"  #: in place of a field: the value as such is wrong
+
 
 class TaskframeworkError(Exception):
     """Something in taskframework went wrong."""
@@ -164,14 +166,10 @@ class InvalidParametersError(SubmissionError):
 
     def __init__(self, task_type: str, problems: list[dict[str, Any]]) -> None:
         first = problems[0] if problems else {"field": WHOLE, "message": "invalid"}
-        is_whole = first["field"] == WHOLE
-        told = first["message"] if is_whole else f"{first['field']}: {first['message']}"
-        super().__init__(
-            f"The parameters do not fit task type {task_type!r}: {told}.",
-            hint="Give what the type takes: GET /api/v1/task-types has its schema, as has the console's page Submit."
-            if is_whole
-            else "Correct the named fields and submit again.",
-        )
+        told, hint = f"{first['field']}: {first['message']}", "Correct the named fields and submit again."
+        if first["field"] == WHOLE:
+            told, hint = first["message"], "Give what the type takes: GET /api/v1/task-types has its schema."
+        super().__init__(f"The parameters do not fit task type {task_type!r}: {told}.", hint=hint)
         self.task_type = task_type
         self.problems = problems
 

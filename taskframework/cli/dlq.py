@@ -87,7 +87,9 @@ async def list_letters(
     as_json: Json = False,
 ) -> None:
     """List dead letters, the newest first."""
-    wanted = LetterFilter(kind, task_type, fingerprint, text, finished_after=after, finished_before=before)
+    wanted = LetterFilter(
+        kind=kind, task_type=task_type, fingerprint=fingerprint, text=text, finished_after=after, finished_before=before
+    )
     scope = EVERYONE if user is None else Scope.of(user)
     page = await framework.services.dead_letters.list_letters(scope, limit=limit, cursor=cursor, wanted=wanted)
 

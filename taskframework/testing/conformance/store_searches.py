@@ -32,8 +32,8 @@ class SearchCases(StoreSuite):
         now = store.now()
         tasks = [await put_final(store, TaskStatus.FAILED, finished_at=now - n * SECOND) for n in range(5)]
         await put(store)
-        times = {"finished_after": tasks[3].finished_at, "finished_before": tasks[0].finished_at}
-        for wanted in (TaskFilter(TaskStatus.FAILED, **times), TaskFilter(dead=True, **times)):
+        between = TaskFilter(finished_after=tasks[3].finished_at, finished_before=tasks[0].finished_at)
+        for wanted in (replace(between, status=TaskStatus.FAILED), replace(between, dead=True)):
             assert {it.task_id for it in await all_pages(store, wanted, 2)} == {it.task_id for it in tasks[1:4]}
         early = TaskFilter(dead=True, ended_by=tasks[2].finished_at, finished_after=tasks[3].finished_at)
         assert {it.task_id for it in await all_pages(store, early, 2)} == {it.task_id for it in tasks[2:4]}

@@ -216,7 +216,7 @@ async def test_tasks_are_chosen_by_when_they_ended_or_were_submitted(stage: Stag
         await stage.dead(1, finished_at=now - age * SECOND)
         message = DeadMessage(f"m-{age}", b"x", {}, "q", "not JSON", now - age * SECOND)
         await stage.store.keep_dead_message(message)
-    times = {"finished_after": now - 2 * SECOND, "finished_before": now}
+    times: dict[str, Any] = {"finished_after": now - 2 * SECOND, "finished_before": now}
     replay = await stage.look(await stage.begin(Action.DISCARD, **times))
     assert (replay.total, replay.done) == (4, 4)
     assert {message.id for message in await stage.store.outline_dead_messages(limit=9)} == {"m-0", "m-3"}
