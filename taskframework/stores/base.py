@@ -262,8 +262,9 @@ class Repairs(Protocol):
         """Delete what ended longer ago than it is kept: completed and cancelled tasks after `finished`, failed ones
         and kept messages after `dead_letters`; None keeps for ever. For a task with a `purge_at` that time counts.
 
-        A task with unpublished events stays. A sub-task stays as long as its parent, and a parent as long as one of its
-        sub-tasks. The idempotency key of a task is deleted before the task, so that no key stands for a deleted task.
+        A task with unpublished events stays. A sub-task stays as long as its parent, a parent as long as one of its
+        sub-tasks, and a task of a stream as long as an earlier one of it is live. The idempotency key of a task is
+        deleted before the task, so that no key stands for a deleted task.
 
         Returns:
             How many were deleted, at most `limit`.

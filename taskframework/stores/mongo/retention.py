@@ -1,4 +1,8 @@
-"""Deleting what is over. A sub-task stays while its parent does, and the parent while it has sub-tasks."""
+"""Deleting what is over.
+
+A sub-task stays while its parent does, the parent while it has sub-tasks, and a task of a stream while an earlier one
+is live: no reader of the results can have come as far.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +11,16 @@ from datetime import timedelta
 from functools import partial
 
 from taskframework.model.status import DEAD, FINAL, TaskStatus
+from taskframework.model.streams import StreamKey
 from taskframework.stores.mongo.client import BY_ID, Collection
 from taskframework.stores.mongo.documents import Document, moment
 from taskframework.stores.mongo.expressions import in_status, passed
-from taskframework.stores.mongo.indexes import SUBTASKS
+from taskframework.stores.mongo.indexes import STREAM, SUBTASKS
+from taskframework.stores.mongo.queries import BY_POSITION
 from taskframework.stores.mongo.records import forget_keys
 from taskframework.stores.retention import Piece, Place, Walk
 
-_FIELDS = ("user_id", "idempotency_key", "finished_at", "purge_at", "parent.task_id", "subtasks.round")
+_FIELDS = ("user_id", "idempotency_key", "finished_at", "purge_at", "parent.task_id", "subtasks.round", "stream")
 _COMPLETED = FINAL - DEAD
 #: Ended tasks whose own `purge_at` has passed; they have one if their type says how long they stay.
 _OVER: Document = {"status": in_status(*FINAL), **passed("purge_at")}
@@ -48,7 +54,7 @@ class Purge:
         found = await self._tasks.find(
             {**over, **_behind(place, order)}, sort=oldest_first, limit=most, fields=_FIELDS, index=index
         )
-        kept = await self._kept_by_family(found, due)
+        kept = await self._kept_by_family(found, due) | await self._kept_by_stream(found)
         kept |= {task["_id"] for task in found if order != "purge_at" and task.get("purge_at")}
         gone = [task for task in found if task["_id"] not in kept]
         await forget_keys(self._records, gone)
@@ -64,6 +70,22 @@ class Purge:
             parents = {"_id": {"$in": sorted(set(parent_of.values()))}, "$nor": [due]}
             staying = {task["_id"] for task in await self._tasks.find(parents, fields=("_id",), index=BY_ID)}
         return {task_id for task_id, parent in parent_of.items() if parent in staying} | await self._parents(tasks)
+
+    async def _kept_by_stream(self, tasks: Iterable[Document]) -> set[str]:
+        """Which of these have a live task before them in their stream."""
+        streams: dict[StreamKey, dict[int, str]] = {}
+        for task in tasks:
+            if place := task.get("stream"):
+                streams.setdefault(StreamKey(task["user_id"], place["key"]), {})[place["position"]] = task["_id"]
+        kept: set[str] = set()
+        for stream, positions in streams.items():
+            earlier = {"user_id": stream.user_id, "stream.key": stream.key, "stream.position": {"$lt": max(positions)}}
+            live = {**earlier, "finished_at": None}
+            first = await self._tasks.find(live, sort=BY_POSITION, limit=1, fields=("stream.position",), index=STREAM)
+            if first:
+                front = first[0]["stream"]["position"]
+                kept |= {task_id for position, task_id in positions.items() if position > front}
+        return kept
 
     async def _parents(self, tasks: Iterable[Document]) -> set[str]:
         """Which of these still have sub-tasks."""

@@ -151,13 +151,19 @@ _PARENT_STAYS = (
     f"ELSE p.finished_at <= CASE WHEN p.{_DEAD} THEN :dead ELSE :done END END, 0))"
 )
 _HAS_SUBTASKS = "EXISTS (SELECT 1 FROM tasks s WHERE s.parent_task_id = t.task_id)"
+# A task of a stream stays while an earlier one is live: no reader of the results can have come as far.
+_IS_BEHIND_LIVE = (
+    "(t.stream_key IS NOT NULL AND EXISTS (SELECT 1 FROM tasks e INDEXED BY tasks_in_stream "
+    "WHERE e.user_id = t.user_id AND e.stream_key = t.stream_key AND e.stream_position < t.stream_position "
+    "AND e.finished_at IS NULL))"
+)
 
 
 def _over(time: str, tie: str, index: str, *, only: str, stays: str) -> str:
     """Ended tasks by a time, from a place on, if all their events are published; and whether each has to stay."""
     return (
         f"SELECT number, task_id, user_id, idempotency_key, {time}, {tie}, "
-        f"{stays} OR {_PARENT_STAYS} OR {_HAS_SUBTASKS} "
+        f"{stays} OR {_PARENT_STAYS} OR {_HAS_SUBTASKS} OR {_IS_BEHIND_LIVE} "
         f"FROM tasks t INDEXED BY {index} WHERE {only} AND {time} <= :until AND publish_at IS NULL "
         f"AND ({time}, {tie}) > (:at, :tie) ORDER BY {time}, {tie} LIMIT :limit"
     )

@@ -1,4 +1,4 @@
-"""Deleting what is over. A sub-task stays while its parent does, and the parent while it has sub-tasks."""
+"""Deleting what is over: the queries say what has to stay all the same."""
 
 from __future__ import annotations
 

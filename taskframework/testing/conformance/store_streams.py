@@ -217,3 +217,22 @@ class StreamCases(StoreSuite):
         assert record.data["novel"] == {"b": 1}
         assert record.expires_at is not None
         assert abs(record.expires_at - late) < timedelta(milliseconds=2), "never sooner than it was"
+
+    async def test_a_task_stays_while_an_earlier_one_of_its_stream_is_live(self, store: TaskStore) -> None:
+        over = {"finished_at": store.now() - HOUR, "publish_at": None, "published_sequence": 1}
+        own = {**over, "purge_at": store.now() - MINUTE}
+        other = StreamKey("bob", _MINE.key)
+        gone = [
+            await _put_at(store, 1, TaskStatus.COMPLETED, **over),
+            await _put_at(store, 3, TaskStatus.CANCELLED, **own),
+            await _put_at(store, 6, TaskStatus.COMPLETED, other, **over),
+        ]
+        await _put_at(store, 4, TaskStatus.WAITING)
+        ends = ((5, TaskStatus.COMPLETED, over), (6, TaskStatus.FAILED, over), (7, TaskStatus.COMPLETED, own))
+        for position, status, times in ends:
+            await _put_at(store, position, status, **times)
+        await _put_at(store, 8, TaskStatus.BLOCKED)
+        for _ in range(3):
+            await store.purge(finished=MINUTE, dead_letters=MINUTE, limit=100)
+        assert [times.position for times in await store.stream_times(_MINE, limit=9)] == [4, 5, 6, 7, 8]
+        assert [await store.get(task.task_id, EVERYONE) for task in gone] == [None] * 3
