@@ -30,6 +30,8 @@ WHOLE = "(whole)"  # in place of a field, where a value as a whole does not fit
 _LONGEST_DELAY = timedelta(days=3650).total_seconds()
 _Time = timedelta | float
 
+WHOLE = "(whole)"  #: in place of a field: the value as such is wrong
+
 
 class TaskframeworkError(Exception):
     """Something in taskframework went wrong."""
@@ -168,8 +170,7 @@ class InvalidParametersError(SubmissionError):
         if first["field"] == WHOLE:
             told, hint = first["message"], "Give what the type takes: GET /api/v1/task-types has its schema."
         super().__init__(f"The parameters do not fit task type {task_type!r}: {told}.", hint=hint)
-        self.task_type = task_type
-        self.problems = problems
+        self.task_type, self.problems = task_type, problems
 
 
 class InvalidRequestError(SubmissionError):

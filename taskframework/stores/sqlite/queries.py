@@ -12,7 +12,6 @@ from taskframework.model.query import Cursor, SlotCursor, TaskFilter
 from taskframework.model.scope import Scope
 from taskframework.model.status import TaskStatus
 from taskframework.stores.sqlite.rows import DEAD as _DEAD
-from taskframework.stores.sqlite.rows import DONE as _DONE
 from taskframework.stores.sqlite.rows import (
     DRIVER_COLUMNS,
     FIXED,
@@ -144,40 +143,6 @@ NEXT_BLOCKED = (
 )
 COUNT_BLOCKED = f"SELECT count(*) {_BLOCKED}"
 
-# A sub-task stays while its parent is stored and not due to be deleted; a parent stays while it has sub-tasks.
-_PARENT_STAYS = (
-    "EXISTS (SELECT 1 FROM tasks p WHERE p.task_id = t.parent_task_id AND NOT coalesce("
-    "CASE WHEN p.finished_at IS NULL THEN 0 WHEN p.purge_at IS NOT NULL THEN p.purge_at <= :now "
-    f"ELSE p.finished_at <= CASE WHEN p.{_DEAD} THEN :dead ELSE :done END END, 0))"
-)
-_HAS_SUBTASKS = "EXISTS (SELECT 1 FROM tasks s WHERE s.parent_task_id = t.task_id)"
-# A task of a stream stays while an earlier one is live: no reader of the results can have come as far.
-_IS_BEHIND_LIVE = (
-    "(t.stream_key IS NOT NULL AND EXISTS (SELECT 1 FROM tasks e INDEXED BY tasks_in_stream "
-    "WHERE e.user_id = t.user_id AND e.stream_key = t.stream_key AND e.stream_position < t.stream_position "
-    "AND e.finished_at IS NULL))"
-)
-
-
-def _over(time: str, tie: str, index: str, *, only: str, stays: str) -> str:
-    """Ended tasks by a time, from a place on, if all their events are published; and whether each has to stay."""
-    return (
-        f"SELECT number, task_id, user_id, idempotency_key, {time}, {tie}, "
-        f"{stays} OR {_PARENT_STAYS} OR {_HAS_SUBTASKS} OR {_IS_BEHIND_LIVE} "
-        f"FROM tasks t INDEXED BY {index} WHERE {only} AND {time} <= :until AND publish_at IS NULL "
-        f"AND ({time}, {tie}) > (:at, :tie) ORDER BY {time}, {tie} LIMIT :limit"
-    )
-
-
-_HAS_OWN_TIME = "purge_at IS NOT NULL"
-DONE_BEFORE = _over("finished_at", "number", "tasks_done", only=_DONE, stays=_HAS_OWN_TIME)
-DEAD_BEFORE = _over("finished_at", "task_id", "tasks_dead", only=_DEAD, stays=_HAS_OWN_TIME)
-OVER_BEFORE = _over("purge_at", "number", "tasks_to_purge", only="finished_at IS NOT NULL", stays="0")
-DELETE_TASKS = "DELETE FROM tasks WHERE number IN (SELECT value FROM json_each(?))"
-PURGE_MESSAGES = (
-    "DELETE FROM dead_messages WHERE id IN "
-    "(SELECT id FROM dead_messages INDEXED BY dead_messages_newest WHERE at <= ? LIMIT ?)"
-)
 FINISHED_AT = "SELECT task_id, finished_at FROM tasks WHERE task_id IN (SELECT value FROM json_each(?))"
 
 _MESSAGES = "SELECT id, body, headers, queue, reason, at, task_id, task_type FROM dead_messages"

@@ -219,8 +219,8 @@ class StreamCases(StoreSuite):
         assert abs(record.expires_at - late) < timedelta(milliseconds=2), "never sooner than it was"
 
     async def test_a_task_stays_while_an_earlier_one_of_its_stream_is_live(self, store: TaskStore) -> None:
-        over = {"finished_at": store.now() - HOUR, "publish_at": None, "published_sequence": 1}
-        own = {**over, "purge_at": store.now() - MINUTE}
+        over: dict[str, Any] = {"finished_at": store.now() - HOUR, "publish_at": None, "published_sequence": 1}
+        own: dict[str, Any] = {**over, "purge_at": store.now() - MINUTE}
         other = StreamKey("bob", _MINE.key)
         gone = [
             await _put_at(store, 1, TaskStatus.COMPLETED, **over),

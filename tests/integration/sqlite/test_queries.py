@@ -16,7 +16,7 @@ from taskframework.model.query import Cursor, SlotCursor, TaskFilter
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import TaskStatus
 from taskframework.model.traffic import Crowd
-from taskframework.stores.sqlite import queries, traffic
+from taskframework.stores.sqlite import queries, retention, traffic
 from taskframework.stores.sqlite.migrate import migrations
 from taskframework.stores.sqlite.rows import FIXED, MOVING, UNUSUAL_FIXED, UNUSUAL_MOVING, Value
 
@@ -25,7 +25,7 @@ CURSOR = Cursor(datetime(2026, 1, 1, tzinfo=UTC), "id").encode()
 #: Statements of one text, by name.
 STATEMENTS = {
     name: text
-    for name, text in vars(queries).items()
+    for name, text in (vars(queries) | vars(retention)).items()
     if name.isupper() and name[0] != "_" and isinstance(text, str) and "{" not in text
 }
 STATEMENTS |= {f"due by {name}": text for name, text in queries.DUE.items()}
