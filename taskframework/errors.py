@@ -30,8 +30,6 @@ WHOLE = "(whole)"  # in place of a field, where a value as a whole does not fit
 _LONGEST_DELAY = timedelta(days=3650).total_seconds()
 _Time = timedelta | float
 
-WHOLE = "(whole)"  #: in place of a field: the value as such is wrong
-
 
 class TaskframeworkError(Exception):
     """Something in taskframework went wrong."""
