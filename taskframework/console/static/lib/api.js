@@ -74,6 +74,9 @@ export async function post(path, body, { query, headers, method = "POST" } = {})
   return { status: answer.status, location: answer.headers.get("location"), data: text ? JSON.parse(text) : null };
 }
 
+// An idempotency key. crypto.randomUUID is only there where nobody can listen on the way: over TLS, or on this machine.
+export const newKey = () => Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+
 // Why something is done, where the body of the request has no place for it: noted with who did it.
 export const because = (reason) => (reason ? { "X-Reason": encodeURIComponent(reason) } : {});
 

@@ -1,6 +1,6 @@
 // Schedules: when each runs next, and what became of its last run.
 import { go, to } from "../lib/address.js";
-import { because, get, part, post } from "../lib/api.js";
+import { because, get, newKey, part, post } from "../lib/api.js";
 import { html } from "../lib/dom.js";
 import { at } from "../lib/format.js";
 import { useLoad, usePages } from "../lib/load.js";
@@ -68,7 +68,7 @@ const askRun = (one, path) => ask({
   confirm: "Run now",
   fields: [REASON],
   run: async ({ reason }) => {
-    const { data } = await post(`${path}/run`, undefined, { headers: { "Idempotency-Key": crypto.randomUUID(), ...because(reason) } });
+    const { data } = await post(`${path}/run`, undefined, { headers: { "Idempotency-Key": newKey(), ...because(reason) } });
     go(["tasks", data.task_id]);
   },
 });

@@ -1,6 +1,6 @@
 // Submitting a task by hand, with parameters to begin with from the schema of its type.
 import { go, refine, to } from "../lib/address.js";
-import { post } from "../lib/api.js";
+import { newKey, post } from "../lib/api.js";
 import { html, useMemo, useRef, useState } from "../lib/dom.js";
 import { Action, Head, Problem } from "../parts/basics.js";
 import { say } from "../parts/dialog.js";
@@ -26,7 +26,7 @@ function Form({ type }) {
   const [problem, setProblem] = useState(null);
   const form = useRef(null);
   // Pressed twice, or sent again because the answer was lost: it is one task.
-  const key = useRef(crypto.randomUUID());
+  const key = useRef(newKey());
   const submit = async () => {
     const { priority, after } = Object.fromEntries(new FormData(form.current));
     const body = { task_type: type.task_type, parameters, priority, ...(asTime(after) ? { not_before: asTime(after) } : {}) };
@@ -36,7 +36,7 @@ function Form({ type }) {
       go(["tasks", data.task_id]);
     } catch (refused) {
       setProblem(refused);
-      key.current = crypto.randomUUID();
+      key.current = newKey();
     }
   };
   return html`<form ref=${form} class="stack" onSubmit=${(event) => (event.preventDefault(), submit())}>

@@ -1,6 +1,6 @@
 // What is done with all that a filter finds: first asked how many that is, then begun once, however often it is pressed.
 import { go } from "../lib/address.js";
-import { post } from "../lib/api.js";
+import { newKey, post } from "../lib/api.js";
 import { html } from "../lib/dom.js";
 import { count, plural } from "../lib/format.js";
 import { Action } from "./basics.js";
@@ -45,7 +45,7 @@ async function inBulk(verb, filter) {
 
 // Asks, then begins it. With `needsReason` it is not done without one.
 export function askBulk({ path, filter, title, text, name, danger, hasRate = true, needsReason = false, mayReopen = false }) {
-  const key = crypto.randomUUID();
+  const key = newKey();
   return ask({
     title,
     text: html`<p>${text}</p><p>All with ${Object.entries(filter).map(([field, value]) => html`<code key=${field}>${field} = ${value}</code> `)}</p>`,
