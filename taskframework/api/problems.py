@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 import logging
 import re
@@ -288,12 +289,22 @@ async def _answer_invalid(request: Request, error: Exception) -> Response:
     """FastAPI's own validation: query parameters, with the place of each as its first part."""
     found = error.errors() if isinstance(error, RequestValidationError) else ()
     problems = [problem(wrong["loc"][1:], wrong["msg"]) for wrong in found[:MOST_PROBLEMS]]
-    return problem_response(describe(_refused_fields(problems, _parameters_of(request))), request)
+    known = _parameters_of(request, await _documented_paths(request))
+    return problem_response(describe(_refused_fields(problems, known)), request)
 
 
-def _parameters_of(request: Request) -> Sequence[str]:
+async def _documented_paths(request: Request) -> dict[str, dict[str, Any]]:
+    """The paths of the OpenAPI document. It is made once, which takes a tenth of a second; the event loop goes on."""
+    app: FastAPI = request.app
+    if app.openapi_schema is None:
+        await asyncio.to_thread(app.openapi)
+    paths: dict[str, dict[str, Any]] = app.openapi()["paths"]
+    return paths
+
+
+def _parameters_of(request: Request, paths: Mapping[str, Mapping[str, Any]]) -> Sequence[str]:
     """The parameters that the query of a request may have."""
-    operations = request.app.openapi()["paths"].get(getattr(request.scope.get("route"), "path", ""), {})
+    operations = paths.get(getattr(request.scope.get("route"), "path", ""), {})
     parameters = operations.get(request.method.lower(), {}).get("parameters", ())
     return [parameter["name"] for parameter in parameters if parameter["in"] == "query"]
 
@@ -303,18 +314,17 @@ def _path_of(request: Request) -> str:
     return path.removeprefix(root_of(request))
 
 
-def _methods_at(request: Request, path: str) -> list[str]:
+def _methods_at(path: str, paths: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """All methods of a path; the router names only those of the first route it came to."""
-    paths: dict[str, dict[str, Any]] = request.app.openapi()["paths"]
     templates = (ways for template, ways in paths.items() if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", template), path))
     ways = paths[path] if path in paths else next(templates, {})
     return sorted(method.upper() for method in ways)
 
 
-def _address_meant(request: Request) -> str | None:
+def _address_meant(request: Request, paths: Mapping[str, Mapping[str, Any]]) -> str | None:
     """The address that was meant by one where there is nothing: without a slash at its end, or with the prefix."""
     short = _path_of(request).rstrip("/")[:_SHOWN]
-    return next((path for path in (short, f"/api/v1{short}") if _methods_at(request, path)), None)
+    return next((path for path in (short, f"/api/v1{short}") if _methods_at(path, paths)), None)
 
 
 async def _answer_http(request: Request, error: Exception) -> Response:
@@ -323,11 +333,12 @@ async def _answer_http(request: Request, error: Exception) -> Response:
     headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
     match status:
         case 404:
-            meant = _address_meant(request)
+            meant = _address_meant(request, await _documented_paths(request))
             hint = f"Did you mean {root_of(request)}{meant}?" if meant else "See /docs for the addresses there are."
             problem = Problem("not_found", "There is nothing at this address.", hint)
         case 405:
-            headers["Allow"] = allowed = ", ".join(_methods_at(request, _path_of(request)) or ["GET"])
+            methods = _methods_at(_path_of(request), await _documented_paths(request))
+            headers["Allow"] = allowed = ", ".join(methods or ["GET"])
             problem = Problem(
                 "method_not_allowed", f"This address does not know {request.method[:20]}.", f"Use {allowed}."
             )
