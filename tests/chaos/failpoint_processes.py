@@ -23,8 +23,8 @@ Role = Literal["front", "back"]
 _APP = ("--app", "tests.chaos.failpoint_tasks")
 _PATIENCE = 120.0
 _LOOK_SECONDS = 0.1
-#: Repairs that are quick, and limits that a crowded machine does not reach on its own. All looks of a process together
-#: take 10 ms of a processor: three times as often, they made the scenarios a third more expensive and no shorter.
+#: Repairs that are quick, and limits that a crowded machine does not reach on its own. Looking for repairs three times
+#: as often made no scenario shorter, and on a crowded machine some of them failed.
 _SETTINGS = {
     "WORKER__MAX_CRASHES": "8",
     "RECOVERY__SWEEP_INTERVAL": "600ms",
