@@ -14,7 +14,7 @@ from taskframework.api.callers import scope_of
 from taskframework.api.context import IdInPath, broker_of, checked_id, framework_of, json_response
 from taskframework.api.openapi import refuses
 from taskframework.model.facts import Code
-from taskframework.model.status import ReachableStatus
+from taskframework.model.status import TaskStatus
 
 router = APIRouter(prefix="/api/v1/tasks", tags=["tasks"])
 
@@ -23,7 +23,7 @@ class ExplanationView(BaseModel):
     """Why a task is not running, or not finished: the first cause that is true."""
 
     task_id: str
-    status: ReachableStatus
+    status: TaskStatus
     code: Code = Field(description="The cause, for programs", examples=["paused"])
     because: str = Field(description="The cause as a sentence", examples=["ada paused count-words at …"])
     change: str = Field(description="What would change it, as a sentence")

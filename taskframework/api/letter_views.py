@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from taskframework.api.problems import describe
 from taskframework.api.views import HistoryEntryView, NextCursor, ProblemView, TaskErrorView
 from taskframework.errors import TaskframeworkError, TaskNotFoundError
-from taskframework.model.status import ReachableStatus
+from taskframework.model.status import TaskStatus
 from taskframework.operations.dead_letters import LetterOutcome
 
 _ID = "0199a2c4-6f0e-7c53-b6ee-3d3a1f0b8a11"
@@ -43,7 +43,7 @@ class DeadLetterView(BaseModel):
     task_id: str | None
     task_type: str | None
     user_id: str | None
-    status: ReachableStatus | None
+    status: TaskStatus | None
     reason: str
     error: TaskErrorView | None
     fingerprint: str = Field(description="Equal for dead letters of one cause: its group")

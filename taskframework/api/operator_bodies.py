@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from taskframework.api.body import MAX_REASON, Body, Reopen, UserInBody
-from taskframework.model.status import ReachableStatus
+from taskframework.model.status import TaskStatus
 from taskframework.model.values import MAX_NAME
 from taskframework.submission.options import Moment
 
@@ -47,7 +47,7 @@ class ChooseLetters(_Chosen):
 class ChooseTasks(_Chosen):
     """Which tasks: all conditions must hold, and there must be one."""
 
-    status: ReachableStatus | None = None
+    status: TaskStatus | None = None
     task_type: _Exact = None
     user_id: _Exact = None
     parent_task_id: _Exact = None

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from taskframework.api.context import broker_of, framework_of, json_response
 from taskframework.api.openapi import refuses
 from taskframework.model.overview import ProblemCode
-from taskframework.model.status import ReachableStatus
+from taskframework.model.status import TaskStatus
 from taskframework.operations.overview import overview_view
 
 router = APIRouter(prefix="/api/v1/admin/overview", tags=["overview"])
@@ -43,7 +43,7 @@ class OverviewView(BaseModel):
     """An installation at one moment."""
 
     at: datetime
-    by_status: dict[ReachableStatus, int] = Field(
+    by_status: dict[TaskStatus, int] = Field(
         description="All tasks, as counted some seconds ago; with millions of them some minutes ago"
     )
     types: list[TypeOverviewView]

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from taskframework.model.schedules import Missed, Overlap
-from taskframework.model.status import ReachableStatus
+from taskframework.model.status import TaskStatus
 from taskframework.tasks.registry import TASK_TYPE
 
 SCHEDULE_NAME = f"^{TASK_TYPE.pattern}$"
@@ -21,7 +21,7 @@ class LastRunView(BaseModel):
 
     at: datetime = Field(description="The time that it was for", examples=[_TIME])
     task_id: str = Field(examples=[_ID])
-    status: ReachableStatus | None = Field(description="What has become of that task; null if it is not known any more")
+    status: TaskStatus | None = Field(description="What has become of that task; null if it is not known any more")
 
 
 class RunProblemView(BaseModel):

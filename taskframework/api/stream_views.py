@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 
 from taskframework.api.views import NextCursor, TaskErrorView
 from taskframework.model.options import StreamMode
-from taskframework.model.status import ReachableStatus
+from taskframework.model.status import TaskStatus
 
 
 class TurnView(BaseModel):
@@ -52,7 +52,7 @@ class StreamResultView(BaseModel):
 
     position: int
     task_id: str | None = Field(description="Null for a position that was given and never used")
-    status: ReachableStatus | Literal["SKIPPED"] = Field(description="SKIPPED: it had no result in time")
+    status: TaskStatus | Literal["SKIPPED"] = Field(description="SKIPPED: it had no result in time")
     result: Any
     error: TaskErrorView | None
 

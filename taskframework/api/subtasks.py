@@ -22,7 +22,7 @@ from taskframework.api.context import (
 from taskframework.api.openapi import key_header, refuses, takes
 from taskframework.api.tasks import PREFIX, PageQuery, key_in_header
 from taskframework.api.views import PlaceCursor, TaskPage, TaskView
-from taskframework.model.status import ReachableStatus
+from taskframework.model.status import TaskStatus
 from taskframework.model.subtasks import MAX_SUBTASKS
 from taskframework.model.values import MAX_NAME
 from taskframework.model.view import public_view
@@ -42,7 +42,7 @@ _KEY_HEADER = key_header(
 class SubtaskQuery(PageQuery):
     """Which sub-tasks to list."""
 
-    status: ReachableStatus | None = Field(default=None, description="Only sub-tasks in this status")
+    status: TaskStatus | None = Field(default=None, description="Only sub-tasks in this status")
     round: int | None = Field(default=None, ge=1, le=2**31, description="Sub-tasks of this round; else of the newest")
     cursor: PlaceCursor | None = Field(default=None, description="`next_cursor` of the page before, unchanged")
 

@@ -27,7 +27,7 @@ from taskframework.api.problems import RequestRefusedError, describe, root_of
 from taskframework.api.views import BulkResult, CursorText, TaskPage, TaskView
 from taskframework.errors import StoreUnavailableError
 from taskframework.model.query import MAX_LIMIT, TaskFilter
-from taskframework.model.status import ReachableStatus
+from taskframework.model.status import TaskStatus
 from taskframework.model.values import MAX_NAME
 from taskframework.model.view import public_view
 from taskframework.submission.options import Moment, Name, SharedOptions
@@ -64,7 +64,7 @@ UserInQuery = Annotated[
 class BatchQuery(PageQuery):
     """Which batches to list."""
 
-    status: ReachableStatus | None = Field(default=None, description="Only those in this status")
+    status: TaskStatus | None = Field(default=None, description="Only those in this status")
     user_id: UserInQuery = None
     task_type: str | None = Field(default=None, max_length=100, description="Only those of this type")
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, Field, WithJsonSchema
 
 from taskframework.model.options import StreamMode
-from taskframework.model.status import Priority, ReachableStatus
+from taskframework.model.status import Priority, TaskStatus
 
 _ID = "0199a2c4-6f0e-7c53-b6ee-3d3a1f0b8a11"
 _TIME = "2027-01-31T12:00:00.000Z"
@@ -60,7 +60,7 @@ class ProblemView(BaseModel):
     instance: str | None = Field(default=None, description="Path of the request")
     errors: list[FieldProblem] | None = Field(default=None, description="The wrong fields")
     task_id: str | None = Field(default=None, description="The task that is in the way, if one is")
-    task_status: ReachableStatus | None = Field(default=None, description="The status of that task that refuses it")
+    task_status: TaskStatus | None = Field(default=None, description="The status of that task that refuses it")
 
 
 class TaskErrorView(BaseModel):
@@ -116,7 +116,7 @@ class TaskSummaryView(BaseModel):
 
     task_id: str = Field(examples=[_ID])
     task_type: str = Field(examples=["count-words"])
-    status: ReachableStatus
+    status: TaskStatus
     user_id: str
     progress: Any
     result: Any
@@ -195,11 +195,11 @@ class BatchView(BaseModel):
 
     batch_id: str = Field(examples=[_ID])
     task_type: str = Field(examples=["count-words"])
-    status: ReachableStatus
+    status: TaskStatus
     user_id: str
     is_sealed: bool = Field(description="Whether the upload was completed")
     total: int = Field(description="How many items there are; before the seal, how many came so far")
-    counts: dict[ReachableStatus, int] | None = Field(
+    counts: dict[TaskStatus, int] | None = Field(
         description="Items by status, of those that are stored; null where they are not counted anew, as in a list"
     )
     done: int
@@ -235,7 +235,7 @@ class BatchResultView(BaseModel):
 
     index: int = Field(description="Its place in the upload, from 0")
     task_id: str = Field(description="The task that does it", examples=[_ID])
-    status: ReachableStatus
+    status: TaskStatus
     result: Any
     error: TaskErrorView | None
 

@@ -15,7 +15,7 @@ from taskframework.cli.output import counted, note, print_json, say
 from taskframework.cli.store import operator
 from taskframework.cli.submit import past
 from taskframework.model.replays import TIMES, Action, ManyReplay, ReplayStatus, Where, replay_view
-from taskframework.model.status import REACHABLE, TaskStatus
+from taskframework.model.status import TaskStatus
 from taskframework.runtime import TaskFramework
 
 #: What a condition is called here, and in `Where`.
@@ -116,8 +116,8 @@ def _meant(name: str, value: str) -> str | TaskStatus | datetime:
 
 
 def _status(text: str) -> TaskStatus:
-    if text.upper() not in REACHABLE:
-        raise typer.BadParameter(f"{text!r} is not a status. Use {', '.join(REACHABLE).lower()}.")
+    if text.upper() not in TaskStatus.__members__:
+        raise typer.BadParameter(f"{text!r} is not a status. Use {', '.join(TaskStatus).lower()}.")
     return TaskStatus(text.upper())
 
 

@@ -34,7 +34,7 @@ from taskframework.cli.watching import follow
 from taskframework.model.query import Page, TaskFilter
 from taskframework.model.replays import Action
 from taskframework.model.scope import EVERYONE, Scope
-from taskframework.model.status import REACHABLE, TaskStatus
+from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task
 from taskframework.model.view import public_view
 from taskframework.runtime import TaskFramework
@@ -42,11 +42,11 @@ from taskframework.stores.base import SEARCHED
 
 app = typer.Typer(no_args_is_help=True, help="Look at tasks; follow, cancel, signal and retry one.")
 
-_STATUSES = ", ".join(REACHABLE).lower()
+_STATUSES = ", ".join(TaskStatus).lower()
 
 
 def _status(text: str) -> TaskStatus:
-    names = {status.value.lower(): status for status in REACHABLE}
+    names = {status.value.lower(): status for status in TaskStatus}
     if (found := names.get(text.lower())) is not None:
         return found
     close = difflib.get_close_matches(text.lower(), names, n=1)

@@ -17,7 +17,7 @@ from taskframework.cli.output import ago, counted, out, print_json, printable, t
 from taskframework.cli.render import status_text
 from taskframework.cli.store import on_store
 from taskframework.model.overview import Overview
-from taskframework.model.status import REACHABLE
+from taskframework.model.status import TaskStatus
 from taskframework.operations.overview import overview_view
 from taskframework.runtime import TaskFramework
 
@@ -63,7 +63,7 @@ def _lines(overview: Overview) -> Iterator[Text]:
     letters = "dead letters not counted yet" if dead is None else counted(dead, "dead letter")
     line = Text(f"{counted(len(overview.live_workers), 'worker')}, {letters}")
     counts = {} if overview.counts is None else overview.counts.by_status
-    for status in REACHABLE:
+    for status in TaskStatus:
         if counts.get(status):
             line.append("   ").append_text(status_text(status)).append(f" {counts[status]:,}")
     yield line

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Literal, get_args
 
 
 class TaskStatus(StrEnum):
@@ -24,22 +23,6 @@ class TaskStatus(StrEnum):
     def is_final(self) -> bool:
         """Whether only an operator leads it out of this status."""
         return self in FINAL
-
-
-#: What a task can be in this release: some transition leads there. Nothing else is offered to users.
-ReachableStatus = Literal[
-    TaskStatus.QUEUED,
-    TaskStatus.RUNNING,
-    TaskStatus.RETRYING,
-    TaskStatus.WAITING,
-    TaskStatus.BLOCKED,
-    TaskStatus.COMPLETED,
-    TaskStatus.COMPLETED_WITH_ERRORS,
-    TaskStatus.FAILED,
-    TaskStatus.DEAD_LETTER,
-    TaskStatus.CANCELLED,
-]
-REACHABLE: tuple[ReachableStatus, ...] = get_args(ReachableStatus)
 
 
 class Priority(StrEnum):

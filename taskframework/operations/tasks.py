@@ -14,7 +14,7 @@ from taskframework.errors import (
 from taskframework.model.interventions import Cancel, Discard, Edited, Replay
 from taskframework.model.query import Page, RoundOfSubtasks, TaskFilter
 from taskframework.model.scope import Scope
-from taskframework.model.status import DEAD, LIVE, REACHABLE, REPLAYABLE, TaskStatus
+from taskframework.model.status import DEAD, LIVE, REPLAYABLE, TaskStatus
 from taskframework.model.streams import is_serial
 from taskframework.model.task import Task, new_claim_id
 from taskframework.model.values import MAX_SIGNAL_BYTES, check_storable
@@ -245,4 +245,4 @@ def _not_retried(task: Task) -> TransitionRefusedError:
 
 
 def _names(statuses: frozenset[TaskStatus]) -> tuple[str, ...]:
-    return tuple(status for status in REACHABLE if status in statuses)
+    return tuple(status for status in TaskStatus if status in statuses)

@@ -23,7 +23,7 @@ from taskframework.model.drivers import (
     Driver,
     missing_drivers,
 )
-from taskframework.model.status import FINAL, LIVE, REACHABLE, TaskStatus
+from taskframework.model.status import FINAL, LIVE, TaskStatus
 from taskframework.model.task import Lease, Task
 from tests.unit.model.scenes import MINUTE, NOW, SECOND, in_status, queued, running, wish_to_stop
 
@@ -94,7 +94,7 @@ def test_a_task_lacks_what_it_needs_and_has_not(task: Task, missing: list[Driver
     assert missing_drivers(task) == missing
 
 
-@pytest.mark.parametrize("status", sorted(LIVE & set(REACHABLE)))
+@pytest.mark.parametrize("status", sorted(LIVE))
 def test_every_live_status_of_this_release_has_a_driver_that_is_always_needed(status: TaskStatus) -> None:
     assert [driver for driver in DRIVERS if status in driver.needed_in and driver.needed_while_below is None]
 
