@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from taskframework import Settings, TaskFramework
 from taskframework.api.codes import CODES
+from taskframework.api.openapi import DocumentedApi
 from taskframework.errors import StoreMisconfiguredError, StoreUnavailableError, SubmissionError
 from tests.unit.api.conftest import COUNT_WORDS, DEAD_LETTERS, TASKS, Api, problem_of
 
@@ -34,6 +37,22 @@ async def test_unknown_addresses(api: Api, path: str) -> None:
 async def test_an_address_that_is_nearly_right_is_told(api: Api, path: str, meant: str) -> None:
     assert problem_of(await api.get(path), 404, "not_found")["hint"] == f"Did you mean {meant}?"
     assert "/docs" in problem_of(await api.get(f"{path}/y/z"), 404, "not_found")["hint"]
+
+
+@pytest.mark.parametrize("path", ["/api/v2", f"{TASKS}?state=FAILED"])
+async def test_the_document_is_not_made_in_the_event_loop(api: Api, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made_in: list[threading.Thread] = []
+    make = DocumentedApi.openapi
+
+    def openapi(app: DocumentedApi) -> dict[str, Any]:
+        if app.openapi_schema is None:
+            made_in.append(threading.current_thread())
+        return make(app)
+
+    monkeypatch.setattr(DocumentedApi, "openapi", openapi)
+    assert (await api.get(path)).status_code in (404, 422)
+    assert len(made_in) == 1
+    assert threading.main_thread() not in made_in
 
 
 @pytest.mark.parametrize(
