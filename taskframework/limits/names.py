@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from taskframework.errors import RegistrationError
 from taskframework.limits.buckets import Buckets
-from taskframework.model.rate_limits import RATE, BucketLimit, HoldBucket
+from taskframework.model.rate_limits import RATE, AttemptLimit, BucketLimit, HoldBucket
 from taskframework.model.slots import SLOTS
 from taskframework.model.task import Task
 from taskframework.model.values import Json
@@ -19,7 +19,7 @@ from taskframework.tasks.registry import Registration
 
 def limits_of(settings: RateLimiterSettings) -> Mapping[str, BucketLimit]:
     """How much each bucket of the settings lets through, by its name."""
-    return {name: BucketLimit(it.rate, it.burst_capacity) for name, it in settings.buckets.items()}
+    return {name: AttemptLimit(it.rate, it.burst_capacity) for name, it in settings.buckets.items()}
 
 
 def bucket_id(limit: RateLimit, parameters: Json) -> str:

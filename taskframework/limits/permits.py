@@ -23,8 +23,8 @@ from taskframework.model.rate_limits import Bucket, BucketLimit, TakePermits
 #: How many seconds before their time permits are taken. A process that is killed loses the permits it has in hand:
 #: those of a quarter of a second at most.
 AHEAD = 0.25
-#: For at least how many seconds after its time a permit may still be used. Strictly, a bucket that holds one permit
-#: allows no lateness at all, but no process is always quicker than this.
+#: For at least how many seconds after its time, or after it came here, a permit may still be used. Strictly, a bucket
+#: that holds one permit allows no lateness at all, but no process is always quicker than this.
 _LATENESS = 0.1
 
 
@@ -49,9 +49,10 @@ def permits_of(bucket: Bucket, limit: BucketLimit, received_at: float) -> list[P
         received_at: when the answer came. It is taken for the time of the request at the server, which was a little
             earlier; so permits are used late and never early.
     """
-    lateness = max((limit.burst - 1) / limit.rate, _LATENESS)
+    # The other half of what is held back is for the claim that follows.
+    lateness = max(limit.ahead + limit.held_back / 2, _LATENESS)
     times = [received_at + bucket.first_at + at / limit.rate - bucket.asked_at for at in range(bucket.granted)]
-    return [Permit(time, max(time, received_at) + lateness) for time in times]
+    return [Permit(time, max(time + lateness, received_at + _LATENESS)) for time in times]
 
 
 class Permits:
@@ -91,8 +92,9 @@ class Permits:
         return await future
 
     def give_back(self, permit: Permit) -> None:
-        """Give back a permit that was not used; the next one that waits gets it."""
-        self._in_hand.appendleft(permit)
+        """Give back a permit that was not used; whoever waits gets it at once, for its time has come already."""
+        if not permit.is_late(self._clock.monotonic()) and not self._give(permit):
+            self._in_hand.appendleft(permit)
 
     async def close(self) -> None:
         """Take no more; nobody waits any longer."""
@@ -143,12 +145,13 @@ class Permits:
         is_nearly_out = self._in_hand[-1].not_before - now < AHEAD / 2
         return is_nearly_out and now >= self._ask_again_at and self._wanted() > len(self._in_hand)
 
-    def _give(self, permit: Permit) -> None:
+    def _give(self, permit: Permit) -> bool:
         while self._waiting:
             future = self._waiting.popleft()
             if not future.done():
                 future.set_result(permit)
-                return
+                return True
+        return False
 
     def _fail(self, error: Exception) -> None:
         waiting, self._waiting = self._waiting, deque()

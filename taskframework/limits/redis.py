@@ -33,12 +33,12 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.0
 #: The beginning of both scripts. A server that was restarted may have lost buckets, or have them as they were some time
 #: before. So no bucket has more permits than it got since the start of the server.
 _BEGINNING = """
-local rate, burst = tonumber(ARGV[1]), tonumber(ARGV[2])
+local rate, at_once = tonumber(ARGV[1]), tonumber(ARGV[2])
 local time = redis.call('TIME')
 local now = time[1] + time[2] / 1000000
 local started_at = now - tonumber(string.match(redis.call('INFO', 'server'), 'uptime_in_seconds:(%d+)'))
 local known = redis.call('HMGET', KEYS[1], 'full_at', 'line_at')
-local full_at = math.max(tonumber(known[1] or 0), started_at + burst / rate)
+local full_at = math.max(tonumber(known[1] or 0), started_at + at_once / rate)
 local line_at = tonumber(known[2] or 0)
 """
 _END = f"""
@@ -51,10 +51,10 @@ return bucket
 _TAKE = f"""{_BEGINNING}
 local most, ahead, in_line, has_turn = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5] == '1', ARGV[6] == '1'
 local start = math.max(full_at, now)
-local ready = math.floor((now + ahead - start) * rate + burst + {ROUNDING})
+local ready = math.floor((now + ahead - start) * rate + at_once + {ROUNDING})
 local granted = math.max(0, math.min(most, ready))
 if in_line and not has_turn and line_at > now then granted = 0 end
-local first_at = start + (1 - burst) / rate
+local first_at = start + (1 - at_once) / rate
 if in_line and granted == 0 then
     first_at = math.max(first_at, line_at, now)
     line_at = first_at + 1 / rate
@@ -64,7 +64,7 @@ full_at = start + granted / rate
 _HOLD = f"""{_BEGINNING}
 local seconds, granted = tonumber(ARGV[3]), 0
 local first_at = now + seconds
-full_at = math.max(full_at, now + seconds + (burst - 1) / rate)
+full_at = math.max(full_at, now + seconds + (at_once - 1) / rate)
 {_END}"""
 
 
@@ -102,7 +102,7 @@ class RedisBuckets:
         self._hold = self._redis.register_script(_HOLD)
 
     async def take(self, take: TakePermits) -> Bucket:
-        arguments = (take.limit.rate, take.limit.burst, take.most, take.ahead, int(take.in_line), int(take.has_turn))
+        arguments = (take.limit.rate, take.limit.at_once, take.most, take.ahead, int(take.in_line), int(take.has_turn))
         pause = _FIRST_PAUSE
         while True:
             try:
@@ -114,7 +114,7 @@ class RedisBuckets:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     async def hold(self, hold: HoldBucket) -> None:
-        arguments = (hold.limit.rate, hold.limit.burst, hold.seconds)
+        arguments = (hold.limit.rate, hold.limit.at_once, hold.seconds)
         await self._asked(self._hold(keys=[self._key(hold)], args=arguments))
 
     async def read(self, record_id: str) -> Bucket | None:

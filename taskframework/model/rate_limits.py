@@ -24,6 +24,9 @@ from taskframework.model.records import Record, RecordKind
 ROUNDING = 1e-3
 #: A bucket that has been full for this long is forgotten.
 KEPT = timedelta(minutes=1)
+#: At most so many seconds' worth of permits are held back from attempts that begin at once. A claim takes 5 to 50 ms,
+#: on a crowded machine some tenths of a second.
+MOST_HELD_BACK = 0.5
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -35,6 +38,35 @@ class BucketLimit:
     rate: float
     #: Most permits in the bucket: so many may be taken at once after a quiet time.
     burst: int
+
+    @property
+    def held_back(self) -> float:
+        """How many seconds' worth of permits the bucket never has."""
+        return 0.0
+
+    @property
+    def at_once(self) -> float:
+        """How many permits a full bucket has."""
+        return self.burst - self.held_back * self.rate
+
+    @property
+    def ahead(self) -> float:
+        """For how many seconds a full bucket has permits beyond its first one."""
+        return (self.at_once - 1) / self.rate
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptLimit(BucketLimit):
+    """How many attempts may begin. An attempt begins some time after its permit was taken, since the claim takes time.
+
+    What is taken at once from a full bucket and used late meets the permits of the time that follows. With a part held
+    back, these are together still no more than `burst + rate * seconds`.
+    """
+
+    @property
+    def held_back(self) -> float:
+        """Half of the burst, or less if that is enough."""
+        return min((self.burst - 1) / self.rate / 2, MOST_HELD_BACK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +133,10 @@ class TakePermits(_OfBucket):
     def apply(self, bucket: Bucket | None, now: float) -> Bucket:
         bucket = bucket or Bucket()
         rate, start = self.limit.rate, max(bucket.full_at, now)
-        ready = math.floor((now + self.ahead - start) * rate + self.limit.burst + ROUNDING)
+        ready = math.floor((now + self.ahead - start) * rate + self.limit.at_once + ROUNDING)
         must_wait = self.in_line and not self.has_turn and bucket.line_at > now
         granted = 0 if must_wait else max(0, min(self.most, ready))
-        first_at, line_at = start + (1 - self.limit.burst) / rate, bucket.line_at
+        first_at, line_at = start - self.limit.ahead, bucket.line_at
         if self.in_line and not granted:
             first_at = max(first_at, line_at, now)
             line_at = first_at + 1 / rate
@@ -121,5 +153,5 @@ class HoldBucket(_OfBucket):
 
     def apply(self, bucket: Bucket | None, now: float) -> Bucket:
         bucket = bucket or Bucket()
-        full_at = max(bucket.full_at, now + self.seconds + (self.limit.burst - 1) / self.limit.rate)
+        full_at = max(bucket.full_at, now + self.seconds + self.limit.ahead)
         return replace(bucket, full_at=full_at, asked_at=now, granted=0, first_at=now + self.seconds)

@@ -17,7 +17,7 @@ from taskframework.model.keys import ApiKey, Role
 from taskframework.model.options import StreamPlace, Unique
 from taskframework.model.overview import Problem
 from taskframework.model.pauses import Pause
-from taskframework.model.rate_limits import BucketLimit, seconds_of
+from taskframework.model.rate_limits import AttemptLimit, BucketLimit, seconds_of
 from taskframework.model.schedules import LastRun, Missed, Overlap, RunProblem, Schedule
 from taskframework.model.slots import Holder, Slots
 from taskframework.model.status import Priority, TaskStatus
@@ -149,7 +149,7 @@ def worker_of(view: View) -> WorkerState:
 
 def limit_of(view: View) -> LimitState:
     """A bucket of a rate limit."""
-    limit = BucketLimit(view["rate"], view["burst_capacity"])
+    limit = AttemptLimit(view["rate"], view["burst_capacity"])
     times = moment(view["next_at"]), moment(view["last_turn_at"])
     return LimitState(view["name"], view["key"], limit, view["available"], *times)
 

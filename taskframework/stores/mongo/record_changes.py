@@ -10,7 +10,7 @@ from functools import singledispatch
 from typing import Any
 
 from taskframework.model import slots
-from taskframework.model.rate_limits import KEPT, RATE, ROUNDING, BucketLimit, HoldBucket, TakePermits
+from taskframework.model.rate_limits import KEPT, RATE, ROUNDING, HoldBucket, TakePermits
 from taskframework.model.streams import STREAMS, TAKEN_KEPT, PassTurn, Stream, TakePositions, Turn
 from taskframework.stores.mongo.expressions import NOW, Changes, Expression, lit, milliseconds, plus
 from taskframework.stores.mongo.joint import JointRequests
@@ -32,14 +32,14 @@ def changes_of(change: object) -> Changes:
 
 @changes_of.register
 def _take_permits(take: TakePermits) -> Changes:
-    rate, burst = float(take.limit.rate), take.limit.burst
+    rate = float(take.limit.rate)
     start = {"$max": [_field("full_at"), "$$now"]}
     ahead = {"$multiply": [{"$subtract": [{"$add": ["$$now", float(take.ahead)]}, "$$start"]}, rate]}
-    ready = {"$floor": {"$add": [{"$add": [ahead, burst]}, ROUNDING]}}
+    ready = {"$floor": {"$add": [{"$add": [ahead, take.limit.at_once]}, ROUNDING]}}
     granted: Expression = {"$toInt": {"$max": [0, {"$min": [take.most, ready]}]}}
     if take.in_line and not take.has_turn:
         granted = {"$cond": [{"$gt": [_field("line_at"), "$$now"]}, 0, granted]}
-    first_at: Expression = {"$add": ["$$start", (1 - burst) / rate]}
+    first_at: Expression = {"$subtract": ["$$start", take.limit.ahead]}
     line_at: Expression = _field("line_at")
     if take.in_line:
         turn = {"$max": [first_at, line_at, "$$now"]}
@@ -57,7 +57,7 @@ def _take_permits(take: TakePermits) -> Changes:
 
 @changes_of.register
 def _hold_bucket(hold: HoldBucket) -> Changes:
-    held = {"$add": ["$$now", hold.seconds + _refill_after(hold.limit)]}
+    held = {"$add": ["$$now", hold.seconds + hold.limit.ahead]}
     bucket = {
         "full_at": {"$max": [_field("full_at"), held]},
         "line_at": _field("line_at"),
@@ -216,10 +216,6 @@ def _asked_of(pass_: PassTurn) -> dict[str, Any]:
 
 def _or_null(path: str) -> Expression:
     return {"$ifNull": [path, None]}
-
-
-def _refill_after(limit: BucketLimit) -> float:
-    return (limit.burst - 1) / limit.rate
 
 
 def _bucket(bucket: Expression) -> Changes:

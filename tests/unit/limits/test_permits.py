@@ -6,12 +6,15 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from taskframework.errors import StoreUnavailableError
 from taskframework.limits.buckets import MemoryBuckets
-from taskframework.limits.permits import Permit, Permits
-from taskframework.model.rate_limits import RATE, Bucket, BucketLimit, HoldBucket, TakePermits
+from taskframework.limits.permits import Permit, Permits, permits_of
+from taskframework.model.rate_limits import RATE, AttemptLimit, Bucket, BucketLimit, HoldBucket, TakePermits
 from taskframework.testing.clock import FakeClock
+from tests.support.witness import most_above
 
 OPENAI = RATE.id_of("openai")
 
@@ -144,6 +147,44 @@ async def test_a_permit_that_was_not_used_is_for_the_next_one(clock: FakeClock, 
     assert not late.done()
     late.cancel()
     await permits.close()
+
+
+async def test_a_permit_comes_back_while_others_wait_for_a_later_one(clock: FakeClock, buckets: CountedBuckets) -> None:
+    permits = Permits(buckets, OPENAI, BucketLimit(5, 1), clock)
+    first = await permits.next()
+    crowd = Crowd(clock, permits, 2)
+    await passing(clock, 0.1)
+    assert crowd.began == []
+    began_at = clock.monotonic()
+    permits.give_back(first)
+    await turns()
+    assert crowd.began == [began_at]
+    await passing(clock, 0.2)
+    assert len(crowd.began) == 2
+    permits.give_back(Permit(-20.0, -10.0))
+    await permits.close()
+
+
+@given(
+    st.floats(0.5, 500),
+    st.integers(2, 200),
+    st.lists(
+        st.tuples(st.sampled_from([0.0, 0.01, 0.1, 3.0]), st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=60
+    ),
+)
+def test_however_late_permits_are_used_and_claims_come_no_window_has_too_many(
+    rate: float, burst: int, requests: list[tuple[float, float, float]]
+) -> None:
+    limit = AttemptLimit(rate, burst)
+    assume(limit.held_back / 2 >= 0.1)  # else a permit may be used for longer than its bucket allows
+    bucket, now, began = Bucket(), 0.0, list[float]()
+    for pause, late, slow in requests:
+        now += pause
+        bucket = TakePermits(OPENAI, limit, 1000, ahead=0.25).apply(bucket, now)
+        for permit in permits_of(bucket, limit, now):
+            earliest = max(now, permit.not_before)
+            began.append(earliest + late * (permit.until - earliest) + slow * limit.held_back / 2)
+    assert most_above(began, rate, burst) <= 0.01
 
 
 async def test_who_waits_hears_that_the_buckets_are_away(clock: FakeClock, buckets: CountedBuckets) -> None:
