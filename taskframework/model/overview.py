@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
@@ -10,11 +10,12 @@ from typing import Literal
 from taskframework.model.counts import TaskCounts
 from taskframework.model.message import rfc3339
 from taskframework.model.pauses import Pause
+from taskframework.model.schedules import Schedule
 from taskframework.model.status import DEAD
 from taskframework.model.traffic import LaneTraffic, Traffic
 from taskframework.model.workers import Presence
 
-ProblemCode = Literal["broker_away", "undriven", "no_worker", "worker_lost", "failing", "halted", "paused"]
+ProblemCode = Literal["broker_away", "undriven", "no_worker", "worker_lost", "failing", "halted", "schedule", "paused"]
 #: A type is called failing if at least this share of what ended in the last minute failed.
 _FAILING = 0.5
 
@@ -40,6 +41,7 @@ class Overview:
     workers: tuple[Presence, ...]
     #: None: the process that asks has no broker.
     is_broker_connected: bool | None
+    schedules: tuple[Schedule, ...] = ()
 
     @property
     def at(self) -> datetime:
@@ -91,6 +93,8 @@ class Overview:
                 yield Problem("failing", text)
         if self.counts is not None and self.counts.halted_streams:
             yield Problem("halted", f"{_halted(self.counts.halted_streams)}: taskframework streams list --halted")
+        if refused := [schedule for schedule in self.schedules if schedule.problem and not schedule.is_paused]:
+            yield Problem("schedule", f"{_refused(refused)}: taskframework schedules list")
         for task_type, pause in sorted(self.pauses.items()):
             reason = f" ({pause.reason})" if pause.reason else ""
             paused = f"{pause.by} paused {task_type} at {rfc3339(pause.at)}{reason}"
@@ -101,6 +105,13 @@ def _halted(number: int) -> str:
     if number == 1:
         return "1 stream has halted, since a task of it failed; those behind it wait"
     return f"{number:,} streams have halted, since a task of each failed; those behind it wait"
+
+
+def _refused(schedules: Sequence[Schedule]) -> str:
+    first, number = schedules[0], len(schedules)
+    if number == 1:
+        return f"The last run of schedule {first.name} could not be submitted"
+    return f"The last runs of {number:,} schedules could not be submitted, among them {first.name}"
 
 
 def _is_failing(seen: LaneTraffic) -> bool:

@@ -10,6 +10,7 @@ from taskframework.model.counts import TaskCounts
 from taskframework.model.overview import Overview
 from taskframework.model.pauses import PAUSE
 from taskframework.model.query import MAX_LIMIT
+from taskframework.model.schedules import SCHEDULE
 from taskframework.model.traffic import LaneTraffic
 from taskframework.model.view import moment
 from taskframework.model.workers import PRESENCE
@@ -68,6 +69,7 @@ class OverviewOperations:
             {pause.task_type: pause for pause in await all_contents(self._store, PAUSE)},
             tuple(map(PRESENCE.content, found)),
             None if broker is None else broker.is_connected,
+            tuple(await all_contents(self._store, SCHEDULE)),
         )
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from taskframework.api.overview import OverviewView
+from taskframework.model.schedules import RunProblem
 from taskframework.model.status import TaskStatus
+from taskframework.schedules import change_schedule
 from tests.unit.api.conftest import Api, OpenApi
 
 OVERVIEW = "/api/v1/admin/overview"
@@ -29,3 +33,14 @@ async def test_what_fails_is_told(open_api: OpenApi) -> None:
         assert (problem.code, problem.text[:27]) == ("failing", "100% of what ended of refus")
         [refuses] = [it for it in overview.types if it.task_type == "refuses"]
         assert refuses.failed_per_second == refuses.finished_per_second == round(1 / 60, 3)
+
+
+async def test_a_schedule_whose_run_was_refused_is_told(api: Api) -> None:
+    store = api.framework.services.store
+    nightly = {"name": "nightly", "task_type": "count-words", "parameters": {"text": "one"}, "cron": "30 2 * * *"}
+    await api.post("/api/v1/admin/schedules", json=nightly)
+    assert (await api.get(OVERVIEW)).json()["problems"] == []
+    problem = RunProblem(store.now(), "There is no task type 'count-words'.")
+    await change_schedule(store, "nightly", lambda present: present and replace(present, problem=problem))
+    [told] = (await api.get(OVERVIEW)).json()["problems"]
+    assert (told["code"], told["text"][:37]) == ("schedule", "The last run of schedule nightly coul")

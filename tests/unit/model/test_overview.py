@@ -10,6 +10,7 @@ import pytest
 from taskframework.model.counts import TaskCounts
 from taskframework.model.overview import Overview
 from taskframework.model.pauses import Pause
+from taskframework.model.schedules import RunProblem, Schedule
 from taskframework.model.status import Priority
 from taskframework.model.traffic import LaneTraffic, Traffic
 from taskframework.model.workers import LOST_AFTER, Presence
@@ -17,6 +18,7 @@ from tests.unit.model.scenes import MINUTE, NOW, SECOND
 
 WORKER = Presence("worker-1", "host", 1, "1.0", ("charge",), 10, 0, NOW - MINUTE, NOW - SECOND)
 LOST = replace(WORKER, worker_id="gone", seen_at=NOW - LOST_AFTER - SECOND)
+NIGHTLY = Schedule(name="nightly", task_type="charge", cron="0 3 * * *", since=NOW, next_at=NOW, due_at=NOW)
 WELL = Overview(
     Traffic(NOW, {("charge", Priority.NORMAL): LaneTraffic(waiting=3, finished_per_second=2.0)}, is_bounded=False),
     TaskCounts(NOW, {"COMPLETED": 90, "FAILED": 2, "DEAD_LETTER": 3}),
@@ -44,6 +46,10 @@ UNWELL: Mapping[str, tuple[Overview, str]] = {
         replace(WELL, counts=TaskCounts(NOW, halted_streams=1)),
         "1 stream has halted, since a task of it failed",
     ),
+    "schedule": (
+        replace(WELL, schedules=(replace(NIGHTLY, problem=RunProblem(NOW, "gone")), NIGHTLY)),
+        "The last run of schedule nightly could not be submitted",
+    ),
     "paused": (
         replace(WELL, pauses={"charge": Pause("charge", "ada", NOW, "a bad release")}),
         "ada paused charge at 2026-01-02T03:04:05.000Z (a bad release); 3 tasks wait",
@@ -57,6 +63,8 @@ def test_what_is_well_needs_nobody() -> None:
     few = LaneTraffic(finished_per_second=1.0, failed_per_second=0.4)
     assert list(replace(WELL, traffic=seen(few)).problems()) == []
     assert list(replace(WELL, counts=None, is_broker_connected=None).problems()) == []
+    paused = replace(NIGHTLY, problem=RunProblem(NOW, "gone"), is_paused=True)
+    assert list(replace(WELL, schedules=(paused,)).problems()) == []
 
 
 @pytest.mark.parametrize("code", UNWELL)

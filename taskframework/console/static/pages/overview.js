@@ -57,7 +57,7 @@ function Problems({ problems }) {
 }
 
 // Where to see more of a problem: a page of the console, by what the problem is.
-const PLACES = { no_worker: ["workers"], worker_lost: ["workers"], failing: ["dead-letters"], paused: ["queues"] };
+const PLACES = { no_worker: ["workers"], worker_lost: ["workers"], failing: ["dead-letters"], schedule: ["schedules"], paused: ["queues"] };
 const placeOf = ({ code }) => (code === "halted" ? to(["streams"], { is_halted: true }) : PLACES[code] && to(PLACES[code]));
 
 function tilesOf({ by_status: statuses, workers, dead_letters: letters }) {
