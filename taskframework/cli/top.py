@@ -61,7 +61,7 @@ def screen(overview: Overview) -> RenderableType:
 def _lines(overview: Overview) -> Iterator[Text]:
     dead = overview.dead_letters
     letters = "dead letters not counted yet" if dead is None else counted(dead, "dead letter")
-    line = Text(f"{counted(len(overview.live_workers), 'worker')}, {letters}")
+    line = Text(f"{counted(overview.worker_count, 'worker')}, {letters}")
     counts = {} if overview.counts is None else overview.counts.by_status
     for status in TaskStatus:
         if counts.get(status):

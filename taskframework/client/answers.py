@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Generic
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, PrivateAttr, ValidationError
+from pydantic import AwareDatetime, BaseModel, ConfigDict, PrivateAttr, TypeAdapter, ValidationError
 from typing_extensions import TypeVar  # with a default before Python 3.13
 
 from taskframework.errors import ApiError
@@ -130,17 +130,22 @@ class Page(Answer):
     next_cursor: str | None = None
 
 
-AnswerT = TypeVar("AnswerT", bound=Answer)
+Kind = TypeVar("Kind")
+
+#: What reads a type. It takes long to make, so each is made once.
+_READERS: dict[type[Any], TypeAdapter[Any]] = {}
 
 
-def read(kind: type[AnswerT], content: Any) -> AnswerT:
-    """An answer as a record.
+def read(kind: type[Kind], content: Any) -> Kind:
+    """An answer as a record, or as any dataclass that has fields of the same names.
 
     Raises:
         ApiError: if it is something else.
     """
     try:
-        return kind.model_validate(content)
+        reader = _READERS.get(kind) or _READERS.setdefault(kind, TypeAdapter(kind))
+        found: Kind = reader.validate_python(content)
+        return found
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"])) or "the answer"

@@ -16,7 +16,7 @@ import httpx
 from pydantic_core import PydanticSerializationError, to_json
 from tenacity import AsyncRetrying, RetryCallState, wait_random_exponential
 
-from taskframework.client.answers import AnswerT, Page, read
+from taskframework.client.answers import Kind, Page, read
 from taskframework.client.refusals import UNAVAILABLE, refusal
 from taskframework.client.wire import Body, Pieces, Wire
 from taskframework.errors import ApiError, ApiUnavailableError, ConfigurationError, ValueNotStorableError
@@ -177,7 +177,7 @@ class ApiConnection:
                 status=response.status_code,
             ) from None
 
-    async def pages(self, call: Call, kind: type[AnswerT]) -> AsyncGenerator[AnswerT, None]:
+    async def pages(self, call: Call, kind: type[Kind]) -> AsyncGenerator[Kind, None]:
         """The entries of a list that are there, page after page."""
         while True:
             page = read(Page, await self.ask(call))

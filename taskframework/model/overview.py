@@ -52,6 +52,10 @@ class Overview:
         return tuple([it for it in self.workers if not it.is_lost(self.at)])
 
     @property
+    def worker_count(self) -> int:
+        return len(self.live_workers)
+
+    @property
     def dead_letters(self) -> int | None:
         """Tasks that failed for good; None as long as nobody has counted."""
         if self.counts is None or not self.counts.by_status:

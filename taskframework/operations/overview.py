@@ -28,7 +28,7 @@ def overview_view(overview: Overview) -> dict[str, Any]:
         "types": [_type_view(overview, task_type) for task_type in overview.task_types],
         "is_bounded": overview.traffic.is_bounded,
         "problems": [{"code": problem.code, "text": problem.text} for problem in overview.problems()],
-        "workers": len(overview.live_workers),
+        "workers": overview.worker_count,
         "dead_letters": overview.dead_letters,
     }
 

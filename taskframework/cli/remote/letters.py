@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import replace
 from typing import Any
 
-from taskframework.cli.remote.views import View, error_of, moment, task_of, time_of
+from taskframework.cli.remote.views import View, task_of, time_of
+from taskframework.client.answers import read
 from taskframework.client.refusals import error_of as refusal_of
 from taskframework.errors import TaskframeworkError
 from taskframework.model.audit import AuditEntry
 from taskframework.model.letters import LetterGroup
 from taskframework.model.query import DeadMessage
-from taskframework.model.replays import TIMES, Action, ManyReplay, Refused, ReplayStatus, Where
-from taskframework.model.status import TaskStatus
-from taskframework.model.task import Discarded, Task
+from taskframework.model.replays import ManyReplay
+from taskframework.model.task import Discarded, Task, TaskError
 from taskframework.operations.dead_letters import LetterOutcome
 from taskframework.operations.letter_views import DeadLetter
 
@@ -29,43 +28,21 @@ def letter_of(view: View, task: View | None = None) -> DeadLetter:
     if task is not None:
         return DeadLetter(view["id"], at, _with_rest(task_of(task), view))
     names: dict[str, Any] = {"correlation_id": "", "parameters_hash": "", "max_attempts": 0, "next_dispatch_at": None}
-    times: dict[str, Any] = {"not_before": at, "created_at": at, "finished_at": at, "updated_at": at}
-    own = {name: view[name] for name in ("task_id", "task_type", "user_id", "generation")}
-    entry = Task(
-        status=TaskStatus(view["status"]),
-        error=error_of(view["error"]),
-        attempts=view["attempt"],
-        **own,
-        **names,
-        **times,
-    )
-    return DeadLetter(view["id"], at, entry)
+    times = dict.fromkeys(("not_before", "created_at", "finished_at", "updated_at"), at)
+    return DeadLetter(view["id"], at, read(Task, {**view, **names, **times, "attempts": view["attempt"]}))
 
 
 def _with_rest(task: Task, letter: View) -> Task:
     """A task with what only operators are told."""
-    errors = [error_of({**each, "at": time_of(each["at"])}) for each in letter["errors"] or ()]
-    gone = letter["discarded"]
-    return replace(
-        task,
-        errors=tuple(error for error in errors if error is not None),
-        error=errors[-1] if errors else task.error,
-        discarded=gone and Discarded(**{**gone, "at": time_of(gone["at"])}),
-    )
+    errors = tuple(read(TaskError, error) for error in letter["errors"] or ())
+    gone = letter["discarded"] and read(Discarded, letter["discarded"])
+    return task.evolve(errors=errors, error=errors[-1] if errors else task.error, discarded=gone)
 
 
 def group_of(view: View) -> LetterGroup:
     """Dead letters of one cause."""
-    return LetterGroup(
-        view["fingerprint"],
-        view["count"],
-        time_of(view["first_at"]),
-        time_of(view["last_at"]),
-        tuple(view["task_types"]),
-        view["error"]["type"],
-        view["error"]["message"],
-        tuple(view["trend"]),
-    )
+    error = view["error"]
+    return read(LetterGroup, {**view, "error_type": error["type"], "error_message": error["message"]})
 
 
 def outcomes_of(answer: View) -> list[LetterOutcome]:
@@ -79,28 +56,15 @@ def _refusal(problem: View | None) -> TaskframeworkError | None:
 
 def replay_of(view: View) -> ManyReplay:
     """An action on many tasks. Who is in hand there, and where it is in its lists, is not told."""
-    at, status = time_of(view["at"]), view["filter"].get("status")
-    chosen = {**view["filter"], "status": None if status is None else TaskStatus(status)}
-    chosen |= {name: moment(chosen.get(name)) for name in TIMES}
-    counts = {name: view[name] for name in ("total", "is_total_bounded", "done", "refused", "failed")}
-    return ManyReplay(
-        replay_id=view["replay_id"],
-        action=Action(view["action"]),
-        where=Where(**chosen),
-        by=view["by"],
-        at=at,
-        reason=view["reason"],
-        rate=view["rate"],
-        status=ReplayStatus(view["status"]),
-        refusals=tuple(Refused(each["id"], each["problem"]) for each in view["refusals"]),
-        batch=("",) * view["in_hand"],
-        due_at=at,
-        paced_until=at,
-        finished_at=moment(view["finished_at"]),
-        **counts,
-    )
+    own = {
+        "where": view["filter"],
+        "batch": ("",) * view["in_hand"],
+        "due_at": view["at"],
+        "paced_until": view["at"],
+    }
+    return read(ManyReplay, {**view, **own})
 
 
 def audit_entry_of(view: View) -> AuditEntry:
     """What an operator did."""
-    return AuditEntry(**{**view, "at": time_of(view["at"])})
+    return read(AuditEntry, view)

@@ -1,30 +1,31 @@
 """From what the HTTP interface tells of something to the record that it tells of, as far as it tells.
 
-What is not told has its default. So a command prints the same of both, but for what only the store knows: leases, say.
+`read` takes what a view tells by the name of the field; what is here is only what views name or write differently. What
+is not told has its default. So a command prints the same of both, but for what only the store knows: leases, say.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from taskframework.client.answers import read
 from taskframework.model.batch_status import BatchResult, BatchStatus
 from taskframework.model.counts import TaskCounts
 from taskframework.model.facts import Cause
-from taskframework.model.keys import ApiKey, Role
-from taskframework.model.options import StreamPlace, Unique
-from taskframework.model.overview import Problem
+from taskframework.model.keys import ApiKey
+from taskframework.model.overview import Overview, Problem
 from taskframework.model.pauses import Pause
-from taskframework.model.rate_limits import AttemptLimit, BucketLimit, seconds_of
-from taskframework.model.schedules import LastRun, Missed, Overlap, RunProblem, Schedule
+from taskframework.model.rate_limits import AttemptLimit, seconds_of
+from taskframework.model.schedules import Schedule
 from taskframework.model.slots import Holder, Slots
 from taskframework.model.status import Priority, TaskStatus
 from taskframework.model.stream_results import StreamResult
 from taskframework.model.streams import Stream, StreamKey, Turn
 from taskframework.model.subtasks import Counts
-from taskframework.model.task import Batch, HistoryEntry, ParentLink, Subtasks, Task, TaskError
+from taskframework.model.task import Batch, ParentLink, Subtasks, Task, TaskError
 from taskframework.model.traffic import LaneTraffic, Traffic
 from taskframework.model.workers import Presence
 from taskframework.operations.explain import Explanation
@@ -48,39 +49,18 @@ def moment(text: str | None) -> datetime | None:
 
 def task_of(view: View) -> Task:
     """A task."""
-    updated_at = time_of(view["updated_at"])
-    history = tuple(_entry(entry) for entry in view.get("history", ()))
-    return Task(
-        task_id=view["task_id"],
-        task_type=view["task_type"],
-        priority=view["priority"],
-        user_id=view["user_id"],
-        correlation_id=view["correlation_id"],
-        parameters=view.get("parameters"),
-        parameters_hash="",
-        unique=None if view["unique"] is None else Unique(**view["unique"]),
-        stream=None if view["stream"] is None else StreamPlace(**view["stream"]),
-        status=TaskStatus(view["status"]),
+    history, parent_id = view.get("history", ()), view["parent_task_id"]
+    own = {
+        "parameters_hash": "",
         # Any number that differs after each change will do: `tasks watch` compares it with the one before.
-        revision=(updated_at - _UNTOLD) // _MILLISECOND,
-        generation=view["generation"],
-        attempts=view["attempt"],
-        max_attempts=view["max_attempts"],
-        not_before=time_of(view["not_before"]),
-        next_dispatch_at=None,
-        deadline=moment(view["deadline"]),
-        parent=ParentLink(view["parent_task_id"], 0, 0) if view["parent_task_id"] else None,
-        subtasks=None if view["subtasks"] is None else Subtasks(plan=None, **view["subtasks"]),
-        progress=view["progress"],
-        result=view["result"],
-        error=error_of(view["error"]),
-        sequence=history[-1].sequence if history else 0,
-        history=history,
-        created_at=time_of(view["created_at"]),
-        started_at=moment(view["started_at"]),
-        finished_at=moment(view["finished_at"]),
-        updated_at=updated_at,
-    )
+        "revision": (time_of(view["updated_at"]) - _UNTOLD) // _MILLISECOND,
+        "attempts": view["attempt"],
+        "next_dispatch_at": None,
+        "parent": ParentLink(parent_id, 0, 0) if parent_id else None,
+        "subtasks": view["subtasks"] and {"plan": None, **view["subtasks"]},
+        "sequence": history[-1]["sequence"] if history else 0,
+    }
+    return read(Task, {**view, **own})
 
 
 def queue_of(view: View) -> Queue:
@@ -94,32 +74,28 @@ def queue_of(view: View) -> Queue:
 
 def pause_of(view: View) -> Pause:
     """The pause of a task type that is paused."""
-    paused = view["paused"]
-    return Pause(view["task_type"], paused["by"], time_of(paused["at"]), paused["reason"])
+    return read(Pause, {"task_type": view["task_type"], **view["paused"]})
 
 
 def explanation_of(view: View, task: View) -> Explanation:
     """Why a task is not running."""
-    cause = Cause(view["code"], view["because"], view["change"], view["details"])
+    cause = Cause(view["code"], view["because"], view["change"], view["details"])  # also one of a newer release
     return Explanation(task_of(task), cause, time_of(view["at"]))
 
 
-@dataclass(frozen=True)
-class ToldOverview:
-    """The installation at a glance: it has what commands use of an `Overview`, and the problems that it was told."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToldOverview(Overview):
+    """The installation at a glance: of its workers only the number is told, and the problems as found there."""
 
-    at: datetime
-    traffic: Traffic
-    counts: TaskCounts
-    task_types: tuple[str, ...]
-    pauses: frozenset[str]
-    #: Only how many there are is told.
-    live_workers: range
-    dead_letters: int | None
-    told: tuple[Problem, ...]
+    told_workers: int
+    told_problems: tuple[Problem, ...]
 
-    def problems(self) -> tuple[Problem, ...]:
-        return self.told
+    @property
+    def worker_count(self) -> int:
+        return self.told_workers
+
+    def problems(self) -> Iterator[Problem]:
+        return iter(self.told_problems)
 
 
 def overview_of(view: View) -> ToldOverview:
@@ -127,31 +103,25 @@ def overview_of(view: View) -> ToldOverview:
     at, types = time_of(view["at"]), view["types"]
     lanes = {(each["task_type"], Priority.NORMAL): _type_of(each) for each in types}
     return ToldOverview(
-        at,
         Traffic(at, lanes, view["is_bounded"]),
         TaskCounts(at, view["by_status"]),
         tuple(each["task_type"] for each in types),
-        frozenset(each["task_type"] for each in types if each["is_paused"]),
-        range(view["workers"]),
-        view["dead_letters"],
-        tuple(Problem(problem["code"], problem["text"]) for problem in view["problems"]),
+        {each["task_type"]: Pause(each["task_type"], "", at) for each in types if each["is_paused"]},
+        workers=(),
+        is_broker_connected=None,
+        told_workers=view["workers"],
+        told_problems=tuple(Problem(problem["code"], problem["text"]) for problem in view["problems"]),
     )
 
 
 def worker_of(view: View) -> WorkerState:
     """A worker process."""
-    told: dict[str, Any] = {
-        name: view[name] for name in ("worker_id", "host", "pid", "release", "concurrency", "in_flight")
-    }
-    times: dict[str, Any] = {"started_at": time_of(view["started_at"]), "seen_at": time_of(view["seen_at"])}
-    return WorkerState(Presence(task_types=tuple(view["task_types"]), **told, **times), view["is_lost"])
+    return WorkerState(read(Presence, view), view["is_lost"])
 
 
 def limit_of(view: View) -> LimitState:
     """A bucket of a rate limit."""
-    limit = AttemptLimit(view["rate"], view["burst_capacity"])
-    times = moment(view["next_at"]), moment(view["last_turn_at"])
-    return LimitState(view["name"], view["key"], limit, view["available"], *times)
+    return read(LimitState, {**view, "limit": AttemptLimit(view["rate"], view["burst_capacity"])})
 
 
 def slots_of(view: View) -> SlotsState:
@@ -165,19 +135,7 @@ def slots_of(view: View) -> SlotsState:
 
 def key_of(view: View) -> ApiKey:
     """What is stored of an API key, without its hash."""
-    return ApiKey(
-        prefix=view["prefix"],
-        sha256="",
-        principal=view["principal"],
-        roles=tuple(map(Role, view["roles"])),
-        may_act_for_users=view["may_act_for_users"],
-        created_by=view["created_by"],
-        created_at=time_of(view["created_at"]),
-        expires_at=moment(view["expires_at"]),
-        revoked_by=view["revoked_by"],
-        revoked_at=moment(view["revoked_at"]),
-        limit=None if view["limit"] is None else BucketLimit(**view["limit"]),
-    )
+    return read(ApiKey, {**view, "sha256": ""})
 
 
 def new_key_of(view: View) -> tuple[ApiKey, str]:
@@ -193,45 +151,34 @@ def seen_schedule_of(view: View) -> SeenSchedule:
 
 def schedule_of(view: View) -> Schedule:
     """A schedule."""
-    last, problem = view["last_run"], view["problem"]
-    next_at = moment(view["next_run_at"]) or _UNTOLD
-    same = ("name", "task_type", "parameters", "user_id", "cron", "timezone", "is_paused", "is_from_settings")
-    return Schedule(
-        every=None if view["every"] is None else parse_duration(view["every"]),
-        missed=Missed(view["missed"]),
-        overlap=Overlap(view["overlap"]),
-        jitter=parse_duration(view["jitter"]),
-        since=next_at,
-        next_at=next_at,
-        due_at=next_at,
-        last_run=None if last is None else LastRun(time_of(last["at"]), last["task_id"]),
-        problem=None if problem is None else RunProblem(time_of(problem["at"]), problem["message"]),
-        **{name: view[name] for name in same},
-    )
+    times = dict.fromkeys(("since", "next_at", "due_at"), view["next_run_at"] or _UNTOLD)
+    spans = {name: view[name] and parse_duration(view[name]) for name in ("every", "jitter")}
+    return read(Schedule, {**view, **times, **spans})
 
 
 def stream_of(view: View) -> StreamStatus:
     """An ordered stream."""
-    turn = None if view["turn"] is None else Turn(view["turn"]["task_id"], 0, view["turn"]["position"])
-    stream = Stream(view["mode"], view["next_position"], turn, view["is_halted"])
-    return StreamStatus(view["key"], stream, view["waiting"], is_turn_taken=turn is not None)
+    return StreamStatus(view["key"], _stream(view, view["turn"]), view["waiting"], is_turn_taken=bool(view["turn"]))
 
 
 def listed_stream_of(view: View) -> ListedStream:
     """An ordered stream in a list."""
-    turn = None if view["last_turn"] is None else Turn(view["last_turn"]["task_id"], 0, view["last_turn"]["position"])
-    stream = Stream(view["mode"], view["next_position"], turn, view["is_halted"])
-    return ListedStream(StreamKey(view["user_id"], view["key"]), stream)
+    return ListedStream(StreamKey(view["user_id"], view["key"]), _stream(view, view["last_turn"]))
+
+
+def _stream(view: View, turn: View | None) -> Stream:
+    has_turn = None if turn is None else Turn(turn["task_id"], 0, turn["position"])
+    return Stream(view["mode"], view["next_position"], has_turn, view["is_halted"])
 
 
 def stream_result_of(view: View) -> StreamResult:
     """What became of a position of a stream."""
-    return StreamResult(**view)
+    return read(StreamResult, view)
 
 
 def batch_result_of(view: View) -> BatchResult:
     """What became of an item of a batch."""
-    return BatchResult(**{**view, "status": TaskStatus(view["status"])})
+    return read(BatchResult, view)
 
 
 def batch_of(view: View) -> BatchStatus:
@@ -242,27 +189,16 @@ def batch_of(view: View) -> BatchStatus:
     # What is about to be replayed is not over, although it is counted as failed.
     is_replayed = counts is not None and Counts.of(counts).done > view["done"]
     planned = -(-view["total"] // chunk_size) if view["is_sealed"] else None
-    batch = Task(
-        task_id=view["batch_id"],
-        task_type=view["task_type"],
-        status=TaskStatus(view["status"]),
-        user_id=view["user_id"],
-        priority=view["priority"],
-        correlation_id=view["correlation_id"],
-        parameters_hash="",
-        max_attempts=view["max_attempts"],
-        result=view["result"],
-        error=error_of(view["error"]),
-        not_before=not_before,
-        next_dispatch_at=None,
-        deadline=moment(view["deadline"]),
-        batch=Batch(chunk_size, view["total"], moment(view["first_result_at"])),
-        subtasks=Subtasks(planned, None, sum(ended.values()), policy=view["policy"], **ended),
-        retry_at=created_at if is_replayed else None,
-        created_at=created_at,
-        finished_at=moment(view["finished_at"]),
-        updated_at=moment(view["finished_at"]) or created_at,
-    )
+    own = {
+        "task_id": view["batch_id"],
+        "parameters_hash": "",
+        "next_dispatch_at": None,
+        "batch": Batch(chunk_size, view["total"], moment(view["first_result_at"])),
+        "subtasks": Subtasks(planned, None, sum(ended.values()), policy=view["policy"], **ended),
+        "retry_at": created_at if is_replayed else None,
+        "updated_at": view["finished_at"] or created_at,
+    }
+    batch = read(Task, {**view, **own})
     # The record works out the rate by the time that has passed; so it gets the time that gives the rate which was told.
     spent = timedelta(seconds=view["done"] / view["rate"]) if view["rate"] else timedelta(0)
     return BatchStatus(batch, max(created_at, not_before) + spent, counts)
@@ -285,8 +221,4 @@ def time_of(text: str) -> datetime:
 
 def error_of(view: View | None) -> TaskError | None:
     """Why something failed, with its traceback where that is told."""
-    return None if view is None else TaskError(**view)
-
-
-def _entry(view: View) -> HistoryEntry:
-    return HistoryEntry(**{**view, "at": time_of(view["at"])})
+    return None if view is None else read(TaskError, view)
