@@ -12,10 +12,9 @@ from rich.text import Text
 from taskframework.cli.options import Cursor, Json, Limit
 from taskframework.cli.output import ago, printable
 from taskframework.cli.render import print_page, print_rows
-from taskframework.cli.store import on_store
+from taskframework.cli.store import AnyFramework, on_store
 from taskframework.model.audit import AuditEntry
 from taskframework.operations.audit import audit_view
-from taskframework.runtime import TaskFramework
 
 app = typer.Typer(no_args_is_help=True, help="What operators did: who, what, when and why.")
 
@@ -33,7 +32,7 @@ def audit() -> None:
 @app.command("list")
 @on_store
 async def list_entries(
-    framework: TaskFramework,
+    framework: AnyFramework,
     by: By = None,
     action: Action = None,
     limit: Limit = 20,

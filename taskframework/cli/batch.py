@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Unpack
+from typing import Annotated, Unpack
 
 import typer
 
@@ -12,7 +12,7 @@ from taskframework.cli.invocation import Invocation
 from taskframework.cli.options import Api, ApiKey, Apps, BatchId, Config, Cursor, Json, Limit, NumberCursor
 from taskframework.cli.output import counted, print_json, print_json_line, run, say
 from taskframework.cli.render import print_page
-from taskframework.cli.store import audited, lacks_store, on_store, operator, remote_framework
+from taskframework.cli.store import AnyFramework, audited, lacks_store, on_store, operator, remote_framework
 from taskframework.cli.submit import Type, User, takes_options
 from taskframework.cli.tasks import Reason, Status, TypeName
 from taskframework.model.batch_status import BatchResult, BatchStatus
@@ -21,9 +21,6 @@ from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.runtime import TaskFramework
 from taskframework.submission.options import BatchOptions, described_of_batch
-
-if TYPE_CHECKING:
-    from taskframework.cli.remote.framework import RemoteFramework
 
 app = typer.Typer(no_args_is_help=True, help="Submit many items as one batch; look at batches, cancel and retry them.")
 
@@ -67,7 +64,7 @@ def _framework_here(invocation: Invocation, task_type: str) -> TaskFramework:
 
 
 async def _submit(
-    framework: TaskFramework | RemoteFramework,
+    framework: AnyFramework,
     task_type: str,
     file: str,
     watches: bool,
@@ -95,7 +92,7 @@ async def _submit(
 @app.command("list")
 @on_store
 async def list_batches(
-    framework: TaskFramework,
+    framework: AnyFramework,
     status: Status = None,
     task_type: TypeName = None,
     limit: Limit = 20,
@@ -111,7 +108,7 @@ async def list_batches(
 
 @app.command()
 @on_store
-async def show(framework: TaskFramework, batch_id: BatchId, as_json: Json = False) -> None:
+async def show(framework: AnyFramework, batch_id: BatchId, as_json: Json = False) -> None:
     """Show how far a batch is."""
     status = await framework.batch(batch_id).status()
     if as_json:
@@ -123,7 +120,7 @@ async def show(framework: TaskFramework, batch_id: BatchId, as_json: Json = Fals
 
 @app.command()
 @on_store
-async def watch(framework: TaskFramework, batch_id: BatchId, as_json: Json = False) -> None:
+async def watch(framework: AnyFramework, batch_id: BatchId, as_json: Json = False) -> None:
     """Follow a batch until it is final; exit code 0 if it is COMPLETED."""
     status = await follow(framework.batch(batch_id))
     if as_json:
@@ -137,7 +134,7 @@ async def watch(framework: TaskFramework, batch_id: BatchId, as_json: Json = Fal
 @app.command()
 @on_store
 async def results(
-    framework: TaskFramework,
+    framework: AnyFramework,
     batch_id: BatchId,
     follow: Follow = False,
     limit: Limit = 20,
@@ -157,7 +154,7 @@ async def results(
 @app.command()
 @on_store
 @audited("batch.cancel", of="batch_id")
-async def cancel(framework: TaskFramework, batch_id: BatchId, reason: Reason = None, as_json: Json = False) -> None:
+async def cancel(framework: AnyFramework, batch_id: BatchId, reason: Reason = None, as_json: Json = False) -> None:
     """Cancel a batch and what is live of its tasks."""
     status = await framework.services.batches.cancel(batch_id, EVERYONE, by=operator(), reason=reason)
     if as_json:
@@ -169,7 +166,7 @@ async def cancel(framework: TaskFramework, batch_id: BatchId, reason: Reason = N
 @app.command("retry-failed")
 @on_store
 @audited("batch.retry-failed", of="batch_id")
-async def retry_failed(framework: TaskFramework, batch_id: BatchId, as_json: Json = False) -> None:
+async def retry_failed(framework: AnyFramework, batch_id: BatchId, as_json: Json = False) -> None:
     """Queue every task of a batch anew that failed or was cancelled."""
     status = await framework.services.batches.retry_failed(batch_id, EVERYONE, by=operator())
     if as_json:

@@ -12,11 +12,10 @@ import typer
 
 from taskframework.cli.options import or_bad_parameter
 from taskframework.cli.output import counted, note, print_json, say
-from taskframework.cli.store import operator
+from taskframework.cli.store import AnyFramework, operator
 from taskframework.cli.submit import past
 from taskframework.model.replays import TIMES, Action, ManyReplay, ReplayStatus, Where, replay_view
 from taskframework.model.status import TaskStatus
-from taskframework.runtime import TaskFramework
 
 #: What a condition is called here, and in `Where`.
 _BOTH = {"type": "task_type", "user": "user_id", "fingerprint": "fingerprint", "text": "text"}
@@ -121,7 +120,7 @@ def _status(text: str) -> TaskStatus:
     return TaskStatus(text.upper())
 
 
-async def tell_count(framework: TaskFramework, action: Action, where: Where, *, as_json: bool) -> None:
+async def tell_count(framework: AnyFramework, action: Action, where: Where, *, as_json: bool) -> None:
     """Say with how many an action would be done."""
     count = await framework.services.replays.count_of(action, where)
     if as_json:
@@ -131,7 +130,7 @@ async def tell_count(framework: TaskFramework, action: Action, where: Where, *, 
 
 
 async def do_with_all(
-    framework: TaskFramework,
+    framework: AnyFramework,
     action: Action,
     where: Where,
     *,
@@ -175,7 +174,7 @@ def tell(replay: ManyReplay) -> None:
         note(f"{refused.id}: {refused.problem}")
 
 
-async def _carried(framework: TaskFramework, replay: ManyReplay, *, tells: bool) -> ManyReplay:
+async def _carried(framework: AnyFramework, replay: ManyReplay, *, tells: bool) -> ManyReplay:
     services, told = framework.services, 0
     if tells:
         note(

@@ -23,7 +23,7 @@ from taskframework.cli.choosing import (
 from taskframework.cli.options import Cursor, Json, Limit, Reopen, or_bad_parameter
 from taskframework.cli.output import ago, as_json_text, counted, facts, note, out, print_json, printable, say
 from taskframework.cli.render import print_letters, print_page, print_rows, print_task, shortened
-from taskframework.cli.store import audited, on_store, operator
+from taskframework.cli.store import AnyFramework, audited, on_store, operator
 from taskframework.cli.submit import past, read_json
 from taskframework.model.letters import LetterFilter, LetterGroup
 from taskframework.model.message import rfc3339
@@ -36,7 +36,6 @@ from taskframework.operations.dead_letters import LetterOutcome
 from taskframework.operations.letter_views import DeadLetter
 from taskframework.operations.mending import read_corrected
 from taskframework.operations.replays import scope_of
-from taskframework.runtime import TaskFramework
 from taskframework.submission.service import ANONYMOUS
 
 app = typer.Typer(no_args_is_help=True, help="Dead letters: groups, list, show, edit, replay, discard, repair.")
@@ -74,7 +73,7 @@ _BARS = " ▁▂▃▄▅▆▇█"
 @app.command("list")
 @on_store
 async def list_letters(
-    framework: TaskFramework,
+    framework: AnyFramework,
     task_type: TypeName = None,
     fingerprint: Fingerprint = None,
     text: Contained = None,
@@ -103,7 +102,7 @@ async def list_letters(
 
 @app.command()
 @on_store
-async def groups(framework: TaskFramework, task_type: TypeName = None, as_json: Json = False) -> None:
+async def groups(framework: AnyFramework, task_type: TypeName = None, as_json: Json = False) -> None:
     """List the causes of dead letters, the most frequent first."""
     found = await framework.services.dead_letters.groups(EVERYONE, LetterFilter(task_type=task_type))
     if as_json:
@@ -131,7 +130,7 @@ async def groups(framework: TaskFramework, task_type: TypeName = None, as_json: 
 
 @app.command()
 @on_store
-async def show(framework: TaskFramework, letter_id: LetterId, as_json: Json = False) -> None:
+async def show(framework: AnyFramework, letter_id: LetterId, as_json: Json = False) -> None:
     """Show one dead letter: a task with its errors and history, a message with its bytes."""
     letter = await framework.services.dead_letters.get(letter_id, EVERYONE)
     if as_json:
@@ -149,7 +148,7 @@ async def show(framework: TaskFramework, letter_id: LetterId, as_json: Json = Fa
 @on_store
 @audited("dead-letter.replay", of="letter_ids", shown=["where", "rate"])
 async def replay(
-    framework: TaskFramework,
+    framework: AnyFramework,
     letter_ids: LetterIds = None,
     where: LettersWhere = None,
     rate: Rate = None,
@@ -190,7 +189,7 @@ async def replay(
 @on_store
 @audited("dead-letter.edit", of="letter_id")
 async def edit(
-    framework: TaskFramework,
+    framework: AnyFramework,
     letter_id: LetterId,
     parameters: Parameters,
     dry_run: DryRun = False,
@@ -217,7 +216,7 @@ async def edit(
 @on_store
 @audited("dead-letter.discard", of="letter_ids", shown=["where", "rate"])
 async def discard(
-    framework: TaskFramework,
+    framework: AnyFramework,
     reason: MustSay,
     letter_ids: LetterIds = None,
     where: LettersWhere = None,
@@ -248,7 +247,7 @@ async def discard(
 @on_store
 @audited("dead-letter.repair", of="letter_id")
 async def repair(
-    framework: TaskFramework,
+    framework: AnyFramework,
     letter_id: LetterId,
     corrected: Corrected,
     task_type: NewType = None,

@@ -13,11 +13,10 @@ from rich.text import Text
 from taskframework.cli.options import Cursor, Json, Limit, or_bad_parameter
 from taskframework.cli.output import ago, note, print_json, say
 from taskframework.cli.render import print_page, print_rows
-from taskframework.cli.store import audited, on_store, operator
+from taskframework.cli.store import AnyFramework, audited, on_store, operator
 from taskframework.model.keys import ApiKey, Role
 from taskframework.model.rate_limits import BucketLimit
 from taskframework.operations.keys import key_view
-from taskframework.runtime import TaskFramework
 from taskframework.settings.durations import parse_duration
 
 app = typer.Typer(no_args_is_help=True, help="API keys: make, list, revoke.")
@@ -47,7 +46,7 @@ Prefix = Annotated[str, typer.Argument(metavar="PREFIX", help="The beginning of 
 @on_store
 @audited("key.create", of="principal")
 async def create(
-    framework: TaskFramework,
+    framework: AnyFramework,
     principal: Principal,
     role: Roles = None,
     act_for_users: ActsForUsers = False,
@@ -74,7 +73,7 @@ async def create(
 
 @app.command("list")
 @on_store
-async def list_keys(framework: TaskFramework, limit: Limit = 20, cursor: Cursor = None, as_json: Json = False) -> None:
+async def list_keys(framework: AnyFramework, limit: Limit = 20, cursor: Cursor = None, as_json: Json = False) -> None:
     """List the keys, revoked ones included."""
     page = await framework.services.keys.list_keys(limit=limit, after=cursor)
     show = partial(_print_all, framework.services.store.now())
@@ -85,7 +84,7 @@ async def list_keys(framework: TaskFramework, limit: Limit = 20, cursor: Cursor 
 @app.command()
 @on_store
 @audited("key.revoke", of="prefix")
-async def revoke(framework: TaskFramework, prefix: Prefix, as_json: Json = False) -> None:
+async def revoke(framework: AnyFramework, prefix: Prefix, as_json: Json = False) -> None:
     """Let a key count no more, in all processes within five seconds."""
     key = await framework.services.keys.revoke(prefix, by=operator())
     if as_json:

@@ -7,14 +7,13 @@ from datetime import datetime
 
 from taskframework.cli.options import Json, Limit
 from taskframework.cli.output import note, out, print_json, table
-from taskframework.cli.store import on_store
+from taskframework.cli.store import AnyFramework, on_store
 from taskframework.model.slots import moment_of
 from taskframework.operations.limits import LimitState, SlotsState
-from taskframework.runtime import TaskFramework
 
 
 @on_store
-async def limits(framework: TaskFramework, limit: Limit = 100, as_json: Json = False) -> None:
+async def limits(framework: AnyFramework, limit: Limit = 100, as_json: Json = False) -> None:
     """Show what each bucket of a rate limit would let through now, and who holds the slots of concurrency limits."""
     states = await framework.services.limits.list_limits(limit)
     slots = await framework.services.limits.list_slots(limit)
@@ -30,7 +29,7 @@ async def limits(framework: TaskFramework, limit: Limit = 100, as_json: Json = F
         note("No rate limits, and no slots in use. Set rate_limiter.default, or concurrency_limit of a task type.")
 
 
-def _show_buckets(framework: TaskFramework, states: Sequence[LimitState]) -> None:
+def _show_buckets(framework: AnyFramework, states: Sequence[LimitState]) -> None:
     shown = table("Limit", "Key", "Rate", "Burst", "Available", "Next", "Last turn")
     for state in states:
         shown.add_row(*_row(state, framework.services.store.now()))
@@ -39,7 +38,7 @@ def _show_buckets(framework: TaskFramework, states: Sequence[LimitState]) -> Non
         note("These buckets are in the memory of each worker; here all of them are full.")
 
 
-def _show_slots(framework: TaskFramework, states: Sequence[SlotsState]) -> None:
+def _show_slots(framework: AnyFramework, states: Sequence[SlotsState]) -> None:
     shown = table("Task type", "Key", "Slots", "Held", "Waiting", "Held by", "On", "Since")
     now = framework.services.store.now()
     for state in states:

@@ -12,11 +12,10 @@ from rich.text import Text
 from taskframework.cli.options import Json
 from taskframework.cli.output import ago, note, print_json, say
 from taskframework.cli.render import print_rows
-from taskframework.cli.store import audited, on_store, operator
+from taskframework.cli.store import AnyFramework, audited, on_store, operator
 from taskframework.model.message import rfc3339
 from taskframework.model.status import LANES, Priority
 from taskframework.operations.queues import Queue
-from taskframework.runtime import TaskFramework
 
 app = typer.Typer(
     no_args_is_help=True, help="Task types: what waits of each; pause one over all workers, let it go on."
@@ -34,7 +33,7 @@ _HEARD = 2.0
 
 @app.command("list")
 @on_store
-async def list_queues(framework: TaskFramework, as_json: Json = False) -> None:
+async def list_queues(framework: AnyFramework, as_json: Json = False) -> None:
     """List the task types that workers have declared: what waits, comes and goes, and which are paused."""
     queues = await framework.services.queues.list_queues()
     if as_json:
@@ -55,7 +54,7 @@ async def list_queues(framework: TaskFramework, as_json: Json = False) -> None:
 @on_store
 @audited("queue.pause", of="task_type")
 async def pause(
-    framework: TaskFramework, task_type: TypeName, reason: Reason = None, drain: Drain = False, as_json: Json = False
+    framework: AnyFramework, task_type: TypeName, reason: Reason = None, drain: Drain = False, as_json: Json = False
 ) -> None:
     """Let no task of a type begin, in any worker, from two seconds on. What runs goes on."""
     queues = framework.services.queues
@@ -75,7 +74,7 @@ async def pause(
 @app.command()
 @on_store
 @audited("queue.resume", of="task_type")
-async def resume(framework: TaskFramework, task_type: TypeName, as_json: Json = False) -> None:
+async def resume(framework: AnyFramework, task_type: TypeName, as_json: Json = False) -> None:
     """Let tasks of a type begin again, in all workers within two seconds."""
     over = await framework.services.queues.resume(task_type)
     queue = await framework.services.queues.get(task_type)

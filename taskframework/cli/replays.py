@@ -14,9 +14,8 @@ from taskframework.cli.choosing import tell
 from taskframework.cli.options import Cursor, Json, Limit
 from taskframework.cli.output import ago, print_json, printable
 from taskframework.cli.render import print_page, print_rows
-from taskframework.cli.store import audited, on_store
+from taskframework.cli.store import AnyFramework, audited, on_store
 from taskframework.model.replays import ManyReplay, replay_view
-from taskframework.runtime import TaskFramework
 
 app = typer.Typer(no_args_is_help=True, help="Replays, cancels and discards of many: list, show, stop.")
 
@@ -26,7 +25,7 @@ ReplayId = Annotated[str, typer.Argument(metavar="ID", help="The id from the lis
 @app.command("list")
 @on_store
 async def list_replays(
-    framework: TaskFramework, limit: Limit = 20, cursor: Cursor = None, as_json: Json = False
+    framework: AnyFramework, limit: Limit = 20, cursor: Cursor = None, as_json: Json = False
 ) -> None:
     """List actions on many tasks, those that are over included."""
     page = await framework.services.replays.list_replays(limit=limit, after=cursor)
@@ -37,7 +36,7 @@ async def list_replays(
 
 @app.command()
 @on_store
-async def show(framework: TaskFramework, replay_id: ReplayId, as_json: Json = False) -> None:
+async def show(framework: AnyFramework, replay_id: ReplayId, as_json: Json = False) -> None:
     """Show how far one is."""
     _print(await framework.services.replays.get(replay_id), as_json)
 
@@ -45,7 +44,7 @@ async def show(framework: TaskFramework, replay_id: ReplayId, as_json: Json = Fa
 @app.command()
 @on_store
 @audited("replay.stop", of="replay_id")
-async def stop(framework: TaskFramework, replay_id: ReplayId, as_json: Json = False) -> None:
+async def stop(framework: AnyFramework, replay_id: ReplayId, as_json: Json = False) -> None:
     """Let one begin with no more; it tells what it did, and is not continued."""
     _print(await framework.services.replays.stop(replay_id), as_json)
 

@@ -13,14 +13,13 @@ from rich.text import Text
 from taskframework.cli.options import Cursor, Json, Limit
 from taskframework.cli.output import ago, as_json_text, facts, out, print_json, printable, say
 from taskframework.cli.render import print_next_step, print_page, print_rows, shortened, status_text
-from taskframework.cli.store import audited, on_store
+from taskframework.cli.store import AnyFramework, audited, on_store
 from taskframework.cli.submit import Type, read_json
 from taskframework.model.message import rfc3339
 from taskframework.model.schedules import Missed, Overlap, Schedule
 from taskframework.model.status import TaskStatus
 from taskframework.model.view import public_view
 from taskframework.operations.schedules import SeenSchedule, schedule_view
-from taskframework.runtime import TaskFramework
 from taskframework.settings.durations import format_duration
 from taskframework.submission.schedules import ScheduleDefinition, definition_of
 
@@ -53,7 +52,7 @@ Key = Annotated[str | None, typer.Option("--key", metavar="KEY", help="A second 
 @app.command("list")
 @on_store
 async def list_schedules(
-    framework: TaskFramework, limit: Limit = 20, cursor: Cursor = None, as_json: Json = False
+    framework: AnyFramework, limit: Limit = 20, cursor: Cursor = None, as_json: Json = False
 ) -> None:
     """List the schedules by name, those of the settings included."""
     page = await framework.services.schedules.list_schedules(limit=limit, after=cursor)
@@ -64,7 +63,7 @@ async def list_schedules(
 
 @app.command()
 @on_store
-async def show(framework: TaskFramework, name: Name, as_json: Json = False) -> None:
+async def show(framework: AnyFramework, name: Name, as_json: Json = False) -> None:
     """Show one schedule, its last run and its next ones."""
     await _tell(framework, await framework.services.schedules.get(name), "", as_json)
 
@@ -73,7 +72,7 @@ async def show(framework: TaskFramework, name: Name, as_json: Json = False) -> N
 @on_store
 @audited("schedule.create", of="name")
 async def create(
-    framework: TaskFramework,
+    framework: AnyFramework,
     name: Name,
     task_type: Type,
     parameters: Parameters = "null",
@@ -97,7 +96,7 @@ async def create(
 @on_store
 @audited("schedule.put", of="name")
 async def update(
-    framework: TaskFramework,
+    framework: AnyFramework,
     name: Name,
     task_type: NewType = None,
     parameters: NewParameters = None,
@@ -126,7 +125,7 @@ async def update(
 @app.command()
 @on_store
 @audited("schedule.delete", of="name")
-async def delete(framework: TaskFramework, name: Name, as_json: Json = False) -> None:
+async def delete(framework: AnyFramework, name: Name, as_json: Json = False) -> None:
     """Delete a schedule. The tasks that it has submitted stay."""
     await framework.services.schedules.delete(name)
     if as_json:
@@ -138,7 +137,7 @@ async def delete(framework: TaskFramework, name: Name, as_json: Json = False) ->
 @app.command()
 @on_store
 @audited("schedule.run", of="name")
-async def run(framework: TaskFramework, name: Name, key: Key = None, as_json: Json = False) -> None:
+async def run(framework: AnyFramework, name: Name, key: Key = None, as_json: Json = False) -> None:
     """Submit its task now, whatever the last one does and whether it is paused."""
     submission = await framework.services.schedules.run(name, key=key)
     if as_json:
@@ -152,7 +151,7 @@ async def run(framework: TaskFramework, name: Name, key: Key = None, as_json: Js
 @app.command()
 @on_store
 @audited("schedule.pause", of="name")
-async def pause(framework: TaskFramework, name: Name, as_json: Json = False) -> None:
+async def pause(framework: AnyFramework, name: Name, as_json: Json = False) -> None:
     """Let a schedule stand still until it is resumed."""
     paused = await framework.services.schedules.pause(name)
     await _tell(framework, paused, f"Schedule {name} is paused.", as_json)
@@ -161,7 +160,7 @@ async def pause(framework: TaskFramework, name: Name, as_json: Json = False) -> 
 @app.command()
 @on_store
 @audited("schedule.resume", of="name")
-async def resume(framework: TaskFramework, name: Name, as_json: Json = False) -> None:
+async def resume(framework: AnyFramework, name: Name, as_json: Json = False) -> None:
     """Let a schedule go on with the next run from now."""
     resumed = await framework.services.schedules.resume(name)
     await _tell(framework, resumed, f"Schedule {name} goes on.", as_json)
@@ -175,7 +174,7 @@ def _definition(values: dict[str, Any]) -> ScheduleDefinition:
     return definition_of(_given(values))
 
 
-async def _tell(framework: TaskFramework, schedule: Schedule, done: str, as_json: bool) -> None:
+async def _tell(framework: AnyFramework, schedule: Schedule, done: str, as_json: bool) -> None:
     view = await framework.services.schedules.view(schedule)
     if as_json:
         print_json(view)

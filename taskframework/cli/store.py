@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import nullcontext
 from inspect import Parameter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import typer
 
@@ -23,6 +23,11 @@ from taskframework.settings import Settings, sqlite_file
 
 if TYPE_CHECKING:
     from taskframework.cli.remote.framework import RemoteFramework
+
+    #: What a command gets. mypy looks at each use of it for both: what a command asks of a store, an API must answer.
+    AnyFramework: TypeAlias = TaskFramework | RemoteFramework
+else:
+    AnyFramework = TaskFramework  # typer evaluates the annotations; the other one loads what speaks HTTP
 
 #: Most characters of the ids in a note of the audit.
 _MOST_TOLD = 1000
@@ -94,7 +99,7 @@ def audited(
         takes_reason = "reason" in signature.parameters
 
         @functools.wraps(command)
-        async def noted(framework: TaskFramework, *, reason: str | None = None, **given: Any) -> None:
+        async def noted(framework: AnyFramework, *, reason: str | None = None, **given: Any) -> None:
             details = {name: given[name] for name in shown if given[name]}
             note = framework.services.audit.noted(action, _told(given[of]), by=operator(), reason=reason, **details)
             async with nullcontext() if given.get("dry_run") else note:

@@ -12,11 +12,10 @@ from rich.text import Text
 from taskframework.cli.options import Cursor, Json, Limit
 from taskframework.cli.output import note, print_json, printable, say
 from taskframework.cli.render import print_page, print_rows
-from taskframework.cli.store import audited, on_store
+from taskframework.cli.store import AnyFramework, audited, on_store
 from taskframework.model.query import MAX_LIMIT
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.operations.streams import ListedStream, StreamStatus
-from taskframework.runtime import TaskFramework
 
 app = typer.Typer(no_args_is_help=True, help="Ordered streams: list them, show one, read its results, let it go on.")
 
@@ -30,7 +29,7 @@ Most = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=MAX_LIMIT,
 @app.command("list")
 @on_store
 async def list_streams(
-    framework: TaskFramework,
+    framework: AnyFramework,
     halted: Halted = False,
     user: User = None,
     limit: Limit = 20,
@@ -60,7 +59,7 @@ def _turn_of(listed: ListedStream) -> tuple[Text, ...]:
 
 @app.command()
 @on_store
-async def show(framework: TaskFramework, key: Key, user: User = None, as_json: Json = False) -> None:
+async def show(framework: AnyFramework, key: Key, user: User = None, as_json: Json = False) -> None:
     """Show whose turn it is in a stream, and how many wait."""
     status = await framework.stream(key, user_id=user).status()
     if as_json:
@@ -72,7 +71,7 @@ async def show(framework: TaskFramework, key: Key, user: User = None, as_json: J
 @app.command()
 @on_store
 async def results(
-    framework: TaskFramework, key: Key, user: User = None, first: First = 0, limit: Most = 50, as_json: Json = False
+    framework: AnyFramework, key: Key, user: User = None, first: First = 0, limit: Most = 50, as_json: Json = False
 ) -> None:
     """Show the results of a stream in order, up to the first that is waited for."""
     handle = framework.stream(key, user_id=user)
@@ -93,7 +92,7 @@ async def results(
 @app.command("go-on")
 @on_store
 @audited("stream.go-on", of="key", shown=["user"])
-async def go_on(framework: TaskFramework, key: Key, user: User = None, as_json: Json = False) -> None:
+async def go_on(framework: AnyFramework, key: Key, user: User = None, as_json: Json = False) -> None:
     """Let a halted stream go on without the task that failed."""
     status = await framework.stream(key, user_id=user).go_on()
     if as_json:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from inspect import Parameter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Unpack
+from typing import Annotated, Any, Unpack
 
 import orjson
 import typer
@@ -26,7 +26,7 @@ from taskframework.cli.options import (
 )
 from taskframework.cli.output import print_json, run, say
 from taskframework.cli.render import print_next_step, print_outcome
-from taskframework.cli.store import lacks_store, remote_framework
+from taskframework.cli.store import AnyFramework, lacks_store, remote_framework
 from taskframework.cli.watching import follow
 from taskframework.clock import SystemClock
 from taskframework.errors import UnknownTaskTypeError
@@ -38,9 +38,6 @@ from taskframework.submission.options import SubmissionOptions, described
 from taskframework.submission.service import SubmitRequest
 from taskframework.wiring.adapters import build_store
 from taskframework.wiring.store_services import build_store_services
-
-if TYPE_CHECKING:
-    from taskframework.cli.remote.framework import RemoteFramework
 
 _EXAMPLE = """'{"name": "value"}'"""
 
@@ -204,7 +201,7 @@ def _check(framework: TaskFramework, request: SubmitRequest) -> None:
 
 
 async def _submit(
-    framework: TaskFramework | RemoteFramework,
+    framework: AnyFramework,
     request: SubmitRequest,
     waits: bool,
     timeout: timedelta | None,

@@ -28,7 +28,7 @@ from taskframework.cli.render import (
     print_tasks,
     print_timeline,
 )
-from taskframework.cli.store import audited, on_store, operator
+from taskframework.cli.store import AnyFramework, audited, on_store, operator
 from taskframework.cli.submit import past, read_json
 from taskframework.cli.watching import follow
 from taskframework.model.query import Page, TaskFilter
@@ -37,7 +37,6 @@ from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task
 from taskframework.model.view import public_view
-from taskframework.runtime import TaskFramework
 from taskframework.stores.base import SEARCHED
 
 app = typer.Typer(no_args_is_help=True, help="Look at tasks; follow, cancel, signal and retry one.")
@@ -100,7 +99,7 @@ Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Wh
 @app.command("list")
 @on_store
 async def list_tasks(
-    framework: TaskFramework,
+    framework: AnyFramework,
     status: Status = None,
     task_type: TypeName = None,
     stream: StreamName = None,
@@ -136,7 +135,7 @@ async def list_tasks(
 
 @app.command()
 @on_store
-async def show(framework: TaskFramework, task_id: TaskId, as_json: Json = False) -> None:
+async def show(framework: AnyFramework, task_id: TaskId, as_json: Json = False) -> None:
     """Show everything about one task, with its history."""
     task = await framework.get(task_id)
     if as_json:
@@ -147,7 +146,7 @@ async def show(framework: TaskFramework, task_id: TaskId, as_json: Json = False)
 
 @app.command()
 @on_store
-async def explain(framework: TaskFramework, task_id: TaskId, as_json: Json = False) -> None:
+async def explain(framework: AnyFramework, task_id: TaskId, as_json: Json = False) -> None:
     """Tell why a task is not running, or not finished, and what would change it."""
     explanation = await framework.services.explain.explain(task_id, EVERYONE)
     if as_json:
@@ -161,7 +160,7 @@ async def explain(framework: TaskFramework, task_id: TaskId, as_json: Json = Fal
 @on_store
 @audited("task.cancel", of="task_id", shown=["where", "rate"])
 async def cancel(
-    framework: TaskFramework,
+    framework: AnyFramework,
     task_id: OneTask = None,
     where: TasksWhere = None,
     rate: Rate = None,
@@ -197,7 +196,7 @@ async def cancel(
 @app.command()
 @on_store
 async def subtasks(
-    framework: TaskFramework,
+    framework: AnyFramework,
     task_id: TaskId,
     status: Status = None,
     limit: Limit = 20,
@@ -214,7 +213,7 @@ async def subtasks(
 @app.command()
 @on_store
 async def signal(
-    framework: TaskFramework,
+    framework: AnyFramework,
     task_id: TaskId,
     name: SignalName,
     payload: Payload = "null",
@@ -235,7 +234,7 @@ async def signal(
 @on_store
 @audited("task.retry", of="task_id", shown=["where", "rate"])
 async def retry(
-    framework: TaskFramework,
+    framework: AnyFramework,
     task_id: OneTask = None,
     where: TasksWhere = None,
     rate: Rate = None,
@@ -270,7 +269,7 @@ async def retry(
 
 @app.command()
 @on_store
-async def watch(framework: TaskFramework, task_id: TaskId, as_json: Json = False) -> None:
+async def watch(framework: AnyFramework, task_id: TaskId, as_json: Json = False) -> None:
     """Follow a task until it is final; exit code 0 if it is COMPLETED."""
     printed = 0
 
@@ -288,7 +287,7 @@ async def watch(framework: TaskFramework, task_id: TaskId, as_json: Json = False
         raise typer.Exit(1)
 
 
-def _print_page(framework: TaskFramework, page: Page[Task], as_json: bool, nothing: str) -> None:
+def _print_page(framework: AnyFramework, page: Page[Task], as_json: bool, nothing: str) -> None:
     now = framework.services.store.now()
     print_page(page, lambda tasks: print_tasks(tasks, now), public_view, as_json=as_json, nothing=nothing)
 

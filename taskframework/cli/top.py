@@ -15,11 +15,10 @@ from rich.text import Text
 from taskframework.cli.options import Json, or_bad_parameter, seconds_or_duration
 from taskframework.cli.output import ago, counted, out, print_json, printable, table
 from taskframework.cli.render import status_text
-from taskframework.cli.store import on_store
+from taskframework.cli.store import AnyFramework, on_store
 from taskframework.model.overview import Overview
 from taskframework.model.status import TaskStatus
 from taskframework.operations.overview import overview_view
-from taskframework.runtime import TaskFramework
 
 Every = Annotated[
     timedelta | None,
@@ -39,7 +38,7 @@ _SOONEST = timedelta(milliseconds=500)
 
 
 @on_store
-async def top(framework: TaskFramework, every: Every = None, once: Once = False, as_json: Json = False) -> None:
+async def top(framework: AnyFramework, every: Every = None, once: Once = False, as_json: Json = False) -> None:
     """Show what waits, runs, comes and goes, and what needs somebody; until Ctrl-C."""
     overview = await framework.services.overview.look()
     if as_json:

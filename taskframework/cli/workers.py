@@ -13,11 +13,10 @@ from rich.text import Text
 from taskframework.cli.options import Cursor, Json, Limit
 from taskframework.cli.output import ago
 from taskframework.cli.render import print_page, print_rows
-from taskframework.cli.store import on_store
+from taskframework.cli.store import AnyFramework, on_store
 from taskframework.model.task import Task
 from taskframework.model.view import public_view
 from taskframework.operations.workers import WorkerState
-from taskframework.runtime import TaskFramework
 
 WorkerId = Annotated[
     str | None, typer.Argument(metavar="[ID]", help="A worker's id: list what it runs now.", show_default=False)
@@ -26,7 +25,7 @@ WorkerId = Annotated[
 
 @on_store
 async def workers(
-    framework: TaskFramework,
+    framework: AnyFramework,
     worker_id: WorkerId = None,
     limit: Limit = 20,
     cursor: Cursor = None,
