@@ -11,8 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from taskframework import failpoint
@@ -22,6 +21,7 @@ from taskframework.errors import StoreError
 from taskframework.model.events import TaskEvent
 from taskframework.model.query import RoundOfSubtasks
 from taskframework.model.scope import EVERYONE
+from taskframework.model.sequences import Sequences
 from taskframework.model.status import TaskStatus
 from taskframework.model.subtasks import Counts
 from taskframework.model.task import Task
@@ -39,8 +39,6 @@ _PAUSE_FACTOR = 20
 _SECONDS_A_COUNT, _SECONDS_EACH = 1.5e-3, 0.4e-6
 #: How often a count is begun anew because another process wrote one meanwhile. After that the repair does it.
 _TRIES = 20
-#: Of how many sub-tasks it is remembered that they are reported: as many as the bridge remembers.
-_REMEMBERED = 50_000
 
 
 @dataclass(slots=True)
@@ -71,7 +69,7 @@ class SubtaskReporter:
         self._parents: dict[str, _Reported] = {}
         #: The sub-tasks that were reported last, each with the sequence of its end. The bridge asks for a sub-task once
         #: more, after it has published its end.
-        self._done: OrderedDict[str, int] = OrderedDict()
+        self._done = Sequences()
         self._reporting = Background()
 
     def hear(self, event: TaskEvent) -> None:
@@ -85,7 +83,7 @@ class SubtaskReporter:
             task: what ended; a task without a parent has nothing to report.
             then: called when it is reported; not called if that fails.
         """
-        if task.parent is None or self._done.get(task.task_id, 0) >= task.sequence:
+        if task.parent is None or self._done.of(task.task_id) >= task.sequence:
             if then is not None:
                 then()
             return
@@ -127,7 +125,7 @@ class SubtaskReporter:
                 reported.is_last.clear()
                 await self._count(parent_id, reported)
                 await failpoint.reached("report.before_mark")
-                self._remember(ended)
+                self._done.raise_all(ended)
                 for then in told:
                     then()
                 await self._pause(reported)
@@ -148,11 +146,6 @@ class SubtaskReporter:
             await asyncio.wait([pause, last], return_when=asyncio.FIRST_COMPLETED)
         finally:
             await end(pause, last)
-
-    def _remember(self, ended: Mapping[str, int]) -> None:
-        self._done.update(ended)
-        while len(self._done) > _REMEMBERED:
-            self._done.popitem(last=False)
 
     async def _count(self, parent_id: str, reported: _Reported) -> None:
         """Count the sub-tasks of a parent that waits for them, and write the count."""

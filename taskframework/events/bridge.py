@@ -21,6 +21,7 @@ from taskframework.events.external import ExternalEvent, lifecycle_events, progr
 from taskframework.events.publisher import TaskEventPublisher
 from taskframework.model.events import TaskEvent, TaskProgressEvent
 from taskframework.model.marks import MarkPublished
+from taskframework.model.sequences import Sequences
 from taskframework.model.task import Task
 from taskframework.stores.base import TaskStore
 from taskframework.stores.delayed_marks import DelayedMarks
@@ -34,8 +35,6 @@ MAX_WAITING = 20_000
 _HEAD_START = 0.007
 #: Seconds between two rounds under load: the events of a short task then travel in one message.
 _PAUSE = 0.05
-#: For how many tasks this process remembers what it published; the mark in the store is written two seconds later.
-REMEMBERED = 50_000
 
 
 class Reporter(Protocol):
@@ -75,7 +74,8 @@ class ExternalEventBridge:
         self._publisher = publisher
         self._source = source
         self._waiting: OrderedDict[str, _Waiting] = OrderedDict()
-        self._marks: OrderedDict[str, int] = OrderedDict()
+        #: What was published; the mark in the store is written two seconds later.
+        self._published = Sequences()
         self._pump: asyncio.Task[None] | None = None
         self._delayed_marks = DelayedMarks(MarkPublished, self._write_marks)
 
@@ -112,7 +112,8 @@ class ExternalEventBridge:
         """Have it written down that a task is published: the end of a sub-task only when its parent knows of it, and
         what a task waits for in a stream, or what others wait for there, only when somebody has seen to the turn.
         """
-        mark = self._remember(task)
+        # An older state may be published after a newer one, and the mark must not fall.
+        mark = self._published.raise_to(task.task_id, task.sequence)
 
         def add() -> None:
             self._delayed_marks.add(task.task_id, mark)
@@ -160,19 +161,12 @@ class ExternalEventBridge:
 
     def _events(self, waiting: _Waiting) -> list[ExternalEvent]:
         task = waiting.task
-        mark = max(task.published_sequence, self._marks.get(task.task_id, 0))
+        mark = max(task.published_sequence, self._published.of(task.task_id))
         events = lifecycle_events(task, mark, self._source)
         if (progress := waiting.progress) is not None:
             place = sum(event.sequence <= progress.sequence for event in events)
             events.insert(place, progress_event(progress, self._source))
         return events
-
-    def _remember(self, task: Task) -> int:
-        # Not simply the task's sequence: an older state may be published after a newer one, and the mark must not fall.
-        mark = self._marks[task.task_id] = max(task.sequence, self._marks.pop(task.task_id, 0))
-        if len(self._marks) > REMEMBERED:
-            self._marks.popitem(last=False)
-        return mark
 
     async def _write_marks(self, marks: Sequence[MarkPublished]) -> None:
         await self._store.mark(*marks)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Self
 
@@ -13,6 +12,7 @@ from taskframework.brokers.base import Broker, Consumption, ExternalMessage
 from taskframework.errors import MessageUnreadableError
 from taskframework.events.external import PREFIX, ExternalEvent, read_events
 from taskframework.events.http import HttpEvents, NobodyListensError
+from taskframework.model.sequences import Sequences
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class EventSubscriber:
         self._queue = queue
         self._owns_broker = owns_broker
         self._handlers: list[tuple[str | None, Handle]] = []
-        self._last: OrderedDict[str, int] = OrderedDict()
+        self._last = Sequences(REMEMBERED)
         self._consumption: Consumption | None = None
         #: Set while somebody listens, and when the subscription has ended: events need not wait then.
         self._is_decided = asyncio.Event()
@@ -137,7 +137,8 @@ class EventSubscriber:
         for event in events:
             if self._is_new(event):
                 await self._handle(event)
-                self._remember(event)
+                if event.progress_revision is None:
+                    self._last.raise_to(event.task_id, event.sequence)
 
     async def _handle(self, event: ExternalEvent) -> None:
         # Messages carry many events; a loop that is left after one of them has not seen the others.
@@ -151,12 +152,4 @@ class EventSubscriber:
                     await pending
 
     def _is_new(self, event: ExternalEvent) -> bool:
-        return event.progress_revision is not None or event.sequence > self._last.get(event.task_id, 0)
-
-    def _remember(self, event: ExternalEvent) -> None:
-        if event.progress_revision is not None:
-            return
-        self._last[event.task_id] = event.sequence
-        self._last.move_to_end(event.task_id)
-        if len(self._last) > REMEMBERED:
-            self._last.popitem(last=False)
+        return event.progress_revision is not None or event.sequence > self._last.of(event.task_id)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -21,6 +20,7 @@ from taskframework.errors import StoreError, StoreUnavailableError, TaskUnreadab
 from taskframework.grouping import Grouping
 from taskframework.model.events import TaskEvent
 from taskframework.model.scope import EVERYONE
+from taskframework.model.sequences import Sequences
 from taskframework.model.status import TaskStatus
 from taskframework.model.stream_moves import Unblock
 from taskframework.model.streams import (
@@ -45,8 +45,6 @@ logger = logging.getLogger(__name__)
 _ROUNDS = 50
 #: How many streams this process looks at at the same time: enough for groups of a hundred while others are under way.
 _AT_ONCE = 256
-#: Of how many tasks it is remembered that somebody has looked: as many as the bridge remembers.
-_REMEMBERED = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +117,7 @@ class StreamTurns:
         self._passing: Grouping[_Pass, _Passed] = Grouping(self._pass_all, key=lambda wanted: wanted.stream)
         self._holders: Grouping[str, Task | None] = Grouping(self._read_holders)
         #: Tasks after which somebody has looked, each with its sequence: the bridge asks after it has published a task.
-        self._done: OrderedDict[str, int] = OrderedDict()
+        self._done = Sequences()
 
     def hear(self, event: TaskEvent) -> None:
         """Listener for the ends of tasks and for what is queued anew."""
@@ -134,7 +132,7 @@ class StreamTurns:
             then: called when somebody has looked; not called if that fails.
         """
         stream = stream_of(task)
-        if stream is None or not _matters(task) or self._done.get(task.task_id, 0) >= task.sequence:
+        if stream is None or not _matters(task) or self._done.of(task.task_id) >= task.sequence:
             if then is not None:
                 then()
             return
@@ -288,9 +286,7 @@ class StreamTurns:
 
     def remember(self, seen_to: Mapping[str, int]) -> None:
         """Remember that somebody has looked after these tasks, by id, had reached these sequences."""
-        self._done.update(seen_to)
-        while len(self._done) > _REMEMBERED:
-            self._done.popitem(last=False)
+        self._done.raise_all(seen_to)
 
 
 def _matters(task: Task) -> bool:
