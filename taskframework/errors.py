@@ -1,6 +1,7 @@
 """Every exception the framework raises, as one tree.
 
-A class docstring is the message an instance has when none is given; `hint` says what to do next.
+A class docstring is the message an instance has when none is given; `hint` says what to do next. An error that callers
+over HTTP are told of has a `code`, its name for programs: `api/codes.py` says what each means there.
 
     TaskframeworkError
     ├── RetryableError, NonRetryableError          raised by task code
@@ -121,13 +122,13 @@ class NotRunningError(TaskframeworkError):
 class StoreOnlyError(NotRunningError):
     """This process opened the store alone, to submit tasks and to look at them."""
 
+    code = "not_running"
     hint = "Ask the process that executes."
 
 
 class SubmissionError(TaskframeworkError):
     """The task cannot be accepted; nothing was stored."""
 
-    #: Stable name for programs, used in problem documents and bulk outcomes.
     code = "invalid_task"
 
 
@@ -190,8 +191,7 @@ class ValueNotStorableError(SubmissionError):
         super().__init__(
             f"The {what} cannot be stored: {reason}.", hint="Use plain JSON values within the documented limits."
         )
-        self.what = what
-        self.reason = reason
+        self.what, self.reason = what, reason
 
 
 class IdempotencyConflictError(SubmissionError):
@@ -202,8 +202,7 @@ class IdempotencyConflictError(SubmissionError):
 
     def __init__(self, key: str, task_id: str) -> None:
         super().__init__(f"The idempotency key {key!r} belongs to task {task_id} with other contents.")
-        self.key = key
-        self.task_id = task_id
+        self.key, self.task_id = key, task_id
 
 
 class NewerVersionError(SubmissionError):
@@ -220,6 +219,7 @@ class NewerVersionError(SubmissionError):
 class TaskNotFoundError(TaskframeworkError):
     """There is no such task."""
 
+    code = "task_not_found"
     hint = "Check the id; finished tasks are removed after the retention time."
 
     def __init__(self, task_id: str, *, what: str = "task") -> None:
@@ -230,14 +230,14 @@ class TaskNotFoundError(TaskframeworkError):
 class TransitionRefusedError(TaskframeworkError):
     """The task is not in a status that allows this."""
 
+    code = "transition_refused"
+
     def __init__(self, task_id: str, action: str, status: str, allowed: tuple[str, ...]) -> None:
         super().__init__(
             f"Task {task_id} is {status}; it cannot be {action}.",
             hint=f"Only a task that is {' or '.join(allowed)} can be {action}.",
         )
-        self.task_id = task_id
-        self.action = action
-        self.status = status
+        self.task_id, self.action, self.status = task_id, action, status
 
 
 class BatchNotRetriedError(TransitionRefusedError):
@@ -255,14 +255,13 @@ class BatchNotRetriedError(TransitionRefusedError):
             f"Batch {batch_id} is {status}; what failed in it cannot be retried.",
             hint="Retry a batch whose upload was complete and that has not COMPLETED; else submit the items anew.",
         )
-        self.task_id = batch_id
-        self.action = "retried"
-        self.status = status
+        self.task_id, self.action, self.status = batch_id, "retried", status
 
 
 class SignalsFullError(TaskframeworkError):
     """The task has as many signals that it has not heard as it may have."""
 
+    code = "too_many_signals"
     hint = "Send fewer signals to one task; put what changes often into a store and signal that it changed."
 
     def __init__(self, task_id: str, most: int) -> None:
@@ -273,16 +272,15 @@ class SignalsFullError(TaskframeworkError):
 class ParentFinishedError(TransitionRefusedError):
     """The parent of the sub-task is over."""
 
+    code = "parent_finished"
+
     def __init__(self, task_id: str, parent_id: str, parent_status: str) -> None:
         TaskframeworkError.__init__(
             self,
             f"Task {task_id} is a sub-task of {parent_id}, which is {parent_status}; it cannot be retried alone.",
             hint="Retry the parent; or retry this one with `reopen` (--reopen), and the parent waits for it again.",
         )
-        self.task_id = task_id
-        self.action = "retried"
-        self.status = parent_status
-        self.parent_id = parent_id
+        self.task_id, self.action, self.status, self.parent_id = task_id, "retried", parent_status, parent_id
 
 
 class TaskFailedError(TaskframeworkError):
@@ -322,6 +320,7 @@ class StoreError(TaskframeworkError):
 class TaskUnreadableError(StoreError):
     """The stored task has a shape this release does not know."""
 
+    code = "task_unreadable"
     hint = "A newer release wrote it; ask a process of that release, or upgrade this one."
 
     def __init__(self, task_id: str, reason: str) -> None:
@@ -332,6 +331,7 @@ class TaskUnreadableError(StoreError):
 class StoreUnavailableError(StoreError):
     """The store cannot be reached."""
 
+    code = "store_unavailable"
     hint = "Check that it runs and that store.url is right; `taskframework doctor` tells more."
 
 

@@ -28,13 +28,9 @@ from taskframework.errors import (
     NewerVersionError,
     NotRunningError,
     ParentFinishedError,
-    SignalsFullError,
-    StoreOnlyError,
     StoreUnavailableError,
     SubmissionError,
     TaskframeworkError,
-    TaskNotFoundError,
-    TaskUnreadableError,
     TransitionRefusedError,
     UnknownTaskTypeError,
     ValueNotStorableError,
@@ -43,10 +39,7 @@ from taskframework.limits.buckets import LimiterUnavailableError
 from taskframework.model.query import CursorInvalidError
 from taskframework.model.status import TaskStatus
 from taskframework.model.values import MOST_PROBLEMS, NO_FIELD, problem, problems_of
-from taskframework.operations.keys import KeyNotFoundError, TokenKeysUnavailableError
-from taskframework.operations.replays import ReplayNotFoundError
-from taskframework.operations.schedules import ScheduleNotFoundError
-from taskframework.operations.workers import WorkerNotFoundError
+from taskframework.operations.keys import TokenKeysUnavailableError
 from taskframework.submission.refusals import BatchClosedError, BatchConflictError, BatchItemError
 
 logger = logging.getLogger(__name__)
@@ -123,21 +116,6 @@ class Problem:
         return document
 
 
-#: The code of each exception whose own words a caller may read; a subclass that is not here has that of its base.
-_CODES_OF: Mapping[type, str] = {
-    TaskNotFoundError: "task_not_found",
-    WorkerNotFoundError: "worker_not_found",
-    KeyNotFoundError: "key_not_found",
-    ReplayNotFoundError: "replay_not_found",
-    ScheduleNotFoundError: "schedule_not_found",
-    TaskUnreadableError: "task_unreadable",
-    TransitionRefusedError: "transition_refused",
-    ParentFinishedError: "parent_finished",
-    SignalsFullError: "too_many_signals",
-    StoreOnlyError: "not_running",
-}
-
-
 def describe(error: Exception) -> Problem:
     """The problem that tells of an exception; of one that is not ours it tells nothing but that it happened."""
     if isinstance(error, RequestRefusedError):
@@ -145,14 +123,13 @@ def describe(error: Exception) -> Problem:
     if isinstance(error, SubmissionError):
         code = error.code if error.code in CODES else "invalid_task"
         return Problem(code, error.message, error.hint, _fields(error), task=_in_the_way(error))
-    own = next((_CODES_OF[kind] for kind in type(error).__mro__ if kind in _CODES_OF), None)
-    if own is not None and isinstance(error, TaskframeworkError):
-        return Problem(own, error.message, error.hint, task=_in_the_way(error))
-    if isinstance(error, NotRunningError):
-        return Problem("not_running", error.message, "Repeat it in a moment; the process starts or stops.", (), _LATER)
     if isinstance(error, StoreUnavailableError):
         logger.info("the store did not answer a request: %s", error.message)  # that it is away is told elsewhere, once
         return _STORE_AWAY
+    if isinstance(error, TaskframeworkError) and (code := getattr(error, "code", "")) in CODES:
+        return Problem(code, error.message, error.hint, task=_in_the_way(error))
+    if isinstance(error, NotRunningError):
+        return Problem("not_running", error.message, "Repeat it in a moment; the process starts or stops.", (), _LATER)
     if isinstance(error, TokenKeysUnavailableError):
         return Problem("token_keys_unavailable", "Tokens cannot be checked now.", error.hint, headers=_LATER)
     if isinstance(error, LimiterUnavailableError):

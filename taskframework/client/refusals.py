@@ -29,26 +29,30 @@ from taskframework.errors import (
 from taskframework.model.query import CursorInvalidError
 from taskframework.submission.refusals import BatchClosedError, BatchConflictError, BatchTooLargeError, StreamModeError
 
-#: The exception of each code that is known inside as well, with the attributes it has there.
+#: Exceptions that are known inside as well, with the attributes they have there.
+_KNOWN: Mapping[type[Any], tuple[str, ...]] = {
+    TaskNotFoundError: ("task_id",),
+    TaskUnreadableError: ("task_id",),
+    TransitionRefusedError: ("task_id", "action", "status"),
+    ParentFinishedError: ("task_id", "action", "status", "parent_id"),
+    SignalsFullError: ("task_id",),
+    BatchConflictError: ("batch_id", "index"),
+    BatchClosedError: ("batch_id",),
+    BatchTooLargeError: (),
+    SubmissionError: (),
+    InvalidRequestError: ("field", "reason"),
+    CursorInvalidError: (),
+    UnknownTaskTypeError: ("task_type", "known"),
+    InvalidParametersError: ("task_type", "problems"),
+    ValueNotStorableError: ("what", "reason"),
+    IdempotencyConflictError: ("key", "task_id"),
+    NewerVersionError: ("key", "version", "task_id"),
+    StreamModeError: (),
+    StoreUnavailableError: (),
+}
+#: The same by their codes.
 KINDS: Mapping[str, tuple[type[TaskframeworkError], tuple[str, ...]]] = {
-    "task_not_found": (TaskNotFoundError, ("task_id",)),
-    "task_unreadable": (TaskUnreadableError, ("task_id",)),
-    "transition_refused": (TransitionRefusedError, ("task_id", "action", "status")),
-    "parent_finished": (ParentFinishedError, ("task_id", "action", "status", "parent_id")),
-    "too_many_signals": (SignalsFullError, ("task_id",)),
-    "batch_conflict": (BatchConflictError, ("batch_id", "index")),
-    "batch_closed": (BatchClosedError, ("batch_id",)),
-    "batch_too_large": (BatchTooLargeError, ()),
-    "invalid_task": (SubmissionError, ()),
-    "invalid_request": (InvalidRequestError, ("field", "reason")),
-    "invalid_cursor": (CursorInvalidError, ()),
-    "unknown_task_type": (UnknownTaskTypeError, ("task_type", "known")),
-    "invalid_parameters": (InvalidParametersError, ("task_type", "problems")),
-    "value_not_storable": (ValueNotStorableError, ("what", "reason")),
-    "idempotency_conflict": (IdempotencyConflictError, ("key", "task_id")),
-    "newer_version": (NewerVersionError, ("key", "version", "task_id")),
-    "stream_mode": (StreamModeError, ()),
-    "store_unavailable": (StoreUnavailableError, ()),
+    kind.code: (kind, names) for kind, names in _KNOWN.items()
 }
 #: Statuses by which the interface, or a proxy before it, says that it cannot serve now.
 UNAVAILABLE = frozenset({429, 502, 503, 504})

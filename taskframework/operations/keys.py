@@ -37,6 +37,7 @@ ANYBODY = Caller(ANONYMOUS, (Role.ADMIN,), may_act_for_users=True)
 class KeyNotFoundError(TaskframeworkError):
     """There is no such API key."""
 
+    code = "key_not_found"
     hint = "List them to see their prefixes."
 
     def __init__(self, prefix: str) -> None:

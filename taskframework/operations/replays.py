@@ -37,6 +37,7 @@ _ROUNDS = 20
 class ReplayNotFoundError(TaskframeworkError):
     """There is no such action on many tasks."""
 
+    code = "replay_not_found"
     hint = "List them to see their ids."
 
     def __init__(self, replay_id: str) -> None:

@@ -38,6 +38,7 @@ _NEXT_RUNS = 5
 class ScheduleNotFoundError(TaskframeworkError):
     """There is no such schedule."""
 
+    code = "schedule_not_found"
     hint = "List them to see their names."
 
     def __init__(self, name: str) -> None:

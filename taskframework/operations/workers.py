@@ -24,6 +24,7 @@ _PAGES = 10
 class WorkerNotFoundError(TaskframeworkError):
     """There is no such worker."""
 
+    code = "worker_not_found"
     hint = "List them to see their ids; one that stopped is gone at once, one that was killed after ten minutes."
 
     def __init__(self, worker_id: str) -> None:

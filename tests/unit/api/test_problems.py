@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 import pytest
@@ -13,10 +13,12 @@ import pytest
 from taskframework import Settings, TaskFramework
 from taskframework.api.codes import CODES
 from taskframework.api.openapi import DocumentedApi
-from taskframework.errors import StoreMisconfiguredError, StoreUnavailableError, SubmissionError
+from taskframework.errors import StoreMisconfiguredError, StoreUnavailableError, SubmissionError, TaskframeworkError
 from tests.unit.api.conftest import COUNT_WORDS, DEAD_LETTERS, TASKS, Api, problem_of
 
 SECRET = "mongodb://user:secret@host/db"
+
+Kind = TypeVar("Kind")
 
 
 @pytest.mark.parametrize("path", ["/api", "/api/v1/", "/api/v1/tasks/", "/api/v2/tasks", "/healthz/", "/x%00"])
@@ -128,7 +130,12 @@ def test_every_refused_submission_has_a_code_of_its_own() -> None:
         assert CODES[kind.code][0] in (409, 413, 422), f"{kind.__name__} needs an entry in CODES"
 
 
-def _all_of(kind: type[SubmissionError]) -> Iterator[type[SubmissionError]]:
+def test_every_code_of_an_exception_is_one_of_the_interface() -> None:
+    codes = {vars(kind)["code"]: kind for kind in _all_of(TaskframeworkError) if "code" in vars(kind)}
+    assert {"task_not_found", "worker_not_found", "parent_finished", "invalid_task"} <= codes.keys() <= CODES.keys()
+
+
+def _all_of(kind: type[Kind]) -> Iterator[type[Kind]]:
     yield kind
     for child in kind.__subclasses__():
         yield from _all_of(child)
