@@ -69,7 +69,10 @@ def checked(
         @functools.wraps(command)
         def check(**given: Any) -> None:
             names = given[ids]
-            where_of(given["where"], [names] if isinstance(names, str) else names)
+            is_one = isinstance(names, str)
+            where_of(given["where"], [names] if is_one else names)
+            if is_one and given["dry_run"]:
+                raise typer.BadParameter("--dry-run goes with --where; `tasks show` tells how one task is.")
             command(**given)
 
         return check

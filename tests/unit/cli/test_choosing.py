@@ -32,3 +32,12 @@ def test_a_dry_run_tells_how_many_and_does_nothing(cli: Cli, folder: Path) -> No
     assert {task["status"] for task in listed} == {"QUEUED"}
     assert json.loads(cli("audit", "list", "--json").out)["items"] == [], "nor is it noted"
     assert json.loads(cli("replays", "list", "--json").out)["items"] == []
+
+
+def test_a_dry_run_of_one_task_is_refused_and_not_done(cli: Cli, folder: Path) -> None:
+    work(folder)
+    task_id = json.loads(cli("submit", "greets", '"ann"', "--json").out)["task_id"]
+    for command in ("cancel", "retry"):
+        answer = cli("tasks", command, task_id, "--dry-run")
+        assert (answer.code, "--dry-run goes with --where" in answer.err) == (2, True)
+    assert json.loads(cli("tasks", "show", task_id, "--json").out)["status"] == "QUEUED"
