@@ -10,9 +10,9 @@ from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from taskframework.api.context import framework_of, page_response, refuse_repeated
+from taskframework.api.context import PREFIX, framework_of, page_response, refuse_repeated
 from taskframework.api.openapi import refuses
-from taskframework.api.tasks import PREFIX, PageQuery
+from taskframework.api.paging import PageQuery
 from taskframework.api.views import NextCursor
 from taskframework.model.values import MAX_NAME
 from taskframework.operations.audit import audit_view

@@ -28,6 +28,7 @@ from taskframework.api.bodies import (
 )
 from taskframework.api.callers import caller_of, no_key, scope_of, still_counts, user_of
 from taskframework.api.context import (
+    PREFIX,
     IdInPath,
     checked_id,
     framework_of,
@@ -39,8 +40,10 @@ from taskframework.api.context import (
 from taskframework.api.feed import Feed
 from taskframework.api.ndjson import values_of
 from taskframework.api.openapi import location_of, refuses, takes
+from taskframework.api.paging import DEFAULT_LIMIT
 from taskframework.api.problems import RequestRefusedError, invalid_fields, root_of
-from taskframework.api.tasks import DEFAULT_LIMIT, KEY_HEADER, PREFIX, SUBMISSION_CODES, BatchQuery, with_key_of_header
+from taskframework.api.submitting import KEY_HEADER, SUBMISSION_CODES, with_key_of_header
+from taskframework.api.tasks import BatchQuery
 from taskframework.api.views import BatchPage, BatchView, PlaceCursor
 from taskframework.model.batch_status import BatchResult, BatchStatus
 from taskframework.model.query import MAX_LIMIT, TaskFilter

@@ -26,6 +26,8 @@ from taskframework.wiring.store_services import StoreServices
 
 Entry = TypeVar("Entry")
 
+#: What all paths of the interface begin with.
+PREFIX = "/api/v1"
 _ID = r"[0-9A-Za-z][0-9A-Za-z_.:-]{0,99}"
 #: An id in the path. Its form is documented, not validated there: what cannot be an id is not found.
 IdInPath = Annotated[str, Path(description="An id, as the API gave it", json_schema_extra={"pattern": f"^{_ID}$"})]

@@ -16,6 +16,7 @@ from taskframework.api.auditing import noted, reason_of
 from taskframework.api.bodies import BODY_CODES, read
 from taskframework.api.callers import caller_of, scope_of, user_of
 from taskframework.api.context import (
+    PREFIX,
     IdInPath,
     checked_id,
     framework_of,
@@ -40,9 +41,10 @@ from taskframework.api.operator_bodies import (
     RepairMessage,
     ReplayDeadLetters,
 )
+from taskframework.api.paging import PageQuery, UserInQuery
 from taskframework.api.problems import root_of
 from taskframework.api.replays import STARTED, begun, where_of
-from taskframework.api.tasks import PREFIX, SUBMISSION_CODES, PageQuery, UserInQuery, submission_response
+from taskframework.api.submitting import SUBMISSION_CODES, submission_response
 from taskframework.api.views import TaskView
 from taskframework.model.letters import LetterFilter, LetterGroup
 from taskframework.model.replays import Action

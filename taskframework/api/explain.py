@@ -11,12 +11,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from taskframework.api.callers import scope_of
-from taskframework.api.context import IdInPath, broker_of, checked_id, framework_of, json_response
+from taskframework.api.context import PREFIX, IdInPath, broker_of, checked_id, framework_of, json_response
 from taskframework.api.openapi import refuses
 from taskframework.model.facts import Code
 from taskframework.model.status import TaskStatus
 
-router = APIRouter(prefix="/api/v1/tasks", tags=["tasks"])
+router = APIRouter(prefix=f"{PREFIX}/tasks", tags=["tasks"])
 
 
 class ExplanationView(BaseModel):

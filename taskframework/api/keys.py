@@ -12,11 +12,11 @@ from starlette.responses import Response
 from taskframework.api.auditing import noted
 from taskframework.api.bodies import BODY_CODES, CreateKey, read
 from taskframework.api.callers import caller_of
-from taskframework.api.context import framework_of, json_response, page_response, refuse_repeated
+from taskframework.api.context import PREFIX, framework_of, json_response, page_response, refuse_repeated
 from taskframework.api.key_views import CallerView, KeyPage, KeyView, NewKeyView
 from taskframework.api.openapi import refuses, takes
+from taskframework.api.paging import PageQuery
 from taskframework.api.problems import root_of
-from taskframework.api.tasks import PREFIX, PageQuery
 from taskframework.model.keys import ApiKey
 from taskframework.model.rate_limits import BucketLimit
 from taskframework.model.view import moment

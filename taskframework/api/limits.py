@@ -9,13 +9,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from taskframework.api.context import framework_of, json_response, refuse_repeated
+from taskframework.api.context import PREFIX, framework_of, json_response, refuse_repeated
 from taskframework.api.limit_views import LimitPage
 from taskframework.api.openapi import refuses
 from taskframework.model.query import MAX_LIMIT
 from taskframework.operations.limits import LimitState, SlotsState
 
-router = APIRouter(prefix="/api/v1/admin/limits", tags=["limits"])
+router = APIRouter(prefix=f"{PREFIX}/admin/limits", tags=["limits"])
 
 
 class LimitQuery(BaseModel):

@@ -18,14 +18,14 @@ from starlette.responses import Response
 from taskframework.api import following
 from taskframework.api.auditing import noted
 from taskframework.api.callers import caller_of, scope_of, user_of
-from taskframework.api.context import framework_of, json_response, page_response, refuse_repeated
+from taskframework.api.context import PREFIX, framework_of, json_response, page_response, refuse_repeated
 from taskframework.api.feed import Feed, Watcher, frame
 from taskframework.api.following import HEARTBEAT
 from taskframework.api.openapi import refuses
+from taskframework.api.paging import DEFAULT_LIMIT
 from taskframework.api.problems import RequestRefusedError
 from taskframework.api.stream import LAST_EVENT_ID, EventStream
 from taskframework.api.stream_views import StreamedResult, StreamResultPage, StreamView
-from taskframework.api.tasks import DEFAULT_LIMIT, PREFIX
 from taskframework.errors import StoreError, TaskNotFoundError
 from taskframework.model.query import MAX_LIMIT
 from taskframework.model.stream_results import StreamResult

@@ -9,13 +9,13 @@ from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from taskframework.api.context import broker_of, framework_of, json_response
+from taskframework.api.context import PREFIX, broker_of, framework_of, json_response
 from taskframework.api.openapi import refuses
 from taskframework.model.overview import ProblemCode
 from taskframework.model.status import TaskStatus
 from taskframework.operations.overview import overview_view
 
-router = APIRouter(prefix="/api/v1/admin/overview", tags=["overview"])
+router = APIRouter(prefix=f"{PREFIX}/admin/overview", tags=["overview"])
 
 
 class TypeOverviewView(BaseModel):

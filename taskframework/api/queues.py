@@ -13,13 +13,13 @@ from starlette.responses import Response
 from taskframework.api.auditing import noted, reason_of
 from taskframework.api.bodies import BODY_CODES, PauseQueue, read
 from taskframework.api.callers import caller_of
-from taskframework.api.context import framework_of, json_response
+from taskframework.api.context import PREFIX, framework_of, json_response
 from taskframework.api.openapi import refuses, takes
 from taskframework.api.problems import RequestRefusedError
 from taskframework.api.queue_views import QueuePage, QueueView
 from taskframework.errors import UnknownTaskTypeError
 
-router = APIRouter(prefix="/api/v1/admin/queues", tags=["queues"])
+router = APIRouter(prefix=f"{PREFIX}/admin/queues", tags=["queues"])
 
 TaskTypeInPath = Annotated[str, Path(description="A task type")]
 _ANSWERS_QUEUE: dict[int | str, dict[str, Any]] = {200: {"model": QueueView, "description": "The queue as it is now"}}

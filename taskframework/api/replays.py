@@ -13,12 +13,13 @@ from starlette.responses import Response
 from taskframework.api.auditing import noted, reason_of
 from taskframework.api.bodies import BODY_CODES, read
 from taskframework.api.callers import caller_of
-from taskframework.api.context import IdInPath, framework_of, json_response, page_response, refuse_repeated
+from taskframework.api.context import PREFIX, IdInPath, framework_of, json_response, page_response, refuse_repeated
 from taskframework.api.letter_views import CountView, ReplayPage, ReplayView
 from taskframework.api.openapi import key_header, location_of, refuses, takes
 from taskframework.api.operator_bodies import CancelTasks, ChooseLetters, ChooseTasks, RetryTasks
+from taskframework.api.paging import PageQuery
 from taskframework.api.problems import root_of
-from taskframework.api.tasks import PREFIX, PageQuery, key_in_header
+from taskframework.api.submitting import key_in_header
 from taskframework.model.replays import Action, Where, replay_view
 from taskframework.operations.replays import ReplayOperations
 

@@ -11,11 +11,12 @@ from starlette.responses import Response
 
 from taskframework.api.auditing import noted
 from taskframework.api.bodies import BODY_CODES, CreateSchedule, read
-from taskframework.api.context import framework_of, json_response, page_response, refuse_repeated, trace_of
+from taskframework.api.context import PREFIX, framework_of, json_response, page_response, refuse_repeated, trace_of
 from taskframework.api.openapi import key_header, location_of, refuses, takes
+from taskframework.api.paging import PageQuery
 from taskframework.api.problems import root_of
 from taskframework.api.schedule_views import SCHEDULE_NAME, SchedulePage, ScheduleView
-from taskframework.api.tasks import PREFIX, SUBMISSION_CODES, PageQuery, key_in_header, submission_response
+from taskframework.api.submitting import SUBMISSION_CODES, key_in_header, submission_response
 from taskframework.api.views import TaskView
 from taskframework.model.schedules import Schedule
 from taskframework.operations.schedules import ScheduleOperations, SeenSchedule

@@ -10,10 +10,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from taskframework.api.callers import scope_of
-from taskframework.api.context import framework_of, page_response, refuse_repeated
+from taskframework.api.context import PREFIX, framework_of, page_response, refuse_repeated
 from taskframework.api.openapi import refuses
+from taskframework.api.paging import PageQuery, UserInQuery
 from taskframework.api.stream_views import StreamPage
-from taskframework.api.tasks import PREFIX, PageQuery, UserInQuery
 from taskframework.operations.streams import ListedStream
 
 router = APIRouter(prefix=f"{PREFIX}/admin/streams", tags=["streams"])

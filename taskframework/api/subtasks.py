@@ -12,6 +12,7 @@ from starlette.responses import Response
 from taskframework.api.bodies import BODY_CODES, SignalPayload, read
 from taskframework.api.callers import scope_of
 from taskframework.api.context import (
+    PREFIX,
     IdInPath,
     checked_id,
     framework_of,
@@ -20,7 +21,8 @@ from taskframework.api.context import (
     refuse_repeated,
 )
 from taskframework.api.openapi import key_header, refuses, takes
-from taskframework.api.tasks import PREFIX, PageQuery, key_in_header
+from taskframework.api.paging import PageQuery
+from taskframework.api.submitting import key_in_header
 from taskframework.api.views import PlaceCursor, TaskPage, TaskView
 from taskframework.model.status import TaskStatus
 from taskframework.model.subtasks import MAX_SUBTASKS

@@ -7,9 +7,8 @@ from pydantic_core import to_json
 from starlette.requests import Request
 from starlette.responses import Response
 
-from taskframework.api.context import framework_of
+from taskframework.api.context import PREFIX, framework_of
 from taskframework.api.openapi import refuses
-from taskframework.api.tasks import PREFIX
 from taskframework.api.views import TaskTypePage
 from taskframework.model.message import rfc3339
 from taskframework.tasks.declared import TaskDeclaration

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeVar, cast
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,6 +14,7 @@ from taskframework.api.auditing import noted_if_foreign, reason_of
 from taskframework.api.bodies import BODY_CODES, CancelTask, RetryTask, SubmitTask, SubmitTasks, read
 from taskframework.api.callers import caller_of, scope_of, user_of
 from taskframework.api.context import (
+    PREFIX,
     IdInPath,
     checked_id,
     framework_of,
@@ -22,43 +23,21 @@ from taskframework.api.context import (
     refuse_repeated,
     trace_of,
 )
-from taskframework.api.openapi import key_header, location_of, refuses, takes
+from taskframework.api.openapi import location_of, refuses, takes
+from taskframework.api.paging import PageQuery, UserInQuery
 from taskframework.api.problems import RequestRefusedError, describe, root_of
-from taskframework.api.views import BulkResult, CursorText, TaskPage, TaskView
+from taskframework.api.submitting import KEY_HEADER, SUBMISSION_CODES, submission_response, with_key_of_header
+from taskframework.api.views import BulkResult, TaskPage, TaskView
 from taskframework.errors import StoreUnavailableError
-from taskframework.model.query import MAX_LIMIT, TaskFilter
+from taskframework.model.query import TaskFilter
 from taskframework.model.status import TaskStatus
 from taskframework.model.values import MAX_NAME
 from taskframework.model.view import public_view
-from taskframework.submission.options import Moment, Name, SharedOptions
+from taskframework.submission.options import Moment, Name
 from taskframework.submission.service import Submission, SubmitRequest
 from taskframework.telemetry import log_context
 
-PREFIX = "/api/v1"
-DEFAULT_LIMIT = 50
-
 router = APIRouter(prefix=PREFIX, tags=["tasks"])
-
-SUBMISSION_CODES = ("invalid_task", "unknown_task_type", "invalid_parameters", "value_not_storable")
-KEY_HEADER = key_header(
-    "A second submission with the same key returns the first task; same as the field idempotency_key"
-)
-
-BodyT = TypeVar("BodyT", bound=SharedOptions)
-
-
-class PageQuery(BaseModel):
-    """Which page of a list to give."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    limit: int = Field(default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT, description="Most entries on the page")
-    cursor: CursorText | None = Field(default=None, description="`next_cursor` of the page before, unchanged")
-
-
-UserInQuery = Annotated[
-    Name | None, Field(description="Only those of this user; another than the caller needs the right to act for users")
-]
 
 
 class BatchQuery(PageQuery):
@@ -248,36 +227,6 @@ async def retry_task(request: Request, task_id: IdInPath) -> Response:
         by = caller_of(request).principal
         task = await retry(task_id, scope_of(request), by=by, reopen=body.reopen, reason=reason)
     return json_response(public_view(task), 202)
-
-
-def submission_response(request: Request, submission: Submission) -> Response:
-    """202 with the task that a submission made, or 200 with the one that an earlier submission had made."""
-    location = f"{root_of(request)}{PREFIX}/tasks/{submission.task.task_id}"
-    return json_response(public_view(submission.task), 202 if submission.is_new else 200, {"Location": location})
-
-
-def key_in_header(request: Request) -> str | None:
-    keys = request.headers.getlist("idempotency-key")
-    if len(keys) > 1:
-        raise RequestRefusedError("The header Idempotency-Key comes twice.", hint="Send it once.")
-    return keys[0] if keys else None
-
-
-def with_key_of_header(request: Request, body: BodyT) -> BodyT:
-    """The body with the header's key, if there is one.
-
-    Raises:
-        RequestRefusedError: if the body names another one.
-    """
-    if (key := key_in_header(request)) is None:
-        return body
-    if body.get("idempotency_key") not in (None, key):
-        raise RequestRefusedError(
-            "The header Idempotency-Key and the field idempotency_key differ.",
-            hint="Send one of them, or the same in both.",
-            fields=[{"field": "idempotency_key", "message": "differs from the header Idempotency-Key"}],
-        )
-    return cast(BodyT, {**body, "idempotency_key": key})
 
 
 def _owned(request: Request, item: SubmitTask | RequestRefusedError) -> SubmitTask | RequestRefusedError:

@@ -9,14 +9,14 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from taskframework.api.context import framework_of, page_response, refuse_repeated
+from taskframework.api.context import PREFIX, framework_of, page_response, refuse_repeated
 from taskframework.api.openapi import refuses
-from taskframework.api.tasks import PageQuery
+from taskframework.api.paging import PageQuery
 from taskframework.api.views import TaskPage, WorkerPage
 from taskframework.model.view import public_view
 from taskframework.operations.workers import WorkerState
 
-router = APIRouter(prefix="/api/v1/admin/workers", tags=["workers"])
+router = APIRouter(prefix=f"{PREFIX}/admin/workers", tags=["workers"])
 
 WorkerInPath = Annotated[str, Path(description="A worker's id", max_length=300)]
 

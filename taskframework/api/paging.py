@@ -1,0 +1,27 @@
+"""What the queries of lists share: which page, and whose."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from taskframework.api.views import CursorText
+from taskframework.model.query import MAX_LIMIT
+from taskframework.submission.options import Name
+
+DEFAULT_LIMIT = 50
+
+
+class PageQuery(BaseModel):
+    """Which page of a list to give."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    limit: int = Field(default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT, description="Most entries on the page")
+    cursor: CursorText | None = Field(default=None, description="`next_cursor` of the page before, unchanged")
+
+
+UserInQuery = Annotated[
+    Name | None, Field(description="Only those of this user; another than the caller needs the right to act for users")
+]

@@ -1,0 +1,52 @@
+"""What routes share that make a task: the idempotency key of the request, and the answer with the task."""
+
+from __future__ import annotations
+
+from typing import TypeVar, cast
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from taskframework.api.context import PREFIX, json_response
+from taskframework.api.openapi import key_header
+from taskframework.api.problems import RequestRefusedError, root_of
+from taskframework.model.view import public_view
+from taskframework.submission.options import SharedOptions
+from taskframework.submission.service import Submission
+
+SUBMISSION_CODES = ("invalid_task", "unknown_task_type", "invalid_parameters", "value_not_storable")
+KEY_HEADER = key_header(
+    "A second submission with the same key returns the first task; same as the field idempotency_key"
+)
+
+BodyT = TypeVar("BodyT", bound=SharedOptions)
+
+
+def submission_response(request: Request, submission: Submission) -> Response:
+    """202 with the task that a submission made, or 200 with the one that an earlier submission had made."""
+    location = f"{root_of(request)}{PREFIX}/tasks/{submission.task.task_id}"
+    return json_response(public_view(submission.task), 202 if submission.is_new else 200, {"Location": location})
+
+
+def key_in_header(request: Request) -> str | None:
+    keys = request.headers.getlist("idempotency-key")
+    if len(keys) > 1:
+        raise RequestRefusedError("The header Idempotency-Key comes twice.", hint="Send it once.")
+    return keys[0] if keys else None
+
+
+def with_key_of_header(request: Request, body: BodyT) -> BodyT:
+    """The body with the header's key, if there is one.
+
+    Raises:
+        RequestRefusedError: if the body names another one.
+    """
+    if (key := key_in_header(request)) is None:
+        return body
+    if body.get("idempotency_key") not in (None, key):
+        raise RequestRefusedError(
+            "The header Idempotency-Key and the field idempotency_key differ.",
+            hint="Send one of them, or the same in both.",
+            fields=[{"field": "idempotency_key", "message": "differs from the header Idempotency-Key"}],
+        )
+    return cast(BodyT, {**body, "idempotency_key": key})
