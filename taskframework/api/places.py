@@ -5,6 +5,10 @@ is the plan: the sub-tasks of a round have slots, and each task numbers its even
 slot up to which the reader was told of sub-tasks, and of those the few that are still open, each with the sequence that
 the reader has. All others below that slot were told of to their end. A stream keeps a place small by never having more
 than a number of them open: what comes later in the plan is told of later.
+
+For example `[7, 0, [0, 1, 4, 2, 5]]` before it is packed: of the task that is followed the reader has event 7 and no
+progress since; in its generation 0 and round 1 it was told of the slots below 4, and the one that is open of these is 2
+slots on, in slot 2, of which it has event 5. So it knows slots 0, 1 and 3 to their end.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
+from taskframework.api import places
 from taskframework.api.places import KnownTask, PlaceInvalidError, place_text, read_place
 from taskframework.model.subtasks import subtask_id
 
@@ -37,6 +38,18 @@ def family() -> KnownTask:
 
 def test_a_place_is_read_as_it_was_written() -> None:
     assert shape(read_place("top", place_text(family()), 10)) == shape(family())
+
+
+def test_the_example_says_what_the_module_tells_of_it() -> None:
+    top = KnownTask("top", sequence=7)
+    top.enter(0, 1)
+    top.rounds[0].begin(3)
+    for slot in (0, 1, 3):
+        top.rounds[0].open[slot].close()
+    top.rounds[0].open[2].sequence = 5
+    example = [7, 0, [0, 1, 4, 2, 5]]
+    assert f"`{example}`" in (places.__doc__ or "")
+    assert shape(read_place("top", text_of(example), 10)) == shape(top)
 
 
 def test_the_ids_of_what_is_open_follow_from_the_place() -> None:
