@@ -37,15 +37,15 @@ local rate, at_once = tonumber(ARGV[1]), tonumber(ARGV[2])
 local time = redis.call('TIME')
 local now = time[1] + time[2] / 1000000
 local started_at = now - tonumber(string.match(redis.call('INFO', 'server'), 'uptime_in_seconds:(%d+)'))
-local known = redis.call('HMGET', KEYS[1], 'full_at', 'line_at')
+local known = redis.call('HMGET', KEYS[1], 'full_at', 'line_at', 'late_at')
 local full_at = math.max(tonumber(known[1] or 0), started_at + at_once / rate)
-local line_at = tonumber(known[2] or 0)
+local line_at, late_at = tonumber(known[2] or 0), tonumber(known[3] or 0)
 """
 _END = f"""
 local function text(number) return string.format('%.17g', number) end
-local bucket = {{text(full_at), text(line_at), text(now), text(granted), text(first_at)}}
-redis.call('HSET', KEYS[1], 'full_at', bucket[1], 'line_at', bucket[2])
-redis.call('EXPIREAT', KEYS[1], math.ceil(math.max(full_at, line_at)) + {KEPT.seconds})
+local bucket = {{text(full_at), text(line_at), text(late_at), text(now), text(granted), text(first_at)}}
+redis.call('HSET', KEYS[1], 'full_at', bucket[1], 'line_at', bucket[2], 'late_at', bucket[3])
+redis.call('EXPIREAT', KEYS[1], math.ceil(math.max(full_at, line_at, late_at)) + {KEPT.seconds})
 return bucket
 """
 _TAKE = f"""{_BEGINNING}
@@ -53,11 +53,16 @@ local most, ahead, in_line, has_turn = tonumber(ARGV[3]), tonumber(ARGV[4]), ARG
 local start = math.max(full_at, now)
 local ready = math.floor((now + ahead - start) * rate + at_once + {ROUNDING})
 local granted = math.max(0, math.min(most, ready))
-if in_line and not has_turn and line_at > now then granted = 0 end
+if in_line and not has_turn and math.max(line_at, late_at) > now then granted = 0 end
 local first_at = start + (1 - at_once) / rate
 if in_line and granted == 0 then
-    first_at = math.max(first_at, line_at, now)
-    line_at = first_at + 1 / rate
+    first_at = math.max(first_at, late_at, now)
+    if has_turn then
+        late_at = first_at + 1 / rate
+    else
+        first_at = math.max(first_at, line_at)
+        line_at = first_at + 1 / rate
+    end
 end
 full_at = start + granted / rate
 {_END}"""
@@ -135,8 +140,10 @@ class RedisBuckets:
         return [(key.removeprefix(self._prefix), await self._read(key)) for key in sorted(keys)]
 
     async def _read(self, key: str) -> Bucket:
-        full_at, line_at = await cast("Awaitable[list[str | None]]", self._redis.hmget(key, ["full_at", "line_at"]))
-        return Bucket(float(full_at or 0), float(line_at or 0))
+        fields = ["full_at", "line_at", "late_at"]
+        known = await cast("Awaitable[list[str | None]]", self._redis.hmget(key, fields))
+        full_at, line_at, late_at = (float(value or 0) for value in known)
+        return Bucket(full_at, line_at, late_at)
 
     def _key(self, change: TakePermits | HoldBucket) -> str:
         return self._prefix + change.record_id
@@ -162,5 +169,5 @@ class RedisBuckets:
 
 
 def _bucket_of(answer: Any) -> Bucket:
-    full_at, line_at, asked_at, granted, first_at = map(float, answer)
-    return Bucket(full_at, line_at, asked_at, int(granted), first_at)
+    full_at, line_at, late_at, asked_at, granted, first_at = map(float, answer)
+    return Bucket(full_at, line_at, late_at, asked_at, int(granted), first_at)

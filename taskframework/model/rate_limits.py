@@ -77,6 +77,9 @@ class Bucket:
     full_at: float = 0.0
     #: The next turn that would be given.
     line_at: float = 0.0
+    #: The next turn that would be given to who had one and found no permit. These turns are a line of their own: at the
+    #: end of the first one whoever came a little late would wait for all who came after it.
+    late_at: float = 0.0
     #: When the request was made.
     asked_at: float = 0.0
     #: How many permits it got.
@@ -86,9 +89,14 @@ class Bucket:
     first_at: float = 0.0
 
     @property
+    def last_turn_over_at(self) -> float:
+        """When nobody is in a line any more."""
+        return max(self.line_at, self.late_at)
+
+    @property
     def expires_at(self) -> datetime:
         """When the record can be deleted."""
-        return _EPOCH + timedelta(seconds=max(self.full_at, self.line_at)) + KEPT
+        return _EPOCH + timedelta(seconds=max(self.full_at, self.last_turn_over_at)) + KEPT
 
 
 #: The record of a bucket: `rate/<name>` or `rate/<name>/<key>`.
@@ -134,13 +142,16 @@ class TakePermits(_OfBucket):
         bucket = bucket or Bucket()
         rate, start = self.limit.rate, max(bucket.full_at, now)
         ready = math.floor((now + self.ahead - start) * rate + self.limit.at_once + ROUNDING)
-        must_wait = self.in_line and not self.has_turn and bucket.line_at > now
+        must_wait = self.in_line and not self.has_turn and bucket.last_turn_over_at > now
         granted = 0 if must_wait else max(0, min(self.most, ready))
-        first_at, line_at = start - self.limit.ahead, bucket.line_at
+        first_at, line_at, late_at = start - self.limit.ahead, bucket.line_at, bucket.late_at
         if self.in_line and not granted:
-            first_at = max(first_at, line_at, now)
-            line_at = first_at + 1 / rate
-        return Bucket(start + granted / rate, line_at, now, granted, first_at)
+            first_at = max(first_at, late_at if self.has_turn else bucket.last_turn_over_at, now)
+            if self.has_turn:
+                late_at = first_at + 1 / rate
+            else:
+                line_at = first_at + 1 / rate
+        return Bucket(start + granted / rate, line_at, late_at, now, granted, first_at)
 
 
 @dataclass(frozen=True, slots=True)

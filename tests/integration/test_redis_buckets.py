@@ -44,9 +44,9 @@ async def make(redis_server: RedisServer) -> AsyncIterator[Make]:
 
 
 def same(bucket: Bucket, expected: Bucket) -> bool:
-    times = (bucket.full_at, bucket.line_at, bucket.first_at)
+    times = (bucket.full_at, bucket.line_at, bucket.late_at, bucket.first_at)
     return bucket.granted == expected.granted and times == pytest.approx(
-        (expected.full_at, expected.line_at, expected.first_at), rel=0, abs=1e-5
+        (expected.full_at, expected.line_at, expected.late_at, expected.first_at), rel=0, abs=1e-5
     )
 
 

@@ -37,17 +37,18 @@ def _take_permits(take: TakePermits) -> Changes:
     ahead = {"$multiply": [{"$subtract": [{"$add": ["$$now", float(take.ahead)]}, "$$start"]}, rate]}
     ready = {"$floor": {"$add": [{"$add": [ahead, take.limit.at_once]}, ROUNDING]}}
     granted: Expression = {"$toInt": {"$max": [0, {"$min": [take.most, ready]}]}}
+    lines = _lines()
     if take.in_line and not take.has_turn:
-        granted = {"$cond": [{"$gt": [_field("line_at"), "$$now"]}, 0, granted]}
+        granted = {"$cond": [{"$gt": [{"$max": [*lines.values()]}, "$$now"]}, 0, granted]}
     first_at: Expression = {"$subtract": ["$$start", take.limit.ahead]}
-    line_at: Expression = _field("line_at")
     if take.in_line:
-        turn = {"$max": [first_at, line_at, "$$now"]}
-        line_at = {"$cond": ["$$granted", line_at, {"$add": [turn, 1 / rate]}]}
+        own, before = ("late_at", [lines["late_at"]]) if take.has_turn else ("line_at", [*lines.values()])
+        turn = {"$max": [first_at, *before, "$$now"]}
+        lines[own] = {"$cond": ["$$granted", lines[own], {"$add": [turn, 1 / rate]}]}
         first_at = {"$cond": ["$$granted", first_at, turn]}
     bucket = {
         "full_at": {"$add": ["$$start", {"$divide": ["$$granted", rate]}]},
-        "line_at": line_at,
+        **lines,
         "asked_at": "$$now",
         "granted": "$$granted",
         "first_at": first_at,
@@ -60,7 +61,7 @@ def _hold_bucket(hold: HoldBucket) -> Changes:
     held = {"$add": ["$$now", hold.seconds + hold.limit.ahead]}
     bucket = {
         "full_at": {"$max": [_field("full_at"), held]},
-        "line_at": _field("line_at"),
+        **_lines(),
         "asked_at": "$$now",
         "granted": 0,
         "first_at": {"$add": ["$$now", float(hold.seconds)]},
@@ -220,7 +221,7 @@ def _or_null(path: str) -> Expression:
 
 def _bucket(bucket: Expression) -> Changes:
     """The record of a bucket. Its content is merged into the stored one, so that fields of a newer release stay."""
-    over_at = {"$max": ["$$bucket.full_at", "$$bucket.line_at"]}
+    over_at = {"$max": ["$$bucket.full_at", "$$bucket.line_at", "$$bucket.late_at"]}
     expires_at = _moment(over_at, milliseconds(KEPT))
     data = {"$mergeObjects": ["$data", "$$bucket"]}
     return {
@@ -228,6 +229,11 @@ def _bucket(bucket: Expression) -> Changes:
         "data": _let({"bucket": bucket}, data),
         "expires_at": _let({"bucket": bucket}, expires_at),
     }
+
+
+def _lines() -> dict[str, Expression]:
+    """The next turns of both lines of a bucket."""
+    return {name: _field(name) for name in ("line_at", "late_at")}
 
 
 def _moment(seconds: Expression, delay: int) -> Expression:

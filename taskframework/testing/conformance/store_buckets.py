@@ -43,7 +43,7 @@ async def changed(store: TaskStore, change: TakePermits | HoldBucket) -> Bucket:
 
 
 def _times(bucket: Bucket) -> tuple[float, ...]:
-    return bucket.full_at, bucket.line_at, bucket.first_at
+    return bucket.full_at, bucket.line_at, bucket.late_at, bucket.first_at
 
 
 class BucketCases(StoreSuite):
@@ -75,6 +75,16 @@ class BucketCases(StoreSuite):
         await changed(store, take(in_line=True))
         assert (await changed(store, take(ahead=1_500, in_line=True))).granted == 0
         assert (await changed(store, take(ahead=1_500, in_line=True, has_turn=True))).granted == 1
+
+    async def test_whose_turn_came_too_late_gets_the_next_and_not_one_behind_all_others(self, store: TaskStore) -> None:
+        await changed(store, take(most=5))
+        for _ in range(9):
+            last = await changed(store, take(in_line=True))
+        late = [await changed(store, take(in_line=True, has_turn=True)) for _ in range(2)]
+        assert late[1].first_at - late[0].first_at == pytest.approx(1 / SLOW.rate, abs=_DIGITS)
+        assert late[1].first_at < last.first_at - 6 / SLOW.rate
+        newcomer = await changed(store, take(in_line=True))
+        assert newcomer.first_at - last.first_at == pytest.approx(1 / SLOW.rate, abs=_DIGITS)
 
     async def test_a_held_bucket_gives_nothing_until_the_hold_is_over(self, store: TaskStore) -> None:
         await changed(store, HoldBucket(OPENAI, FAST, 0.2))

@@ -103,6 +103,26 @@ def test_turns_are_a_token_apart_and_each_gets_one_at_its_time(limit: BucketLimi
     assert bucket.granted == 1, "the line is over"
 
 
+@given(st.integers(20, 300))
+def test_whose_turns_came_too_late_follow_each_other_and_not_all_who_wait(waiting: int) -> None:
+    limit = BucketLimit(2, 1)
+    bucket = take(limit).apply(None, START)
+    turns = []
+    for _ in range(waiting):
+        bucket = take(limit, in_line=True).apply(bucket, START)
+        turns.append(bucket.first_at)
+    missed = waiting // 4  # nothing was run until then, and now all of them ask at once
+    now, late = turns[missed], []
+    for _ in range(missed):
+        bucket = take(limit, in_line=True, has_turn=True).apply(bucket, now)
+        late += [] if bucket.granted else [bucket.first_at]
+    assert late == pytest.approx([now + at / limit.rate for at in range(1, missed)], rel=0, abs=1e-3)
+    newcomer = take(limit, in_line=True).apply(bucket, now)
+    assert newcomer.first_at > turns[-1], "who has no turn yet waits for all who have"
+    bucket = take(limit, in_line=True, has_turn=True).apply(bucket, late[0] + 1e-5)
+    assert bucket.granted == 1
+
+
 @given(LIMITS, st.floats(0, 3_600), st.integers(0, 10))
 def test_during_a_hold_nothing_is_let_through_and_after_it_at_once(
     limit: BucketLimit, seconds: float, taken: int
