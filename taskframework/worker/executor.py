@@ -24,6 +24,7 @@ from taskframework.telemetry import AttemptCode, running_as
 from taskframework.worker.attempt import STOP_PATIENCE, LeaseLostError, RunningAttempt, StopReason
 from taskframework.worker.containment import cancel_own
 from taskframework.worker.family import FamilyServices
+from taskframework.worker.forks import ForkedProcessesEnd
 from taskframework.worker.processes import ExecutionFailedError, ProcessPool
 from taskframework.worker.reports import AttemptReports
 from taskframework.worker.returns import BadResultError, outcome_of
@@ -172,7 +173,8 @@ class TaskExecutorService:
             resources = self._surroundings.resources.given(registration.resources.get(call.stage, _NO_RESOURCES))
         if registration.stages[call.stage]:
             limit.start()
-            return await call.make(executable, context, resources)
+            with ForkedProcessesEnd():
+                return await call.make(executable, context, resources)
         limit.end()
         if executable.options.run_in == "process":
             return await self._processes.run(executable, call, context, on_start=limit.start)

@@ -32,6 +32,7 @@ from taskframework.tasks.steps import Steps
 from taskframework.tasks.subtasks import Family, SubtaskOutcome, WantedSubtasks, saying_which
 from taskframework.tasks.values import storable, storable_parameters
 from taskframework.telemetry import log_structlog_by_logging
+from taskframework.worker.forks import ForkedProcessesEnd
 from taskframework.worker.questions import OutcomesAfter, Question
 
 #: A result with a larger pickle is certainly too large as JSON. Refused here, it does not fill the parent's memory.
@@ -214,9 +215,10 @@ def _run_attempt(channel: _Channel, request: bytes) -> None:
         retry_on = executable.options.retry_on
         logging.getLogger().setLevel(level)
         context: TaskContext[Any] = TaskContext(**fields, logger=logging.getLogger(logger_name), control=control)
-        result = call.make(executable, context)
-        if inspect.iscoroutine(result):
-            result = asyncio.run(result)
+        with ForkedProcessesEnd():
+            result = call.make(executable, context)
+            if inspect.iscoroutine(result):
+                result = asyncio.run(result)
     except BaseException as error:  # sys.exit() in task code ends the attempt, not this process
         control.end()
         channel.send("failed", classify(error, retry_on))

@@ -14,6 +14,7 @@ from typing import Any
 from taskframework.tasks.context import AttemptControl, TaskContext
 from taskframework.tasks.steps import Steps
 from taskframework.tasks.subtasks import Family
+from taskframework.worker.forks import ForkedProcessesEnd
 from taskframework.worker.processes import GRACE, retrieved
 
 
@@ -119,6 +120,7 @@ class _ThreadControl:
 def _keep_stop_iteration(call: Callable[[], Any]) -> Any:
     """A StopIteration cannot be set on a future and would hang the attempt."""
     try:
-        return call()
+        with ForkedProcessesEnd():
+            return call()
     except StopIteration as error:
         raise RuntimeError("the task code raised StopIteration") from error

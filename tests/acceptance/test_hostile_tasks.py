@@ -63,6 +63,10 @@ class Guilty(BackgroundTaskExecutable[str, str]):
                 loop.call_soon(sys.exit, 3)
             case "interrupts in a callback":
                 loop.call_soon(signal.default_int_handler, signal.SIGINT, None)
+            case "forks":
+                if (child := os.fork()) == 0:
+                    return "in another process"
+                await asyncio.to_thread(os.waitpid, child, 0)
         await asyncio.sleep(0.05)
         return "did its worst"
 
@@ -71,19 +75,25 @@ async def exits() -> None:
     sys.exit(3)
 
 
-class GuiltyInAThread(BackgroundTaskExecutable[None, None]):
+class GuiltyInAThread(BackgroundTaskExecutable[str, int]):
     task_type = "guilty-in-a-thread"
 
-    def execute(self, context: TaskContext[None]) -> None:
+    def execute(self, context: TaskContext[str]) -> int:
+        if context.parameters == "forks" and (child := os.fork()):
+            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         sys.exit(3)
 
 
-class GuiltyInAProcess(BackgroundTaskExecutable[str, None]):
+class GuiltyInAProcess(BackgroundTaskExecutable[str, int]):
     task_type = "guilty-in-a-process"
     options = TaskOptions(run_in="process", max_attempts=1)
 
-    def execute(self, context: TaskContext[str]) -> None:
+    def execute(self, context: TaskContext[str]) -> int:
         match context.parameters:
+            case "forks":
+                if child := os.fork():
+                    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+                sys.exit(3)
             case "exits":
                 sys.exit(3)
             case "ends its process":
@@ -104,7 +114,10 @@ ENDS = [
     ("guilty", "exits beside itself", "FAILED", "SystemExit"),
     ("guilty", "exits in a callback", "COMPLETED", SURVIVED),
     ("guilty", "interrupts in a callback", "COMPLETED", SURVIVED),
-    ("guilty-in-a-thread", None, "FAILED", "SystemExit"),
+    ("guilty", "forks", "COMPLETED", SURVIVED),
+    ("guilty-in-a-thread", "exits", "FAILED", "SystemExit"),
+    ("guilty-in-a-thread", "forks", "COMPLETED", "3"),
+    ("guilty-in-a-process", "forks", "COMPLETED", "3"),
     ("guilty-in-a-process", "exits", "FAILED", "3"),
     ("guilty-in-a-process", "ends its process", "DEAD_LETTER", "ended with exit code 3"),
     ("guilty-in-a-process", "crashes", "DEAD_LETTER", "was killed by SIGSEGV"),
@@ -148,7 +161,7 @@ def test_no_task_takes_its_worker_or_its_neighbours_along(folder: Folder, where:
             wait_until(lambda: show(task_id)["finished_at"], f"the end of {deed}", timeout=20)  # noqa: B023
             task = show(task_id)
             assert task["status"] == status, (deed, task["error"])
-            assert text in (task["result"] or task["error"]["message"]), deed
+            assert text in str(task["result"] or task["error"]["message"]), deed
         for task_id in innocents:  # what keeps leases lives
             before = lease_end(client, task_id)
             wait_until(lambda: lease_end(client, task_id) != before, "its lease is renewed", timeout=20)  # noqa: B023
@@ -177,7 +190,7 @@ def lease_end(client: httpx.Client, task_id: str) -> str:
 def calls(client: httpx.Client) -> tuple[Callable[..., str], Callable[[str], dict[str, Any]]]:
     """Submit a task and look at one."""
 
-    def submit(task_type: str, parameters: str | None) -> str:
+    def submit(task_type: str, parameters: str) -> str:
         task_id: str = client.post("/tasks", json={"task_type": task_type, "parameters": parameters}).json()["task_id"]
         return task_id
 

@@ -1,0 +1,36 @@
+"""Task code that forks: the process that it made ends where the task code ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import traceback
+from types import TracebackType
+
+
+class ForkedProcessesEnd:
+    """Around task code: a process that was forked in it goes no further than to its end.
+
+    It would go on as a second worker, on the same connections and with the same claim. Its exit code is what `sys.exit`
+    was given, 0 where the code returned, and 1 after any other exception.
+    """
+
+    def __enter__(self) -> None:
+        self._process = os.getpid()
+
+    def __exit__(self, _: object, error: BaseException | None, __: TracebackType | None) -> None:
+        if os.getpid() != self._process:
+            _end(error or SystemExit(0))
+
+
+def _end(error: BaseException) -> None:
+    code = error.code if isinstance(error, SystemExit) else 1
+    with contextlib.suppress(Exception):  # what cannot be written is no reason to go on
+        if not isinstance(error, SystemExit):
+            traceback.print_exception(error)
+        elif isinstance(code, str):
+            print(code, file=sys.stderr)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code & 0xFF if isinstance(code, int) else int(code is not None))
