@@ -158,17 +158,24 @@ _HOW_TYPES_BECOME_KNOWN = (
 )
 
 
+#: How many wrong fields the message of an error names; all of them are in its `problems`.
+_MOST_NAMED = 5
+
+
 class InvalidParametersError(SubmissionError):
     """The parameters do not fit the task type."""
 
     code = "invalid_parameters"
 
     def __init__(self, task_type: str, problems: list[dict[str, Any]]) -> None:
-        first = problems[0] if problems else {"field": WHOLE, "message": "invalid"}
-        told, hint = f"{first['field']}: {first['message']}", "Correct the named fields and submit again."
-        if first["field"] == WHOLE:
-            told, hint = first["message"], "Give what the type takes: GET /api/v1/task-types has its schema."
-        super().__init__(f"The parameters do not fit task type {task_type!r}: {told}.", hint=hint)
+        wrong = problems or [{"field": WHOLE, "message": "invalid"}]
+        hint = "Correct the named fields and submit again."
+        if wrong[0]["field"] == WHOLE:
+            hint = "Give what the type takes: GET /api/v1/task-types has its schema."
+        told = [one["message"] if one["field"] == WHOLE else f"{one['field']}: {one['message']}" for one in wrong]
+        if len(told) > _MOST_NAMED:
+            told = [*told[:_MOST_NAMED], f"and {len(told) - _MOST_NAMED} more"]
+        super().__init__(f"The parameters do not fit task type {task_type!r}: {'; '.join(told)}.", hint=hint)
         self.task_type, self.problems = task_type, problems
 
 

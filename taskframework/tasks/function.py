@@ -58,8 +58,13 @@ def _taking(make: Callable[Options, TaskOptions]) -> Callable[Concatenate[str, O
             options: see `TaskOptions`.
 
         Raises:
-            RegistrationError: if an option is wrong, or the function does not say its parameters and its result.
+            RegistrationError: if there is no name, an option is wrong, or the function does not say its parameters and its result.
         """
+        if not isinstance(task_type, str):  # the function itself: without parentheses nothing would be made of it
+            raise RegistrationError(
+                f"@task{place_in_source(task_type)} does not say the name of the task type.",
+                hint='Write @task("count-words").',
+            )
         chosen = make(*args, **options)
         around = sys._getframe(1).f_locals  # types that the function names may be defined there
 

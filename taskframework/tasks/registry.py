@@ -165,14 +165,19 @@ class TaskRegistry:
         return registration
 
     def register_module(self, module: ModuleType) -> tuple[Registration, ...]:
-        """Register every concrete executable that is defined in the module (not those it imports)."""
+        """Register every concrete executable that is defined in the module (not those it imports).
+
+        Raises:
+            RegistrationError: see `register`; also if a class has a `task_type` but no `execute`, and nothing is derived
+                from it: its method has another name by mistake.
+        """
         found = [
             member
             for member in vars(module).values()
             if inspect.isclass(member)
             and issubclass(member, BackgroundTaskExecutable)
             and member.__module__ == module.__name__
-            and not inspect.isabstract(member)
+            and not _is_a_base(member)
         ]
         if not found:
             raise RegistrationError(
@@ -204,6 +209,10 @@ class TaskRegistry:
 
     def __len__(self) -> int:
         return len(self._registrations)
+
+
+def _is_a_base(kind: type[BackgroundTaskExecutable[Any, Any]]) -> bool:
+    return inspect.isabstract(kind) and ("task_type" not in vars(kind) or bool(kind.__subclasses__()))
 
 
 def _instance(

@@ -17,6 +17,23 @@ framework.register(Greets)
 number = 1
 """
 
+MISSPELT = """
+from taskframework import BackgroundTaskExecutable, task
+
+class Base(BackgroundTaskExecutable[str, int]):
+    pass
+
+class Counts(Base):
+    task_type = "counts"
+
+    async def excute(self, context):
+        return 1
+
+@task("fine")
+def fine(parameters: str) -> int:
+    return 1
+"""
+
 
 @pytest.fixture(autouse=True)
 def programs(folder: Path) -> None:
@@ -28,6 +45,7 @@ def programs(folder: Path) -> None:
     (folder / "hasty.py").write_text("from taskframework import TaskOptions\n\noptions = TaskOptions(timeout=-5)\n")
     (folder / "unfinished.py").write_text("def (:\n")
     (folder / "needy.py").write_text("import no_such_package\n")
+    (folder / "misspelt.py").write_text(MISSPELT)
     (folder / "quits.py").write_text("raise SystemExit(3)\n")
 
 
@@ -45,6 +63,7 @@ def programs(folder: Path) -> None:
         ("unfinished", "'unfinished' cannot be imported: SyntaxError", "Correct it"),
         ("needy", "'needy' cannot be imported: ModuleNotFoundError: No module named 'no_such_package'", "Correct it"),
         ("quits", "'quits' cannot be imported: SystemExit: 3", "Correct it"),
+        ("misspelt", "misspelt.Counts (misspelt.py, line 7) is abstract: execute is missing.", "Implement it"),
         ("json", "Module json defines no concrete BackgroundTaskExecutable", "Define a subclass"),
         ("built", "Module built defines no concrete BackgroundTaskExecutable", "write --app built:framework"),
         ("built:number", "it is a int in built", "Did you mean --app built:framework?"),

@@ -38,6 +38,7 @@ ABOUT = {"task_type": "send-mail", "key": "welcome", "task_id": "t-1", "action":
     [
         UnknownTaskTypeError("send-mail", ()),
         InvalidParametersError("send-mail", [{"field": "to.0", "message": "missing"}]),
+        InvalidParametersError("send-mail", [{"field": f"to.{place}", "message": "missing"} for place in range(7)]),
         InvalidParametersError("send-mail", [{"field": "(whole)", "message": "must be an object"}]),
         ValueNotStorableError("parameters", "too deep"),
         IdempotencyConflictError("welcome", "t-1"),

@@ -112,6 +112,8 @@ def test_both_refuse_what_does_not_fit_and_name_the_same_fields(
         assert [problem["field"] for problem in refusal.value.problems] == fields
         assert refusal.value.task_type == "charge"
         assert "(whole)" not in refusal.value.message, "a word of programs, which people do not know"
+        named = [field for field in fields if field != "(whole)"]
+        assert all(field in refusal.value.message for field in named), "so that nobody mends one after the other"
 
 
 def test_each_alternative_is_told_but_that_it_may_be_empty(declaration: TaskDeclaration) -> None:
@@ -140,6 +142,7 @@ def test_wrong_fields_are_told_up_to_a_number(declaration: TaskDeclaration) -> N
     with pytest.raises(InvalidParametersError) as refusal:
         declaration.accept({"amount": 3, "parts": [{}] * 1000})
     assert len(refusal.value.problems) == 50
+    assert refusal.value.message.endswith("; and 45 more.")
 
 
 @dataclass

@@ -128,3 +128,9 @@ def test_what_shows_only_when_it_is_registered_has_the_line_too() -> None:
 def test_a_wrong_option_is_refused() -> None:
     with pytest.raises(RegistrationError, match="option max_attempts is 0"):
         task("wrong", max_attempts=0)
+
+
+def test_without_a_name_it_is_refused_and_not_passed_over() -> None:
+    line = no_result.__code__.co_firstlineno
+    with pytest.raises(RegistrationError, match=rf"@task \(.*test_function\.py, line {line}\) does not say the name"):
+        task(no_result)  # type: ignore[call-overload]
