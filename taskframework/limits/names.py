@@ -75,9 +75,11 @@ def check_limits(registration: Registration, buckets: Iterable[str]) -> None:
     if (limit := registration.rate_limit) is None:
         return
     if limit.name not in (names := list(buckets)):
+        in_test = f"rate_limiter={{'providers': {{{limit.name!r}: {{'rate': 5}}}}}}"
         raise RegistrationError(
             f"Task type {registration.task_type!r} has the rate limit {limit.name!r}, which is not in the settings.",
-            hint=f"{_nearest(limit.name, names)} Set rate_limiter.providers.{limit.name}, or rate_limiter.default.",
+            hint=f"{_nearest(limit.name, names)} Set rate_limiter.providers.{limit.name}, or rate_limiter.default. "
+            f"A test, which reads no application.yml, gives it to its harness: {in_test}.",
         )
     _check_key(registration, "rate limit", limit.key)
 

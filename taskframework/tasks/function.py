@@ -58,7 +58,8 @@ def _taking(make: Callable[Options, TaskOptions]) -> Callable[Concatenate[str, O
             options: see `TaskOptions`.
 
         Raises:
-            RegistrationError: if there is no name, an option is wrong, or the function does not say its parameters and its result.
+            RegistrationError: if there is no name, an option is wrong, or the function does not say its parameters and
+                its result.
         """
         if not isinstance(task_type, str):  # the function itself: without parentheses nothing would be made of it
             raise RegistrationError(

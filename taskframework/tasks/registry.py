@@ -168,8 +168,8 @@ class TaskRegistry:
         """Register every concrete executable that is defined in the module (not those it imports).
 
         Raises:
-            RegistrationError: see `register`; also if a class has a `task_type` but no `execute`, and nothing is derived
-                from it: its method has another name by mistake.
+            RegistrationError: see `register`; also if a class has a `task_type` but no `execute`, and nothing is
+                derived from it: its method has another name by mistake.
         """
         found = [
             member

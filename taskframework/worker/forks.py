@@ -30,7 +30,7 @@ def _end(error: BaseException) -> None:
         if not isinstance(error, SystemExit):
             traceback.print_exception(error)
         elif isinstance(code, str):
-            print(code, file=sys.stderr)
+            sys.stderr.write(f"{code}\n")
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(code & 0xFF if isinstance(code, int) else int(code is not None))

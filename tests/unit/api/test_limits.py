@@ -116,6 +116,9 @@ async def test_a_bucket_that_is_not_in_the_settings_is_found_at_registration(ope
         options = TaskOptions(rate_limit=limit)
 
     async with open_api(rate_limiter=SECTION) as api:
-        with pytest.raises(RegistrationError, match=r"'opneai', which is not in the settings.*Did you mean 'openai'\?"):
+        with pytest.raises(
+            RegistrationError, match=r"'opneai', which is not in the settings.*Did you mean 'openai'\?"
+        ) as error:
             api.framework.register(Wrong)
+        assert "rate_limiter={'providers': {'opneai': {'rate': 5}}}" in error.value.hint, "as a harness takes it"
         assert "limited" not in api.framework.registry.task_types

@@ -133,4 +133,4 @@ def test_a_wrong_option_is_refused() -> None:
 def test_without_a_name_it_is_refused_and_not_passed_over() -> None:
     line = no_result.__code__.co_firstlineno
     with pytest.raises(RegistrationError, match=rf"@task \(.*test_function\.py, line {line}\) does not say the name"):
-        task(no_result)  # type: ignore[call-overload]
+        task(no_result)  # type: ignore[arg-type]
