@@ -30,6 +30,7 @@ from typing import Any
 WHOLE = "(whole)"  # in place of a field, where a value as a whole does not fit
 _LONGEST_DELAY = timedelta(days=3650).total_seconds()
 _Time = timedelta | float
+_MOST_NAMED = 5  # wrong fields in the message of an error; all of them are in its `problems`
 
 
 class TaskframeworkError(Exception):
@@ -105,8 +106,7 @@ class ExtraMissingError(ConfigurationError, ImportError):
 
     def __init__(self, what: str, package: str, extra: str) -> None:
         super().__init__(f"{what} needs {package}: not installed.", hint=f"pip install 'taskframework[{extra}]'")
-        self.package = package
-        self.extra = extra
+        self.package, self.extra = package, extra
 
 
 class RegistrationError(TaskframeworkError):
@@ -156,10 +156,6 @@ _HOW_TYPES_BECOME_KNOWN = (
     "A type is known once a `dev` or `worker` that executes it has started on this store, or if it is registered here:"
     " `--app`, or `framework.register(...)`."
 )
-
-
-#: How many wrong fields the message of an error names; all of them are in its `problems`.
-_MOST_NAMED = 5
 
 
 class InvalidParametersError(SubmissionError):
@@ -368,9 +364,7 @@ class ApiError(TaskframeworkError):
             fields: the wrong fields, each `{field, message}`.
         """
         super().__init__(message, hint=hint)
-        self.status = status
-        self.code = code
-        self.fields = fields
+        self.status, self.code, self.fields = status, code, fields
 
 
 class ApiUnavailableError(ApiError):
@@ -401,5 +395,4 @@ class TopologyMismatchError(BrokerError):
             f"{name} exists with other arguments: {detail}.",
             hint="`taskframework topology migrate` moves a queue; or choose another broker.prefix.",
         )
-        self.name = name
-        self.detail = detail
+        self.name, self.detail = name, detail
