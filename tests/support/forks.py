@@ -27,6 +27,7 @@ from typing import Any
 _ROOT = Path(__file__).parents[2]
 _PRELOADED = (
     "taskframework.__main__",
+    "taskframework.cli.main",
     "taskframework.cli.dlq",
     "taskframework.cli.serve",
     "taskframework.cli.submit",
@@ -178,4 +179,4 @@ if __name__ == "__main__":
     for name in (*_PRELOADED, *sys.argv[2:]):
         importlib.import_module(name)
     _obey(socket.socket(fileno=int(sys.argv[1])))
-    sys.modules["taskframework.cli.main"].main()
+    sys.modules["taskframework.__main__"].main()
