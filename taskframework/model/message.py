@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Self
 
@@ -46,11 +46,12 @@ class TaskMessage:
         )
 
     @classmethod
-    def for_task(cls, task: Task, lane: Priority | None = None) -> Self:
+    def for_task(cls, task: Task, traceparent: str | None = None, lane: Priority | None = None) -> Self:
         """The message for a task's present dispatch epoch.
 
         Args:
             task: as it is stored.
+            traceparent: the trace to be part of; that of the submission if there is none.
             lane: where it travels; by the task's priority if left out.
         """
         headers: dict[str, str | int] = {
@@ -66,15 +67,9 @@ class TaskMessage:
             headers[CLAIMABLE_HEADER] = rfc3339(task.not_before)
         if task.unique is not None:
             headers[UNIQUE_HEADER] = to_header(task.unique)
-        if task.traceparent is not None:
-            headers["traceparent"] = task.traceparent
+        if (trace := traceparent or task.traceparent) is not None:
+            headers["traceparent"] = trace
         return cls(task.task_id, task.task_type, task.dispatch_epoch, lane or task.lane, headers)
-
-    def within(self, traceparent: str | None) -> Self:
-        """The same message as a part of this trace; None leaves it in the trace of its submission."""
-        if traceparent is None:
-            return self
-        return replace(self, headers={**(self.headers or {}), "traceparent": traceparent})
 
 
 def read_message(body: bytes) -> TaskMessage:

@@ -11,8 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import NamedTuple
+from datetime import timedelta
 
 from opentelemetry.trace import SpanKind
 
@@ -55,16 +54,6 @@ class DispatchPolicy:
     lowers_retries: bool = False
 
 
-class _Outgoing(NamedTuple):
-    """A message on its way to the broker. Thousands may wait, so the task with its parameters is not kept."""
-
-    message: TaskMessage
-    traceparent: str | None
-    #: When the sweeper would send it.
-    due: datetime | None
-    delay: timedelta | None
-
-
 class TaskMessageProducer:
     """Publishes the message of each task that becomes claimable in this process."""
 
@@ -94,7 +83,7 @@ class TaskMessageProducer:
         self._on_refused = on_refused
         self._is_paused = is_paused
         #: What is to be published now, and the senders that do it; each takes one after the other.
-        self._outgoing: deque[_Outgoing] = deque()
+        self._outgoing: deque[tuple[Task, timedelta | None]] = deque()
         self._senders = Background()
         self._timers = Background()
         self._delayed_marks = DelayedMarks(MarkDispatched, self._write_marks, policy.mark_after)
@@ -115,9 +104,7 @@ class TaskMessageProducer:
         elif self._broker.holds_delays:
             self._publish(task, wait)
         elif len(self._timers.tasks) < self._policy.max_pending:
-            self._timers.start(
-                self._publish_later(task.task_id, task.task_type, task.dispatch_epoch, wait), contextvars.Context()
-            )
+            self._timers.start(self._publish_later(_small(task), wait), contextvars.Context())
 
     async def dispatch(self, task: Task) -> bool:
         """Publish a reserved task for the sweeper.
@@ -125,14 +112,14 @@ class TaskMessageProducer:
         Returns:
             Whether the broker confirmed it.
         """
-        return await self._send(self._outgoing_of(task))
+        return await self._send(task, None)
 
     async def dispatch_now(self, task: DueTask) -> None:
         """Publish a task that was just made due, rather than leave it to the next sweep."""
         if self._broker.is_connected and not self._is_paused(task.task_type):
             reserved = await self._store.apply(self.reservation(task.task_id, task.dispatch_epoch))
             if reserved is not None:
-                await self._send(self._outgoing_of(reserved))
+                await self._send(reserved, None)
 
     def reservation(self, task_id: str, dispatch_epoch: int) -> ReserveDispatch:
         """The transition by which one of several sweepers wins a due task."""
@@ -154,74 +141,76 @@ class TaskMessageProducer:
         await self._delayed_marks.drain()
 
     def _publish(self, task: Task, delay: timedelta | None) -> None:
-        self._outgoing.append(self._outgoing_of(task, delay))
+        # Without parameters if it has to wait for a sender: thousands may wait.
+        self._outgoing.append((task if len(self._outgoing) < _SENDERS else _small(task), delay))
         if len(self._senders.tasks) < _SENDERS:
             # In a context of its own: a sender outlives the caller of its first task, whose spans end.
             self._senders.start(self._send_outgoing(), contextvars.Context())
 
     async def _send_outgoing(self) -> None:
         while self._outgoing:
-            outgoing = self._outgoing.popleft()
+            task, delay = self._outgoing.popleft()
             try:
-                if await self._send(outgoing):
-                    self._mark(outgoing.message, outgoing.due)
+                if await self._send(task, delay):
+                    self._mark(task)
             except Exception:
-                logger.exception("task %s is left to the sweeper", outgoing.message.task_id)
+                logger.exception("task %s is left to the sweeper", task.task_id)
 
-    def _mark(self, message: TaskMessage, due: datetime | None) -> None:
-        policy = self._policy
-        self._delayed_marks.add(message.task_id, message.dispatch_epoch, policy.redispatch, policy.redispatch_max, due)
+    def _mark(self, task: Task) -> None:
+        policy, epoch, due = self._policy, task.dispatch_epoch, task.next_dispatch_at
+        self._delayed_marks.add(task.task_id, epoch, policy.redispatch, policy.redispatch_max, due)
 
     async def _write_marks(self, marks: Sequence[MarkDispatched]) -> None:
         await failpoint.reached("dispatch.before_mark")
         await self._store.mark(*marks)
 
-    async def _publish_later(self, task_id: str, task_type: str, dispatch_epoch: int, wait: timedelta) -> None:
+    async def _publish_later(self, task: Task, wait: timedelta) -> None:
         await self._clock.sleep(wait.total_seconds())
-        if not self._broker.is_connected or self._is_paused(task_type):
+        if not self._broker.is_connected or self._is_paused(task.task_type):
             return
         try:
-            reserved = await self._reserve(task_id, dispatch_epoch)
+            reserved = await self._reserve(task)
         except StoreError as error:
-            logger.debug("task %s is left to the sweeper: %s", task_id, error)
+            logger.debug("task %s is left to the sweeper: %s", task.task_id, error)
             return
         if reserved is not None:
             await failpoint.reached("retry.after_reserve")
-            await self._send(self._outgoing_of(reserved))
+            await self._send(reserved, None)
 
-    async def _reserve(self, task_id: str, dispatch_epoch: int) -> Task | None:
-        reservation = self.reservation(task_id, dispatch_epoch)
+    async def _reserve(self, task: Task) -> Task | None:
+        reservation = self.reservation(task.task_id, task.dispatch_epoch)
         for pause in _EARLY:
             if (reserved := await self._store.apply(reservation)) is not None:
                 return reserved
             await self._clock.sleep(pause)
         return await self._store.apply(reservation)
 
-    def _outgoing_of(self, task: Task, delay: timedelta | None = None) -> _Outgoing:
-        message = TaskMessage.for_task(task, lane=self.lane_of(task))
-        return _Outgoing(message, task.traceparent, task.next_dispatch_at, delay)
-
-    async def _send(self, outgoing: _Outgoing) -> bool:
-        message = outgoing.message
+    async def _send(self, task: Task, delay: timedelta | None) -> bool:
         if not is_tracing():
-            return await self._send_message(message, outgoing.delay)
+            return await self._send_message(task, TaskMessage.for_task(task, lane=self.lane_of(task)), delay)
         attributes = {
             "messaging.system": "rabbitmq",
             "messaging.operation.type": "send",
-            "messaging.destination.name": message.task_type,
-            "messaging.message.id": message.task_id,
+            "messaging.destination.name": task.task_type,
+            "messaging.message.id": task.task_id,
         }
-        with span(f"publish {message.task_type}", SpanKind.PRODUCER, outgoing.traceparent, attributes):
-            return await self._send_message(message.within(current_traceparent()), outgoing.delay)
+        with span(f"publish {task.task_type}", SpanKind.PRODUCER, task.traceparent, attributes):
+            message = TaskMessage.for_task(task, current_traceparent(), self.lane_of(task))
+            return await self._send_message(task, message, delay)
 
-    async def _send_message(self, message: TaskMessage, delay: timedelta | None) -> bool:
+    async def _send_message(self, task: Task, message: TaskMessage, delay: timedelta | None) -> bool:
         await failpoint.reached("dispatch.before_publish")
         try:
             await self._broker.publish(message, delay=delay)
         except BrokerError as error:
             if isinstance(error, PublishRefusedError):
                 self._on_refused()
-            logger.info("task %s is left to the sweeper: %s", message.task_id, error.message)
+            logger.info("task %s is left to the sweeper: %s", task.task_id, error.message)
             return False
         await failpoint.reached("dispatch.after_publish")
         return True
+
+
+def _small(task: Task) -> Task:
+    """The task without its parameters, which may be large and are in no message."""
+    return task.evolve(parameters=None)
