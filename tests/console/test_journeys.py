@@ -119,6 +119,26 @@ async def test_the_page_goes_on_after_the_api_was_away(chromium: Browser, own_sh
         await expect(window.page.get_by_text("The API does not answer.")).to_have_count(0)
 
 
+async def test_an_answer_that_breaks_off_in_the_middle_is_asked_for_again(window: Window, shop: Installation) -> None:
+    async def break_off(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{")
+        await writer.drain()
+        writer.close()
+
+    task_id = shop.submit("write-report", 3)
+    window.expected = ("net::ERR",)
+    async with await asyncio.start_server(break_off, "127.0.0.1") as broken:
+        [port] = {socket.getsockname()[1] for socket in broken.sockets}
+        address = f"**/api/v1/tasks/{task_id}"
+        elsewhere = f"http://127.0.0.1:{port}/"
+        await window.page.route(address, lambda route: route.continue_(url=elsewhere))
+        await window.page.goto(f"{window.url}/#/tasks/{task_id}")
+        await expect(window.page.get_by_text("The API does not answer.")).to_be_visible()
+        await window.page.unroute(address)
+    await window.status_is("completed")
+
+
 async def test_the_list_shows_what_happens_elsewhere(window: Window, shop: Installation) -> None:
     await window.go("tasks?task_type=write-report")
     task_id = await asyncio.to_thread(shop.submit, "write-report", 3)

@@ -41,37 +41,42 @@ export function authorization() {
   return key ? { Authorization: `Bearer ${key}` } : {};
 }
 
-export async function request(path, { method = "GET", query, headers = {}, body, signal } = {}) {
+// What was answered: {status, location, data}. An answer that breaks off in the middle is none.
+async function request(path, { method = "GET", query, headers = {}, body, signal } = {}) {
   const given = { ...authorization(), ...headers };
   if (body !== undefined) given["Content-Type"] = "application/json";
   let answer;
+  let text;
   try {
     answer = await fetch(url(path, query), {
       method, signal, headers: given, cache: "no-store", body: body === undefined ? undefined : JSON.stringify(body),
     });
+    text = await answer.text();
   } catch (error) {
     if (error.name === "AbortError") throw error;
     isReachable.set(false);
     throw new Problem(0, AWAY);
   }
   isReachable.set(true);
-  if (!answer.ok) throw await refusal(answer);
-  return answer;
+  if (!answer.ok) throw refusal(answer.status, text);
+  return { status: answer.status, location: answer.headers.get("location"), data: text ? JSON.parse(text) : null };
 }
 
-export async function refusal(answer) {
-  if (answer.status === 401) session.set({ ...session.get(), me: null, needsKey: true });
-  return new Problem(answer.status, await answer.json().catch(() => ({})));
+export function refusal(status, text) {
+  if (status === 401) session.set({ ...session.get(), me: null, needsKey: true });
+  try {
+    return new Problem(status, JSON.parse(text));
+  } catch {
+    return new Problem(status); // a proxy's own page, say
+  }
 }
 
 export async function get(path, query, signal) {
-  return (await request(path, { query, signal })).json();
+  return (await request(path, { query, signal })).data;
 }
 
-export async function post(path, body, { query, headers, method = "POST" } = {}) {
-  const answer = await request(path, { method, query, headers, body });
-  const text = await answer.text();
-  return { status: answer.status, location: answer.headers.get("location"), data: text ? JSON.parse(text) : null };
+export function post(path, body, { query, headers, method = "POST" } = {}) {
+  return request(path, { method, query, headers, body });
 }
 
 // An idempotency key. crypto.randomUUID is only there where nobody can listen on the way: over TLS, or on this machine.

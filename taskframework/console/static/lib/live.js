@@ -61,7 +61,7 @@ async function open(address, last, signal) {
   const answer = await fetch(address, { headers, signal, cache: "no-store" });
   if (answer.status === 204) return null;
   if (answer.ok) return answer;
-  const problem = await refusal(answer);
+  const problem = refusal(answer.status, await answer.text());
   if (answer.status < 500 && answer.status !== 429) return null;
   throw problem;
 }
