@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from taskframework.clock import Clock
 from taskframework.errors import TaskframeworkError
+from taskframework.grouping import Grouping
 from taskframework.model.rate_limits import RATE, Bucket, HoldBucket, TakePermits, seconds_of
 from taskframework.stores.base import Records
 from taskframework.stores.reading import read_record
@@ -117,3 +121,34 @@ class MemoryBuckets:
         if now >= self._forget_at:
             self._forget_at = now + 60
             self._buckets = {name: it for name, it in self._buckets.items() if seconds_of(it.expires_at) > now}
+
+
+class JointTakes:
+    """Single permits of many buckets. Requests for the same bucket that come while others are under way go together."""
+
+    def __init__(self, buckets: Buckets) -> None:
+        self._buckets = buckets
+        self._group: Grouping[TakePermits, Bucket] = Grouping(self._take_all)
+
+    async def take(self, take: TakePermits) -> Bucket:
+        """`Buckets.take`, of a single permit or turn."""
+        return await self._group(take)
+
+    async def _take_all(self, takes: Sequence[TakePermits]) -> Sequence[Bucket | Exception]:
+        wanted = Counter(takes)
+        given = await asyncio.gather(*map(self._take_some, wanted, wanted.values()))
+        answers = dict(zip(wanted, map(iter, given), strict=True))
+        return [next(answers[take]) for take in takes]
+
+    async def _take_some(self, take: TakePermits, wanted: int) -> list[Bucket | Exception]:
+        """As many permits as there are, and turns for the others."""
+        answers: list[Bucket | Exception] = []
+        while left := wanted - len(answers):
+            try:
+                bucket = await self._buckets.take(replace(take, most=left))
+            except Exception as error:
+                return answers + [error] * left
+            for place in range(bucket.granted or left):
+                first_at = bucket.first_at + place / take.limit.rate
+                answers.append(replace(bucket, granted=min(1, bucket.granted), first_at=first_at))
+        return answers

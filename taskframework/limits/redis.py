@@ -58,10 +58,10 @@ local first_at = start + (1 - at_once) / rate
 if in_line and granted == 0 then
     first_at = math.max(first_at, late_at, now)
     if has_turn then
-        late_at = first_at + 1 / rate
+        late_at = first_at + most / rate
     else
         first_at = math.max(first_at, line_at)
-        line_at = first_at + 1 / rate
+        line_at = first_at + most / rate
     end
 end
 full_at = start + granted / rate

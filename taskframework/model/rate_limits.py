@@ -84,8 +84,8 @@ class Bucket:
     asked_at: float = 0.0
     #: How many permits it got.
     granted: int = 0
-    #: When the first of them may be used, the others each `1 / rate` later. If it got none: when to ask again, or its
-    #: turn.
+    #: When the first of them may be used, the others each `1 / rate` later. If it got none: when to ask again; or the
+    #: first of its turns, of which there are as many as it wanted permits, also `1 / rate` apart.
     first_at: float = 0.0
 
     @property
@@ -133,9 +133,9 @@ class TakePermits(_OfBucket):
     most: int = 1
     #: How many seconds before its time a permit may be taken.
     ahead: float = 0.0
-    #: Whether a request that gets no permit is given a turn. Then it gets none either while earlier turns are to come.
+    #: Whether a request that gets no permit is given turns. Then it gets none either while earlier turns are to come.
     in_line: bool = False
-    #: Whether it was given a turn, and that has come.
+    #: Whether it is for tasks that were given a turn, and that has come.
     has_turn: bool = False
 
     def apply(self, bucket: Bucket | None, now: float) -> Bucket:
@@ -148,9 +148,9 @@ class TakePermits(_OfBucket):
         if self.in_line and not granted:
             first_at = max(first_at, late_at if self.has_turn else bucket.last_turn_over_at, now)
             if self.has_turn:
-                late_at = first_at + 1 / rate
+                late_at = first_at + self.most / rate
             else:
-                line_at = first_at + 1 / rate
+                line_at = first_at + self.most / rate
         return Bucket(start + granted / rate, line_at, late_at, now, granted, first_at)
 
 

@@ -2,7 +2,8 @@
 
 In the queue the tasks of all keys stand in one line, so a task whose bucket is empty must not block it. Such a task is
 put off in the store with a turn, and gets another message when its turn comes. So each costs one more message, however
-many wait. No attempt is counted.
+many wait. No attempt is counted. Deliveries of one key that are here at the same time ask its bucket together: all
+workers write to that one record, so its writes are what the line in the queue waits for.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from datetime import timedelta
 
 from taskframework import failpoint
 from taskframework.clock import Clock
-from taskframework.limits.buckets import Buckets
+from taskframework.limits.buckets import Buckets, JointTakes
 from taskframework.limits.names import bucket_id
 from taskframework.limits.permits import AHEAD, permits_of
 from taskframework.model.rate_limits import BucketLimit, TakePermits
@@ -48,7 +49,7 @@ class KeyedRateLimits:
             on_taken: told how many permits were taken from the buckets of a name.
             on_put_off: told the name of the bucket for each task that got a turn instead of a permit.
         """
-        self._buckets = buckets
+        self._takes = JointTakes(buckets)
         self._limits = limits
         self._store = store
         self._clock = clock
@@ -72,8 +73,8 @@ class KeyedRateLimits:
             return PutOff(turn.until, record_id)  # a further message of the task came before its turn
         while True:
             ahead = _AHEAD_OF_TURN if has_turn else AHEAD
-            take = TakePermits(record_id, self._limits[limit.name], 1, ahead, in_line=True, has_turn=has_turn)
-            bucket = await candidate.without_slot(self._buckets.take(take))
+            take = TakePermits(record_id, self._limits[limit.name], ahead=ahead, in_line=True, has_turn=has_turn)
+            bucket = await candidate.without_slot(self._takes.take(take))
             if bucket is None:
                 return LATER
             await failpoint.reached("limits.after_take")

@@ -44,7 +44,7 @@ def _take_permits(take: TakePermits) -> Changes:
     if take.in_line:
         own, before = ("late_at", [lines["late_at"]]) if take.has_turn else ("line_at", [*lines.values()])
         turn = {"$max": [first_at, *before, "$$now"]}
-        lines[own] = {"$cond": ["$$granted", lines[own], {"$add": [turn, 1 / rate]}]}
+        lines[own] = {"$cond": ["$$granted", lines[own], {"$add": [turn, take.most / rate]}]}
         first_at = {"$cond": ["$$granted", first_at, turn]}
     bucket = {
         "full_at": {"$add": ["$$start", {"$divide": ["$$granted", rate]}]},

@@ -70,6 +70,16 @@ class BucketCases(StoreSuite):
         assert (first.granted, second.granted) == (0, 0)
         assert second.first_at - first.first_at == pytest.approx(1 / SLOW.rate, abs=_DIGITS)
 
+    async def test_several_turns_at_once_are_as_those_of_single_requests(self, store: TaskStore) -> None:
+        await changed(store, take(most=5))
+        first = await changed(store, take(most=3, in_line=True))
+        fourth = await changed(store, take(in_line=True))
+        assert (first.granted, fourth.granted) == (0, 0)
+        assert fourth.first_at - first.first_at == pytest.approx(3 / SLOW.rate, abs=_DIGITS)
+        late = await changed(store, take(most=2, in_line=True, has_turn=True))
+        third = await changed(store, take(in_line=True, has_turn=True))
+        assert third.first_at - late.first_at == pytest.approx(2 / SLOW.rate, abs=_DIGITS)
+
     async def test_a_newcomer_waits_for_those_in_line_and_who_has_a_turn_does_not(self, store: TaskStore) -> None:
         await changed(store, take(most=5))
         await changed(store, take(in_line=True))

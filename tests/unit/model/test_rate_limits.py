@@ -103,6 +103,20 @@ def test_turns_are_a_token_apart_and_each_gets_one_at_its_time(limit: BucketLimi
     assert bucket.granted == 1, "the line is over"
 
 
+@given(LIMITS, st.integers(1, 300), st.booleans())
+def test_turns_that_are_asked_for_together_are_those_of_single_requests(
+    limit: BucketLimit, waiting: int, has_turn: bool
+) -> None:
+    empty = take(limit, limit.burst).apply(None, START)
+    together = take(limit, waiting, in_line=True, has_turn=has_turn).apply(empty, START)
+    bucket, turns = empty, list[float]()
+    for _ in range(waiting):
+        bucket = take(limit, in_line=True, has_turn=has_turn).apply(bucket, START)
+        turns.append(bucket.first_at)
+    assert [together.first_at + at / limit.rate for at in range(waiting)] == pytest.approx(turns, rel=0, abs=1e-3)
+    assert (together.line_at, together.late_at) == pytest.approx((bucket.line_at, bucket.late_at), rel=0, abs=1e-3)
+
+
 @given(st.integers(20, 300))
 def test_whose_turns_came_too_late_follow_each_other_and_not_all_who_wait(waiting: int) -> None:
     limit = BucketLimit(2, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Any, cast
@@ -10,10 +11,11 @@ from typing import Any, cast
 import pytest
 
 from taskframework import BackgroundTaskExecutable, RateLimit, TaskContext, TaskOptions
+from taskframework.errors import StoreUnavailableError
 from taskframework.limits.buckets import MemoryBuckets
 from taskframework.limits.names import BucketHolds
 from taskframework.model.message import TaskMessage
-from taskframework.model.rate_limits import RATE, BucketLimit, TakePermits
+from taskframework.model.rate_limits import RATE, Bucket, BucketLimit, TakePermits
 from taskframework.model.scope import Scope
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import LimitWait, Task
@@ -114,6 +116,37 @@ async def test_with_a_key_who_finds_no_permit_is_put_off_until_its_turn() -> Non
     assert answers == [None, None, PutOff(timedelta(seconds=10), ALICE), PutOff(timedelta(seconds=20), ALICE)]
     assert await stage.by_key.admit(stage.task("bob")) is None
     assert (stage.taken.count(("openai", 1)), stage.put_off) == (3, ["openai"] * 2)
+
+
+async def test_deliveries_of_a_key_that_are_here_together_ask_its_bucket_together() -> None:
+    stage = Stage(BucketLimit(0.1, 2))
+    asked: list[tuple[str, int]] = []
+
+    async def take(
+        take: TakePermits, really: Callable[[TakePermits], Awaitable[Bucket]] = stage.buckets.take
+    ) -> Bucket:
+        asked.append((take.record_id, take.most))
+        await asyncio.sleep(0)
+        return await really(take)
+
+    stage.buckets.take = take  # type: ignore[method-assign]
+    users = ["alice"] * 5 + ["bob"]
+    answers = await asyncio.gather(*(stage.by_key.admit(stage.task(user)) for user in users))
+    turns = [PutOff(timedelta(seconds=10 * place), ALICE) for place in (1, 2, 3)]
+    assert answers == [None, None, *turns, None]
+    assert asked == [(ALICE, 5), (RATE.id_of("openai", "bob"), 1), (ALICE, 3)]
+    assert stage.put_off == ["openai"] * 3
+
+
+async def test_where_a_bucket_cannot_be_asked_all_who_ask_hear_of_it() -> None:
+    stage = Stage(BucketLimit(0.1, 1))
+
+    async def away(take: TakePermits) -> Bucket:
+        raise StoreUnavailableError("away")
+
+    stage.buckets.take = away  # type: ignore[method-assign]
+    answers = await asyncio.gather(*(stage.by_key.admit(stage.task()) for _ in range(3)), return_exceptions=True)
+    assert [type(answer) for answer in answers] == [StoreUnavailableError] * 3
 
 
 async def test_whose_turn_has_come_goes_before_who_comes_now() -> None:
