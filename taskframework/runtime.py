@@ -361,7 +361,7 @@ class TaskFramework(Extensible):
         stack.push_async_callback(process.producer.close)
         stack.push_async_callback(services.bus.drain)
         stack.push_async_callback(process.reporter.finished)
-        stack.push_async_callback(services.turns.finished)
+        stack.push_async_callback(services.looks.finished)
         for work in (process.cascade, process.retrier, process.spawner):
             stack.push_async_callback(work.stop)
         stack.push_async_callback(process.breaker.stop)  # so after all that may open it: exits run in reverse

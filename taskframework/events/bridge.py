@@ -57,7 +57,7 @@ class ExternalEventBridge:
     """Listener for every task event."""
 
     def __init__(
-        self, store: TaskStore, publisher: TaskEventPublisher, source: str, reporter: Reporter, turns: Reporter
+        self, store: TaskStore, publisher: TaskEventPublisher, source: str, reporter: Reporter, looks: Reporter
     ) -> None:
         """Prepare.
 
@@ -66,11 +66,11 @@ class ExternalEventBridge:
             publisher: where the events go.
             source: of the events.
             reporter: sees to the parents of sub-tasks that end.
-            turns: sees to the streams of tasks that end.
+            looks: sees to the streams of tasks that end.
         """
         self._store = store
         self._reporter = reporter
-        self._turns = turns
+        self._looks = looks
         self._publisher = publisher
         self._source = source
         self._waiting: OrderedDict[str, _Waiting] = OrderedDict()
@@ -105,7 +105,7 @@ class ExternalEventBridge:
         while self._pump is not None:
             await asyncio.wait([self._pump])
             await self._reporter.finished()  # the parents that it moves publish here, too
-            await self._turns.finished()
+            await self._looks.finished()
         await self._delayed_marks.drain()
 
     def _mark(self, task: Task) -> None:
@@ -123,7 +123,7 @@ class ExternalEventBridge:
         elif mark != task.sequence:
             return  # an older state; the newer one sees to the mark
         elif task.stream is not None:
-            self._turns.take(task, add)
+            self._looks.take(task, add)
         elif task.status.is_final:
             self._reporter.take(task, add)
         else:

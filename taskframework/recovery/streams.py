@@ -12,15 +12,15 @@ from taskframework.model.streams import stream_of
 from taskframework.model.task import Task
 from taskframework.recovery.loop import reserved
 from taskframework.stores.base import DueTask, TaskStore
-from taskframework.streams.turns import StreamTurns
+from taskframework.streams.looks import StreamLooks
 
 
 class StreamRepair:
     """Has the turns looked at in streams with tasks that have waited for long."""
 
-    def __init__(self, store: TaskStore, turns: StreamTurns, limit: int) -> None:
+    def __init__(self, store: TaskStore, looks: StreamLooks, limit: int) -> None:
         self._store = store
-        self._turns = turns
+        self._looks = looks
         self._limit = limit
 
     async def look(self) -> bool:
@@ -32,7 +32,7 @@ class StreamRepair:
         due = await self._store.due(UNBLOCK, self._limit)
         streams = {stream for task in await self._reserved(due) if (stream := stream_of(task)) is not None}
         for stream in streams:
-            self._turns.look(stream)
+            self._looks.look(stream)
         return len(due) == self._limit
 
     async def _reserved(self, due: Sequence[DueTask]) -> list[Task]:

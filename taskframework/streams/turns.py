@@ -1,27 +1,19 @@
-"""Whose turn it is in a serial stream. The first process that sees that a task may run unblocks it.
+"""Whose turn it is in a serial stream: the next task gets it when the one before has ended, and is unblocked.
 
-A process looks after it has stored a task, seen one end, or queued one anew. If it dies before it has looked, that
-event of the task is not marked as published, so a relay brings the task here again; and a BLOCKED task has a driver by
-which somebody looks. `model/streams.py` says what is promised.
+Any process may pass a turn on. If several do, one of them makes the write, and the others find another turn than they
+expected and look again. `model/streams.py` says what is promised, `looks.py` when a process looks.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
-import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 
 from taskframework import failpoint
-from taskframework.background import Background
 from taskframework.errors import StoreError, StoreUnavailableError, TaskUnreadableError
 from taskframework.grouping import Grouping
-from taskframework.model.events import TaskEvent
 from taskframework.model.scope import EVERYONE
-from taskframework.model.sequences import Sequences
-from taskframework.model.status import TaskStatus
 from taskframework.model.stream_moves import Unblock
 from taskframework.model.streams import (
     STREAMS,
@@ -30,8 +22,6 @@ from taskframework.model.streams import (
     StreamKey,
     Turn,
     TurnState,
-    is_serial,
-    stream_of,
     turn_state,
 )
 from taskframework.model.task import Task
@@ -39,12 +29,8 @@ from taskframework.moves import TaskMoves
 from taskframework.stores.base import TaskStore
 from taskframework.stores.reading import read_record
 
-logger = logging.getLogger(__name__)
-
 #: Most rounds of looking and writing. In each lost round another process passed the turn on.
 _ROUNDS = 50
-#: How many streams this process looks at at the same time: enough for groups of a hundred while others are under way.
-_AT_ONCE = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,30 +56,6 @@ class _Passed:
     is_made: bool = False
 
 
-@dataclass(slots=True)
-class _Look:
-    """The look at a stream that goes on, and what was heard of the stream since it began."""
-
-    #: A task that has ended, if the end of one was heard.
-    ended: Task | None = None
-    #: Whether another look is needed after the present one.
-    is_wanted: bool = True
-    #: To be called after the next look.
-    told: list[Callable[[], None]] = field(default_factory=list)
-    #: The tasks that need no further look after the next one, each with its sequence.
-    seen_to: dict[str, int] = field(default_factory=dict)
-    #: Both for the present look. The bridge may ask for a task of which the bus told just before.
-    now_told: list[Callable[[], None]] = field(default_factory=list)
-    now_seen_to: dict[str, int] = field(default_factory=dict)
-
-    def begin(self) -> Task | None:
-        """Begin a look that covers all that was heard; returns the task that ended, if one did."""
-        ended, self.ended = self.ended, None
-        self.now_told, self.now_seen_to = self.told, self.seen_to
-        self.told, self.seen_to, self.is_wanted = [], {}, False
-        return ended
-
-
 class StreamTurns:
     """Passes on the turns of serial streams."""
 
@@ -110,51 +72,9 @@ class StreamTurns:
         self._moves = moves
         self._dispatch_after = dispatch_after
         self._kept = kept
-        self._looks: dict[StreamKey, _Look] = {}
-        self._places = asyncio.Semaphore(_AT_ONCE)
-        self._looking = Background()
         #: Ends of tasks in many streams that come together share the calls of the store.
         self._passing: Grouping[_Pass, _Passed] = Grouping(self._pass_all, key=lambda wanted: wanted.stream)
         self._holders: Grouping[str, Task | None] = Grouping(self._read_holders)
-        #: Tasks after which somebody has looked, each with its sequence: the bridge asks after it has published a task.
-        self._done = Sequences()
-
-    def hear(self, event: TaskEvent) -> None:
-        """Listener for the ends of tasks and for what is queued anew."""
-        if event.task.stream is not None:
-            self.take(event.task)
-
-    def take(self, task: Task, then: Callable[[], None] | None = None) -> None:
-        """Look soon whose turn it is in the stream of a task.
-
-        Args:
-            task: one that ended, or that waits for its turn; any other task needs no look.
-            then: called when somebody has looked; not called if that fails.
-        """
-        stream = stream_of(task)
-        if stream is None or not _matters(task) or self._done.of(task.task_id) >= task.sequence:
-            if then is not None:
-                then()
-            return
-        look = self._looks.get(stream)
-        if look is not None and look.now_seen_to.get(task.task_id, 0) >= task.sequence:
-            if then is not None:
-                look.now_told.append(then)
-            return
-        look = self._look_at(stream)
-        if task.status.is_final:
-            look.ended = task
-        look.seen_to[task.task_id] = task.sequence
-        if then is not None:
-            look.told.append(then)
-
-    def look(self, stream: StreamKey) -> None:
-        """Look soon whose turn it is in a stream, even if somebody has looked already."""
-        self._look_at(stream)
-
-    async def finished(self) -> None:
-        """Wait until everything heard of is looked at, or left to the repair."""
-        await self._looking.finished()
 
     async def advance(self, stream: StreamKey, *, known: Stream | None = None, ended: Task | None = None) -> None:
         """Unblock the task whose turn it is, if one waits.
@@ -260,35 +180,3 @@ class StreamTurns:
     async def _read(self, stream: StreamKey) -> Stream:
         record = await read_record(self._store, stream.record_id)
         return Stream() if record is None else STREAMS.content(record)
-
-    def _look_at(self, stream: StreamKey) -> _Look:
-        look = self._looks.get(stream)
-        if look is None:
-            look = self._looks[stream] = _Look()
-            self._looking.start(self._look_all(stream, look), contextvars.Context())
-        look.is_wanted = True
-        return look
-
-    async def _look_all(self, stream: StreamKey, look: _Look) -> None:
-        try:
-            async with self._places:
-                while look.is_wanted:
-                    await self.advance(stream, ended=look.begin())
-                    self.remember(look.now_seen_to)
-                    for then in look.now_told:
-                        then()
-        except StoreError as error:
-            logger.info("the turn of stream %r is left to the repair: %s", stream.key, error.message)
-        except Exception:
-            logger.exception("the turn of stream %r is left to the repair", stream.key)
-        finally:
-            del self._looks[stream]
-
-    def remember(self, seen_to: Mapping[str, int]) -> None:
-        """Remember that somebody has looked after these tasks, by id, had reached these sequences."""
-        self._done.raise_all(seen_to)
-
-
-def _matters(task: Task) -> bool:
-    """Whether a task may have to pass its turn on, or waits for its turn."""
-    return is_serial(task) and (task.status.is_final or task.status is TaskStatus.BLOCKED)

@@ -23,7 +23,7 @@ from taskframework.model.streams import STREAMS, Stream, StreamKey, TakePosition
 from taskframework.model.task import Task
 from taskframework.stores.base import Inserted, TaskStore
 from taskframework.streams.gaps import StreamGaps
-from taskframework.streams.turns import StreamTurns
+from taskframework.streams.looks import StreamLooks
 from taskframework.submission.refusals import StreamModeError
 
 logger = logging.getLogger(__name__)
@@ -35,10 +35,10 @@ _AT_ONCE = 256
 class StreamInserts:
     """Stores tasks, and gives those in streams the next positions."""
 
-    def __init__(self, store: TaskStore, turns: StreamTurns, gaps: StreamGaps, kept: timedelta) -> None:
+    def __init__(self, store: TaskStore, looks: StreamLooks, gaps: StreamGaps, kept: timedelta) -> None:
         """Prepare to store; the record of a stream is kept for at least `kept`."""
         self._store = store
-        self._turns = turns
+        self._looks = looks
         self._gaps = gaps
         self._kept = kept
         self._places = asyncio.Semaphore(_AT_ONCE)
@@ -111,9 +111,7 @@ class StreamInserts:
             if unused:
                 await self._gaps.give_up(stream, unused)
             if is_serial(placed[0]):
-                await self._turns.advance(stream, known=state)
-                tasks = [reply.task for reply in stored if isinstance(reply, Inserted)]
-                self._turns.remember({task.task_id: task.sequence for task in tasks})
+                await self._looks.now(stream, state, [reply.task for reply in stored if isinstance(reply, Inserted)])
                 return stored
             return await self._gaps.moved(stream, stored)
         except StoreError as error:

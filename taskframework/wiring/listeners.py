@@ -62,7 +62,7 @@ def register_listeners(process: ProcessServices) -> None:
     for over in (TaskCompletedEvent, TaskFailedEvent, TaskCancelledEvent):
         bus.listen(over, process.reporter.hear, name="reporter")
     for passing in (TaskCompletedEvent, TaskFailedEvent, TaskCancelledEvent, TaskDiscardedEvent, TaskReplayedEvent):
-        bus.listen(passing, process.services.turns.hear, name="turns")
+        bus.listen(passing, process.services.looks.hear, name="looks")
     bus.listen(TaskSealedEvent, process.reporter.hear_parent, name="reporter")
     bus.listen(TaskEvent, process.bridge.hear, name="bridge")
     process.metrics.listen(bus)

@@ -72,7 +72,7 @@ def _without_worker_and_repairs(services: StoreServices, broker: Broker, *, exec
         cascade=Cascade(store, services.moves),
         retrier=BatchRetrier(store, services.moves, services.dispatch_after),
         bridge=ExternalEventBridge(
-            store, TaskEventPublisher(broker, metrics.published.add), settings.app.source, reporter, services.turns
+            store, TaskEventPublisher(broker, metrics.published.add), settings.app.source, reporter, services.looks
         ),
         collector=DeadLetterCollector(store, broker),
         topology=topology,

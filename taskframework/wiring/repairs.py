@@ -74,7 +74,7 @@ def _looks(process: ProcessServices) -> Iterator[tuple[str, _Look, timedelta]]:
     yield "parents", parents.look, recovery.sweep_interval
     batches = BatchRepair(store, services.moves, process.retrier, batch)
     yield "batches", batches.look, recovery.sweep_interval
-    yield "streams", StreamRepair(store, services.turns, batch).look, recovery.sweep_interval
+    yield "streams", StreamRepair(store, services.looks, batch).look, recovery.sweep_interval
     schedules = ScheduleRepair(store, services.moves, services.submission, batch)
     yield "schedules", schedules.look, recovery.sweep_interval
     yield "replays", services.replay_carrier.look, recovery.sweep_interval

@@ -29,6 +29,7 @@ from taskframework.operations.workers import WorkerOperations
 from taskframework.settings import Settings
 from taskframework.stores.base import TaskStore
 from taskframework.streams.gaps import StreamGaps
+from taskframework.streams.looks import StreamLooks
 from taskframework.streams.turns import StreamTurns
 from taskframework.submission.batches import BatchSubmissionService
 from taskframework.submission.debounce import DebouncedInserts
@@ -66,7 +67,7 @@ class StoreServices:
     replay_carrier: ReplayCarrier
     batch_submission: BatchSubmissionService
     batches: BatchOperations
-    turns: StreamTurns
+    looks: StreamLooks
     streams: StreamOperations
     queues: QueueOperations
     schedules: ScheduleOperations
@@ -100,7 +101,8 @@ def build_store_services(
     types = TaskTypes(registry, store)
     kept = settings.retention.finished or _RECORDS_KEPT
     turns, gaps = StreamTurns(store, moves, dispatch_after, kept), StreamGaps(store, moves, kept)
-    inserts = StreamInserts(store, turns, gaps, kept)
+    looks = StreamLooks(turns)
+    inserts = StreamInserts(store, looks, gaps, kept)
     new_tasks = NewTasks(
         store,
         types,
@@ -133,7 +135,7 @@ def build_store_services(
         replay_carrier=ReplayCarrier(store, tasks, replays),
         batch_submission=BatchSubmissionService(bus, new_tasks, moves, settings.batches.upload_timeout),
         batches=BatchOperations(store, moves, tasks),
-        turns=turns,
+        looks=looks,
         streams=StreamOperations(store, moves, turns, gaps, settings.streams.gap),
         queues=QueueOperations(store, types),
         schedules=ScheduleOperations(store, types, submission),

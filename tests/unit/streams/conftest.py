@@ -107,8 +107,8 @@ class Installation:
 
     async def look(self, task: Task) -> None:
         """What a listener or a relay brings about."""
-        self.services.turns.take(task)
-        await self.services.turns.finished()
+        self.services.looks.take(task)
+        await self.services.looks.finished()
 
     async def stream(self) -> Stream:
         [record] = (await self.store.read_records([KEY.record_id])).values()

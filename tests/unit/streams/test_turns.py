@@ -30,7 +30,7 @@ from taskframework.model.streams import StreamKey
 from taskframework.model.task import Task
 from taskframework.recovery.retention import Retention
 from taskframework.recovery.streams import StreamRepair
-from taskframework.streams.turns import StreamTurns
+from taskframework.streams.looks import StreamLooks
 from taskframework.submission.refusals import StreamModeError
 from tests.unit.streams.conftest import HOUR, KEY, NO_TIME, Installation, armed
 
@@ -44,13 +44,13 @@ RETRYING, COMPLETED, CANCELLED, FAILED = (
 
 
 def repair(here: Installation) -> StreamRepair:
-    return StreamRepair(here.store, here.services.turns, 100)
+    return StreamRepair(here.store, here.services.looks, 100)
 
 
 async def repaired(here: Installation) -> None:
     here.clock.advance(LOOK_AGAIN + timedelta(seconds=1))
     await repair(here).look()
-    await here.services.turns.finished()
+    await here.services.looks.finished()
 
 
 async def cancel(here: Installation, task: Task) -> None:
@@ -82,7 +82,7 @@ async def test_every_way_to_wait_keeps_the_turn(here: Installation) -> None:
     await here.release(first)
     assert await here.statuses(first, second) == [QUEUED, BLOCKED]
     await here.retry_later(first)
-    await here.services.turns.advance(KEY)
+    await here.services.looks.turns.advance(KEY)
     assert await here.statuses(first, second) == [RETRYING, BLOCKED]
     other = await here.submit(stream={"key": "other"})
     assert await here.statuses(other) == [QUEUED], "another key does not wait"
@@ -123,7 +123,7 @@ async def test_one_that_only_a_newer_release_can_read_keeps_its_turn_and_holds_u
         patched.setattr(here.store, "get", get)
         patched.setattr(here.store, "get_many", get_many)
         streams = (KEY, StreamKey(KEY.user_id, "other"))
-        looks = await asyncio.gather(*map(here.services.turns.advance, streams), return_exceptions=True)
+        looks = await asyncio.gather(*map(here.services.looks.turns.advance, streams), return_exceptions=True)
     assert [type(look) for look in looks] == [TaskUnreadableError, NoneType]
     assert await here.statuses(unreadable, second, other, after_other) == [QUEUED, BLOCKED] * 2
 
@@ -285,11 +285,11 @@ async def test_an_end_that_nobody_saw_is_found_by_the_repair(here: Installation)
 async def test_who_needs_no_look_is_told_at_once_and_who_was_seen_to_as_well(here: Installation) -> None:
     told: list[str] = []
     first, second = await here.submit_many(2)
-    turns = here.services.turns
-    turns.take(await here.get(first), lambda: told.append("queued"))
-    turns.take(await here.get(second), lambda: told.append("blocked, seen to by its submission"))
+    looks = here.services.looks
+    looks.take(await here.get(first), lambda: told.append("queued"))
+    looks.take(await here.get(second), lambda: told.append("blocked, seen to by its submission"))
     assert told == ["queued", "blocked, seen to by its submission"]
-    other = StreamTurns(here.store, here.services.moves, timedelta(0), HOUR)
+    other = StreamLooks(here.services.looks.turns)
     other.take(await here.get(second), lambda: told.append("another process"))
     assert len(told) == 2
     await other.finished()
@@ -300,18 +300,17 @@ async def test_one_look_is_enough_for_who_asks_twice(here: Installation) -> None
     first, second = await here.submit_many(2)
     ended = await here.end(first, looks=False)
     told: list[int] = []
-    turns = here.services.turns
-    looks = 0
+    looks = here.services.looks
+    passed: list[None] = []
 
-    async def look() -> None:
-        nonlocal looks
-        looks += 1
-        turns.take(ended, lambda: told.append(2))
+    async def passing() -> None:
+        passed.append(None)
+        looks.take(ended, lambda: told.append(2))
 
-    failpoint.arm("stream.before_turn", look)
-    turns.take(ended, lambda: told.append(1))
-    await turns.finished()
-    assert (told, looks) == ([1, 2], 1)
+    failpoint.arm("stream.before_turn", passing)
+    looks.take(ended, lambda: told.append(1))
+    await looks.finished()
+    assert (told, len(passed)) == ([1, 2], 1)
     assert await here.statuses(second) == [QUEUED]
 
 
@@ -332,7 +331,7 @@ async def test_of_any_number_that_look_at_once_one_lets_go(here: Installation) -
     tasks = await here.submit_many(30)
     for task in tasks:
         ended = await here.end(task, looks=False)
-        looks = [here.services.turns.advance(KEY, ended=chance.choice([None, ended])) for _ in range(8)]
+        looks = [here.services.looks.turns.advance(KEY, ended=chance.choice([None, ended])) for _ in range(8)]
         await asyncio.gather(*looks)
         live = [status for status in await here.statuses(*tasks) if status in (QUEUED, RUNNING)]
         assert len(live) == (task is not tasks[-1]), f"seed {seed}"
