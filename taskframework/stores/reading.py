@@ -1,13 +1,17 @@
-"""Reading one record, a page of the records of a kind, or all of them."""
+"""Reading one record, a page of the records of a kind, or all of them; and single tasks, many at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from taskframework.errors import StoreError, TaskUnreadableError
+from taskframework.grouping import Grouping
 from taskframework.model.query import Page
 from taskframework.model.records import Record, RecordKind
-from taskframework.stores.base import Records
+from taskframework.model.scope import EVERYONE
+from taskframework.model.task import Task
+from taskframework.stores.base import Records, TaskStore
 
 Content = TypeVar("Content")
 
@@ -62,3 +66,28 @@ async def all_records(records: Records, kind: RecordKind[Any]) -> list[Record]:
 async def all_contents(records: Records, kind: RecordKind[Content]) -> list[Content]:
     """The contents of all records of a kind; see `all_records`."""
     return [kind.content(record) for record in await all_records(records, kind)]
+
+
+class JointReads:
+    """Reads single tasks, whoever's they are; those that are asked for while others are read come together."""
+
+    def __init__(self, store: TaskStore) -> None:
+        self._store = store
+        self._group: Grouping[str, Task | None] = Grouping(self._get_all)
+
+    async def get(self, task_id: str) -> Task | None:
+        """`TaskStore.get`."""
+        return await self._group(task_id)
+
+    async def _get_all(self, task_ids: Sequence[str]) -> Sequence[Task | Exception | None]:
+        try:
+            found = await self._store.get_many(task_ids, EVERYONE)
+        except TaskUnreadableError:  # only one of them, so the others are read by themselves
+            return [await self._get_one(task_id) for task_id in task_ids]
+        return [found.get(task_id) for task_id in task_ids]
+
+    async def _get_one(self, task_id: str) -> Task | Exception | None:
+        try:
+            return await self._store.get(task_id, EVERYONE)
+        except StoreError as error:
+            return error

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from taskframework import failpoint
-from taskframework.errors import StoreError, StoreUnavailableError, TaskUnreadableError
+from taskframework.errors import StoreUnavailableError
 from taskframework.grouping import Grouping
-from taskframework.model.scope import EVERYONE
 from taskframework.model.stream_moves import Unblock
 from taskframework.model.streams import (
     STREAMS,
@@ -27,7 +26,7 @@ from taskframework.model.streams import (
 from taskframework.model.task import Task
 from taskframework.moves import TaskMoves
 from taskframework.stores.base import TaskStore
-from taskframework.stores.reading import read_record
+from taskframework.stores.reading import JointReads, read_record
 
 #: Most rounds of looking and writing. In each lost round another process passed the turn on.
 _ROUNDS = 50
@@ -74,7 +73,7 @@ class StreamTurns:
         self._kept = kept
         #: Ends of tasks in many streams that come together share the calls of the store.
         self._passing: Grouping[_Pass, _Passed] = Grouping(self._pass_all, key=lambda wanted: wanted.stream)
-        self._holders: Grouping[str, Task | None] = Grouping(self._read_holders)
+        self._tasks = JointReads(store)
 
     async def advance(self, stream: StreamKey, *, known: Stream | None = None, ended: Task | None = None) -> None:
         """Unblock the task whose turn it is, if one waits.
@@ -96,7 +95,7 @@ class StreamTurns:
         for _ in range(_ROUNDS):
             state = await self._read(stream) if state is None else state
             turn_now = state.turn
-            holder = None if turn_now is None else await self._holders(turn_now.task_id)
+            holder = None if turn_now is None else await self._tasks.get(turn_now.task_id)
             match turn_state(turn_now, holder):
                 case TurnState.LIVE:
                     return
@@ -160,19 +159,6 @@ class StreamTurns:
             _Passed(None) if turn is None and not each.frees else _Passed(turn, next(made))
             for each, turn in zip(wanted, chosen, strict=True)
         ]
-
-    async def _read_holders(self, task_ids: Sequence[str]) -> Sequence[Task | Exception | None]:
-        try:
-            found = await self._store.get_many(task_ids, EVERYONE)
-        except TaskUnreadableError:  # only one of them, so the others are read by themselves
-            return [await self._read_holder(task_id) for task_id in task_ids]
-        return [found.get(task_id) for task_id in task_ids]
-
-    async def _read_holder(self, task_id: str) -> Task | Exception | None:
-        try:
-            return await self._store.get(task_id, EVERYONE)
-        except StoreError as error:
-            return error
 
     async def _let_go(self, turn: Turn) -> bool:
         return await self._moves.repair(Unblock(turn.task_id, turn.generation, self._dispatch_after)) is not None

@@ -10,11 +10,10 @@ from typing import Protocol, TypeVar
 
 from taskframework.errors import TaskUnreadableError
 from taskframework.model.message import TaskMessage
-from taskframework.model.scope import EVERYONE
 from taskframework.model.status import CLAIMABLE, Priority
 from taskframework.model.task import Task
 from taskframework.model.transitions import TakenSlot
-from taskframework.stores.base import TaskStore
+from taskframework.stores.reading import JointReads
 from taskframework.tasks.registry import Registration
 
 T = TypeVar("T")
@@ -67,14 +66,14 @@ class Candidate:
     #: The slot of a concurrency limit that a check took for the claim.
     slot: TakenSlot | None = None
 
-    async def claimable(self, store: TaskStore) -> Task | None:
+    async def claimable(self, tasks: JointReads) -> Task | None:
         """The task, which has the parameters that are not in the message; None if the claim will refuse it.
 
         Raises:
             StoreUnavailableError: if the store cannot be asked.
         """
         try:
-            task = await store.get(self.message.task_id, EVERYONE)
+            task = await tasks.get(self.message.task_id)
         except TaskUnreadableError:
             return None
         if task is None or task.dispatch_epoch != self.message.dispatch_epoch or task.status not in CLAIMABLE:

@@ -23,6 +23,7 @@ from taskframework.model.slots import TakeSlot, moment_of, rank_of
 from taskframework.model.task import Task
 from taskframework.model.transitions import TakenSlot
 from taskframework.stores.base import TaskStore
+from taskframework.stores.reading import JointReads
 from taskframework.tasks.limits import ConcurrencyLimit
 from taskframework.tasks.registry import TaskRegistry
 from taskframework.worker.admission import Candidate, PutOff
@@ -71,6 +72,7 @@ class ConcurrencyLimits:
         """
         self._keeper = keeper
         self._store = store
+        self._tasks = JointReads(store)
         self._registry = registry
         self._clock = clock
         self._worker_id = worker_id
@@ -89,7 +91,7 @@ class ConcurrencyLimits:
             return None
         if limit.key is None:
             return await self._wait(candidate, self._without_key(candidate, limit))
-        task = await candidate.claimable(self._store)
+        task = await candidate.claimable(self._tasks)
         if task is None:
             return None  # the claim will refuse it, so it needs no slot
         return await self._put_off(candidate, limit, task)

@@ -19,6 +19,7 @@ from taskframework.limits.permits import AHEAD, permits_of
 from taskframework.model.rate_limits import BucketLimit, TakePermits
 from taskframework.model.task import Task
 from taskframework.stores.base import TaskStore
+from taskframework.stores.reading import JointReads
 from taskframework.tasks.limits import RateLimit
 from taskframework.worker.admission import Candidate, PutOff
 from taskframework.worker.rate_limits import LATER
@@ -52,6 +53,7 @@ class KeyedRateLimits:
         self._takes = JointTakes(buckets)
         self._limits = limits
         self._store = store
+        self._tasks = JointReads(store)
         self._clock = clock
         self._on_taken = on_taken
         self._on_put_off = on_put_off
@@ -61,7 +63,7 @@ class KeyedRateLimits:
         limit = None if candidate.registration is None else candidate.registration.rate_limit
         if limit is None or limit.key is None:
             return None
-        task = await candidate.claimable(self._store)
+        task = await candidate.claimable(self._tasks)
         if task is None:
             return None  # the claim will refuse it, so it needs no permit
         return await self._admit(candidate, limit, task)

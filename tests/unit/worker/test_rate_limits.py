@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Any, cast
@@ -70,8 +70,8 @@ class Stage:
     def now(self) -> Any:
         return self.clock.now()
 
-    async def get(self, task_id: str, scope: Scope) -> Task | None:
-        return self.tasks.get(task_id)
+    async def get_many(self, task_ids: Collection[str], scope: Scope) -> dict[str, Task]:
+        return {task_id: self.tasks[task_id] for task_id in task_ids if task_id in self.tasks}
 
     def task(self, user: object = "alice", **fields: Any) -> Candidate:
         """A stored task of the keyed type, and the delivery that tells of it."""
