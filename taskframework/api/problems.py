@@ -159,7 +159,7 @@ def _in_the_way(error: TaskframeworkError) -> Mapping[str, str]:
 #: The store's own words name hosts and files; they are for the log.
 _STORE_AWAY = Problem(
     "store_unavailable",
-    "The store did not answer in time, so it is not known whether the request took effect.",
+    "The store is away, full or too slow, so it is not known whether the request took effect.",
     f"Repeat it in {RETRY_AFTER_SECONDS} seconds; give a submission an idempotency key, then it happens once.",
     headers=_LATER,
 )

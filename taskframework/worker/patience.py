@@ -89,7 +89,8 @@ class StoreBreaker:
         self.is_open = True
         if not self._is_stopped:
             self._waiting_is_over.clear()
-        logger.warning("the store is away%s: %s", self._consequence("consuming stops", "are"), error)
+        if self._is_told:
+            logger.warning("the store is away%s: %s", self._consequence("consuming stops", "are"), error)
         self._probing = asyncio.create_task(self._probe())
         self.on_change()
 
@@ -128,6 +129,11 @@ class StoreBreaker:
         if self._probing is not None:
             await end(self._probing)
 
+    @property
+    def _is_told(self) -> bool:
+        """Of relapses the 1st, 2nd, 4th, 8th ...: with a full disk each ping succeeds, and the log would fill, too."""
+        return self._relapses & (self._relapses - 1) == 0
+
     def _consequence(self, what: str, verb: str) -> str:
         return "" if self._deliveries is None else f", {what}, {self._deliveries()} deliveries {verb} held"
 
@@ -138,8 +144,9 @@ class StoreBreaker:
         pause = wait_random_exponential(multiplier=first, max=_LONGEST_PAUSE)
         await AsyncRetrying(wait=pause, sleep=self._clock.sleep, retry=retry_if_exception(is_failure))(self._ping)
         self._closed_at = self._clock.monotonic()
-        consequence = self._consequence("consuming goes on", "were")
-        logger.info("the store is back after %.1f s%s", self._closed_at - since, consequence)
+        if self._is_told:
+            consequence = self._consequence("consuming goes on", "were")
+            logger.info("the store is back after %.1f s%s", self._closed_at - since, consequence)
         self.is_open = False
         self._waiting_is_over.set()
         self.on_change()

@@ -6,6 +6,7 @@ that the first one's broker knows nothing of.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import sys
@@ -33,19 +34,19 @@ class ExecutionLock:
         try:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
-            raise ConfigurationError(
-                f"The lock file {self._path} cannot be written: {error.strerror}.",
-                key="store.url",
-                hint="Check that its folder exists and that this user may write there.",
-            ) from error
+            raise self._unwritable(error) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             first = _read(descriptor)
             os.close(descriptor)
             raise self._taken(first) from error
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, _myself(), 0)
+        try:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, _myself(), 0)
+        except OSError as error:
+            os.close(descriptor)
+            raise self._unwritable(error) from error
         self._descriptor = descriptor
         _held.add(descriptor)
 
@@ -65,6 +66,14 @@ class ExecutionLock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.release()
+
+    def _unwritable(self, error: OSError) -> ConfigurationError:
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        return ConfigurationError(
+            f"The lock file {self._path} cannot be written: {error.strerror}.",
+            key="store.url",
+            hint="Free some space." if is_full else "Check that its folder exists and that this user may write there.",
+        )
 
     def _taken(self, first: str) -> ConfigurationError:
         return ConfigurationError(

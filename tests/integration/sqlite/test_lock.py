@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -64,6 +65,19 @@ def test_a_second_process_is_refused_and_told_of_the_first(path: Path) -> None:
         assert "Stop that process first" in refusal.value.hint
         assert refusal.value.key == "store.url"
         assert str(process.pid) in (executing_process(path) or "")
+
+
+def test_a_full_disk_is_told_at_the_start(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    lock = ExecutionLock(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        with pytest.raises(ConfigurationError, match=r"No space left on device\. Free some space\."):
+            lock.acquire()
+    lock.acquire()
+    lock.release()
 
 
 def test_the_lock_ends_with_its_process(path: Path) -> None:

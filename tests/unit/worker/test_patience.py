@@ -110,3 +110,25 @@ async def test_what_fails_late_when_the_store_is_back_says_nothing_new() -> None
     clock.advance(60)
     assert not await breaker.is_away(StoreUnavailableError("slow by itself"))
     await breaker.stop()
+
+
+async def test_a_store_that_answers_pings_and_fails_at_writes_does_not_fill_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    clock = FakeClock()
+
+    async def ping() -> None: ...
+
+    breaker = StoreBreaker(ping, clock)
+    for _ in range(20):
+        breaker.open(StoreUnavailableError("the disk is full"))
+        await eventually(lambda: clock.sleeping == 1)
+        clock.advance(10)
+        await eventually(lambda: not breaker.is_open)
+    assert sum("is away: the disk is full" in message for message in caplog.messages) == 6
+    assert sum("is back" in message for message in caplog.messages) == 6
+    clock.advance(60)
+    breaker.open(StoreUnavailableError("gone"))
+    assert "is away: gone" in caplog.messages[-1]
+    await breaker.stop()
