@@ -163,11 +163,11 @@ class InvalidParametersError(SubmissionError):
 
     code = "invalid_parameters"
 
-    def __init__(self, task_type: str, problems: list[dict[str, Any]]) -> None:
+    def __init__(self, task_type: str, problems: list[dict[str, Any]], *, takes: str = "") -> None:
         wrong = problems or [{"field": WHOLE, "message": "invalid"}]
         hint = "Correct the named fields and submit again."
         if wrong[0]["field"] == WHOLE:
-            hint = "Give what the type takes: GET /api/v1/task-types has its schema."
+            hint = f"{takes or 'Give what the type takes.'} GET /api/v1/task-types has its schema."
         told = [one["message"] if one["field"] == WHOLE else f"{one['field']}: {one['message']}" for one in wrong]
         if len(told) > _MOST_NAMED:
             told = [*told[:_MOST_NAMED], f"and {len(told) - _MOST_NAMED} more"]
@@ -181,7 +181,7 @@ class InvalidRequestError(SubmissionError):
     code = "invalid_request"
 
     def __init__(self, field: str, reason: str, hint: str) -> None:
-        super().__init__(f"{field}: {reason}.", hint=hint)
+        super().__init__(f"{field}: {reason}.".removeprefix(f"{WHOLE}: "), hint=hint)
         self.field, self.reason = field, reason
 
 

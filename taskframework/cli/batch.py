@@ -12,7 +12,7 @@ from taskframework.cli.invocation import Invocation
 from taskframework.cli.options import Api, ApiKey, Apps, BatchId, Config, Cursor, Json, Limit, NumberCursor
 from taskframework.cli.output import counted, print_json, print_json_line, run, say
 from taskframework.cli.render import print_page
-from taskframework.cli.store import AnyFramework, audited, lacks_store, on_store, operator, remote_framework
+from taskframework.cli.store import AnyFramework, audited, lacks_store, on_store, operator, remote_framework, with_types
 from taskframework.cli.submit import Type, User, takes_options
 from taskframework.cli.tasks import Reason, Status, TypeName
 from taskframework.model.batch_status import BatchResult, BatchStatus
@@ -59,7 +59,7 @@ def submit(
 def _framework_here(invocation: Invocation, task_type: str) -> TaskFramework:
     framework = invocation.framework(registers=bool(invocation.apps))
     if lacks_store(framework.settings):  # nobody has declared a type then, and a refused submission makes no file
-        invocation.register(framework).registry.require(task_type)
+        with_types(invocation, framework).registry.require(task_type)
     return framework
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -70,14 +70,21 @@ def checked(
         def check(**given: Any) -> None:
             names = given[ids]
             is_one = isinstance(names, str)
-            where_of(given["where"], [names] if is_one else names)
-            if is_one and given["dry_run"]:
-                raise typer.BadParameter("--dry-run goes with --where; `tasks show` tells how one task is.")
+            if where_of(given["where"], [names] if is_one else names) is None:
+                _refuse(given, "rate", "background", *(["dry_run"] if is_one else []))
             command(**given)
 
         return check
 
     return decorate
+
+
+def _refuse(given: Mapping[str, Any], *options: str) -> None:
+    """Refuse options that are for many, where ids are named."""
+    for name in options:
+        if given[name]:
+            flag = f"--{name.replace('_', '-')}"
+            raise typer.BadParameter(f"{flag} goes with --where. Leave it out, or choose by --where and not by ids.")
 
 
 def letters_where(conditions: Sequence[str] | None, ids: Sequence[str] | None) -> Where | None:

@@ -128,13 +128,28 @@ def _store_framework(invocation: Invocation) -> TaskFramework:
     """
     framework = invocation.framework(registers=False)
     if lacks_store(framework.settings):
-        raise ConfigurationError(
-            f"There is no store here yet: {sqlite_file(framework.settings.store.url)} does not exist.",
-            key="store.url",
-            hint="`taskframework dev --app yourmodule` makes it. For a store elsewhere set store.url, or name its "
-            "settings file with --config.",
-        )
+        raise _no_store(framework.settings)
     return framework
+
+
+def with_types(invocation: Invocation, framework: TaskFramework) -> TaskFramework:
+    """The framework to submit with where the store is still to be made, and so nobody has declared a task type.
+
+    Raises:
+        ConfigurationError: if --app names no module either; most often it is the wrong folder.
+    """
+    if not len(invocation.register(framework).registry):
+        raise _no_store(framework.settings)
+    return framework
+
+
+def _no_store(settings: Settings) -> ConfigurationError:
+    return ConfigurationError(
+        f"There is no store here yet: {sqlite_file(settings.store.url)} does not exist.",
+        key="store.url",
+        hint="Run the command in the folder where `dev` runs; `taskframework dev --app yourmodule` makes the store. "
+        "For a store elsewhere set store.url, or name its settings file with --config.",
+    )
 
 
 def lacks_store(settings: Settings) -> bool:

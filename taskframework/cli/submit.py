@@ -26,10 +26,10 @@ from taskframework.cli.options import (
 )
 from taskframework.cli.output import print_json, run, say
 from taskframework.cli.render import print_next_step, print_outcome
-from taskframework.cli.store import AnyFramework, lacks_store, remote_framework
+from taskframework.cli.store import AnyFramework, lacks_store, remote_framework, with_types
 from taskframework.cli.watching import follow
 from taskframework.clock import SystemClock
-from taskframework.errors import UnknownTaskTypeError
+from taskframework.errors import InvalidParametersError, UnknownTaskTypeError
 from taskframework.model.status import TaskStatus
 from taskframework.model.view import public_view
 from taskframework.runtime import TaskFramework
@@ -40,14 +40,17 @@ from taskframework.wiring.adapters import build_store
 from taskframework.wiring.store_services import build_store_services
 
 _EXAMPLE = """'{"name": "value"}'"""
+#: Characters; the system refuses to look for a longer one.
+_LONGEST_PATH = 255
 
 
-def read_json(text: str) -> Any:
+def read_json(given: str) -> Any:
     """The JSON that an argument gives: itself, standard input for `-`, or a file for `@FILE`.
 
     Raises:
         typer.BadParameter: if it is none.
     """
+    text = given
     if text == "-":
         text = sys.stdin.read()
     elif text.startswith("@"):
@@ -58,7 +61,10 @@ def read_json(text: str) -> Any:
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        raise typer.BadParameter(f"not JSON ({error}). Quote it for the shell, such as {_EXAMPLE}.") from error
+        hint = f"Quote it for the shell, such as {_EXAMPLE}."
+        if given == text and len(text) < _LONGEST_PATH and Path(text).is_file():
+            hint = f"To read the file, write @{text}."
+        raise typer.BadParameter(f"not JSON ({error}). {hint}") from error
 
 
 def _moment(text: str) -> datetime:
@@ -107,7 +113,7 @@ def _object(text: str) -> object:
 
 Type = Annotated[str, typer.Argument(metavar="TYPE", help="The task's type.")]
 Parameters = Annotated[
-    str, typer.Argument(metavar="JSON", help=f"Its parameters, such as {_EXAMPLE}; - reads them, @FILE too.")
+    str | None, typer.Argument(metavar="JSON", help=f"Its parameters, such as {_EXAMPLE}; - reads them, @FILE too.")
 ]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait for its end; exit code 0 only if it is COMPLETED.")]
 Timeout = Annotated[
@@ -155,7 +161,7 @@ def takes_options(
 def submit(
     context: typer.Context,
     task_type: Type,
-    parameters: Parameters = "null",
+    parameters: Parameters = None,
     wait: Wait = False,
     timeout: Timeout = None,
     user: User = None,
@@ -170,12 +176,18 @@ def submit(
 
     Needs no --app once a process that executes TYPE has started.
     """
-    request = SubmitRequest(task_type=task_type, parameters=read_json(parameters), user_id=user, **options)
+    value = None if parameters is None else read_json(parameters)
+    request = SubmitRequest(task_type=task_type, parameters=value, user_id=user, **options)
     waits = wait or timeout is not None
-    if (remote := remote_framework(api, api_key)) is not None:
-        status = run(_submit(remote, request, waits, timeout, as_json))
-    else:
-        status = _submit_here(Invocation.of(context, config, app), request, waits, timeout, as_json)
+    try:
+        if (remote := remote_framework(api, api_key)) is not None:
+            status = run(_submit(remote, request, waits, timeout, as_json))
+        else:
+            status = _submit_here(Invocation.of(context, config, app), request, waits, timeout, as_json)
+    except InvalidParametersError as error:
+        if parameters is None:
+            error.hint = f"{error.hint} Give the parameters as JSON behind the type, such as {_EXAMPLE}."
+        raise
     if waits and status is not TaskStatus.COMPLETED:
         raise typer.Exit(1)
 
@@ -185,7 +197,7 @@ def _submit_here(
 ) -> TaskStatus:
     framework = invocation.framework(registers=bool(invocation.apps))
     if lacks_store(framework.settings):  # nobody has declared a type then, and a refused submission makes no file
-        _check(invocation.register(framework), request)
+        _check(with_types(invocation, framework), request)
     try:
         return run(_submit(framework, request, waits, timeout, as_json))
     except UnknownTaskTypeError:

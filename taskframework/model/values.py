@@ -129,7 +129,8 @@ def problems_of(error: ValidationError) -> list[dict[str, Any]]:
 
 def in_one_line(error: ValidationError) -> str:
     """The same as a sentence for a person."""
-    return "; ".join(f"{wrong['field']}: {wrong['message']}" for wrong in problems_of(error))
+    told = (f"{wrong['field']}: {wrong['message']}" for wrong in problems_of(error))
+    return "; ".join(text.removeprefix(f"{WHOLE}: ") for text in told)
 
 
 def problem(place: Sequence[str | int], message: str) -> dict[str, Any]:

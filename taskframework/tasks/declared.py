@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from pydantic import TypeAdapter
-from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
-from pydantic_core import from_json, to_json
-
 from taskframework.errors import ExtraMissingError, InvalidParametersError
 from taskframework.model.options import KeptFor, StartLimit
 from taskframework.model.records import RecordKind
 from taskframework.model.values import MOST_PROBLEMS, NO_FIELD, Json, problem
 from taskframework.tasks.registry import Registration
+from taskframework.tasks.schemas import schema_of, takes
 from taskframework.tasks.values import storable_parameters
 
 if TYPE_CHECKING:
     import jsonschema_rs
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +45,8 @@ class TaskDeclaration:
         """What there is to declare of a registered type."""
         return cls(
             task_type=registration.task_type,
-            parameters_schema=_schema(registration.task_type, registration.parameters, "validation"),
-            result_schema=_schema(registration.task_type, registration.result, "serialization"),
+            parameters_schema=schema_of(registration.task_type, registration.parameters, "validation"),
+            result_schema=schema_of(registration.task_type, registration.result, "serialization"),
             priority=registration.priority,
             max_attempts=registration.max_attempts,
             max_chunk_size=registration.max_chunk_size,
@@ -75,31 +69,12 @@ class TaskDeclaration:
         # This first, because it limits the depth; without a limit the library's stack would overflow.
         plain, canonical = storable_parameters(value)
         if problems := list(islice(_problems(self.parameters_schema, plain), MOST_PROBLEMS)):
-            raise InvalidParametersError(self.task_type, problems)
+            raise InvalidParametersError(self.task_type, problems, takes=takes(self.parameters_schema))
         return plain, canonical
 
 
 #: The record of a task type, by its name.
 DECLARATION = RecordKind("task-type", TaskDeclaration)
-
-
-class _Schemas(GenerateJsonSchema):
-    """Makes JSON Schemas without ever failing: what cannot be described is left open."""
-
-    ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012 - pydantic's own form
-
-    def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> dict[str, Any]:
-        return {}
-
-
-def _schema(task_type: str, adapter: TypeAdapter[Any], mode: JsonSchemaMode) -> Json:
-    """A schema as JSON. If it cannot be made, one that accepts everything, so that the worker starts anyway."""
-    try:
-        schema = adapter.json_schema(mode=mode, schema_generator=_Schemas)
-        return from_json(to_json(schema, inf_nan_mode="null"))
-    except Exception as error:  # authors add code and values of their own to a schema
-        logger.warning("task type %s has no JSON schema (%s): %s: %s", task_type, mode, type(error).__name__, error)
-        return {}
 
 
 def _problems(schema: Json, value: Json) -> Iterator[dict[str, Any]]:

@@ -22,6 +22,7 @@ from taskframework.tasks.kinds import type_arguments
 from taskframework.tasks.limits import ConcurrencyLimit, RateLimit, start_limit_of
 from taskframework.tasks.options import TaskOptions
 from taskframework.tasks.retention import kept_for
+from taskframework.tasks.schemas import taken_by
 from taskframework.tasks.stages import Part, described, resources_of, stages_of
 from taskframework.tasks.values import storable_parameters
 
@@ -106,8 +107,9 @@ class Registration:
         """
         try:
             self.validate_parameters(value)
-        except InvalidParametersError:
-            raise
+        except InvalidParametersError as error:
+            taken = taken_by(self.task_type, self.parameters)
+            raise InvalidParametersError(self.task_type, error.problems, takes=taken) from None
         except Exception as error:  # pydantic does not catch it; the submitter can only change the value
             logger.exception("a validator of task type %s broke", self.task_type)
             broke = problem((), f"a validator of the task type broke ({type(error).__name__})")

@@ -8,6 +8,7 @@ from typing import Any, Self, Unpack, cast
 
 from taskframework.cli.remote import operations as remote
 from taskframework.cli.remote import workbench
+from taskframework.cli.remote.connection import CommandConnection
 from taskframework.client.asynchronous import PATIENCE, TIMEOUT
 from taskframework.client.calls import AllCalls
 from taskframework.client.connection import ApiConnection, address_of
@@ -65,7 +66,7 @@ class RemoteFramework:
         self.settings = Settings()
         address = address_of(url)
         self._wire = AsyncWire(address, None)
-        self._api = ApiConnection(address, self._wire, timeout=TIMEOUT, patience=PATIENCE, api_key=key)
+        self._api = CommandConnection(address, self._wire, timeout=TIMEOUT, patience=PATIENCE, api_key=key)
         self.services = RemoteServices(self._api)
 
     @asynccontextmanager

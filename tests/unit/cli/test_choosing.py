@@ -34,10 +34,15 @@ def test_a_dry_run_tells_how_many_and_does_nothing(cli: Cli, folder: Path) -> No
     assert json.loads(cli("replays", "list", "--json").out)["items"] == []
 
 
-def test_a_dry_run_of_one_task_is_refused_and_not_done(cli: Cli, folder: Path) -> None:
+def test_options_for_many_are_refused_with_an_id(cli: Cli, folder: Path) -> None:
     work(folder)
     task_id = json.loads(cli("submit", "greets", '"ann"', "--json").out)["task_id"]
     for command in ("cancel", "retry"):
         answer = cli("tasks", command, task_id, "--dry-run")
         assert (answer.code, "--dry-run goes with --where" in answer.err) == (2, True)
+        for option in (["--rate", "5"], ["--background"]):
+            answer = cli("tasks", command, task_id, *option)
+            assert (answer.code, f"{option[0]} goes with --where" in answer.err) == (2, True), "and not passed over"
+            answer = cli("dlq", "replay", task_id, *option)
+            assert (answer.code, f"{option[0]} goes with --where" in answer.err) == (2, True)
     assert json.loads(cli("tasks", "show", task_id, "--json").out)["status"] == "QUEUED"

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -240,6 +241,43 @@ def installation(folder: Path) -> Iterator[Installation]:
     finally:
         serving_now.loop.call_soon_threadsafe(over.set)
         thread.join(30)
+
+
+@pytest.mark.parametrize(
+    ("command", "answer", "said"),
+    [
+        ("tasks show x", b'{"status": "ok"}', "it has no 'parent_task_id'"),
+        ("tasks list", b'{"items": [{"id": 1}], "next_cursor": null}', "it has no 'parent_task_id'"),
+        ("top --once", b"[1, 2]", "it is no JSON object"),
+        ("batch show x", b'"hello"', "it is no JSON object"),
+    ],
+)
+def test_answers_of_another_program_are_told_from_those_of_an_api(
+    cli: Cli, command: str, answer: bytes, said: str
+) -> None:
+    class Other(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_: object) -> None:
+            """Write nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Other) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        done = cli(*command.split(), "--api", f"http://127.0.0.1:{server.server_port}")
+        server.shutdown()
+        thread.join()
+    assert done.code == 1
+    assert "does not look like one of a taskframework API" in done.err
+    assert said in done.err
+
+
+def test_who_needs_a_key_is_told_the_option(cli: Cli, installation: Installation) -> None:
+    done = cli("tasks", "list", "--api", installation.url)
+    assert (done.code, "--api-key or TASKFRAMEWORK_KEY" in done.err) == (1, True)
 
 
 def test_every_command_is_tried_on_both_or_known_to_be_for_here() -> None:

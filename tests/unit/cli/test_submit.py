@@ -86,7 +86,7 @@ def test_a_type_that_the_store_does_not_know_is_looked_for_in_the_modules_of_the
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("greets", '"you"'), "There is no task type 'greets'"),
+        (("greets", '"you"'), "There is no store here yet: taskframework.db does not exist."),
         (("greet", '"you"', "--app", "greeting"), "There is no task type 'greet'"),
         (("greets", "1", "--app", "greeting"), "Input should be a valid string"),
         (("greets", '"you"', "--app", "greeting", "--deadline", "1s", "--not-before", "1m"), "deadline"),
@@ -104,6 +104,14 @@ def test_what_is_accepted_makes_the_store(cli: Cli, folder: Path) -> None:
     assert cli("submit", "greets", '"you"', "--app", "greeting").code == 0
     assert (folder / "taskframework.db").exists()
     assert "greets" in cli("tasks", "list").out
+
+
+def test_parameters_that_are_a_file_are_told_from_wrong_json(cli: Cli, folder: Path) -> None:
+    (folder / "you.json").write_text('"you"')
+    submit = ("submit", "greets", "--app", "greeting")
+    assert "To read the file, write @you.json." in " ".join(cli(*submit, "you.json").err.replace("│", " ").split())
+    assert "Quote it for the shell" in cli(*submit, "me.json").err
+    assert cli(*submit, "@you.json").code == 0
 
 
 def test_submissions_of_a_key_share_a_task(cli: Cli) -> None:

@@ -50,7 +50,8 @@ def test_wrong_usage(cli: Cli, arguments: list[str], said: str) -> None:
     [
         (["submit", "greets", '"you"'], "There is no task type 'greets'", "registered here: `--app`"),
         (["submit", "greet", '"you"', "--app", "greeting"], "no task type 'greet'", "Did you mean 'greets'?"),
-        (["submit", "greets", "1", "--app", "greeting"], "Input should be a valid string", "Give what the type takes"),
+        (["submit", "greets", "1", "--app", "greeting"], "Input should be a valid string", "JSON of this kind: text"),
+        (["submit", "greets", "--app", "greeting"], "Input should be a valid string", "as JSON behind the type"),
         (["submit", "greets", '"x"', "--app", "greeting", "--priority", "urgent"], "'urgent'", "high, normal or low"),
         (
             ["submit", "greets", '"x"', "--app", "greeting", "--max-attempts", "0"],

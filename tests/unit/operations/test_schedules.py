@@ -304,8 +304,8 @@ class TestSettings:
     @pytest.mark.parametrize(
         ("named", "told"),
         [
-            ({"nightly": {"task_type": "count-words"}}, "schedules.nightly: (whole): needs cron or every"),
-            ({"nightly": 5}, "schedules.nightly: (whole): 5 is no schedule"),
+            ({"nightly": {"task_type": "count-words"}}, "schedules.nightly: needs cron or every"),
+            ({"nightly": 5}, "schedules.nightly: 5 is no schedule"),
             ({"Nightly!": NIGHTLY}, "schedules.Nightly!: name: 'Nightly!' is no name"),
             ({"nightly": {**NIGHTLY, "cron": "x"}}, "schedules.nightly: cron: needs five fields"),
             ({"nightly": {**NIGHTLY, "parameters": {"text": 5}}}, "text: Input should be a valid string"),

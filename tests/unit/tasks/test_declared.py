@@ -116,6 +116,36 @@ def test_both_refuse_what_does_not_fit_and_name_the_same_fields(
         assert all(field in refusal.value.message for field in named), "so that nobody mends one after the other"
 
 
+def test_what_is_no_object_is_refused_with_what_the_type_takes(
+    registration: Registration, declaration: TaskDeclaration
+) -> None:
+    for kind in (registration, declaration):
+        with pytest.raises(InvalidParametersError) as refusal:
+            kind.accept(None)
+        assert refusal.value.hint == (
+            "It takes an object with amount (number), pays (value or null, may be left out), "
+            "parts (list, may be left out), colour (text, may be left out), at (text or null, may be left out). "
+            "GET /api/v1/task-types has its schema."
+        )
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ({"type": "string"}, "It takes JSON of this kind: text."),
+        (
+            {"type": "object", "properties": {f"f{n}": {} for n in range(12)}},
+            "f9 (value, may be left out), and 2 more.",
+        ),
+        ({"type": "object", "properties": {"a": True}}, "Give what the type takes."),
+    ],
+)
+def test_any_schema_is_said_in_words(schema: Any, said: str) -> None:
+    with pytest.raises(InvalidParametersError) as refusal:
+        declared(schema | {"not": {}}).accept(None)
+    assert said in refusal.value.hint
+
+
 def test_each_alternative_is_told_but_that_it_may_be_empty(declaration: TaskDeclaration) -> None:
     with pytest.raises(InvalidParametersError) as refusal:
         declaration.accept({"amount": 3, "at": 5, "pays": {"kind": "card", "cardNumber": "1", "more": 1}})

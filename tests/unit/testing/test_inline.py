@@ -117,7 +117,7 @@ async def test_what_a_worker_would_refuse_is_refused() -> None:
         await run(counts, 5)  # type: ignore[misc]
     with pytest.raises(InvalidParametersError, match="0"):
         await run(Family, [5])  # type: ignore[misc]
-    with pytest.raises(BadResultError, match="not the declared type"):
+    with pytest.raises(BadResultError, match="not of the declared type"):
         await run(Gives, "text")
     with pytest.raises(ValueNotStorableError):
         await run(Gives, float("nan"))

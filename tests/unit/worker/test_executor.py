@@ -123,7 +123,7 @@ async def test_a_result_of_another_type_is_told_without_its_value(executor: Task
     task = new_task(attempts=1)
     attempt = RunningAttempt(task, Fence(task.task_id, 1, "claim"), 0)
     failed = failure(await executor.execute(TaskRegistry().register(Wrong), attempt))
-    assert failed.error.message.startswith("The result is not the declared type: words: Input should be a valid int")
+    assert failed.error.message.startswith("The result is not of the declared type: words: Input should be a valid int")
     assert "secret" not in failed.error.message
     assert "pydantic.dev" not in failed.error.message
 

@@ -1,0 +1,56 @@
+"""How commands ask an installation at an address: what answers there may be another program."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from taskframework.client.connection import ApiConnection, Call
+from taskframework.errors import ApiError
+
+
+class CommandConnection(ApiConnection):
+    """Asks as the client does. Where the answer is another one than commands read, the error says so."""
+
+    async def answered(self, call: Call, *, within: float = float("inf")) -> tuple[int, Any]:
+        """As `ApiConnection.answered`.
+
+        Raises:
+            ApiError: also if an answer with content is no JSON object.
+        """
+        try:
+            status, content = await super().answered(call, within=within)
+        except ApiError as error:
+            if error.status == 401:
+                error.hint = "Give a key by --api-key or TASKFRAMEWORK_KEY; `taskframework keys create` makes one."
+            raise
+        if content is not None and not isinstance(content, dict):
+            raise no_answer(self.url, "it is no JSON object")
+        return status, _told(content, self.url)
+
+
+class _Told(dict[str, Any]):
+    """An object of an answer, which should have what is asked of it."""
+
+    def __init__(self, fields: dict[str, Any], url: str) -> None:
+        super().__init__(fields)
+        self._url = url
+
+    def __missing__(self, name: str) -> Any:
+        raise no_answer(self._url, f"it has no {name!r}")
+
+
+def no_answer(url: str, reason: str) -> ApiError:
+    """The error for an answer that no release of the API gives."""
+    return ApiError(
+        f"The answer from {url} does not look like one of a taskframework API: {reason}.",
+        hint="Check the address. If it is right, use the command of the release that runs there.",
+    )
+
+
+def _told(content: Any, url: str) -> Any:
+    match content:
+        case dict():
+            return _Told({name: _told(value, url) for name, value in content.items()}, url)
+        case list():
+            return [_told(value, url) for value in content]
+    return content

@@ -1,0 +1,85 @@
+"""JSON Schemas (2020-12) of what a task type takes and gives, and what one says in words."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from typing import Any
+
+from pydantic import TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
+from pydantic_core import from_json, to_json
+
+from taskframework.model.values import Json
+
+logger = logging.getLogger(__name__)
+
+#: Fields that a message names at most.
+_MOST_NAMED = 10
+_WORDS = {
+    "string": "text",
+    "integer": "whole number",
+    "number": "number",
+    "boolean": "true or false",
+    "array": "list",
+    "object": "object",
+    "null": "null",
+}
+
+
+class _Schemas(GenerateJsonSchema):
+    """Makes JSON Schemas without ever failing: what cannot be described is left open."""
+
+    ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012 - pydantic's own form
+
+    def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> dict[str, Any]:
+        return {}
+
+
+def schema_of(task_type: str, adapter: TypeAdapter[Any], mode: JsonSchemaMode) -> Json:
+    """A schema as JSON. If it cannot be made, one that accepts everything, so that the worker starts anyway."""
+    try:
+        schema = adapter.json_schema(mode=mode, schema_generator=_Schemas)
+        return from_json(to_json(schema, inf_nan_mode="null"))
+    except Exception as error:  # authors add code and values of their own to a schema
+        logger.warning("task type %s has no JSON schema (%s): %s: %s", task_type, mode, type(error).__name__, error)
+        return {}
+
+
+@functools.lru_cache(maxsize=256)
+def taken_by(task_type: str, adapter: TypeAdapter[Any]) -> str:
+    """As `takes`. It is kept, because making a schema takes a millisecond, and a bulk submission may be all wrong."""
+    return takes(schema_of(task_type, adapter, "validation"))
+
+
+def takes(schema: Json) -> str:
+    """A sentence on what a type with this schema of parameters takes; empty if the schema cannot be read."""
+    try:
+        return _sentence(_followed(schema, schema), schema)
+    except Exception:  # as above; the sentence is help in an error, which must come out in any case
+        return ""
+
+
+def _sentence(schema: Json, whole: Json) -> str:
+    fields = schema.get("properties")
+    if not fields:
+        return f"It takes JSON of this kind: {_kind(schema)}."
+    required = schema.get("required", ())
+    named = []
+    for name in sorted(fields, key=lambda name: name not in required):
+        kind = _kind(_followed(fields[name], whole))
+        named.append(f"{name} ({kind})" if name in required else f"{name} ({kind}, may be left out)")
+    if len(named) > _MOST_NAMED:
+        named[_MOST_NAMED:] = [f"and {len(named) - _MOST_NAMED} more"]
+    return f"It takes an object with {', '.join(named)}."
+
+
+def _kind(schema: Json) -> str:
+    kinds = [_WORDS.get(each.get("type"), "value") for each in schema.get("anyOf", [schema])]
+    return " or ".join(dict.fromkeys(kinds))
+
+
+def _followed(schema: Json, whole: Json) -> Json:
+    """The schema behind a reference into the whole one."""
+    place = schema.get("$ref")
+    return schema if place is None else whole["$defs"][place.removeprefix("#/$defs/")]
