@@ -26,6 +26,7 @@ from taskframework.tasks.executable import AnyExecutable
 from taskframework.tasks.extensions import Extensible
 from taskframework.tasks.kinds import AnyKind, AnyTaskType, KindOf, P, kind_of
 from taskframework.tasks.registry import Registration, TaskRegistry
+from taskframework.tasks.values import several
 from taskframework.wiring.adapters import build_broker, build_store, execution_lock, is_shared
 from taskframework.wiring.extras import require_extra, require_extras
 from taskframework.wiring.store_services import StoreServices, build_store_services
@@ -285,7 +286,7 @@ class TaskFramework(Extensible):
         """
         request = BatchRequest(task_type=task_type, user_id=user_id, **options)
         service = self.services.batch_submission
-        if isinstance(items, Sequence):
+        if isinstance(items := several(items), Sequence):
             submission = await service.submit(request, items)
         else:
             submission = await service.upload(request, in_parts(items))

@@ -65,7 +65,7 @@ def register_modules(framework: TaskFramework, modules: Iterable[str]) -> None:
     """Register every concrete executable of these modules, each module once.
 
     Raises:
-        ConfigurationError: if one cannot be imported.
+        ConfigurationError: if one cannot be imported, or extends a framework that would not be used.
         RegistrationError: if one has no usable task.
     """
     registered = {type(registration.executable).__module__ for registration in framework.registry}
@@ -73,6 +73,7 @@ def register_modules(framework: TaskFramework, modules: Iterable[str]) -> None:
         if name in registered:  # by the program itself
             continue
         module = import_module(name)
+        _check_nothing_is_left_out(framework, module)
         try:
             framework.register_module(module)
         except RegistrationError as error:
@@ -113,6 +114,18 @@ def _framework_of(name: AppName) -> TaskFramework:
     )
 
 
+def _check_nothing_is_left_out(framework: TaskFramework, module: ModuleType) -> None:
+    for name in _frameworks_in(module):
+        other: TaskFramework = vars(module)[name]
+        if other.is_extended and other is not framework:
+            raise ConfigurationError(
+                f"Module {module.__name__!r} adds middleware or lifespan hooks to its {name}, and the tasks would run "
+                "without them.",
+                key="app.modules",
+                hint=f"Write --app {module.__name__}:{name}.",
+            )
+
+
 def _frameworks_in(module: ModuleType) -> list[str]:
     return [name for name, value in vars(module).items() if isinstance(value, TaskFramework)]
 
@@ -141,8 +154,11 @@ def _broken_module(name: str, error: BaseException) -> ConfigurationError:
     reason = f"{type(error).__name__}: {error}"
     if isinstance(error, TaskframeworkError):
         reason, hint = error.message.rstrip("."), error.hint or hint
+    place = _place(error)
+    if place in reason:  # it says it itself
+        place = ""
     return ConfigurationError(
-        f"Module {name!r} cannot be imported: {reason}{_place(error)}.", key="app.modules", hint=hint
+        f"Module {name!r} cannot be imported: {reason}{place}.", key="app.modules", hint=hint
     )
 
 

@@ -113,7 +113,9 @@ def at_least(number: int) -> str:
     Raises:
         ValueError: if it is not a number from 1 to 999,999.
     """
-    return Policy.parse(f"at_least({number})").text
+    if not Policy.is_one(text := f"at_least({number})"):
+        raise ValueError(f"at_least takes a whole number from 1 to 999,999, not {number!r}")
+    return text
 
 
 def subtask_id(parent_id: str, generation: int, round: int, slot: int) -> str:

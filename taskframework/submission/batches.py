@@ -26,7 +26,7 @@ from taskframework.model.waiting import LOOK_AGAIN
 from taskframework.moves import TaskMoves
 from taskframework.stores.base import Inserted
 from taskframework.submission.new_tasks import NewTasks
-from taskframework.submission.options import BATCH_OPTIONS, BatchOptions, accepted_of_batch
+from taskframework.submission.options import BATCH_OPTIONS, BatchOptions, accepted_of_batch, refuse_unknown
 from taskframework.submission.refusals import BatchItemError
 from taskframework.submission.service import ANONYMOUS
 from taskframework.submission.types import Submittable
@@ -61,8 +61,7 @@ class BatchRequest:
         Raises:
             TypeError: for an option that does not exist.
         """
-        if unknown := options.keys() - BATCH_OPTIONS:
-            raise TypeError(f"a batch has no option {', '.join(sorted(unknown))}")
+        refuse_unknown("a batch", options, BATCH_OPTIONS)
         object.__setattr__(self, "task_type", task_type)
         object.__setattr__(self, "user_id", ANONYMOUS if user_id is None else user_id)
         object.__setattr__(self, "options", options)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Annotated, Any, Literal, NotRequired, Required
@@ -277,8 +278,22 @@ def accepted_name(name: str, field: str) -> str:
     return name
 
 
+def refuse_unknown(what: str, given: Iterable[str], known: Collection[str]) -> None:
+    """Refuse options that do not exist.
+
+    Raises:
+        TypeError: naming them, and the nearest that there is or all.
+    """
+    if unknown := sorted(set(given) - set(known)):
+        near = [name for each in unknown for name in difflib.get_close_matches(each, known, 1)]
+        there = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(sorted(known))}"
+        raise TypeError(f"{what} has no option {', '.join(unknown)}; {there}")
+
+
 def _refusal(error: ValidationError) -> InvalidRequestError:
     wrong = error.errors(include_url=False, include_context=False)[0]
     found = problem(wrong["loc"], wrong["msg"])
     hint = {**described(), **described_of_batch()}[str(wrong["loc"][0])]["description"]
-    return InvalidRequestError(found["field"], f"{found['message']}, not {wrong['input']!r:.50}", f"{hint}.")
+    names_no_value = wrong["type"] in ("missing", "extra_forbidden", "unexpected_keyword_argument")
+    given = "" if names_no_value else f", not {wrong['input']!r:.50}"
+    return InvalidRequestError(found["field"], found["message"] + given, f"{hint}.")

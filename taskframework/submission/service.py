@@ -20,7 +20,7 @@ from taskframework.stores.base import Inserted
 from taskframework.submission.debounce import DebouncedInserts
 from taskframework.submission.keys import NAMES, check_names, debounced, throttled
 from taskframework.submission.new_tasks import NewTasks
-from taskframework.submission.options import OPTIONS, SubmissionOptions, accepted
+from taskframework.submission.options import OPTIONS, SubmissionOptions, accepted, refuse_unknown
 from taskframework.submission.types import Submittable
 from taskframework.submission.versions import VersionedInserts
 from taskframework.tasks.kinds import AnyTaskType, KindOf, P, type_name
@@ -87,8 +87,7 @@ class SubmitRequest(Generic[R]):
         Raises:
             TypeError: for an option that does not exist.
         """
-        if unknown := options.keys() - OPTIONS:
-            raise TypeError(f"a submission has no option {', '.join(sorted(unknown))}")
+        refuse_unknown("a submission", options, OPTIONS)
         object.__setattr__(self, "task_type", task_type)
         object.__setattr__(self, "parameters", parameters)
         object.__setattr__(self, "user_id", ANONYMOUS if user_id is None else user_id)

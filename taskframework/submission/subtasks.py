@@ -13,7 +13,7 @@ from taskframework.model.subtasks import SUBTASK_OPTIONS
 from taskframework.model.task import plain
 from taskframework.model.values import Json
 from taskframework.submission.new_tasks import defaults_of
-from taskframework.submission.options import SubmissionOptions, accepted, accepted_times
+from taskframework.submission.options import SubmissionOptions, accepted, accepted_times, refuse_unknown
 from taskframework.submission.types import Submittable, TaskTypes
 from taskframework.tasks.kinds import type_name
 
@@ -48,8 +48,7 @@ class SubtaskKinds:
             TypeError: for an option that sub-tasks do not have.
             StoreUnavailableError: if the type is not registered here and the store cannot be asked.
         """
-        if unknown := options.keys() - set(SUBTASK_OPTIONS):
-            raise TypeError(f"a sub-task has no option {', '.join(sorted(unknown))}")
+        refuse_unknown("a sub-task", options, SUBTASK_OPTIONS)
         name = type_name(task_type)
         kind = (await self._types.find([name]))[name]
         if isinstance(kind, SubmissionError):

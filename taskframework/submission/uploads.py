@@ -70,11 +70,12 @@ def check_policy(batch: Task, planned: int) -> None:
     Raises:
         InvalidRequestError: if its policy asks for more than it has.
     """
-    policy = Policy(parts_of(batch)[1].policy)
+    own, subtasks = parts_of(batch)
+    policy, tasks = Policy(subtasks.policy), "sub-tasks" if own.chunk_size == 1 else f"chunks of {own.chunk_size} items"
     if policy.needed(planned) > planned:
         raise InvalidRequestError(
             "policy",
-            f"{policy.text} can never be met by {planned:,} sub-tasks",
+            f"{policy.text} can never be met by {planned:,} {tasks}",
             "Submit more items, or use another policy.",
         )
 
@@ -151,7 +152,7 @@ class Upload:
             return True
         await self._look_again()
         if parts_of(self.batch)[0].items != self.items:
-            raise BatchConflictError(self.batch.task_id, self.items, "the batch has one there, the upload has not")
+            raise BatchConflictError(self.batch.task_id, self.items, "the batch has it, and this upload ends before it")
         await self._check_is_sealed()
         return False
 

@@ -61,6 +61,11 @@ class Extensible:
         self._middleware: list[Middleware] = []
         self._lifespans: list[Lifespan] = []
 
+    @property
+    def is_extended(self) -> bool:
+        """Whether anything was added."""
+        return bool(self._middleware or self._lifespans)
+
     def use(self, middleware: AnyMiddleware) -> AnyMiddleware:
         """Put middleware around every attempt of this program's worker; may stand above it as a decorator.
 

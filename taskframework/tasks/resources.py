@@ -60,7 +60,7 @@ class Resources:
             return found[0]
         there = ", ".join(type(product).__qualname__ for product in self._products) or "nothing"
         raise ConfigurationError(
-            f"The parameter {name} wants a {kind.__qualname__}, and {len(found) or 'none'} of what the worker has "
+            f"The parameter {name} wants one {kind.__qualname__}, and {len(found) or 'none'} of what the worker has "
             f"{'are' if found else 'is'} one ({there}).",
             hint="Let exactly one hook of framework.lifespan(...) yield one.",
         )

@@ -24,6 +24,7 @@ from taskframework.model.view import error_view
 from taskframework.tasks.kinds import AnyKind, AnyTaskType, KindOf, kind_of, read_result
 from taskframework.tasks.limits import as_timedelta, is_time
 from taskframework.tasks.steps import refuse_on_a_loop
+from taskframework.tasks.values import several
 
 T = TypeVar("T")
 R = TypeVar("R", default=Any, covariant=True)
@@ -226,7 +227,7 @@ def planned_one_blocking(family: Family, wanted: WantedSubtasks) -> list[str]:
 async def planned(family: Family, wanted: WantedSubtasks, parameters: Iterable[Any] | AsyncIterable[Any]) -> list[str]:
     """Plan a sub-task for each of these parameters; `TaskContext.submit_subtasks`."""
     ids: list[str] = []
-    async for together in _parts(parameters):
+    async for together in _parts(several(parameters)):
         ids += await planned_one(family, replace(wanted, parameters=together, before=len(ids)))
     return ids
 
@@ -235,7 +236,7 @@ def planned_blocking(family: Family, wanted: WantedSubtasks, parameters: Iterabl
     """`planned` for a thread; `TaskContext.submit_subtasks_blocking`."""
     refuse_on_a_loop("submit_subtasks_blocking", "await context.submit_subtasks(...)")
     ids: list[str] = []
-    for together in _parts_of(parameters):
+    for together in _parts_of(several(parameters)):
         ids += family.plan(replace(wanted, parameters=together, before=len(ids))).result()
     return ids
 

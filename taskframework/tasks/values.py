@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import AsyncIterable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, Secret, SecretBytes, SecretStr, TypeAdapter
 from pydantic_core import PydanticSerializationError
@@ -13,7 +13,24 @@ from pydantic_core import PydanticSerializationError
 from taskframework.errors import ValueNotStorableError
 from taskframework.model.values import MAX_PARAMETERS_BYTES, Json, check_storable
 
+Many = TypeVar("Many")
+
 _SECRETS = (Secret, SecretStr, SecretBytes)
+
+
+def several(values: Many) -> Many:
+    """Parameters of several tasks, as they are.
+
+    Raises:
+        TypeError: for one value. A text, an object and a model could be iterated, and would become a task for each
+            letter or field.
+    """
+    if isinstance(values, str | bytes | Mapping | BaseModel) or not isinstance(values, Iterable | AsyncIterable):
+        raise TypeError(
+            f"the parameters of several tasks are a list, or another iterable, not one {type(values).__name__}; "
+            "for a single task write a list of one"
+        )
+    return values
 
 
 def storable_parameters(value: Any, adapter: TypeAdapter[Any] | None = None) -> tuple[Json, bytes]:

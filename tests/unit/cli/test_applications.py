@@ -17,6 +17,20 @@ framework.register(Greets)
 number = 1
 """
 
+EXTENDED = """
+from taskframework import TaskFramework, task
+
+framework = TaskFramework()
+
+@framework.use
+async def around(context, call_next):
+    return await call_next(context)
+
+@task("inside")
+def inside(parameters: str) -> int:
+    return 1
+"""
+
 MISSPELT = """
 from taskframework import BackgroundTaskExecutable, task
 
@@ -39,6 +53,8 @@ def fine(parameters: str) -> int:
 def programs(folder: Path) -> None:
     (folder / "application.yml").write_text("app: {modules: []}\n")
     (folder / "built.py").write_text(FRAMEWORK)
+    (folder / "extended.py").write_text(EXTENDED)
+    (folder / "hook.py").write_text(f"{EXTENDED}\n@framework.lifespan\nasync def opened():\n    yield 1\n")
     (folder / "second.py").write_text(PROGRAM.format(task_type="greets-too"))
     (folder / "same.py").write_text(PROGRAM.format(task_type="greets"))
     (folder / "broken.py").write_text("x = 1\nraise ZeroDivisionError('so it is')\n")
@@ -64,6 +80,8 @@ def programs(folder: Path) -> None:
         ("needy", "'needy' cannot be imported: ModuleNotFoundError: No module named 'no_such_package'", "Correct it"),
         ("quits", "'quits' cannot be imported: SystemExit: 3", "Correct it"),
         ("misspelt", "misspelt.Counts (misspelt.py, line 7) is abstract: execute is missing.", "Implement it"),
+        ("extended", "'extended' adds middleware or lifespan hooks to its framework, and", "Write --app extended:framework."),
+        ("hook", "imported: hook.opened (hook.py, line 14) is no lifespan hook.", "asynccontextmanager right above"),
         ("json", "Module json defines no concrete BackgroundTaskExecutable", "Define a subclass"),
         ("built", "Module built defines no concrete BackgroundTaskExecutable", "write --app built:framework"),
         ("built:number", "it is a int in built", "Did you mean --app built:framework?"),

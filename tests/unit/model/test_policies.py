@@ -69,7 +69,7 @@ def test_what_is_no_policy_is_refused(text: object) -> None:
 
 def test_at_least_names_its_policy() -> None:
     assert at_least(7) == "at_least(7)"
-    with pytest.raises(ValueError, match="must be "):
+    with pytest.raises(ValueError, match="a whole number from 1 to 999,999, not 0"):
         at_least(0)
 
 

@@ -90,10 +90,23 @@ async def test_a_value_of_another_type_is_refused_by_the_name_of_its_argument(
         await framework.submit("counts", "text", **wrong)
 
 
+@pytest.mark.parametrize("wrong", [{"kez": "k", "version": 1}, {"version": 1}])
+async def test_what_has_no_value_is_refused_without_one(framework: TaskFramework, wrong: Any) -> None:
+    with pytest.raises(InvalidRequestError) as refused:
+        await framework.submit("counts", "text", unique=wrong)
+    assert ", not" not in refused.value.message
+
+
+async def test_one_value_is_not_taken_for_the_items_of_a_batch(framework: TaskFramework) -> None:
+    for one in ("text", {"text": "a"}, 5, Settings()):
+        with pytest.raises(TypeError, match=f"not one {type(one).__name__}; for a single task write a list of one"):
+            await framework.submit_batch("counts", one)  # type: ignore[arg-type]
+
+
 async def test_an_option_that_does_not_exist_is_a_mistake_that_type_checkers_see_too(framework: TaskFramework) -> None:
-    with pytest.raises(TypeError, match="no option prioriti"):
+    with pytest.raises(TypeError, match="no option prioriti; did you mean priority[?]"):
         await framework.submit("counts", "text", prioriti="high")  # type: ignore[call-overload]
-    with pytest.raises(TypeError, match="no option user"):
+    with pytest.raises(TypeError, match="no option user; there are correlation_id, "):
         SubmitRequest(task_type="counts", user="ada")  # type: ignore[call-overload]
 
 

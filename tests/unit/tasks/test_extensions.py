@@ -91,7 +91,7 @@ def test_a_resource_is_found_by_its_class_or_a_base() -> None:
 
 @pytest.mark.parametrize(("products", "found"), [(["db"], r"none of .* \(str\)"), ([Pool(), OwnPool()], "2 of ")])
 def test_one_that_is_missing_or_there_twice_is_an_error(products: list[object], found: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"pool wants a Pool, and {found}"):
+    with pytest.raises(ConfigurationError, match=f"pool wants one Pool, and {found}"):
         Resources(products).given({"pool": Pool})
 
 
@@ -141,7 +141,7 @@ async def test_a_hook_that_fails_at_the_stop_is_logged(caplog: pytest.LogCapture
 async def test_what_a_task_wants_has_to_be_there_at_the_start() -> None:
     program, registry = Extensible(), TaskRegistry()
     registry.register(Rows)
-    with pytest.raises(ConfigurationError, match=r"Task type 'rows' cannot run here\. .* wants a Pool.*lifespan"):
+    with pytest.raises(ConfigurationError, match=r"Task type 'rows' cannot run here\. .* wants one Pool.*lifespan"):
         async with program._opened(registry):
             pass
     program.lifespan(functools.partial(contextlib.nullcontext, OwnPool()))

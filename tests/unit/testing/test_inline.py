@@ -143,5 +143,5 @@ async def test_it_takes_resources_and_middleware() -> None:
         return 1 + await call_next(context)
 
     assert (await run(sizes, 5, resources=[SmallPool()], middleware=[one_more])).result == 6
-    with pytest.raises(ConfigurationError, match="pool wants a Pool, and none"):
+    with pytest.raises(ConfigurationError, match="pool wants one Pool, and none"):
         await run(sizes, 5)

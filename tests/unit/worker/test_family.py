@@ -191,6 +191,7 @@ WRONG: list[tuple[Execute, type[Exception], str]] = [
     ),
     (lambda context: context.submit_subtasks("chidl", []), UnknownTaskTypeError, "Did you mean 'child'"),
     (lambda context: context.submit_subtask("child", 1, idempotency_key="k"), TypeError, "no option idempotency_key"),
+    (lambda context: context.submit_subtasks("child", "text"), TypeError, "not one str; for a single task"),
     (lambda context: context.submit_subtask("child", 1, max_attempts=0), InvalidRequestError, "max_attempts: "),
     (lambda context: context.submit_subtask("child", 1, deadline=CLOCK.now()), InvalidRequestError, "deadline: it has"),
     (lambda context: context.submit_subtask("child", 1, policy="some"), InvalidRequestError, "policy: 'some' is none"),
