@@ -201,7 +201,7 @@ class IdempotencyConflictError(SubmissionError):
     """The idempotency key was used before for another task."""
 
     code = "idempotency_conflict"
-    hint = "Send the same task type and parameters, or use a new key."
+    hint = "Send the same task type and parameters (of a batch: policy and chunk size), or use a new key."
 
     def __init__(self, key: str, task_id: str) -> None:
         super().__init__(f"The idempotency key {key!r} belongs to task {task_id} with other contents.")
@@ -291,7 +291,7 @@ class TaskFailedError(TaskframeworkError):
 
     def __init__(self, task_id: str, status: str, error: dict[str, Any] | None) -> None:
         reason = f": {error['type']}: {error['message']}" if error else ""
-        super().__init__(f"Task {task_id} ended {status}{reason}.")
+        super().__init__(f"Task {task_id} ended {status}{reason.rstrip('.')}.")
         self.task_id = task_id
         self.status = status
         self.error = error

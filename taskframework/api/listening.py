@@ -96,9 +96,9 @@ def _bind(family: socket.AddressFamily, address: str, port: int) -> socket.socke
 
 
 def _refusal(error: OSError, address: str, port: int, key: str) -> ConfigurationError:
+    given = f"--port or {key}" if key == "api.port" else key
     match error.errno:
         case errno.EADDRINUSE:
-            given = f"--port or {key}" if key == "api.port" else key
             return ConfigurationError(
                 f"Port {port} of {address} is in use by another program.",
                 key=key,
@@ -106,7 +106,7 @@ def _refusal(error: OSError, address: str, port: int, key: str) -> Configuration
             )
         case errno.EACCES:
             return ConfigurationError(
-                f"This user may not listen on port {port}.", key=key, hint=f"Choose one above 1023 with {key}."
+                f"This user may not listen on port {port}.", key=key, hint=f"Choose one above 1023 with {given}."
             )
     return ConfigurationError(
         f"Cannot listen on port {port} of {address}: {error.strerror}.",

@@ -157,9 +157,7 @@ def _broken_module(name: str, error: BaseException) -> ConfigurationError:
     place = _place(error)
     if place in reason:  # it says it itself
         place = ""
-    return ConfigurationError(
-        f"Module {name!r} cannot be imported: {reason}{place}.", key="app.modules", hint=hint
-    )
+    return ConfigurationError(f"Module {name!r} cannot be imported: {reason}{place}.", key="app.modules", hint=hint)
 
 
 def _place(error: BaseException) -> str:

@@ -38,6 +38,7 @@ class ItemFile:
         self._items = 0
         #: For each empty line, how many items came before it.
         self._gaps: list[int] = []
+        self._is_array = False
         self._read = 0
         self._size = 0
         self._status: Status | None = None
@@ -50,6 +51,7 @@ class ItemFile:
                     self._read += len(line)
                     if text := line.strip():
                         value = self._value(number, text)
+                        self._is_array = isinstance(value, list)
                         self._count()
                         yield value
                     else:
@@ -71,6 +73,8 @@ class ItemFile:
                 yield
         except BatchItemError as error:
             error.message = f"Line {self._line_of(error.index)} of {self._file}: {error.cause.message}"
+            if self._items <= 1 and self._is_array:
+                error.hint = _ONE_A_LINE
             error.hint += self._left(key)
             raise
         except BatchConflictError as error:

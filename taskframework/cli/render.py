@@ -164,6 +164,8 @@ def print_outcome(task: Task) -> None:
 
 def print_next_step(task: Task) -> None:
     """Say what a person may do about the task now, if there is anything."""
+    if task.error is not None and task.error.code == "subtasks_failed":
+        note(f"Which failed, and why: taskframework tasks subtasks {task.task_id}")
     if task.status in REPLAYABLE:
         note(f"Queue it anew: taskframework tasks retry {task.task_id}")
     elif not task.status.is_final:

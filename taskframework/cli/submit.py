@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from inspect import Parameter
 from pathlib import Path
 from typing import Annotated, Any, Unpack
@@ -101,13 +102,14 @@ def read_moment(text: str) -> datetime:
     return moment
 
 
-def _object(text: str) -> object:
+def _object(text: str, *, fields: Sequence[str]) -> object:
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError:
         value = None
     if not isinstance(value, dict):
-        raise ValueError("is not a JSON object")
+        example = ", ".join(f'"{name}": …' for name in fields)
+        raise ValueError(f"is not a JSON object such as '{{{example}}}'")
     return value
 
 
@@ -133,7 +135,7 @@ def _flag(name: str, schema: Mapping[str, Any]) -> Parameter:
     if value.get("format") == "date-time":
         read, metavar, more = or_bad_parameter(_moment), "TIME", ": a time, or 10m from now"
     elif value["type"] == "object":
-        read, metavar = or_bad_parameter(_object), "JSON"
+        read, metavar = or_bad_parameter(partial(_object, fields=value["required"])), "JSON"
     elif value["type"] == "integer":
         read, metavar = whole_number(), "N"
     option = typer.Option(

@@ -105,7 +105,7 @@ class HttpEvents:
             raise EventsUnavailableError(
                 f"No events at {self.url}: {reason}.",
                 hint="Start `taskframework dev --app …` or `taskframework api --app …` there, or name its address.",
-            ) from error
+            ) from None
 
     async def close(self) -> None:
         if self._client is not None:

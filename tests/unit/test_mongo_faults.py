@@ -6,9 +6,25 @@ import socket
 
 import pymongo
 import pytest
+from pymongo.errors import ServerSelectionTimeoutError
 
 from taskframework.errors import StoreUnavailableError
 from taskframework.stores.mongo.faults import driver_errors
+
+
+@pytest.mark.parametrize(
+    ("said", "hint"),
+    [
+        ("SSL handshake failed: db:27017: [SSL: UNEXPECTED_EOF_WHILE_READING] EOF occurred", "leave out tls=true"),
+        ("SSL handshake failed: db:27017: [SSL: CERTIFICATE_VERIFY_FAILED] self-signed", "store.ca_file"),
+        ("db:27017: connection closed (configured timeouts: x)", "needs tls=true in store.url"),
+        ("db:27017: [Errno 111] Connection refused", "Check that it runs and that store.url is right; `task"),
+    ],
+)
+def test_tls_on_one_side_only_is_told_as_such(said: str, hint: str) -> None:
+    with pytest.raises(StoreUnavailableError) as told, driver_errors():
+        raise ServerSelectionTimeoutError(said)
+    assert hint in told.value.hint
 
 
 @pytest.mark.parametrize("query", ["", "?replicaSet=rs0"])

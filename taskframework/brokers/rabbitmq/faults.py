@@ -27,6 +27,14 @@ _INEQUIVALENT = re.compile(
 _DELIVERY_TIMED_OUT = re.compile(r"delivery acknowledgement on channel \d+ timed out\. Timeout value used: (\d+) ms")
 #: The driver does not pass on the reason of a refusal at this stage; there are only these.
 _NO_VHOST = "the virtual host does not exist, or the user may not use it"
+#: What connecting says where one side speaks TLS and the other does not, or the certificate is not trusted.
+_TLS = {
+    "WRONG_VERSION_NUMBER": "The server speaks no TLS at this port: write amqp:// in broker.url, or name its port for "
+    "TLS, most often 5671.",
+    "CERTIFICATE_VERIFY_FAILED": "Name the authority that signed the certificate of the server in broker.ca_file.",
+    "Connection reset by peer": "Check that it runs and that broker.url is right; a port for TLS, most often 5671, "
+    "needs amqps://.",
+}
 
 
 @contextmanager
@@ -78,7 +86,8 @@ def translated(error: BaseException, doing: str) -> BrokerError:
         )
     if isinstance(error, TimeoutError):
         return BrokerUnavailableError(f"RabbitMQ: {doing}: no answer in time.")
-    return BrokerUnavailableError(f"RabbitMQ: {doing}: {text.rstrip('.')}.")
+    hints = (hint for words, hint in _TLS.items() if words in text)
+    return BrokerUnavailableError(f"RabbitMQ: {doing}: {text.rstrip('.')}.", hint=next(hints, None))
 
 
 def delivery_timeout(reason: object) -> timedelta | None:

@@ -36,6 +36,15 @@ class PartlyRefused(Exception):  # noqa: N818 (not an error of the whole)
         self.refused = refused
 
 
+#: What connecting says where one side speaks TLS and the other does not, or the certificate is not trusted.
+_TLS = {
+    "CERTIFICATE_VERIFY_FAILED": "Name the authority that signed the certificate of the server in store.ca_file.",
+    "SSL handshake failed": "If the server speaks no TLS, leave out tls=true in store.url, and store.ca_file.",
+    ": connection closed": "Check that it runs and that store.url is right; a server that wants TLS needs tls=true in "
+    "store.url, or store.ca_file.",
+}
+
+
 @contextmanager
 def driver_errors() -> Iterator[None]:
     """Turn what the drivers raise into the framework's errors."""
@@ -81,7 +90,8 @@ def _translated(error: PyMongoError) -> StoreError:
     away = isinstance(error, (ConnectionFailure, WriteConcernError)) or error.timeout or code in AWAY
     if away or error.has_error_label("RetryableWriteError"):
         if "RSGhost" not in str(error):
-            return StoreUnavailableError(f"MongoDB: {reason}.")
+            hints = (hint for words, hint in _TLS.items() if words in reason)
+            return StoreUnavailableError(f"MongoDB: {reason}.", hint=next(hints, None))
         return StoreUnavailableError(
             "MongoDB was started with --replSet, and its replica set is not initiated, or it has just been restarted.",
             hint="If the server is new, run rs.initiate() on it once.",

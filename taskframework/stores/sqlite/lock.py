@@ -37,10 +37,10 @@ class ExecutionLock:
             raise self._unwritable(error) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+        except BlockingIOError:
             first = _read(descriptor)
             os.close(descriptor)
-            raise self._taken(first) from error
+            raise self._taken(first) from None
         try:
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, _myself(), 0)

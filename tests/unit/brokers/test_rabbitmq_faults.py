@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 
 import pytest
 from aiormq.exceptions import (
@@ -38,6 +39,13 @@ _QUEUE = (
         (AMQPConnectionError(111, "refused"), BrokerUnavailableError, "refused"),
         (ConnectionResetError("reset"), BrokerUnavailableError, "reset"),
         (TimeoutError(), BrokerUnavailableError, "no answer in time"),
+        (ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong"), BrokerUnavailableError, "speaks no TLS at this port"),
+        (ssl.SSLError(1, "[SSL: CERTIFICATE_VERIFY_FAILED] no"), BrokerUnavailableError, "in broker.ca_file"),
+        (
+            AMQPConnectionError("Server connection reset: ConnectionResetError(104, 'Connection reset by peer')"),
+            BrokerUnavailableError,
+            "needs amqps://",
+        ),
         (ChannelInvalidStateError("closed"), BrokerUnavailableError, "closed"),
         (
             ProbableAuthenticationError("ACCESS_REFUSED"),

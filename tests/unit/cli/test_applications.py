@@ -80,7 +80,11 @@ def programs(folder: Path) -> None:
         ("needy", "'needy' cannot be imported: ModuleNotFoundError: No module named 'no_such_package'", "Correct it"),
         ("quits", "'quits' cannot be imported: SystemExit: 3", "Correct it"),
         ("misspelt", "misspelt.Counts (misspelt.py, line 7) is abstract: execute is missing.", "Implement it"),
-        ("extended", "'extended' adds middleware or lifespan hooks to its framework, and", "Write --app extended:framework."),
+        (
+            "extended",
+            "'extended' adds middleware or lifespan hooks to its framework, and",
+            "Write --app extended:framework.",
+        ),
         ("hook", "imported: hook.opened (hook.py, line 14) is no lifespan hook.", "asynccontextmanager right above"),
         ("json", "Module json defines no concrete BackgroundTaskExecutable", "Define a subclass"),
         ("built", "Module built defines no concrete BackgroundTaskExecutable", "write --app built:framework"),

@@ -131,6 +131,11 @@ def test_a_mistake_far_down_says_what_became_of_the_rest(cli: Cli, folder: Path,
     assert open_one["is_sealed"]
 
 
+def test_an_array_in_place_of_lines_is_told_as_such(cli: Cli, folder: Path) -> None:
+    refused = submitted(cli, folder, '["ann", "bob"]\n', "--app", "greeting")
+    assert (refused.code, "of a JSON array, `jq -c '.[]' FILE` makes such lines" in refused.err) == (1, True)
+
+
 def test_a_refused_batch_makes_no_store(cli: Cli, folder: Path) -> None:
     refused = submitted(cli, folder)
     assert (refused.code, "There is no store here yet" in refused.err) == (1, True)

@@ -73,6 +73,13 @@ def test_sub_tasks_have_pages(cli: Cli, submitted: str) -> None:
     assert cli("tasks", "subtasks", submitted, "--cursor", "x").code == 2
 
 
+def test_a_parent_that_failed_names_where_the_reasons_are(cli: Cli, submitted: str) -> None:
+    sub_task = json.loads(cli("tasks", "subtasks", submitted, "--json").out)["items"][0]["task_id"]
+    assert cli("tasks", "cancel", sub_task).code == 0
+    run_until(submitted, TaskStatus.FAILED)
+    assert f"Which failed, and why: taskframework tasks subtasks {submitted}" in cli("tasks", "show", submitted).err
+
+
 def test_a_signal_tells_what_it_did(cli: Cli, submitted: str) -> None:
     asks = json.loads(cli("tasks", "subtasks", submitted, "--json").out)["items"][0]["task_id"]
     run_until(asks, TaskStatus.WAITING)

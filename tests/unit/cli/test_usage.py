@@ -22,6 +22,8 @@ from tests.unit.cli.conftest import Cli
         (["dev", "--port", "x"], "'--port': 'x' is not a whole number"),
         (["submit", "greets", "{not json"], "Quote it for the shell"),
         (["submit", "greets", "@missing.json"], "missing.json cannot be read"),
+        (["submit", "greets", "null", "--stream", "account-7"], """such as '{"key": …}'"""),
+        (["submit", "greets", "null", "--debounce", "5s"], """such as '{"key": …, "wait": …}'"""),
         (["submit", "greets", "null", "--not-before", "tomorrow"], "2027-01-31T12:00:00Z"),
         (["submit", "greets", "null", "--deadline", "2027-01-31T12:00:00"], "has no time zone"),
         (["submit", "greets", "null", "--timeout", "soon"], "must be a duration"),

@@ -80,8 +80,8 @@ async def test_broken_streams_are_opened_again(connect: Connect) -> None:
 
 
 async def test_a_task_without_a_result_is_an_error(connect: Connect) -> None:
-    error = {"code": "x", "type": "ValueError", "message": "a bug", "retryable": False, "fingerprint": "f"}
-    with pytest.raises(TaskFailedError, match="Task t-1 ended FAILED: ValueError: a bug") as told:
+    error = {"code": "x", "type": "ValueError", "message": "a bug.", "retryable": False, "fingerprint": "f"}
+    with pytest.raises(TaskFailedError, match=r"^Task t-1 ended FAILED: ValueError: a bug\.$") as told:
         await connect(task(status="FAILED", error=error)).client.wait("t-1")
     assert (told.value.status, told.value.error) == ("FAILED", error)
 
