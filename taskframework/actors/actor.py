@@ -12,8 +12,10 @@ Event = TypeVar("Event")
 class Timers(Protocol):
     """The timers of one actor, by name."""
 
-    def set(self, name: str, after: timedelta) -> None:
-        """Let `on_timer` be called after so much time; the time of the same name that was set before is forgotten.
+    def set(self, name: str, after: timedelta | float) -> None:
+        """Let `on_timer` be called after so much time, given as a timedelta or in seconds.
+
+        The time of the same name that was set before is forgotten.
 
         A firing waits in the mailbox behind the events that came before it. If one of these sets or cancels the timer,
         the firing is an old one and is dropped.

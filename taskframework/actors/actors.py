@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from taskframework.actors.actor import KeyedActor, Timers
-from taskframework.actors.mailbox import Firing, Mailbox, MailboxTimers
+from taskframework.actors.mailbox import Firing, Mailbox, MailboxTimers, in_seconds
 from taskframework.background import Background, is_failure
 from taskframework.clock import Clock, SystemClock
 from taskframework.errors import TaskframeworkError
@@ -44,7 +44,7 @@ class KeyedActors(Generic[Key, Event]):
         make: Callable[[Key, Timers], KeyedActor[Key, Event]],
         *,
         mailbox: int = 100,
-        idle_after: timedelta = timedelta(minutes=5),
+        idle_after: timedelta | float = timedelta(minutes=5),
         clock: Clock | None = None,
     ) -> None:
         """Make an empty set; nothing runs yet.
@@ -52,9 +52,17 @@ class KeyedActors(Generic[Key, Event]):
         Args:
             make: makes the actor of a key, such as its class.
             mailbox: events that may wait for one actor.
-            idle_after: an actor without events, and without timers that are set, ends after so much time.
+            idle_after: an actor without events, and without timers that are set, ends after so much time, given as a
+                timedelta or in seconds.
             clock: time, for tests.
+
+        Raises:
+            ValueError: for a mailbox without room, or a time that is not above zero.
         """
+        if mailbox < 1:
+            raise ValueError(f"mailbox must be 1 or more, not {mailbox}: no event could ever be told")
+        if in_seconds(idle_after) <= 0:
+            raise ValueError(f"idle_after must be a time above zero, not {idle_after!r}")
         self._make = make
         self._mailbox = mailbox
         self._idle_after = idle_after
@@ -130,9 +138,10 @@ class _Running(Generic[Key, Event]):
         key: Key,
         make: Callable[[Key, Timers], KeyedActor[Key, Event]],
         mailbox: int,
-        idle_after: timedelta,
+        idle_after: timedelta | float,
         clock: Clock,
     ) -> None:
+        self._key = key
         self.mailbox = Mailbox[Event](mailbox)
         #: Set when it has ended; then the key may have another actor.
         self.over = asyncio.Event()
@@ -148,26 +157,26 @@ class _Running(Generic[Key, Event]):
                 await self._fire(item)
             else:
                 self._timers.set(_IDLE, self._idle_after)
-                await self._call(self._actor.receive(item))
+                await self._call(self._actor.receive, item)
         await self._timers.stop()
-        await self._call(self._actor.on_end())
+        await self._call(self._actor.on_end)
 
     async def _fire(self, firing: Firing) -> None:
         if not self._timers.counts(firing) or self.mailbox.is_closed:
             return
         if firing.name != _IDLE:
             self._timers.set(_IDLE, self._idle_after)
-            await self._call(self._actor.on_timer(firing.name))
+            await self._call(self._actor.on_timer, firing.name)
         elif self.mailbox.is_empty and not self._timers.are_set(but=_IDLE):
             self.mailbox.close()  # in the same step as the look: nothing came in between
         else:
             self._timers.set(_IDLE, self._idle_after)
 
-    async def _call(self, call: Awaitable[None]) -> None:
+    async def _call(self, method: Callable[..., Awaitable[None]], *args: object) -> None:
         """An error is told, and the actor goes on: it knows best what of its state is still right."""
         try:
-            await call
+            await method(*args)
         except BaseException as error:
             if not is_failure(error):
                 raise
-            logger.exception("the actor of %r failed and goes on", self._actor.key)
+            logger.exception("the actor of %r failed and goes on", self._key)

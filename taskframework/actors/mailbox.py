@@ -71,6 +71,11 @@ class Mailbox(Generic[Event]):
         return item
 
 
+def in_seconds(time: timedelta | float) -> float:
+    """A time that an author gave."""
+    return time.total_seconds() if isinstance(time, timedelta) else float(time)
+
+
 @dataclass(slots=True)
 class _Timer:
     #: How often it was set or cancelled.
@@ -95,13 +100,13 @@ class MailboxTimers:
         self._timers: dict[str, _Timer] = {}
         self._is_stopped = False
 
-    def set(self, name: str, after: timedelta) -> None:
+    def set(self, name: str, after: timedelta | float) -> None:
         """As in `Timers`."""
         if self._is_stopped:
             return
         timer = self._timers.setdefault(name, _Timer())
         timer.setting += 1
-        timer.due = self._clock.monotonic() + after.total_seconds()
+        timer.due = self._clock.monotonic() + in_seconds(after)
         is_early_enough = timer.sleeper is not None and not timer.sleeper.done() and timer.wakes <= timer.due
         if not is_early_enough:
             if timer.sleeper is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -296,3 +297,49 @@ async def test_an_actor_that_cannot_begin_tells_who_sent_the_event(clock: FakeCl
         with pytest.raises(ValueError, match="a"):
             await actors.tell("a", "event")
         assert len(actors) == 0
+
+
+class Careless(KeyedActor[str, str]):
+    """Forgets `super().__init__`, and its `receive` is no coroutine function."""
+
+    def __init__(self, key: str, timers: Timers) -> None:
+        self.heard: list[str] = []
+
+    def receive(self, event: str) -> Any:
+        self.heard.append(event)
+        raise ValueError(event)
+
+
+async def test_an_actor_that_is_written_wrongly_fails_at_each_event_and_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    made: list[Careless] = []
+
+    def make(key: str, timers: Timers) -> Careless:
+        made.append(Careless(key, timers))
+        return made[-1]
+
+    async with KeyedActors(make, mailbox=1) as actors:
+        for event in "abc":
+            await actors.tell("k", event)
+    assert [actor.heard for actor in made] == [["a", "b", "c"]], "one actor, and no event is lost"
+    assert [record.getMessage() for record in caplog.records] == ["the actor of 'k' failed and goes on"] * 3
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"), [({"mailbox": 0}, "mailbox must be 1"), ({"idle_after": 0}, "idle_after must be a time above")]
+)
+def test_actors_that_could_take_no_event_are_refused(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        KeyedActors(Log, **wrong)
+
+
+async def test_times_may_be_given_in_seconds(seen: list[tuple[str, str]]) -> None:
+    class InSeconds(Log):
+        async def receive(self, event: str) -> None:
+            self.timers.set("pause", 0.01)
+
+    async with KeyedActors(InSeconds, idle_after=0.02) as actors:
+        await actors.tell("k", "x")
+        await eventually(lambda: len(actors) == 0)
+    assert seen == [("k", "begin"), ("k", "timer pause"), ("k", "end")]
