@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import sys
 import types
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import fields
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, get_origin, get_type_hints, overload
 
 from taskframework.errors import RegistrationError
@@ -23,6 +25,9 @@ Function = Callable[..., Any]
 _HINT = (
     "Write def {name}(parameters: Parameters, context: TaskContext[Parameters]) -> Result; the context may be left out."
 )
+
+
+_OPTIONS = frozenset(field.name for field in fields(TaskOptions))
 
 
 class Decorator(Protocol):
@@ -66,6 +71,8 @@ def _taking(make: Callable[Options, TaskOptions]) -> Callable[Concatenate[str, O
                 f"@task{place_in_source(task_type)} does not say the name of the task type.",
                 hint='Write @task("count-words").',
             )
+        if unknown := options.keys() - _OPTIONS:
+            raise _unknown_option(task_type, min(unknown))
         chosen = make(*args, **options)
         around = sys._getframe(1).f_locals  # types that the function names may be defined there
 
@@ -89,6 +96,14 @@ def _taking(make: Callable[Options, TaskOptions]) -> Callable[Concatenate[str, O
 
 
 task = _taking(TaskOptions)
+
+
+def _unknown_option(task_type: str, name: str) -> RegistrationError:
+    near = difflib.get_close_matches(name, _OPTIONS, 1)
+    return RegistrationError(
+        f"@task({task_type!r}) has no option {name}.",
+        hint=f"Did you mean {near[0]}?" if near else f'Give them by name: @task("{task_type}", max_attempts=5).',
+    )
 
 
 def _execute(function: Function) -> Function:

@@ -85,7 +85,10 @@ class Worker:
         """Stop consuming, let running tasks finish for the grace, hand back the rest uncounted."""
         await self._intake.stop()
         await self._consumer.close()
-        if not await self._finished_within(self._grace.total_seconds()):
+        grace = self._grace.total_seconds()
+        if grace and self.heartbeat.attempts:  # else a stop that takes so long looks as if it hung
+            logger.info("waiting up to %g s for %d running tasks", grace, len(self.heartbeat.attempts))
+        if not await self._finished_within(grace):
             logger.info("handing back %d unfinished tasks", len(self.heartbeat.attempts))
             self.heartbeat.release_all()
             if not await self._finished_within(_RELEASE_SECONDS):

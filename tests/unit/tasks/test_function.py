@@ -130,6 +130,16 @@ def test_a_wrong_option_is_refused() -> None:
         task("wrong", max_attempts=0)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "hint"),
+    [({"max_atempts": 3}, "Did you mean max_attempts?"), ({"options": TaskOptions()}, "Give them by name")],
+)
+def test_an_option_that_does_not_exist_is_named(wrong: dict[str, Any], hint: str) -> None:
+    with pytest.raises(RegistrationError, match=rf"@task\('wrong'\) has no option {min(wrong)}\.") as refused:
+        task("wrong", **wrong)
+    assert hint in str(refused.value)
+
+
 def test_without_a_name_it_is_refused_and_not_passed_over() -> None:
     line = no_result.__code__.co_firstlineno
     with pytest.raises(RegistrationError, match=rf"@task \(.*test_function\.py, line {line}\) does not say the name"):
