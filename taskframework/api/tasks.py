@@ -55,6 +55,8 @@ class TaskQuery(BatchQuery):
     stream: str | None = Field(default=None, max_length=MAX_NAME, description="Only tasks of the stream with this key")
     created_after: Moment | None = Field(default=None, description="Only those submitted at this time or later")
     created_before: Moment | None = Field(default=None, description="Only those submitted earlier")
+    finished_after: Moment | None = Field(default=None, description="Only those that ended at this time or later")
+    finished_before: Moment | None = Field(default=None, description="Only those that ended earlier")
     correlation_id: Name | None = Field(default=None, description="Only those with this correlation id")
     idempotency_key: Name | None = Field(default=None, description="Only those with this idempotency key")
     error: str | None = Field(
@@ -73,6 +75,8 @@ class TaskQuery(BatchQuery):
             self.stream,
             created_after=self.created_after,
             created_before=self.created_before,
+            finished_after=self.finished_after,
+            finished_before=self.finished_before,
             correlation_id=self.correlation_id,
             idempotency_key=self.idempotency_key,
             error=self.error,

@@ -77,6 +77,21 @@ Before = Annotated[
     datetime | None,
     typer.Option("--before", parser=or_bad_parameter(past), metavar="TIME", help="Only tasks submitted before that."),
 ]
+FinishedAfter = Annotated[
+    datetime | None,
+    typer.Option(
+        "--finished-after",
+        parser=or_bad_parameter(past),
+        metavar="TIME",
+        help="Only tasks that ended since a time, or since 10m.",
+    ),
+]
+FinishedBefore = Annotated[
+    datetime | None,
+    typer.Option(
+        "--finished-before", parser=or_bad_parameter(past), metavar="TIME", help="Only tasks that ended before that."
+    ),
+]
 Correlation = Annotated[
     str | None, typer.Option("--correlation-id", metavar="ID", help="Only tasks with this correlation id.")
 ]
@@ -106,6 +121,8 @@ async def list_tasks(
     user: UserName = None,
     after: After = None,
     before: Before = None,
+    finished_after: FinishedAfter = None,
+    finished_before: FinishedBefore = None,
     correlation_id: Correlation = None,
     idempotency_key: IdempotencyKey = None,
     error: ErrorText = None,
@@ -121,6 +138,8 @@ async def list_tasks(
         stream=stream,
         created_after=after,
         created_before=before,
+        finished_after=finished_after,
+        finished_before=finished_before,
         correlation_id=correlation_id,
         idempotency_key=idempotency_key,
         error=error,

@@ -102,6 +102,8 @@ class TaskCalls(Calls):
         user_id: str | None = None,
         created_after: datetime | None = None,
         created_before: datetime | None = None,
+        finished_after: datetime | None = None,
+        finished_before: datetime | None = None,
         correlation_id: str | None = None,
         idempotency_key: str | None = None,
         error: str | None = None,
@@ -115,8 +117,10 @@ class TaskCalls(Calls):
             user_id: only tasks of this user; another than the key's needs the right to act for users.
             created_after: only tasks that were submitted at this time or later.
             created_before: only tasks that were submitted earlier than this.
-            correlation_id: only tasks with this one. For this and the rest there is no index: with a time, a status or
-                a type besides there is less to look through.
+            finished_after: only tasks that ended at this time or later. For this and the rest there is no index: with
+                a time of submission, a status or a type besides there is less to look through.
+            finished_before: only tasks that ended earlier than this.
+            correlation_id: only tasks with this one.
             idempotency_key: only tasks with this one.
             error: only tasks with this text in the message of the error, whatever the case.
             fingerprint: only tasks whose error has this one.
@@ -127,6 +131,8 @@ class TaskCalls(Calls):
             "user_id": user_id,
             "created_after": created_after and created_after.isoformat(),
             "created_before": created_before and created_before.isoformat(),
+            "finished_after": finished_after and finished_after.isoformat(),
+            "finished_before": finished_before and finished_before.isoformat(),
             "correlation_id": correlation_id,
             "idempotency_key": idempotency_key,
             "error": error,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from taskframework.errors import SubmissionError
 from taskframework.model.status import TaskStatus
@@ -92,6 +92,11 @@ def _unpacked(text: str) -> str:
     return base64.b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True).decode()
 
 
+#: Conditions of a `TaskFilter` that no index helps with; with the end of a task one helps in lists of dead tasks alone.
+_WITHOUT_INDEX = ("fingerprint", "error", "correlation_id", "idempotency_key")
+_ENDS = ("ended_by", "finished_after", "finished_before")
+
+
 @dataclass(frozen=True, slots=True)
 class TaskFilter:
     """Which tasks to list, by what they are (whose they are is the `Scope`); None means any."""
@@ -127,9 +132,11 @@ class TaskFilter:
     @property
     def indexed(self) -> TaskFilter:
         """The same filter without what no index has."""
-        if all(it is None for it in (self.fingerprint, self.error, self.correlation_id, self.idempotency_key)):
+        names = (*_WITHOUT_INDEX, *(() if self.dead else _ENDS))
+        if all(getattr(self, name) is None for name in names):
             return self
-        return replace(self, fingerprint=None, error=None, correlation_id=None, idempotency_key=None)
+        without: dict[str, Any] = dict.fromkeys(names)
+        return replace(self, **without)
 
     @property
     def is_by_plan(self) -> bool:

@@ -118,6 +118,10 @@ async def test_lists_go_on_over_their_pages(opened: Open) -> None:
         found = await stage.client.get(listed[0])
         sought = stage.client.list_tasks(created_after=found.created_at, correlation_id=found.correlation_id)
         assert [task.task_id async for task in sought] == [found.task_id]
+        assert found.finished_at is not None
+        ended = stage.client.list_tasks(finished_after=found.finished_at, correlation_id=found.correlation_id)
+        assert [task.task_id async for task in ended] == [found.task_id]
+        assert [task async for task in stage.client.list_tasks(finished_before=found.created_at)] == []
         assert [task async for task in stage.client.list_tasks(user_id="nobody")] == []
         with pytest.raises(InvalidRequestError, match="status"):
             [task async for task in stage.client.list_tasks(status="DONE")]

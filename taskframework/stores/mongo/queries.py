@@ -221,10 +221,15 @@ def of_errors(wanted: TaskFilter) -> Document:
     filter: Document = {"discarded": None} if wanted.dead else {}
     if wanted.is_sought:
         filter["$expr"] = is_found(wanted)
-    ends = {"$lte": wanted.ended_by, "$gte": wanted.finished_after, "$lt": wanted.finished_before}
-    if ended := {than: time for than, time in ends.items() if time is not None}:
+    if wanted.dead and (ended := _ends(wanted)):
         filter["$and"] = [{"finished_at": ended}]  # beside the place in the list
     return filter
+
+
+def _ends(wanted: TaskFilter) -> Document:
+    """Conditions for the time of the end."""
+    bounds = {"$lte": wanted.ended_by, "$gte": wanted.finished_after, "$lt": wanted.finished_before}
+    return {operator: time for operator, time in bounds.items() if time is not None}
 
 
 def counted_dead(scope: Scope, wanted: TaskFilter, most: int) -> list[Document]:
@@ -263,6 +268,10 @@ def is_found(wanted: TaskFilter) -> Expression:
     if wanted.error is not None:
         place = {"$indexOfBytes": [{"$toLower": "$error.message"}, {"$toLower": lit(wanted.error)}]}
         conditions.append({"$gte": [place, 0]})
+    if not wanted.dead and (ended := _ends(wanted)):
+        # Expressions order a missing time, which is null, before every other.
+        conditions.append({"$ne": ["$finished_at", None]})
+        conditions += [{than: ["$finished_at", time]} for than, time in ended.items()]
     return {"$and": conditions}
 
 

@@ -265,7 +265,14 @@ def _sought(filter: TaskFilter) -> list[tuple[str, Value]]:
         "json_extract(t.document, '$.error.fingerprint') = ?": filter.fingerprint,
         "instr(lower(json_extract(t.document, '$.error.message')), lower(?)) > 0": filter.error,
     }
-    return [(clause, value) for clause, value in clauses.items() if value is not None]
+    found: list[tuple[str, Value]] = [(clause, value) for clause, value in clauses.items() if value is not None]
+    return found + ([] if filter.dead else _ends(filter))
+
+
+def _ends(filter: TaskFilter) -> list[tuple[str, Value]]:
+    """Conditions on the time of the end, each with its value."""
+    bounds = {"<=": filter.ended_by, ">=": filter.finished_after, "<": filter.finished_before}
+    return [(f"t.finished_at {than} ?", milliseconds(time)) for than, time in bounds.items() if time is not None]
 
 
 def _list(head: Callable[[str], str], scope: Scope, filter: TaskFilter, limit: int, cursor: str | None) -> Query:
@@ -307,11 +314,8 @@ def _error_clauses(filter: TaskFilter) -> list[tuple[str, Value]]:
     """The conditions that no index helps with, and those on the end of a task, each with its value."""
     clauses = _sought(filter)
     if filter.dead:
-        clauses.append(("coalesce(json_type(t.document, '$.discarded'), 'null') = ?", "null"))
-    ends = {"<=": filter.ended_by, ">=": filter.finished_after, "<": filter.finished_before}
-    return clauses + [
-        (f"t.finished_at {than} ?", milliseconds(time)) for than, time in ends.items() if time is not None
-    ]
+        clauses += [("coalesce(json_type(t.document, '$.discarded'), 'null') = ?", "null"), *_ends(filter)]
+    return clauses
 
 
 def count_dead(scope: Scope, filter: TaskFilter, now: int, most: int) -> Query:

@@ -35,6 +35,11 @@ class SearchCases(StoreSuite):
         between = TaskFilter(finished_after=tasks[3].finished_at, finished_before=tasks[0].finished_at)
         for wanted in (replace(between, status=TaskStatus.FAILED), replace(between, dead=True)):
             assert {it.task_id for it in await all_pages(store, wanted, 2)} == {it.task_id for it in tasks[1:4]}
+        for sought in (between, TaskFilter(finished_before=tasks[0].finished_at)):  # one task has not ended
+            searched = await store.search_tasks(EVERYONE, sought, limit=10)
+            assert searched == await store.list_tasks(EVERYONE, sought, limit=10)
+            assert {it.task_id for it in searched.items} >= {it.task_id for it in tasks[1:4]}
+            assert all(it.finished_at is not None for it in searched.items)
         early = TaskFilter(dead=True, ended_by=tasks[2].finished_at, finished_after=tasks[3].finished_at)
         assert {it.task_id for it in await all_pages(store, early, 2)} == {it.task_id for it in tasks[2:4]}
 

@@ -82,6 +82,9 @@ async def test_lists_are_filtered(api: Api) -> None:
     assert await ids(f"created_before={between}") == [first["task_id"]]
     assert await ids("user_id=anonymous&created_after=2020-01-01T00:00:00Z") == [other["task_id"], first["task_id"]]
     problem_of(await api.get(f"{TASKS}?created_after=2020-01-01"), 422, "invalid_request")
+    ended = quote((await api.get(f"{TASKS}/{other['task_id']}")).json()["finished_at"])
+    assert await ids(f"finished_after={ended}") == [other["task_id"]]
+    assert await ids(f"finished_before={ended}") == []
 
 
 async def test_what_no_index_has_is_looked_for(open_api: OpenApi) -> None:

@@ -32,6 +32,7 @@ def stored(empty_store: None, folder: Path) -> None:
             now=now - timedelta(hours=3),
             task_id="failed",
             status=TaskStatus.FAILED,
+            finished_at=now - timedelta(hours=2),
             error=BUG,
             user_id="ada",
             correlation_id="order-7",
@@ -56,6 +57,7 @@ def stored(empty_store: None, folder: Path) -> None:
         ["--correlation-id", "order-7"],
         ["--idempotency-key", "once", "--status", "failed"],
         ["--fingerprint", "abc", "--after", "1d"],
+        ["--finished-after", "150m", "--finished-before", "90m"],
     ],
     ids=lambda options: options[0],
 )

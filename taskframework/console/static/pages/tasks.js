@@ -12,6 +12,11 @@ import { TaskTable } from "../parts/task-table.js";
 
 const PAUSE = 1500;
 const NAMES = ["status", "task_type", "user_id", "correlation_id", "idempotency_key", "error", "stream", "parent_task_id", "fingerprint"];
+// What a time is called in the address, over HTTP and on the page.
+const TIMES = {
+  after: ["created_after", "Created after"], before: ["created_before", "Created before"],
+  finished_after: ["finished_after", "Ended after"], finished_before: ["finished_before", "Ended before"],
+};
 
 export function Tasks({ query }) {
   const types = useTypes();
@@ -29,8 +34,7 @@ export function Tasks({ query }) {
 // What the API is asked for, of what the address has.
 function filterOf(query) {
   const filter = Object.fromEntries(NAMES.map((name) => [name, query[name]]).filter(([, value]) => value));
-  if (asTime(query.after)) filter.created_after = asTime(query.after);
-  if (asTime(query.before)) filter.created_before = asTime(query.before);
+  for (const [name, [field]] of Object.entries(TIMES)) if (asTime(query[name])) filter[field] = asTime(query[name]);
   return filter;
 }
 
@@ -41,8 +45,7 @@ function fieldsOf(types) {
     { name: "error", label: "Error contains" },
     { name: "correlation_id", label: "Correlation id" },
     ...(mayActForUsers() ? [{ name: "user_id", label: "User" }] : []),
-    { name: "after", label: "Created after", type: "datetime-local", isRare: true },
-    { name: "before", label: "Created before", type: "datetime-local", isRare: true },
+    ...Object.entries(TIMES).map(([name, [, label]]) => ({ name, label, type: "datetime-local", isRare: true })),
     { name: "idempotency_key", label: "Idempotency key", isRare: true },
     { name: "stream", label: "Stream", isRare: true },
     { name: "fingerprint", label: "Cause (fingerprint)", isRare: true },
