@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import typer
+from typer.models import OptionInfo
 
 from taskframework.cli.invocation import Invocation
 from taskframework.cli.options import Api, ApiKey, ApiKeyBesideKey, Config, Reason
@@ -54,7 +55,7 @@ def on_store(command: Callable[..., Coroutine[Any, Any, None]]) -> Callable[...,
     signature = inspect.signature(command, eval_str=True)
     _, *options, as_json = signature.parameters.values()
     context = Parameter("context", Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
-    key = ApiKeyBesideKey if "key" in {option.name for option in options} else ApiKey
+    key = ApiKeyBesideKey if any(map(_is_key_option, options)) else ApiKey
     places = {"api": Api, "api_key": key, "config": Config}
     asked = [
         Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=place)
@@ -64,6 +65,12 @@ def on_store(command: Callable[..., Coroutine[Any, Any, None]]) -> Callable[...,
         parameters=[context, *options, *asked, as_json]
     )
     return with_store
+
+
+def _is_key_option(parameter: Parameter) -> bool:
+    """Whether a parameter of a command is `--key`; the argument KEY of a stream is not."""
+    told = getattr(parameter.annotation, "__metadata__", ())
+    return parameter.name == "key" and any(isinstance(one, OptionInfo) for one in told)
 
 
 def remote_framework(url: str | None, key: str | None) -> RemoteFramework | None:

@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from taskframework.cli.options import Cursor, Json, Limit
-from taskframework.cli.output import note, print_json, printable, say
+from taskframework.cli.output import note, print_json, print_json_line, printable, say
 from taskframework.cli.render import print_page, print_rows
 from taskframework.cli.store import AnyFramework, audited, on_store
 from taskframework.model.query import MAX_LIMIT
@@ -23,6 +23,9 @@ Key = Annotated[str, typer.Argument(metavar="KEY", help="The key of the stream."
 User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Whose stream it is.")]
 Halted = Annotated[bool, typer.Option("--halted", help="Only those that wait for somebody, since a task failed.")]
 First = Annotated[int, typer.Option("--from", metavar="POSITION", min=0, help="The position to begin with.")]
+Follow = Annotated[
+    bool, typer.Option("--follow", help="Print each result as a line of JSON as soon as it is there, until Ctrl-C.")
+]
 Most = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=MAX_LIMIT, help="Most results.")]
 
 
@@ -71,10 +74,20 @@ async def show(framework: AnyFramework, key: Key, user: User = None, as_json: Js
 @app.command()
 @on_store
 async def results(
-    framework: AnyFramework, key: Key, user: User = None, first: First = 0, limit: Most = 50, as_json: Json = False
+    framework: AnyFramework,
+    key: Key,
+    user: User = None,
+    first: First = 0,
+    limit: Most = 50,
+    follow: Follow = False,
+    as_json: Json = False,
 ) -> None:
     """Show the results of a stream in order, up to the first that is waited for."""
     handle = framework.stream(key, user_id=user)
+    if follow:
+        async for result in handle.results(first=first):
+            print_json_line(result.view())
+        return
     page = await handle.operations.results(handle.stream, limit=limit, first=first)
     if as_json:
         print_json({"items": [result.view() for result in page.items], "next_cursor": page.next_cursor})

@@ -23,7 +23,7 @@ from taskframework.streams.turns import StreamTurns
 #: Positions that are read together for results.
 _TOGETHER = 200
 #: Seconds between two looks at a stream whose next result is not there yet: at first, and when it takes long.
-_FIRST_LOOK, _SLOWEST_LOOK = 0.05, 1.0
+FIRST_LOOK, SLOWEST_LOOK = 0.05, 1.0
 #: Records of one read for a list, and most reads for one page: of a million streams few may be halted.
 _LISTED, _MOST_READS = 500, 10
 #: User and key of a stream, as in the id of its record.
@@ -165,15 +165,15 @@ class StreamOperations:
             TaskNotFoundError: if there is no such stream, or it is gone meanwhile.
         """
         await self._results.adopt_late(stream)
-        pause = _FIRST_LOOK
+        pause = FIRST_LOOK
         while True:
             # While one is waited for, only that one is read at each look, and not those behind it.
-            ready = await self._results.ready(stream, first, _TOGETHER if pause == _FIRST_LOOK else 1)
+            ready = await self._results.ready(stream, first, _TOGETHER if pause == FIRST_LOOK else 1)
             yield ready.results
             first += len(ready.results)
             if ready.results:
-                pause = _FIRST_LOOK
+                pause = FIRST_LOOK
                 continue
             left = pause if ready.due is None else (ready.due - self._store.now()).total_seconds()
             await asyncio.sleep(min(pause, max(left, 0.001)))
-            pause = min(pause * 1.5, _SLOWEST_LOOK)
+            pause = min(pause * 1.5, SLOWEST_LOOK)

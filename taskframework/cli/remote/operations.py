@@ -6,6 +6,7 @@ but a list can be that of one owner.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -18,7 +19,7 @@ from taskframework.client.connection import Call, json_call, new_key, task_path
 from taskframework.client.families import followed_results
 from taskframework.model.batch_status import BatchResult
 from taskframework.model.pauses import Pause
-from taskframework.model.query import Page
+from taskframework.model.query import MAX_LIMIT, Page
 from taskframework.model.schedules import Schedule
 from taskframework.model.scope import Scope
 from taskframework.model.status import TaskStatus
@@ -31,7 +32,7 @@ from taskframework.operations.keys import KeyOperations
 from taskframework.operations.limits import LimitOperations
 from taskframework.operations.queues import QueueOperations
 from taskframework.operations.schedules import ScheduleOperations
-from taskframework.operations.streams import StreamOperations, StreamStatus
+from taskframework.operations.streams import FIRST_LOOK, SLOWEST_LOOK, StreamOperations, StreamStatus
 from taskframework.operations.tasks import TaskOperations
 from taskframework.operations.workers import WorkerOperations
 from taskframework.settings.durations import format_duration
@@ -188,6 +189,15 @@ class RemoteStreams(Remote):
     async def results(self, stream: StreamKey, *, limit: int, first: int = 0) -> Page[StreamResult]:
         wanted = {"user_id": stream.user_id or None, "limit": limit, "from_position": first}
         return page_of(views.stream_result_of)(await self._get(f"{_stream(stream)}/results", **wanted))
+
+    async def follow_results(self, stream: StreamKey, *, first: int = 0) -> AsyncIterator[Sequence[StreamResult]]:
+        pause = FIRST_LOOK
+        while True:
+            found = (await self.results(stream, limit=MAX_LIMIT, first=first)).items
+            yield found
+            first += len(found)
+            pause = FIRST_LOOK if found else min(pause * 1.5, SLOWEST_LOOK)
+            await asyncio.sleep(pause)
 
 
 class RemoteBatches(Remote):

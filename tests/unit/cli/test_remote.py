@@ -397,3 +397,21 @@ def test_the_environment_says_where(installation: Installation, cli: Cli, monkey
     monkeypatch.setenv("TASKFRAMEWORK_API", "{port: 8001}")  # the section of the settings, as ever
     assert cli("tasks", "show", task_id).code == 1
     assert "8001" in cli("config", "show").out
+
+
+def test_results_of_a_stream_are_followed_on_both(
+    installation: Installation, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = installation.made("STREAM")
+    told: list[Any] = []
+
+    def print_one(value: object) -> None:
+        told.append(value)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("taskframework.cli.streams.print_json_line", print_one)
+    for where in ((), ("--api", installation.url, "--key", installation.key)):
+        assert cli("streams", "results", key, "--user", "ada", "--follow", *where).code == 130
+    here, there = told
+    assert here == there
+    assert (here["position"], here["status"], here["result"]) == (0, "COMPLETED", 1)
