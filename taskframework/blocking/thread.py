@@ -43,7 +43,8 @@ class FrameworkThread:
         """Prepare; nothing is opened yet, so a process may be forked now."""
         self.framework = framework
         self._worker = worker
-        self._opening = threading.Lock()
+        #: Held for moments only; a signal handler may come in between.
+        self._opening = threading.RLock()
         #: The process that opened it.
         self._process: int | None = None
         self._running: _Running | None = None
@@ -114,19 +115,28 @@ class FrameworkThread:
         # Before the lock: if another thread of the parent had it at the fork, nobody releases it here.
         if self._process is not None and self._process != os.getpid():
             raise OpenedBeforeForkError
+        if (running := self._running) is None:
+            made, process = _Running(self.framework, self._worker, lambda: _at_exit(self.close)), os.getpid()
+            with self._opening:
+                # Nothing is called between these two, where Python would let a signal handler in.
+                if self._running is None:
+                    self._running, self._process = made, process
+                running = self._running
+        # Without the lock: a signal handler that comes while this thread waits may submit something itself.
+        try:
+            running.open()
+        except Exception:
+            self._forget(running)
+            raise
+        return running
+
+    def _forget(self, running: _Running) -> None:
         with self._opening:
-            if self._running is None:
-                self._process = os.getpid()
-                try:
-                    self._running = _Running.opened(self.framework, worker=self._worker)
-                except BaseException:
-                    self._process = None
-                    raise
-                _at_exit(self.close)
-            return self._running
+            if self._running is running:
+                self._running = self._process = None
 
     def _begin(self, work: Callable[[], Coroutine[Any, Any, T]]) -> concurrent.futures.Future[T]:
-        refuse_on_a_loop("SyncTaskFramework", "await framework.submit(...) of a TaskFramework")
+        refuse_on_a_loop("SyncTaskFramework", "await TaskFramework.submit(...)")
         running = self._open()
         return asyncio.run_coroutine_threadsafe(_called(work), running.loop)
 
@@ -134,40 +144,51 @@ class FrameworkThread:
 class _Running:
     """The thread, its loop, and the framework that runs there."""
 
-    def __init__(self) -> None:
+    def __init__(self, framework: TaskFramework, worker: bool, opened: Callable[[], object]) -> None:
+        """Prepare; `opened` is called when the framework runs."""
+        self._framework = framework
+        self._worker = worker
+        self._opened = opened
         self._stop = asyncio.Event()
+        #: Held by the thread, from its beginning on.
+        self._held = threading.Lock()
+        self._is_open = concurrent.futures.Future[None]()
         self._thread: threading.Thread
         self.loop: asyncio.AbstractEventLoop
 
-    @classmethod
-    def opened(cls, framework: TaskFramework, *, worker: bool) -> _Running:
-        """Start the thread, and return when the framework runs in it."""
-        running, is_open = cls(), concurrent.futures.Future[None]()
-        # A daemon, since Python is not to wait for it: `_at_exit` ends it.
-        running._thread = threading.Thread(
-            target=lambda: asyncio.run(running._main(framework, worker, is_open)),
-            name="taskframework-sync",
-            daemon=True,
-        )
-        running._thread.start()
-        is_open.result()
-        return running
+    def open(self) -> None:
+        """Start the thread, and return when the framework runs in it.
+
+        A signal handler may come in between anywhere and open it itself. So there may be two threads for a moment, of
+        which one does the work.
+        """
+        if not self._held.locked():
+            # A daemon, since Python is not to wait for it: `_at_exit` ends it.
+            threading.Thread(target=self._work, name="taskframework-sync", daemon=True).start()
+        self._is_open.result()
 
     def stop(self) -> None:
         """Let the framework end, and wait for its thread."""
-        self.loop.call_soon_threadsafe(self._stop.set)
+        if self._is_open.exception() is None:
+            self.loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
 
-    async def _main(self, framework: TaskFramework, worker: bool, is_open: concurrent.futures.Future[None]) -> None:
+    def _work(self) -> None:
+        if self._held.acquire(blocking=False):
+            self._thread = threading.current_thread()
+            asyncio.run(self._main())
+
+    async def _main(self) -> None:
         self.loop = asyncio.get_running_loop()
         try:
-            async with framework.running(worker=worker):
-                is_open.set_result(None)
+            async with self._framework.running(worker=self._worker):
+                self._opened()
+                self._is_open.set_result(None)
                 await self._stop.wait()
         except BaseException as error:
-            if is_open.done():
+            if self._is_open.done():
                 raise
-            is_open.set_exception(error)
+            self._is_open.set_exception(error)
 
 
 def _outcome(begun: concurrent.futures.Future[T]) -> T:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import os
+import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -209,6 +211,35 @@ def test_what_cannot_be_opened_is_tried_again_by_the_next_call(tmp_path: Path) -
     file.unlink()
     with tasks, pytest.raises(UnknownTaskTypeError):
         tasks.submit("double", 4)
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="there are no such signals")
+def test_a_signal_handler_submits_while_the_framework_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    framework, handles, has_begun = TaskFramework(settings_in(tmp_path)), [], threading.Event()
+    framework.register(double)
+    tasks, here, really = SyncTaskFramework(framework=framework), threading.get_ident(), framework.running
+
+    @asynccontextmanager
+    async def running(**options: Any) -> AsyncIterator[TaskFramework]:
+        signal.pthread_kill(here, signal.SIGUSR1)
+        assert await asyncio.to_thread(has_begun.wait, PATIENCE)
+        async with really(**options) as opened:
+            yield opened
+
+    def submit(*_: object) -> None:
+        has_begun.set()
+        handles.append(tasks.submit(double, 2))
+
+    monkeypatch.setattr(framework, "running", running)
+    before = signal.signal(signal.SIGUSR1, submit)
+    try:
+        with tasks:
+            handles.append(tasks.submit(double, 1))
+            assert [handle.task().parameters for handle in handles] == [2, 1]
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_one_process_executes_on_a_file(tmp_path: Path, tasks: SyncTaskFramework) -> None:
