@@ -76,6 +76,12 @@ def user_of(request: Request, user_id: str | None) -> str:
     )
 
 
+def counted_as(caller: Caller) -> str | None:
+    """By what name the requests and streams of a caller are counted; None: it is not identified, and nothing is."""
+    # Tokens are counted by their user: an issuer makes a new one every hour or so, and several for one user.
+    return None if caller is ANYBODY else caller.prefix or f"user/{caller.principal}"
+
+
 async def still_counts(request: Request) -> bool:
     """Whether the key that began a long answer still counts, or the program around still knows who asked for it. While
     the store is away nobody can revoke a key.
@@ -91,13 +97,15 @@ async def still_counts(request: Request) -> bool:
     return True
 
 
-def no_key() -> RequestRefusedError:
-    """The refusal of a request whose key or token does not count, or not any more."""
-    return RequestRefusedError(
-        "The request has no API key or token that counts.",
-        hint="Send the header `Authorization: Bearer <key>`; `taskframework keys create` makes one.",
-        code="unauthorized",
-    )
+def no_key(*, is_shown: bool = True) -> RequestRefusedError:
+    """The refusal of a request that shows no key or token, or one that does not count or not any more."""
+    if is_shown:
+        message = "The API key or token of the request does not count: it was revoked, its time is over, or it is none."
+        hint = "`taskframework keys list` tells which keys count; `taskframework keys create` makes one."
+    else:
+        message = "The request has no API key or token."
+        hint = "Send the header `Authorization: Bearer <key>`; `taskframework keys create` makes one."
+    return RequestRefusedError(message, hint=hint, code="unauthorized")
 
 
 def needed_for(path: str, method: str) -> Role | None:
@@ -173,15 +181,11 @@ class IdentifyCallers:
             return caller
         if limit is not None and (wait := self._failed.take(address, limit)):
             raise _too_many("Too many requests without a key that counts came from this address.", wait)
-        raise no_key()
+        raise no_key(is_shown=bool(key))
 
     def _require_allowance(self, caller: Caller) -> None:
-        limit = caller.limit or self._for_each_key
-        if limit is None or caller is ANYBODY:
-            return
-        # Tokens are counted by their user: an issuer makes a new one every hour or so, and several for one user.
-        wait = self._asked.take(caller.prefix or f"user/{caller.principal}", limit)
-        if wait:
+        limit, name = caller.limit or self._for_each_key, counted_as(caller)
+        if limit is not None and name is not None and (wait := self._asked.take(name, limit)):
             raise _too_many(f"This caller may make {limit.rate:g} requests a second, {limit.burst} at once.", wait)
 
 

@@ -22,6 +22,8 @@ from taskframework.model.scope import Scope
 logger = logging.getLogger(__name__)
 
 MAX_WATCHERS = 1000
+#: How many of these one caller may have, so that others find some.
+MAX_OF_ONE = 500
 #: Bytes that may wait for one watcher. Events are shared, so that many slow watchers cost little more than one.
 MAX_WAITING_BYTES = 4 * 1024 * 1024
 #: Seconds that a new watcher waits for the broker. Then it begins without, and hears events once the broker is back.
@@ -65,8 +67,11 @@ def event_frame(event: ExternalEvent) -> bytes:
 class Watcher:
     """What one stream still has to send."""
 
-    def __init__(self, scope: Scope, task_id: str | None, task_type: str | None = None) -> None:
+    def __init__(
+        self, scope: Scope, task_id: str | None, task_type: str | None = None, caller: str | None = None
+    ) -> None:
         self.scope = scope
+        self.caller = caller
         self.task_id = task_id
         self.task_type = task_type
         #: The tasks whose sub-tasks are watched as well.
@@ -135,17 +140,25 @@ class Feed:
         """Whether the process stops, so that every stream has to end."""
         return self._is_closed or self._is_stopping()
 
-    async def join(self, scope: Scope, task_id: str | None = None, task_type: str | None = None) -> Watcher:
+    async def join(
+        self, scope: Scope, task_id: str | None = None, task_type: str | None = None, caller: str | None = None
+    ) -> Watcher:
         """Begin to watch one task, or all of the scope, or those of a type; events that happen after this returned are
         heard.
+
+        Args:
+            scope: whose tasks.
+            task_id: the one; None: all.
+            task_type: only those of this type.
+            caller: for whom it is counted, if callers are identified.
 
         Raises:
             RequestRefusedError: if too many watch, or the process is stopping.
             NotRunningError: if the process has no broker.
         """
-        watcher = Watcher(scope, task_id, task_type)
+        watcher = Watcher(scope, task_id, task_type, caller)
         async with self._changing:
-            subscriber = await self._subscribe()
+            subscriber = await self._subscribe(caller)
             self._watchers[task_id].add(watcher)
         try:
             with contextlib.suppress(TimeoutError):
@@ -195,16 +208,15 @@ class Feed:
             await asyncio.sleep(_LOOK_SECONDS)
         self._end_streams()
 
-    async def _subscribe(self) -> EventSubscriber:
+    async def _subscribe(self, caller: str | None) -> EventSubscriber:
         broker = self._broker()  # first: a process that never ran is refused in other words than one that stops
         if self.is_over:
             raise RequestRefusedError("The process is stopping.", hint="Connect again in a moment.", code="stopping")
         if self.watchers >= MAX_WATCHERS:
-            raise RequestRefusedError(
-                f"{MAX_WATCHERS} event streams are open already.",
-                hint="Close some, or watch all tasks with one stream of /api/v1/events.",
-                code="too_many_streams",
-            )
+            raise _too_many(f"{MAX_WATCHERS} event streams are open already.")
+        of_caller = sum(one.caller == caller for group in self._watchers.values() for one in group)
+        if caller is not None and of_caller >= MAX_OF_ONE:
+            raise _too_many(f"{MAX_OF_ONE} event streams of this caller are open already; others need some, too.")
         if self._subscriber is None:
             subscriber = EventSubscriber(broker)
             subscriber.on()(self._hear)
@@ -233,3 +245,8 @@ class Feed:
         heard = Heard(event, event_frame(event))
         for watcher in watchers:
             watcher.put(heard)
+
+
+def _too_many(message: str) -> RequestRefusedError:
+    hint = "Close some, or watch all tasks with one stream of /api/v1/events."
+    return RequestRefusedError(message, hint=hint, code="too_many_streams")

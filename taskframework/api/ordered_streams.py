@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from taskframework.api import following
 from taskframework.api.auditing import noted
-from taskframework.api.callers import caller_of, scope_of, user_of
+from taskframework.api.callers import caller_of, counted_as, scope_of, user_of
 from taskframework.api.context import PREFIX, framework_of, json_response, page_response, refuse_repeated
 from taskframework.api.feed import Feed, Watcher, frame
 from taskframework.api.following import HEARTBEAT
@@ -99,7 +99,7 @@ async def read_stream_results(request: Request, key: KeyInPath, query: Annotated
     first = _behind_last(request, query.from_position)
     await streams.status(stream)  # before the answer has begun
     feed = cast(Feed, request.app.state.feed)
-    watcher = await feed.join(scope_of(request), stream.record_id)
+    watcher = await feed.join(scope_of(request), stream.record_id, caller=counted_as(caller_of(request)))
     return EventStream(request, feed, watcher, _frames(watcher, streams.follow_results(stream, first=first)))
 
 

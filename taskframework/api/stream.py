@@ -14,7 +14,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from taskframework.api import following
-from taskframework.api.callers import scope_of, still_counts
+from taskframework.api.callers import caller_of, counted_as, scope_of, still_counts
 from taskframework.api.context import PREFIX, IdInPath, checked_id, framework_of, refuse_repeated
 from taskframework.api.feed import Feed, Watcher
 from taskframework.api.following import HEARTBEAT, RESYNC, Follower
@@ -134,7 +134,8 @@ async def follow_all(request: Request, query: Annotated[FeedQuery, Query()]) -> 
     client that sends Last-Event-ID is told so by `event: resync`.
     """
     feed = _feed_of(request)
-    watcher = await feed.join(scope_of(request, query.user_id), task_type=query.task_type)
+    scope, caller = scope_of(request, query.user_id), counted_as(caller_of(request))
+    watcher = await feed.join(scope, task_type=query.task_type, caller=caller)
     return EventStream(request, feed, watcher, _all_frames(watcher, bool(request.headers.get("last-event-id"))))
 
 
@@ -199,7 +200,7 @@ async def _streamed(
         follower: makes the follower, after the watcher joined, so that nothing falls in between.
     """
     feed = _feed_of(request)
-    watcher = await feed.join(scope_of(request), task_id)
+    watcher = await feed.join(scope_of(request), task_id, caller=counted_as(caller_of(request)))
     try:
         made = await follower(watcher)
     except BaseException:

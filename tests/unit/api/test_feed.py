@@ -142,6 +142,18 @@ async def test_there_is_a_limit_of_watchers(feed: Feed, monkeypatch: pytest.Monk
     await feed.join(EVERYONE)
 
 
+async def test_one_caller_leaves_streams_to_others(feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed_module, "MAX_OF_ONE", 2)
+    first, _ = await feed.join(EVERYONE, caller="tf_1"), await feed.join(EVERYONE, "a", caller="tf_1")
+    with pytest.raises(RequestRefusedError, match="of this caller") as refused:
+        await feed.join(EVERYONE, caller="tf_1")
+    assert refused.value.code == "too_many_streams"
+    for other in ("tf_2", None, None, None):
+        await feed.join(EVERYONE, caller=other)
+    await feed.leave(first)
+    await feed.join(EVERYONE, caller="tf_1")
+
+
 async def test_without_the_broker_one_may_watch_and_hears_when_it_is_back(
     feed: Feed, broker: CountingBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,6 +78,7 @@ async def test_the_first_key_closes_the_interface(api: Api) -> None:
     for path in ("/api/v1/tasks", KEYS, "/api/v1/nowhere"):
         problem = problem_of(refused := await api.get(path), 401, "unauthorized")
         assert refused.headers["www-authenticate"] == "Bearer"
+        assert problem["detail"] == "The request has no API key or token."
         assert "taskframework keys create" in problem["hint"]
     for open_path in ("/healthz", "/readyz", "/metrics", "/docs", "/openapi.json"):
         assert (await api.get(open_path)).status_code == 200
@@ -120,7 +121,8 @@ async def test_a_key_is_listed_without_itself_and_revoked(keyed: Keyed) -> None:
     assert (await keyed.ask("admin", "DELETE", f"{KEYS}/{made['prefix']}")).json() == revoked
     assert (await keyed.ask("admin", "GET", f"{KEYS}/{made['prefix']}")).json() == revoked
     keyed.api.framework.services.callers._remembered.clear()  # five seconds later
-    problem_of(await keyed.api.get("/api/v1/me", headers=hers), 401, "unauthorized")
+    problem = problem_of(await keyed.api.get("/api/v1/me", headers=hers), 401, "unauthorized")
+    assert "it was revoked" in problem["detail"]
     problem_of(await keyed.ask("admin", "DELETE", f"{KEYS}/tf_unknown"), 404, "key_not_found")
 
 
@@ -354,6 +356,15 @@ async def test_without_keys_only_this_machine_is_served(api: Api, header: str, g
         await _header(api, "ada", Role.READER)
         api.framework.services.callers._has_keys = None
         problem_of(await client.get(TASKS, headers={header: value}), 401, "unauthorized")
+
+
+async def test_event_streams_are_counted_for_each_key(keyed: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = await keyed.submit("other", stream={"key": "orders/8", "mode": "serial"})
+    monkeypatch.setattr("taskframework.api.feed.MAX_OF_ONE", 0)
+    events = {**keyed.headers["other"], "Accept": "text/event-stream"}
+    for path in ("events", f"tasks/{task['task_id']}/events", "streams/orders/8/results"):
+        refused = await keyed.api.get(f"/api/v1/{path}", headers=events)
+        assert "of this caller" in problem_of(refused, 503, "too_many_streams")["detail"]
 
 
 async def test_a_stream_is_its_user_s(keyed: Keyed) -> None:

@@ -109,7 +109,7 @@ async def test_who_is_known_to_nobody_is_refused_though_there_is_no_key(framewor
     mount(app, framework, "/jobs", caller=lambda request: who_asks(request))
     async with client_of(app) as client:
         for name, status, said, challenge in [
-            ("stranger", 401, "The request has no API key or token that counts.", "Bearer"),
+            ("stranger", 401, "The request has no API key or token.", "Bearer"),
             ("nobody", 401, "Log in again.", "Cookie"),
             ("banned", 403, "You have left.", None),
         ]:
