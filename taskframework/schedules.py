@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from taskframework.errors import InvalidRequestError, StoreUnavailableError
 from taskframework.model.records import Record
-from taskframework.model.recurrence import nearest_zone, zone
+from taskframework.model.recurrence import zone, zone_hint
 from taskframework.model.schedules import SCHEDULE, Schedule
 from taskframework.stores.base import Records
 from taskframework.stores.reading import all_records, read_record
@@ -63,9 +63,16 @@ async def know_zone(name: str) -> None:
     Raises:
         InvalidRequestError: if there is none of this name.
     """
+    await asyncio.to_thread(require_zone, name)
+
+
+def require_zone(name: str) -> None:
+    """The same where reading files holds up nobody.
+
+    Raises:
+        InvalidRequestError: if there is none of this name.
+    """
     try:
-        await asyncio.to_thread(zone, name)
+        zone(name)
     except ValueError as error:
-        nearest = await asyncio.to_thread(nearest_zone, name)
-        hint = f"Did you mean {nearest}?" if nearest else "Give a name of the IANA database, such as Europe/Berlin."
-        raise InvalidRequestError("timezone", str(error), hint) from None
+        raise InvalidRequestError("timezone", str(error), zone_hint(name)) from None

@@ -311,7 +311,11 @@ async def _answer_http(request: Request, error: Exception) -> Response:
     match status:
         case 404:
             meant = _address_meant(request, await _documented_paths(request))
-            hint = f"Did you mean {root_of(request)}{meant}?" if meant else "See /docs for the addresses there are."
+            hint = (
+                f"Did you mean {root_of(request)}{meant}?"
+                if meant
+                else f"See {root_of(request)}/docs for the addresses there are."
+            )
             problem = Problem("not_found", "There is nothing at this address.", hint)
         case 405:
             methods = _methods_at(_path_of(request), await _documented_paths(request))

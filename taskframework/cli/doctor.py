@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 
@@ -15,17 +16,17 @@ from taskframework.cli.invocation import Invocation
 from taskframework.cli.options import Apps, Config, Json
 from taskframework.cli.output import counted, facts, out, print_json, printable, run
 from taskframework.clock import SystemClock
-from taskframework.errors import TaskframeworkError, UnknownTaskTypeError
+from taskframework.errors import ConfigurationError, SubmissionError, TaskframeworkError, UnknownTaskTypeError
 from taskframework.model.drivers import missing_drivers
 from taskframework.model.schedules import SCHEDULE, RunProblem
 from taskframework.model.scope import EVERYONE
 from taskframework.model.view import moment
 from taskframework.operations.parents import Miscounted, Overdue, miscounted, overdue
-from taskframework.schedules import all_schedules
+from taskframework.schedules import all_schedules, require_zone
 from taskframework.settings import LoadedSettings, Settings, redacted
 from taskframework.settings.load import FILE_NAME, PROFILE_VARIABLE
 from taskframework.stores.base import TaskStore
-from taskframework.submission.schedules import defined_in_settings
+from taskframework.submission.schedules import ScheduleDefinition, defined_in_settings, wrong_in_settings
 from taskframework.submission.types import declared_types
 from taskframework.wiring.adapters import build_broker, build_store
 from taskframework.wiring.extras import require_extras
@@ -99,9 +100,21 @@ def _settings(invocation: Invocation, loaded: LoadedSettings) -> Finding:
         found["profile"] = profile
     try:
         defined_in_settings(loaded.settings.schedules.named)
-    except TaskframeworkError as error:
+    except ConfigurationError as error:
         return Finding("settings", found, [str(error)])
-    return Finding("settings", found)
+    return Finding("settings", found, _wrong_schedules(loaded.settings, lambda one: require_zone(one.timezone)))
+
+
+def _wrong_schedules(settings: Settings, check: Callable[[ScheduleDefinition], object]) -> list[str]:
+    """What of the schedules in the settings a check refuses, as a worker would when it starts."""
+    problems = []
+    with contextlib.suppress(ConfigurationError):  # told with the settings
+        for name, definition in defined_in_settings(settings.schedules.named).items():
+            try:
+                check(definition)
+            except SubmissionError as error:
+                problems.append(str(wrong_in_settings(name, error)))
+    return problems
 
 
 def _program(invocation: Invocation, settings: Settings) -> tuple[Finding, Settings]:
@@ -113,7 +126,13 @@ def _program(invocation: Invocation, settings: Settings) -> tuple[Finding, Setti
         return Finding("program", {"modules": named}, [str(error)]), settings
     types = ", ".join(framework.registry.task_types)
     found = {"modules": named or "none named; --app names them", "task types": types or "none"}
-    return Finding("program", found), framework.settings
+    registry = framework.registry
+
+    def accept(definition: ScheduleDefinition) -> None:
+        if (registration := registry.get(definition.task_type)) is not None:
+            registration.accept(definition.parameters)
+
+    return Finding("program", found, _wrong_schedules(framework.settings, accept)), framework.settings
 
 
 async def _servers(settings: Settings) -> list[Finding]:

@@ -11,6 +11,7 @@ Where clocks are changed, the rule is that of cronsim, which is the rule of Debi
 from __future__ import annotations
 
 import difflib
+import re
 import zoneinfo
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -29,6 +30,9 @@ _FIELDS = {
     "month": "1-12 or JAN-DEC",
     "day-of-week": "0-7 or SUN-SAT, 5L for the last Friday or FRI#2 for the second",
 }
+
+#: What people give who mean a distance from UTC.
+_DISTANCE = re.compile(r"(?:UTC|GMT)?([+-])(\d{1,2})(?::?(\d\d))?", re.IGNORECASE)
 
 
 class Recurrence(Protocol):
@@ -134,3 +138,17 @@ def nearest_zone(name: str) -> str | None:
         by_place.setdefault(known.rpartition("/")[2].lower(), known)
     close = difflib.get_close_matches(name[:100].lower(), by_place, 1)
     return by_place[close[0]] if close else None
+
+
+def zone_hint(name: str) -> str:
+    """What to give in place of a name that is no time zone. Reads many files."""
+    if distance := _DISTANCE.fullmatch(name):
+        sign, hours, minutes = distance.groups()
+        fixed = f"Etc/GMT{'-' if sign == '+' else '+'}{int(hours)}"
+        if not int(minutes or 0) and fixed in zoneinfo.available_timezones():
+            return (
+                f"Give a place, such as Europe/Berlin; or {fixed}, which is the same time with the sign turned round."
+            )
+        return "Give a place that has this time, such as Europe/Berlin."
+    nearest = nearest_zone(name)
+    return f"Did you mean {nearest}?" if nearest else "Give a name of the IANA database, such as Europe/Berlin."

@@ -205,7 +205,7 @@ def test_a_program_that_only_submits_runs_beside_it(folder: Folder, dev: Started
     done = subprocess.run([sys.executable, "submits.py"], cwd=folder.path, capture_output=True, text=True, check=True)
     result, refusal = done.stdout.splitlines()
     assert result == "2"
-    assert "`framework.running(worker=False)`" in refusal, "whoever only wants to submit is told how"
+    assert "`worker=False`" in refusal, "whoever only wants to submit is told how"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -80,7 +80,7 @@ class ExecutionLock:
             f"{self._database} already has its executing process: {first}.",
             key="store.url",
             hint="Stop that process first, name another file in store.url, or use RabbitMQ and MongoDB for several "
-            "workers. A program that only submits runs beside it: `framework.running(worker=False)`.",
+            "workers. A program that only submits runs beside it with `worker=False`.",
         )
 
 

@@ -87,6 +87,7 @@ async def test_an_application_may_start_it_by_itself_and_be_no_fastapi(framework
         assert (await client.get(TASKS)).json()["code"] == "not_running"
         async with framework.running(worker=False):
             assert (await client.get(TASKS)).json()["items"] == []
+            assert "See /jobs/docs for" in (await client.get("/jobs/nowhere/at/all")).json()["hint"]
 
 
 async def test_each_caller_is_who_the_application_says(framework: TaskFramework) -> None:

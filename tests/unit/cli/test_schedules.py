@@ -82,9 +82,26 @@ def test_those_of_the_settings_are_changed_there(cli: Cli) -> None:
 def test_doctor_tells_of_schedules_that_cannot_run_and_of_wrong_settings(cli: Cli, folder: Path) -> None:
     assert "schedules" in cli("doctor").out
     (folder / "application.yml").write_text('schedules: {nightly: {task_type: greets, cron: "61 * * * *"}}')
-    done = cli("doctor")
+    done = cli("doctor", "--app", "greeting")
     assert done.code == 1
+    assert "1 problem found" in done.out
     assert "schedules.nightly: cron: has a wrong minute '61'" in " ".join(done.out.split())
+    places = [("one", '1, timezone: Europe/Berln, cron: "* * * * *"'), ("two", '1, timezone: UTC+2, cron: "* * * * *"')]
+    named = ", ".join(f"{name}: {{task_type: greets, parameters: {rest}}}" for name, rest in places)
+    (folder / "application.yml").write_text(f"schedules: {{{named}}}")
+    said = " ".join((done := cli("doctor")).out.split())
+    assert done.code == 1
+    assert "schedules.one: timezone: 'Europe/Berln' is no time zone. Did you mean Europe/Berlin?" in said
+    assert "schedules.two: timezone: 'UTC+2' is no time zone. Give a place, such as Europe/Berlin; or Etc/GMT-2" in said
+    assert "2 problems found" in said
+    (folder / "application.yml").write_text("schedules: {nightly: {task_type: greets, parameters: 5, every: 1h}}")
+    said = " ".join(cli("doctor", "--app", "greeting").out.split())
+    assert "schedules.nightly: The parameters do not fit task type 'greets'" in said
+    wrong = "schedules: {nightly: {task_type: greets, parameters: 5, every: 1h}}"
+    (folder / "application.yml").write_text(wrong)
+    assert "schedules.nightly: The parameters do not fit task type 'greets'" in " ".join(
+        cli("doctor", "--app", "greeting").out.split()
+    )
 
 
 def test_doctor_tells_of_limits_of_types_that_nobody_knows(cli: Cli, folder: Path) -> None:

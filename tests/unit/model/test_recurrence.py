@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from taskframework.model.recurrence import Cron, Interval, Recurrence, check_cron, latest, nearest_zone, zone
+from taskframework.model.recurrence import Cron, Interval, Recurrence, check_cron, latest, nearest_zone, zone, zone_hint
 
 BERLIN, NEW_YORK = "Europe/Berlin", "America/New_York"
 
@@ -195,3 +195,18 @@ def test_an_unknown_time_zone_and_the_nearest(name: str, nearest: str | None) ->
     with pytest.raises(ValueError, match="is no time zone"):
         zone(name)
     assert nearest_zone(name) == nearest
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("UTC+2", "or Etc/GMT-2, which is the same time with the sign turned round."),
+        ("gmt-03:00", "or Etc/GMT+3,"),
+        ("+0530", "Give a place that has this time"),
+        ("UTC+99", "Give a place that has this time"),
+        ("berlin", "Did you mean Europe/Berlin?"),
+        ("", "Give a name of the IANA database"),
+    ],
+)
+def test_what_to_give_in_place_of_what_is_no_time_zone(name: str, hint: str) -> None:
+    assert hint in zone_hint(name)
