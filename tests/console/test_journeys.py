@@ -12,7 +12,7 @@ from playwright.async_api import Browser, expect
 from playwright.async_api import TimeoutError as PlaywrightTimeout
 
 from tests.console.conftest import Installation
-from tests.console.window import Window, opened
+from tests.console.window import NARROW, Window, opened
 from tests.support.process import wait_until
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -217,6 +217,7 @@ async def test_what_failed_at_a_time_is_chosen_by_it(window: Window, shop: Insta
     await window.button("Cancel all of these").click()
     await expect(window.page.get_by_role("dialog")).to_contain_text("Cancel 0 tasks?")
     await expect(window.page.get_by_role("dialog")).to_contain_text("created_before = 20")
+    await window.page.keyboard.press("Escape")
     await window.go("tasks?finished_after=2020-01-01T00:00&status=FAILED")
     await window.page.get_by_role("link", name=failed[-12:]).wait_for()
     await window.go("tasks?finished_before=2020-01-01T00:00")
@@ -232,8 +233,23 @@ async def test_a_type_is_paused_and_resumed(window: Window, shop: Installation) 
     await window.answer("Pause the type", reason="a bad release")
     await expect(row).to_contain_text("a bad release")
     await row.get_by_role("button").click()
+    await expect(window.page.get_by_role("dialog")).to_contain_text("write-report was paused by anonymous at")
+    await expect(window.page.get_by_role("dialog")).to_contain_text(": a bad release. Its tasks begin again")
     await window.answer("Resume")
     await expect(row).not_to_contain_text("paused")
+
+
+async def test_a_small_window_shows_what_waits_in_all_lanes(chromium: Browser, shop: Installation) -> None:
+    running = [shop.ended(shop.submit("naps", 600), "RUNNING") for _ in range(2)]  # all that may run at once
+    waiting = [shop.submit("naps", 0.01, priority=lane) for lane in ("high", "low")]
+    async with opened(chromium, shop.url, size=NARROW) as window:
+        await window.go("queues")
+        row = window.page.get_by_role("row").filter(has_text=re.compile("^naps"))
+        await expect(row.get_by_role("cell")).to_have_text([re.compile("^naps"), "2", "Pause"])
+    for task_id in running:
+        shop.api.post(f"/tasks/{task_id}/cancel", json={}).raise_for_status()
+    for task_id in waiting:
+        shop.ended(task_id, "COMPLETED")
 
 
 async def test_a_halted_stream_goes_on(window: Window, shop: Installation) -> None:

@@ -22,7 +22,8 @@ export function Queues() {
 const columns = (reload) => [
   { name: "Type", cell: (one) => html`<b>${one.task_type}</b><small>${one.paused ? pausedBy(one.paused) : one.is_running ? "runs" : ""}</small>` },
   { name: "State", wide: true, size: "m", cell: (one) => html`<span class="status ${one.is_paused ? "warn" : "good"}">${one.is_paused ? "paused" : "open"}</span>` },
-  ...LANES.map((lane) => ({ name: lane, number: true, size: "s", wide: lane === "normal" ? false : "widest", cell: (one) => count(one.lanes[lane].waiting, one.is_bounded) })),
+  { name: "Waiting", number: true, size: "s", narrow: true, cell: (one) => count(LANES.reduce((sum, lane) => sum + one.lanes[lane].waiting, 0), one.is_bounded) },
+  ...LANES.map((lane) => ({ name: lane, number: true, size: "s", wide: "widest", cell: (one) => count(one.lanes[lane].waiting, one.is_bounded) })),
   { name: "Oldest", wide: true, number: true, size: "s", cell: oldestOf },
   { name: "In", wide: true, number: true, size: "s", cell: (one) => perSecond(rateOf(one, "in")) },
   { name: "Out", wide: true, number: true, size: "s", cell: (one) => perSecond(rateOf(one, "out")) },
@@ -41,7 +42,7 @@ const rateOf = ({ lanes }, way) => LANES.reduce((sum, lane) => sum + lanes[lane]
 const askPause = (one) => ask({
   title: `${one.is_paused ? "Resume" : "Pause"} ${one.task_type}?`,
   text: html`<p>${one.is_paused
-    ? "Its tasks begin again in all workers."
+    ? html`${one.task_type} was ${pausedBy(one.paused)}. Its tasks begin again in all workers.`
     : "No task of this type begins any more, in any worker, until somebody resumes it. What runs goes on to its end; submissions are accepted and wait."}</p>`,
   confirm: one.is_paused ? "Resume" : "Pause the type",
   danger: !one.is_paused,

@@ -5,7 +5,7 @@ const ROW = 52; // as `--row` of the style
 const AROUND = 25;
 const SHORT = 100;
 
-// columns: {name, cell(row), wide: only where there is room ("widest": much of it), number: aligned right, size: "s" | "m" | "l" | "act" (a button)}.
+// columns: {name, cell(row), wide: only where there is room ("widest": much of it), narrow: only where there is none for those, number: aligned right, size: "s" | "m" | "l" | "act" (a button)}.
 // `href(row)` makes the first column a link, which `j`, `k` and `Enter` use.
 export function Table({ label, columns, rows, idOf, href, more, isDone = true, empty = "Nothing here." }) {
   const body = useRef(null);
@@ -66,4 +66,4 @@ function useVisible(body, length) {
   return [Math.min(range[0], length), Math.min(Math.max(range[1], 0), length)];
 }
 
-const classOf = ({ wide, number, size }) => [wide && "wide", wide === "widest" && "widest", number && "number", size].filter(Boolean).join(" ");
+const classOf = ({ wide, narrow, number, size }) => [wide && "wide", wide === "widest" && "widest", narrow && "narrow", number && "number", size].filter(Boolean).join(" ");
