@@ -37,6 +37,7 @@ from taskframework import (
     TaskNotFoundError,
     TaskStatus,
     UnknownTaskTypeError,
+    resource,
     task,
 )
 from taskframework.blocking.thread import ClosedMeanwhileError
@@ -153,6 +154,28 @@ def test_many_threads_share_one(tasks: SyncTaskFramework) -> None:
     with ThreadPoolExecutor(20) as threads:
         results = threads.map(lambda number: tasks.submit(double, number).result(timeout=PATIENCE), range(40))
         assert list(results) == [2 * number for number in range(40)]
+
+
+@task("hand-on")
+def hand_on(parameters: int, tasks: SyncTaskFramework = resource(SyncTaskFramework)) -> str:
+    return tasks.submit(double, parameters).task_id
+
+
+def test_a_task_in_a_thread_submits_by_one_that_a_hook_of_its_worker_yields(tmp_path: Path) -> None:
+    framework = TaskFramework(settings_in(tmp_path))
+    for each in (double, hand_on):
+        framework.register(each)
+
+    @framework.lifespan
+    @asynccontextmanager
+    async def with_tasks() -> AsyncIterator[SyncTaskFramework]:
+        tasks = SyncTaskFramework(settings_in(tmp_path))
+        yield tasks
+        await asyncio.to_thread(tasks.close)
+
+    with SyncTaskFramework(framework=framework, worker=True) as tasks:
+        task_id = tasks.submit(hand_on, 4).result(timeout=PATIENCE)
+        assert tasks.handle(task_id).result(timeout=PATIENCE) == 8
 
 
 def test_what_has_no_call_of_its_own_is_run(tasks: SyncTaskFramework) -> None:
