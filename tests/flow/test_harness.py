@@ -28,6 +28,7 @@ from taskframework import (
     task,
 )
 from taskframework.model.events import TaskRetryingEvent
+from taskframework.stores.sqlite.connection import Database
 from taskframework.testing import Harness, harness
 from taskframework.testing.clock import START
 
@@ -294,3 +295,9 @@ def test_the_fixture_works_with_either_plugin_and_costs_nothing_unused(
     command = [sys.executable, "-m", "pytest", "-q", "-p", f"no:{without}"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert "2 passed" in done.stdout, done.stdout
+
+
+async def test_the_file_is_not_synced_with_each_commit() -> None:
+    async with harness(reports) as running:
+        database: Database = running.framework.services.store._database  # type: ignore[attr-defined]
+        assert await database.write(lambda raw: raw.execute("PRAGMA synchronous").fetchall()) == [(0,)]

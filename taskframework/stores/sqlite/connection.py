@@ -57,8 +57,9 @@ class Connection:
 class Database:
     """One SQLite file. Writes are transactions, one after the other; reads see the last commit and never wait."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, syncs: bool = True) -> None:
         self.path = path
+        self._syncs = syncs
         self._writer: Connection | None = None
         self._reader: Connection | None = None
 
@@ -72,7 +73,7 @@ class Database:
             try:
                 scripts = await asyncio.to_thread(migrations)
                 self._writer = await Connection.open(str(self.path))
-                await self._writer.run(partial(_prepare, self.path, scripts))
+                await self._writer.run(partial(_prepare, self.path, scripts, self._syncs))
                 self._reader = await Connection.open(str(self.path))
                 await self._reader.fetch("PRAGMA query_only = ON")
             except BaseException:
@@ -127,7 +128,7 @@ def _in_transaction(work: Callable[[sqlite3.Connection], T], raw: sqlite3.Connec
     return done
 
 
-def _prepare(path: Path, scripts: Sequence[str], raw: sqlite3.Connection) -> None:
+def _prepare(path: Path, scripts: Sequence[str], syncs: bool, raw: sqlite3.Connection) -> None:
     check(raw, path, newest=len(scripts))  # first, so that a file of another program stays untouched
     [(mode,)] = raw.execute("PRAGMA journal_mode = WAL")
     if mode != "wal":
@@ -138,7 +139,7 @@ def _prepare(path: Path, scripts: Sequence[str], raw: sqlite3.Connection) -> Non
     # FULL syncs the log with each commit, so that what was accepted survives a power cut; NORMAL survives only kill -9.
     # It costs 0.5 ms a commit on an SSD: one and a half times as much as the rest of a group of 100, and less than
     # grouping saves.
-    raw.execute("PRAGMA synchronous = FULL")
+    raw.execute(f"PRAGMA synchronous = {'FULL' if syncs else 'OFF'}")
     migrate(raw, path, scripts)
 
 

@@ -45,17 +45,20 @@ _MARKS_IN_A_REQUEST, _INSERTS_IN_A_REQUEST = 200, 100
 class SqliteStore:
     """Tasks in one file; implements `TaskStore`. Any number of processes on this machine may have it open."""
 
-    def __init__(self, path: Path | str, *, clock: Clock | None = None, remembered: int = _REMEMBERED) -> None:
+    def __init__(
+        self, path: Path | str, *, clock: Clock | None = None, remembered: int = _REMEMBERED, syncs: bool = True
+    ) -> None:
         """Prepare a store; nothing is opened yet.
 
         Args:
             path: the file; it is created when it is not there.
             clock: decides every lease and due time. Tests pass one; all processes of a file must have the same clock.
             remembered: how many tasks are remembered as they were last written, so that they are not read; 0 for none.
+            syncs: whether what was written survives a power cut, too. A file that a test throws away need not.
         """
         self._path = Path(path)
         self._clock = clock or SystemClock()
-        self._database = Database(self._path)
+        self._database = Database(self._path, syncs=syncs)
         write = GroupWriter(self._database, self._clock, remembered)
         self._group: Grouping[Request, Reply] = Grouping(write, limit=_GROUP)
         self._purge = Purge(self._database)
