@@ -50,7 +50,7 @@ class ExplainedSetting:
 
 
 def load_settings(
-    path: Path | None = None,
+    path: Path | str | None = None,
     *,
     environ: Mapping[str, str] = os.environ,
     overrides: Mapping[str, object] | None = None,
@@ -67,6 +67,7 @@ def load_settings(
     Raises:
         ConfigurationError: if anything is wrong; it lists everything that is, each with its key and place.
     """
+    path = None if path is None else Path(path)
     base = directory or (path.parent if path else Path.cwd())
     layers = [
         _file_layer(path, base),

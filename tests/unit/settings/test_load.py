@@ -111,6 +111,7 @@ def test_an_explicit_file_is_named_as_it_was_given_and_its_profile_lies_beside_i
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "stage.yml").write_text("api: {host: example.org}\n")
     loaded = load_settings(file, environ={"TASKFRAMEWORK_PROFILE": "stage"})
+    assert load_settings(str(file), environ={"TASKFRAMEWORK_PROFILE": "stage"}) == loaded
     assert (loaded.settings.api.port, loaded.settings.api.host) == (1, "example.org")
     assert loaded.origins["api.port"] == f"{file}:1"
 
