@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +26,7 @@ from taskframework.cli.options import (
     seconds_or_duration,
     whole_number,
 )
-from taskframework.cli.output import print_json, run, say
+from taskframework.cli.output import note, print_json, run, say
 from taskframework.cli.render import print_next_step, print_outcome
 from taskframework.cli.store import AnyFramework, lacks_store, remote_framework, with_types
 from taskframework.cli.watching import follow
@@ -227,7 +228,11 @@ async def _submit(
         if not as_json:
             say(f"{'Submitted' if submission.is_new else 'Submitted before:'} {task.task_type} {task.task_id}")
         if waits:
-            task = await follow(framework.handle(task.task_id), timeout)
+            try:
+                task = await follow(framework.handle(task.task_id), timeout)
+            except asyncio.CancelledError:  # by Ctrl-C
+                note(f"The task goes on. To follow it again: taskframework tasks watch {task.task_id}")
+                raise
     if as_json:
         print_json(public_view(task))
     elif waits:

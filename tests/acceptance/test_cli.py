@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -147,3 +148,11 @@ def test_a_reader_that_leaves_is_no_error(folder: Folder) -> None:
     done = subprocess.run(command, shell=True, cwd=folder.path, capture_output=True, text=True, env=os.environ)
     assert "Traceback" not in done.stderr
     assert "Exception" not in done.stderr
+
+
+def test_who_stops_waiting_is_told_that_the_task_goes_on(folder: Folder) -> None:
+    waiting = folder.start("--app", "program", "submit", "waits", "1", "--wait")
+    task_id = waiting.line("Submitted waits").split()[-1]
+    assert waiting.end(signal.SIGINT) == 130
+    waiting.line(f"The task goes on. To follow it again: taskframework tasks watch {task_id}")
+    assert folder.json("tasks", "show", task_id)["status"] == "QUEUED"
