@@ -16,11 +16,11 @@ from taskframework.model.transitions import (
     BY_DEADLINE,
     DEADLINE_REASON,
     Alone,
+    after_failure,
     at_rest,
     claimable_at,
     deadline_error,
     framework_error,
-    reason_of,
     status_after,
     with_error,
     with_event,
@@ -49,16 +49,10 @@ class Reap(Alone):
             return None
         if self.grace is not None and not drivers.LEASE.is_due(task, now, self.grace):
             return None
-        crashes = task.crashes + 1
-        worker_id = task.lease.worker_id
         error = framework_error("lease_expired", LEASE_EXPIRED, retryable=True, attempt=task.attempts, at=now)
-        reaped = with_error(task.evolve(crashes=crashes), error)
-        status = self._status(reaped)
-        if status is TaskStatus.RETRYING:
-            reaped = claimable_at(reaped, status, now + (self.delay if crashes > 1 else timedelta(0)))
-        else:
-            reaped = at_rest(reaped, status, now)
-        return with_event(reaped, status.lower(), now, worker_id=worker_id, data=reason_of(error))
+        reaped = task.evolve(crashes=task.crashes + 1)
+        delay = self.delay if reaped.crashes > 1 else timedelta(0)
+        return after_failure(reaped, self._status(reaped), error, delay, now, task.lease.worker_id)
 
     def _status(self, task: Task) -> TaskStatus:
         if task.cancel is not None:

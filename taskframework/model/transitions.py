@@ -155,6 +155,16 @@ def with_error(task: Task, error: TaskError) -> Task:
     return task.evolve(error=error, errors=(*task.errors, error)[-ERRORS_KEPT:])
 
 
+def after_failure(
+    task: Task, status: TaskStatus, error: TaskError, delay: timedelta, now: datetime, worker_id: str
+) -> Task:
+    """A task whose attempt failed with this error: tried again after `delay` if the status says so, else at rest."""
+    failed = with_error(task, error)
+    is_retried = status is TaskStatus.RETRYING
+    moved = claimable_at(failed, status, now + delay) if is_retried else at_rest(failed, status, now)
+    return with_event(moved, status.lower(), now, worker_id=worker_id, data=reason_of(error))
+
+
 def reason_of(error: TaskError) -> Json:
     """What the history says of a failure; the whole error, with its traceback, is in `errors`."""
     return {"code": error.code, "type": error.type, "message": error.message}
@@ -323,13 +333,8 @@ class Fail(AttemptEnd):
         if not self.fence.holds(task):
             return None
         error = replace(self.error, attempt=task.attempts, at=now)
-        failed = with_error(task.evolve(last_claim_id=self.fence.claim_id), error)
-        status = self._status(task)
-        if status is TaskStatus.RETRYING:
-            failed = claimable_at(failed, status, now + self.delay)
-        else:
-            failed = at_rest(failed, status, now)
-        return with_event(failed, status.lower(), now, worker_id=self.worker_id, data=reason_of(self.error))
+        failed = task.evolve(last_claim_id=self.fence.claim_id)
+        return after_failure(failed, self._status(task), error, self.delay, now, self.worker_id)
 
     def _status(self, task: Task) -> TaskStatus:
         if task.cancel is not None:

@@ -63,6 +63,7 @@ from taskframework.stores.mongo.expressions import (
     NOW,
     WHEN_CANCELLED,
     Changes,
+    Expression,
     at_rest,
     change,
     choose,
@@ -86,8 +87,6 @@ from taskframework.stores.mongo.joint import JointRequests, both
 from taskframework.stores.mongo.queries import driven
 from taskframework.stores.mongo.streams import blocked_again, unblocks, without_its_stream
 from taskframework.stores.mongo.writes import Write, under_claim, write_alone
-
-_RETRYING = {"$eq": ["$status", TaskStatus.RETRYING]}
 
 
 def write_of(requests: Sequence[Any]) -> Write:
@@ -183,9 +182,13 @@ def _failures(failures: JointRequests[Fail]) -> Write:
     worker_id = failures.each(lambda fail: fail.worker_id)
     event = with_event(LOWER_STATUS, worker_id=worker_id, data=failures.each(lambda fail: reason_of(fail.error)))
     due = plus(NOW, failures.each(lambda fail: milliseconds(fail.delay)))
-    retrying = {**claimable_at("$status", due), **event}
-    guard = under_claim(failures)
-    return Write(guard, [change(failed), choose(_RETRYING, retrying, {**at_rest("$status"), **event})])
+    return Write(under_claim(failures), [change(failed), _after_failure(due, event)])
+
+
+def _after_failure(due: Expression, event: Changes) -> Document:
+    """A task whose attempt failed: tried again at `due` if the status that it has now says so, else at rest."""
+    is_retried = {"$eq": ["$status", TaskStatus.RETRYING]}
+    return choose(is_retried, {**claimable_at("$status", due), **event}, {**at_rest("$status"), **event})
 
 
 @write_alone.register
@@ -214,8 +217,7 @@ def _reap(reap: Reap) -> Write:
     reaped = {"status": status, "crashes": crashes, **with_error(error_of(error))}
     event = with_event(LOWER_STATUS, worker_id="$lease.worker_id", data=lit(reason_of(error)))
     due = {"$cond": [{"$gt": ["$crashes", 1]}, later(reap.delay), NOW]}
-    retrying = {**claimable_at("$status", due), **event}
-    return Write(guard, [change(reaped), choose(_RETRYING, retrying, {**at_rest("$status"), **event})])
+    return Write(guard, [change(reaped), _after_failure(due, event)])
 
 
 @write_alone.register
