@@ -34,16 +34,16 @@ class Errands:
         Returns:
             Whether it begins. If not, nobody should wait for it: the event loop may not even run any more.
         """
+        return self.call(self._begin, errand)
+
+    def call(self, function: Callable[..., object], *arguments: Any) -> bool:
+        """Call a function on the event loop soon; as `start`."""
         with self._lock:
             if self._is_over:
                 return False
-            self.call(self._begin, errand)
+            self._was_asked = True
+            self._loop.call_soon_threadsafe(function, *arguments)
             return True
-
-    def call(self, function: Callable[..., object], *arguments: Any) -> None:
-        """Call it on the event loop soon; from any thread, without waiting."""
-        self._was_asked = True
-        self._loop.call_soon_threadsafe(function, *arguments)
 
     async def close(self) -> None:
         """Accept what was asked for just before the code ended, and nothing after that."""

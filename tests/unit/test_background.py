@@ -7,6 +7,7 @@ import gc
 import weakref
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -21,6 +22,7 @@ from taskframework.stores.mongo import server_clock
 from taskframework.stores.mongo.server_clock import ServerClock
 from taskframework.testing.clock import FakeClock
 from taskframework.testing.eventually import eventually
+from taskframework.worker.heartbeat import Heartbeat
 from taskframework.worker.patience import StoreBreaker
 from taskframework.worker.worker import Worker
 
@@ -186,6 +188,7 @@ def beating(deaf: DeafOnce) -> Stop:
     worker._intake = worker._consumer = worker._executor = worker.sign_of_life = nothing
     worker._limits = []
     worker._grace = timedelta(seconds=1)
+    worker.heartbeat = cast(Heartbeat, SimpleNamespace(attempts=()))
     worker._background = [asyncio.create_task(deaf())]
     return worker.stop
 

@@ -308,6 +308,18 @@ def test_code_that_was_left_behind_hears_so_without_an_event_loop() -> None:
         recorder = runner.run(closed())
         assert recorder.record(StepOutcome("a", 1)).result(timeout=0) is None
     assert recorder.record(StepOutcome("b", 1)).result(timeout=0) is None
+    recorder.report_progress_soon(50)
+
+
+async def test_progress_of_code_that_was_left_behind_is_not_written(run: Running, store: Store) -> None:
+    reports = AttemptReports(run.attempt, moves_of(store), CLOCK, NO_FAMILIES)
+    reports.report_progress_soon(50)
+    await reports.close()
+    assert (store.task.progress, store.asked) == (50, 1)
+    reports.report_progress_soon(60)
+    await asyncio.sleep(0)
+    await reports.close()
+    assert (store.task.progress, store.asked) == (50, 1)
 
 
 async def test_what_was_handed_over_before_the_end_is_written(run: Running, store: Store) -> None:
