@@ -103,12 +103,14 @@ class Stage:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await asyncio.to_thread(self.processes.cluster.close)
-        if self._listener is not None:
-            await self._listener.stop()
-        await self.store.close()
-        self._truth.close()
-        self._recorder.close()
+        # The last first, and each although a case is cancelled in the middle of this: another process plays it then.
+        async with contextlib.AsyncExitStack() as ending:
+            ending.callback(self._recorder.close)
+            ending.callback(self._truth.close)
+            ending.push_async_callback(self.store.close)
+            if self._listener is not None:
+                ending.push_async_callback(self._listener.stop)
+            ending.push_async_callback(asyncio.to_thread, self.processes.cluster.close)
 
     async def submit(
         self, count: int = 1, task_type: str = "probe", *, stream: Mapping[str, str] | None = None, **parameters: Any
