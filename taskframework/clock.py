@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 
@@ -55,3 +55,8 @@ async def happens_within(event: asyncio.Event, seconds: float | None, clock: Clo
     finally:
         for wait in waits:
             wait.cancel()
+
+
+def in_seconds(length: timedelta | float) -> float:
+    """A length of time that is given as a timedelta or in seconds."""
+    return length.total_seconds() if isinstance(length, timedelta) else float(length)

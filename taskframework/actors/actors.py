@@ -10,9 +10,9 @@ from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from taskframework.actors.actor import KeyedActor, Timers
-from taskframework.actors.mailbox import Firing, Mailbox, MailboxTimers, in_seconds
+from taskframework.actors.mailbox import Firing, Mailbox, MailboxTimers
 from taskframework.background import Background, is_failure
-from taskframework.clock import Clock, SystemClock
+from taskframework.clock import Clock, SystemClock, in_seconds
 from taskframework.errors import TaskframeworkError
 
 logger = logging.getLogger(__name__)

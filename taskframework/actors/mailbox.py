@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Generic, TypeVar
 
 from taskframework.background import end
-from taskframework.clock import Clock
+from taskframework.clock import Clock, in_seconds
 
 Event = TypeVar("Event")
 
@@ -69,11 +69,6 @@ class Mailbox(Generic[Event]):
         if not isinstance(item, Firing):
             self._room.release()
         return item
-
-
-def in_seconds(time: timedelta | float) -> float:
-    """A time that an author gave."""
-    return time.total_seconds() if isinstance(time, timedelta) else float(time)
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -64,34 +64,18 @@ Status = Annotated[
 TypeName = Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Only tasks of this type.")]
 StreamName = Annotated[str | None, typer.Option("--stream", metavar="KEY", help="Only tasks of this stream.")]
 UserName = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Only tasks of this user.")]
-After = Annotated[
-    datetime | None,
-    typer.Option(
-        "--after",
-        parser=or_bad_parameter(past),
-        metavar="TIME",
-        help="Only tasks submitted since a time, or since 10m.",
-    ),
-]
-Before = Annotated[
-    datetime | None,
-    typer.Option("--before", parser=or_bad_parameter(past), metavar="TIME", help="Only tasks submitted before that."),
-]
+
+
+def _time(flag: str, said: str) -> Any:
+    return typer.Option(flag, parser=or_bad_parameter(past), metavar="TIME", help=said)
+
+
+After = Annotated[datetime | None, _time("--after", "Only tasks submitted since a time, or since 10m.")]
+Before = Annotated[datetime | None, _time("--before", "Only tasks submitted before that.")]
 FinishedAfter = Annotated[
-    datetime | None,
-    typer.Option(
-        "--finished-after",
-        parser=or_bad_parameter(past),
-        metavar="TIME",
-        help="Only tasks that ended since a time, or since 10m.",
-    ),
+    datetime | None, _time("--finished-after", "Only tasks that ended since a time, or since 10m.")
 ]
-FinishedBefore = Annotated[
-    datetime | None,
-    typer.Option(
-        "--finished-before", parser=or_bad_parameter(past), metavar="TIME", help="Only tasks that ended before that."
-    ),
-]
+FinishedBefore = Annotated[datetime | None, _time("--finished-before", "Only tasks that ended before that.")]
 Correlation = Annotated[
     str | None, typer.Option("--correlation-id", metavar="ID", help="Only tasks with this correlation id.")
 ]

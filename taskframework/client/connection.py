@@ -19,6 +19,7 @@ from tenacity import AsyncRetrying, RetryCallState, wait_random_exponential
 from taskframework.client.answers import Kind, Page, read
 from taskframework.client.refusals import UNAVAILABLE, refusal
 from taskframework.client.wire import Body, Pieces, Wire
+from taskframework.clock import in_seconds
 from taskframework.errors import ApiError, ApiUnavailableError, ConfigurationError, ValueNotStorableError
 from taskframework.events.http import authorization
 
@@ -83,10 +84,6 @@ def as_json(content: Any, what: str = "request") -> bytes:
         return to_json(content, inf_nan_mode="constants")
     except (PydanticSerializationError, UnicodeError) as error:
         raise ValueNotStorableError(what, str(error)) from None
-
-
-def in_seconds(time: timedelta | float) -> float:
-    return time.total_seconds() if isinstance(time, timedelta) else time
 
 
 def task_path(task_id: str) -> str:

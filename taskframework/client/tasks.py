@@ -9,9 +9,10 @@ from urllib.parse import quote
 
 from taskframework.client.answers import R, RemoteExplanation, RemoteTask, id_of, of_kind, read
 from taskframework.client.bulk import NewTask, subject_of, submitted, with_key
-from taskframework.client.connection import Call, Calls, in_seconds, json_call, new_key, task_path
+from taskframework.client.connection import Call, Calls, json_call, new_key, task_path
 from taskframework.client.families import FollowingTree, TreeEvent
 from taskframework.client.following import FollowingTask
+from taskframework.clock import in_seconds
 from taskframework.errors import InvalidRequestError, ResultTimeoutError, TaskFailedError, TaskframeworkError
 from taskframework.events.external import ExternalEvent
 from taskframework.model.status import SUCCEEDED, TaskStatus
