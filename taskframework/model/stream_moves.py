@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import ClassVar
 
-from taskframework.model.options import StreamPlace
+from taskframework.model.options import StreamPlace, start_by
 from taskframework.model.status import LIVE, TaskStatus
 from taskframework.model.task import Task
 from taskframework.model.transitions import Alone, Group, claimable_at, with_event
@@ -35,7 +35,7 @@ class Skip(Alone):
 
 @dataclass(frozen=True, slots=True)
 class Unblock:
-    """BLOCKED → QUEUED: the task has the turn of its stream, in this generation."""
+    """BLOCKED → QUEUED: the task has the turn of its stream, in this generation. Its queue timeout begins now."""
 
     group: ClassVar[Group] = "claim"
     failpoint: ClassVar[str] = "unblock.after_write"
@@ -46,8 +46,10 @@ class Unblock:
     def apply(self, task: Task, now: datetime) -> Task | None:
         if task.status is not TaskStatus.BLOCKED or task.generation != self.generation:
             return None
-        queued = claimable_at(task, TaskStatus.QUEUED, max(task.not_before, now), self.dispatch_after)
-        return with_event(queued.evolve(unblock_at=None), "unblocked", now)
+        due = max(task.not_before, now)
+        queued = claimable_at(task, TaskStatus.QUEUED, due, self.dispatch_after)
+        began = queued.evolve(unblock_at=None, start_by=start_by(task.start_limit, due))
+        return with_event(began, "unblocked", now)
 
     def won(self, task: Task) -> bool:
         """It may have been another process that passed on the same turn; then a second message is sent, and dropped."""

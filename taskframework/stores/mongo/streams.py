@@ -19,6 +19,7 @@ from taskframework.stores.mongo.expressions import (
     later,
     milliseconds,
     plus,
+    start_by,
     with_event,
 )
 from taskframework.stores.mongo.joint import JointRequests
@@ -38,8 +39,8 @@ def unblocks(requests: JointRequests[Unblock]) -> Write:
     guard = {**requests.where(generation=lambda unblock: unblock.generation), "status": TaskStatus.BLOCKED}
     due = {"$max": ["$not_before", NOW]}
     dispatch_at = plus(due, requests.each(lambda unblock: milliseconds(unblock.dispatch_after)))
-    queued = {**claimable_at(TaskStatus.QUEUED, due), "next_dispatch_at": dispatch_at, "unblock_at": None}
-    return Write(guard, [change({**queued, **with_event("unblocked")})])
+    began = {"next_dispatch_at": dispatch_at, "unblock_at": None, "start_by": start_by(due)}
+    return Write(guard, [change({**claimable_at(TaskStatus.QUEUED, due), **began, **with_event("unblocked")})])
 
 
 @write_alone.register

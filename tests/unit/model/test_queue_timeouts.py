@@ -10,6 +10,7 @@ from taskframework.model.marks import MakeDue, WaitAnew
 from taskframework.model.options import StartLimit
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
+from taskframework.model.stream_moves import Unblock
 from taskframework.model.task import Task
 from taskframework.model.transitions import Claim, Fence, Release
 from taskframework.testing.factories import new_task
@@ -50,6 +51,11 @@ def test_what_was_begun_once_waits_as_long_as_it_takes_until_it_is_replayed() ->
     assert replayed.start_by == NOW + MINUTE
     assert EndUnstarted(TASK_ID).apply(replayed, NOW + MINUTE) is not None
     assert applied(Replay(TASK_ID, EVERYONE, "operator", ZERO), in_status(TaskStatus.FAILED)).start_by is None
+
+
+def test_in_a_serial_stream_the_time_begins_with_the_turn() -> None:
+    blocked = in_status(TaskStatus.BLOCKED, start_limit=LIMIT, start_by=NOW - MINUTE)
+    assert applied(Unblock(TASK_ID, blocked.generation, ZERO), blocked).start_by == NOW + MINUTE
 
 
 def test_what_is_put_off_waits_for_a_worker_from_then_on() -> None:
