@@ -6,9 +6,12 @@ A step returns whether there was anything to do.
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
-from taskframework.model.interventions import Cancel, Postpone, Replay
-from taskframework.model.marks import MakeDue
+from taskframework.model.debounce import ReplaceParameters
+from taskframework.model.interventions import Cancel, Discard, Edited, Postpone, Replay
+from taskframework.model.marks import ForgetDispatch, MakeDue
+from taskframework.model.options import Debounce, StartLimit, start_by
 from taskframework.model.outcome import describe
 from taskframework.model.scope import EVERYONE, Scope
 from taskframework.model.status import FINAL, REPLAYABLE, TaskStatus
@@ -25,13 +28,18 @@ from taskframework.model.transitions import (
 )
 from taskframework.model.waiting import Reopen, SendSignal, Wait
 from taskframework.testing.factories import new_task
+from tests.models import streams
 from tests.models.world import DELAY, HOUR, LEASE, MAX_POSTPONED, REDISPATCH, Attempt, World
 
 ALICE, BOB = Scope.of("alice"), Scope.of("bob")
 _TEMPLATE = new_task(parameters={"n": 1})
 _ERROR = describe(ValueError("it broke"), retryable=True)
 _AT_ONCE = DELAY * 0
+_DELAY_MS = DELAY // timedelta(milliseconds=1)
 _LONG_AGO = -DELAY  # so that no two clocks disagree whether it is due
+#: Some tasks have a queue timeout, and some are debounced: in all they wait no longer than for ten delays.
+_START_LIMITS = (None, None, None, StartLimit(_DELAY_MS), StartLimit(_DELAY_MS, counts_limits=True))
+_DEBOUNCED = (None, None, None, Debounce("key", _DELAY_MS, 10 * _DELAY_MS))
 _VALUES = (None, 1, 1.0, True, {"$set": {"status": "COMPLETED"}}, ["$$ROOT"], {"a": {"b": "c"}})
 
 
@@ -48,10 +56,16 @@ async def submit(world: World) -> bool:
         parent=chance.pick((None, None, ParentLink("parent", 0, 1))),
         not_before=now + chance.pick((_LONG_AGO, _LONG_AGO, DELAY)),
         deadline=chance.pick((None, None, None, now + LEASE, now + 10 * LEASE)),
+        start_limit=chance.pick(_START_LIMITS),
+        debounce=chance.pick(_DEBOUNCED),
         created_at=now,
         updated_at=now,
     )
-    inserted = await world.store.insert(task.evolve(**first_state(task.not_before, now, REDISPATCH)))
+    task = task.evolve(**first_state(task.not_before, now, REDISPATCH))
+    task = task.evolve(start_by=start_by(task.start_limit, max(now, task.not_before)))
+    if world.has_stream and is_new and chance.yes(0.7):
+        task = streams.placed(world, task.evolve(parent=None, debounce=None))
+    inserted = await world.store.insert(task)
     assert inserted.is_new is is_new
     if is_new:
         world.task_ids.append(task_id)
@@ -88,9 +102,9 @@ async def deliver(world: World) -> bool:
     if chance.yes(0.06):  # a worker that does not know the type
         await world.store.apply(Postpone(message.task_id, message.dispatch_epoch, REDISPATCH, MAX_POSTPONED))
         return True
-    if chance.yes(0.04):  # no slot in time: left to the sweeper, if the worker lives
+    if chance.yes(0.06):  # no slot in time, or a limit: left to the sweeper, if the worker lives
         if chance.yes(0.7):
-            await world.store.mark(MakeDue(message.task_id, message.dispatch_epoch))
+            await world.store.mark(MakeDue(message.task_id, message.dispatch_epoch, chance.pick((_AT_ONCE, DELAY))))
         else:
             world.messages.append(message)
         return True
@@ -227,7 +241,42 @@ async def replay(world: World) -> bool:
         return False
     revision = chance.pick((None, task.revision, task.revision, task.revision - 1))
     scope = chance.pick((EVERYONE, EVERYONE, ALICE, BOB))
-    await world.ring(await world.store.apply(Replay(task.task_id, scope, "operator", REDISPATCH, revision)))
+    edited = chance.pick((None, None, Edited({"n": 2}, "another hash")))
+    await world.ring(await world.store.apply(Replay(task.task_id, scope, "operator", REDISPATCH, revision, edited)))
+    return True
+
+
+async def discard(world: World) -> bool:
+    """An operator gives a dead letter up."""
+    if not world.task_ids or world.chance.yes(0.5):
+        return False
+    scope = world.chance.pick((EVERYONE, ALICE, BOB))
+    await world.store.apply(Discard((await world.any_task()).task_id, scope, "operator", None))
+    return True
+
+
+async def replace_parameters(world: World) -> bool:
+    """Another submission of a debounced key."""
+    tasks = [await world.task(task_id) for task_id in world.task_ids]
+    debounced = [task for task in tasks if task.debounce is not None]
+    if not debounced:
+        return False
+    chance = world.chance
+    task = chance.pick([task for task in debounced if task.status not in FINAL] or debounced)
+    newer = ReplaceParameters(
+        task.task_id, chance.pick(_VALUES), chance.pick(("a", "b")), chance.pick((_AT_ONCE, DELAY))
+    )
+    await world.ring(await world.store.apply(newer))
+    return True
+
+
+async def lose_messages(world: World) -> bool:
+    """A queue is gone, and somebody who knows it says so of a task."""
+    if not world.task_ids:
+        return False
+    task = await world.any_task()
+    world.messages = [message for message in world.messages if message.task_id != task.task_id]
+    await world.store.mark(ForgetDispatch(task.task_id))
     return True
 
 

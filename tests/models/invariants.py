@@ -4,24 +4,32 @@ I1 no task is lost, I2 each generation ends once, I3 fencing, I4 events are comp
 nothing starts early or by an old message, I8 a cancelled task goes nowhere else. I5 a parent ends by counts that are
 true, and its sub-tasks with it; parent_reports.pml has more of that. I9 a signal is heard once. I10 a batch has the
 items with which it was sealed, is abandoned only while it waits for them, and does not end while it is being retried.
+I11 of a serial stream one task runs at a time, in the order of submission. I12 a debounced task that has begun keeps
+its parameters, and waits no longer than it may. I13 for want of a worker ends only what waited its time for one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from taskframework.model.batches import AbandonUpload, ReopenBatch, Seal, is_open
-from taskframework.model.interventions import Reap, Replay
+from taskframework.model.debounce import ReplaceParameters
+from taskframework.model.interventions import Discard, EndUnstarted, Expire, Reap, Replay
 from taskframework.model.marks import Mark
-from taskframework.model.status import CLAIMABLE, FINAL, LIVE, MOVES, SUCCEEDED, TaskStatus
+from taskframework.model.status import CLAIMABLE, DEAD, FINAL, LIVE, MOVES, SUCCEEDED, TaskStatus
+from taskframework.model.stream_moves import Skip, Unblock
+from taskframework.model.streams import is_serial, position_of
 from taskframework.model.task import Task
 from taskframework.model.transitions import Claim
 from taskframework.model.waiting import CountSubtasks, Reopen, SendSignal
 
 #: What takes the end of a task back.
 _REOPENS = (Reopen, ReopenBatch)
+#: What is told of a task that rests.
+_TELLS = (SendSignal, Seal, ReopenBatch, Skip, ReplaceParameters)
+_NO_TIME = timedelta(0)
 
 
 def is_driven(task: Task) -> bool:
@@ -31,6 +39,8 @@ def is_driven(task: Task) -> bool:
     if task.status in CLAIMABLE:
         # No claim accepts a task with a cancel: it would wait for ever.
         return task.next_dispatch_at is not None and task.cancel is None
+    if task.status is TaskStatus.BLOCKED:
+        return task.unblock_at is not None
     if task.status is TaskStatus.WAITING:
         return task.check_at is not None and (task.seal_by is not None or not is_open(task))
     return task.lease is not None or task.status is not TaskStatus.RUNNING
@@ -49,6 +59,8 @@ class _Life:
     heard: set[str] = field(default_factory=set)
     #: The count by which it ended.
     ended_by: CountSubtasks | None = None
+    #: How long it has waited for a worker since its queue timeout began last.
+    waited: timedelta = _NO_TIME
 
 
 class Watch:
@@ -63,6 +75,9 @@ class Watch:
         #: Of each sealed batch how many sub-tasks it has, and of each parent how many have been stored.
         self._planned: dict[str, int] = {}
         self._stored: dict[str, int] = {}
+        #: The tasks of a serial stream that have its turn, and the positions of those that have never had it.
+        self._in_turn: set[str] = set()
+        self._blocked: dict[str, int] = {}
 
     def inserted(self, task: Task) -> None:
         life = self._lives[task.task_id] = _Life()
@@ -70,6 +85,8 @@ class Watch:
             parent_id, slots = task.parent.task_id, task.parent.slot + 1
             self._stored[parent_id] = max(slots, self._stored.get(parent_id, 0))
             assert slots <= self._planned.get(parent_id, slots), "I10: an item is stored behind the last one"
+        if is_serial(task):
+            self._blocked[task.task_id] = position_of(task)
         _check_task(task, life)
 
     def asked(self, request: Mark, before: Task, after: Task | None, now: datetime) -> None:
@@ -101,6 +118,10 @@ class Watch:
             assert is_open(before), "I10: abandoned, and its upload is over"
         elif type(request) is SendSignal:
             assert request.key not in {signal.key for signal in before.signals}, "I9: one key is two signals"
+        elif type(request) is ReplaceParameters:
+            _check_replacement(before, after, now)
+        elif type(request) is EndUnstarted:
+            _check_late(before, life)
         elif type(request) is Reap and before.lease is not None:
             is_over = request.grace is not None and before.lease.expires_at + request.grace <= now
             assert is_over, "I3: taken from a worker while the lease goes on"
@@ -114,6 +135,9 @@ class Watch:
             if after.history[-1].type == "resumed":
                 life.claims_before = len(life.claims)
                 _check_resumption(before, after, life)
+        _count_wait(before, after, life, now)
+        if is_serial(after):
+            self._check_stream(request, after)
         assert after.dispatch_epoch >= before.dispatch_epoch, "I6: the dispatch epoch went back"
         assert after.published_sequence >= before.published_sequence, "I4: the published mark went back"
         _check_task(after, life)
@@ -134,6 +158,19 @@ class Watch:
             assert ends == list(range(task.generation + 1)), f"I2: {task.task_id} ended in the generations {ends}"
             assert self.heard.get(task.task_id, 0) == task.sequence, "I4: the subscriber missed events"
             assert task.published_sequence == task.sequence, "I4: events are not known to be published"
+
+    def _check_stream(self, request: Mark, after: Task) -> None:
+        if after.status is TaskStatus.BLOCKED or after.status in FINAL:
+            self._in_turn.discard(after.task_id)
+        else:
+            self._in_turn.add(after.task_id)
+        assert len(self._in_turn) <= 1, "I11: two of a stream at once"
+        if after.status is not TaskStatus.BLOCKED:
+            mine = self._blocked.pop(after.task_id, None)
+            is_first = (
+                mine is None or type(request) is not Unblock or mine < min(self._blocked.values(), default=mine + 1)
+            )
+            assert is_first, "I11: one that was submitted earlier is overtaken"
 
     def _check_family(self, parent: Task, tasks: Iterable[Task]) -> None:
         assert parent.cascade_at is None, f"I5: the sub-tasks of {parent.task_id} are not known to be cancelled"
@@ -170,6 +207,30 @@ def _check_resumption(before: Task, after: Task, life: _Life) -> None:
     life.heard.add(signal.key)
 
 
+def _check_replacement(before: Task, after: Task, now: datetime) -> None:
+    assert before.status is TaskStatus.QUEUED, "I12: other parameters for a task that has begun"
+    assert before.started_at is None, "I12: other parameters for a task that has begun"
+    assert before.debounce is not None
+    latest = before.created_at + before.debounce.longest
+    assert after.not_before <= max(latest, before.not_before), "I12: debounced for longer than it may be"
+
+
+def _check_late(before: Task, life: _Life) -> None:
+    assert before.started_at is None, "I13: ended for want of a worker, and has begun"
+    assert before.start_limit is not None
+    assert life.waited >= before.start_limit.time, "I13: ended before it has waited its time for a worker"
+
+
+def _count_wait(before: Task, after: Task, life: _Life, now: datetime) -> None:
+    passed = before.created_at - after.created_at  # nothing moves this but time itself
+    if before.status is not TaskStatus.QUEUED:
+        life.waited = _NO_TIME
+    elif passed:
+        life.waited += max(_NO_TIME, passed - max(_NO_TIME, before.not_before - now))
+    elif after.start_by != before.start_by and after.start_by is not None and after.start_limit is not None:
+        life.waited = max(_NO_TIME, after.start_limit.time - (after.start_by - now))
+
+
 def _check_claim(claim: Claim, before: Task, now: datetime) -> None:
     assert before.not_before <= now, "I7: claimed before its time"
     assert claim.dispatch_epoch == before.dispatch_epoch, "I7: an old message started an attempt"
@@ -177,11 +238,16 @@ def _check_claim(claim: Claim, before: Task, now: datetime) -> None:
 
 
 def _check_move(request: Mark, before: Task, after: Task, life: _Life) -> None:
-    assert after.sequence == before.sequence + 1 == after.history[-1].sequence, "I4: events are not counted by ones"
+    # A deadline tells two things of a task in a stream: that the stream goes on without it, and what becomes of it.
+    told = 2 if type(request) is Expire and after.history[-2].sequence > before.sequence else 1
+    assert after.sequence == before.sequence + told == after.history[-1].sequence, "I4: events are not counted by ones"
     assert after.revision == before.revision + 1, "I6: the revision does not count the moves"
     if after.status is before.status:
-        may_rest = type(request) in (SendSignal, Seal, ReopenBatch) and before.status in LIVE
-        assert before.status is TaskStatus.RUNNING or may_rest, "I2: a second event for a task that rests"
+        may_rest = type(request) in _TELLS and before.status in LIVE
+        is_given_up = type(request) is Discard and before.status in DEAD
+        assert before.status is TaskStatus.RUNNING or may_rest or is_given_up, (
+            "I2: a second event for a task that rests"
+        )
         return
     assert before.status not in FINAL or type(request) in (Replay, *_REOPENS), "I2: a final status changed"
     if type(request) in _REOPENS:

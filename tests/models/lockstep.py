@@ -157,7 +157,9 @@ def _differences(actual: Task, expected: Task) -> list[str]:
 @write_alone.register
 def _time_passes(passing: TimePasses) -> Write:
     by = milliseconds(passing.by)
-    changes = {name: {"$subtract": [f"${name}", by]} for name in ("not_before", *SOONER)}  # null stays null
+    changes = {
+        name: {"$subtract": [f"${name}", by]} for name in ("not_before", "created_at", *SOONER)
+    }  # null stays null
     for record, name in (("lease", "expires_at"), ("waits_for", "until")):
         sooner = {"$mergeObjects": [f"${record}", {name: {"$subtract": [f"${record}.{name}", by]}}]}
         changes[record] = {"$cond": [is_set(f"${record}"), sooner, None]}

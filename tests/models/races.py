@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from taskframework.model.batches import AbandonUpload, Announce, EndRetry, ReopenBatch, Seal
+from taskframework.model.debounce import ReplaceParameters
 from taskframework.model.drivers import CASCADE, CHECK
-from taskframework.model.interventions import Cancel, Expire, Postpone, Reap, Replay, Supersede
+from taskframework.model.interventions import Cancel, EndUnstarted, Expire, Postpone, Reap, Replay, Supersede
 from taskframework.model.marks import MoveDriver
 from taskframework.model.scope import EVERYONE
+from taskframework.model.stream_moves import Unblock
+from taskframework.model.streams import Turn
 from taskframework.model.task import Task
 from taskframework.model.transitions import Claim, Fence, Transition
 from taskframework.model.waiting import SendSignal, Wake
@@ -42,6 +45,7 @@ def _wishes(world: World, task: Task) -> list[Transition]:
         driven += [MoveDriver(task.task_id, CASCADE, task.cascade_at, delay) for delay in (DELAY, None)]
     if CHECK.is_due(task, world.store.now()):
         driven += [Wake(task.task_id), Wake(task.task_id)]
+    driven += [Unblock(task.task_id, turn.generation, REDISPATCH) for turn in _turns_of(world, task) for _ in range(2)]
     if task.batch is not None:
         driven += _wishes_for_batch(world, task)
     outcomes = [outcome_of(world, attempt) for attempt in world.attempts if attempt.fence.task_id == task.task_id]
@@ -53,11 +57,19 @@ def _wishes(world: World, task: Task) -> list[Transition]:
         Cancel(task.task_id, EVERYONE, "alice", None),
         Supersede(task.task_id, 3, stops_running=pick((False, True))),
         Expire(task.task_id),
+        EndUnstarted(task.task_id),
+        ReplaceParameters(task.task_id, {"n": 3}, "c", DELAY),
         SendSignal(task.task_id, EVERYONE, pick(("a", "d")), "approved", 1),
         Postpone(task.task_id, epoch, REDISPATCH, MAX_POSTPONED),
         Reap(task.task_id, task.fencing_token, GRACE, MAX_CRASHES, pick((DELAY, DELAY * 0))),
         Replay(task.task_id, EVERYONE, "operator", REDISPATCH, pick((None, task.revision))),
     ]
+
+
+def _turns_of(world: World, task: Task) -> list[Turn]:
+    """The turn of its stream, if the task has it."""
+    turn = world.stream.turn
+    return [turn] if turn is not None and turn.task_id == task.task_id and not world.stream.is_halted else []
 
 
 def _wishes_for_batch(world: World, batch: Task) -> list[Transition]:

@@ -39,7 +39,10 @@ class Store(Protocol):
 
 
 #: The times of a task that may be null.
-SOONER = ("next_dispatch_at", "deadline", "publish_at", "spawn_at", "check_at", "cascade_at", "seal_by", "retry_at")
+SOONER = (
+    *("next_dispatch_at", "deadline", "start_by", "publish_at", "spawn_at", "check_at", "cascade_at", "seal_by"),
+    *("retry_at", "unblock_at"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,7 @@ class TimePasses:
         return task.evolve(
             revision=task.revision + 1,
             not_before=task.not_before - self.by,
+            created_at=task.created_at - self.by,
             **{name: self._sooner(getattr(task, name)) for name in SOONER},
             lease=None if lease is None else replace(lease, expires_at=lease.expires_at - self.by),
             waits_for=None if wait is None else replace(wait, until=self._sooner(wait.until)),

@@ -6,9 +6,9 @@ Whoever reads acts later, if it has not died: in between, everything may have ch
 from __future__ import annotations
 
 from taskframework.model.batches import AbandonUpload
-from taskframework.model.drivers import CASCADE, DEADLINE, DISPATCH, LEASE, RETRY, SEAL, SPAWN
-from taskframework.model.interventions import Expire, Reap
-from taskframework.model.marks import MarkPublished, PostponeRelay, ReserveDispatch
+from taskframework.model.drivers import CASCADE, DEADLINE, DISPATCH, LEASE, RETRY, SEAL, SPAWN, START, UNBLOCK
+from taskframework.model.interventions import EndUnstarted, Expire, Reap
+from taskframework.model.marks import MarkPublished, MoveDriver, PostponeRelay, ReserveDispatch, WaitAnew
 from taskframework.model.task import Task
 from taskframework.stores.base import DueTask
 from tests.models.families import is_unreported
@@ -24,15 +24,17 @@ async def look(world: World) -> bool:
         world.due = [due for due in await world.store.due(DISPATCH, ALL) if due.task_id in world.task_ids]
     overdue = await world.store.due(DEADLINE, ALL)
     world.overdue = [task.task_id for task in overdue if task.task_id in world.task_ids]
+    unstarted = await world.store.due(START, ALL)
+    world.unstarted = [task.task_id for task in unstarted if task.task_id in world.task_ids]
     if not world.without.abandon:
         unsealed = await world.store.due(SEAL, ALL)
         world.unsealed = [task.task_id for task in unsealed if task.task_id in world.task_ids]
-    for driver in (
-        SPAWN,
-        CASCADE,
-        RETRY,
-    ):  # families.py and batches.py go by the tasks; a store is held to its lists here
+    # families.py, batches.py and streams.py go by the tasks; a store is held to its lists here.
+    for driver in (SPAWN, CASCADE, RETRY):
         await world.store.due(driver, ALL)
+    for found in await world.store.due(UNBLOCK, ALL):
+        if found.task_id in world.task_ids:
+            await world.store.apply(MoveDriver(found.task_id, UNBLOCK, found.due, DELAY))
     return True
 
 
@@ -51,6 +53,10 @@ async def act(world: World) -> bool:
         await dispatch(world, chance.take(world.due), is_lost=chance.yes(0.2))
     elif world.overdue:
         await world.store.apply(Expire(world.overdue.pop()))
+    elif world.unstarted and chance.yes(0.2):  # its type was held back
+        await world.store.mark(WaitAnew(world.unstarted.pop()))
+    elif world.unstarted:
+        await world.store.apply(EndUnstarted(world.unstarted.pop()))
     elif world.unsealed:
         await world.store.apply(AbandonUpload(world.unsealed.pop()))
     else:

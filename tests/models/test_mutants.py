@@ -33,13 +33,13 @@ _AT_ONCE = 24
 @pytest.mark.parametrize("mutant", [pytest.param(mutant, id=name) for name, mutant in MUTANTS.items()])
 async def test_a_rule_that_is_left_out_breaks_a_promise(mutant: Mutant) -> None:
     async def search() -> None:
-        for seed in range(_PATIENCE):
+        for seed in range(mutant.first, mutant.first + _PATIENCE):
             await walk(seed, mutant.rules, mutant.without)
 
     with pytest.raises(AssertionError, match=mutant.breaks) as failure:
         await search()
     schedule, again = str(failure.value).rsplit("\n\n", 1)
-    assert "QUEUED" in schedule or "WAITING" in schedule
+    assert any(status in schedule for status in ("QUEUED", "WAITING", "BLOCKED"))
     assert again.startswith("again: ")
 
 

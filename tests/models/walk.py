@@ -21,7 +21,7 @@ from taskframework.model.transitions import Claim, Complete, Fence
 from taskframework.stores.base import TaskStore
 from taskframework.stores.mongo.store import MongoStore
 from taskframework.stores.sqlite import SqliteStore
-from tests.models import actors, batches, families, races, repairs
+from tests.models import actors, batches, families, races, repairs, streams
 from tests.models.invariants import Watch
 from tests.models.lockstep import Lockstep
 from tests.models.reference import Reference, Rule
@@ -52,6 +52,9 @@ _WEIGHTS: Mapping[Step, int] = {
     actors.settle: 6,
     actors.cancel: 1,
     actors.replay: 2,
+    actors.discard: 1,
+    actors.replace_parameters: 1,
+    actors.lose_messages: 1,
     races.race: 2,
     actors.signal: 1,
     actors.reopen: 1,
@@ -62,6 +65,10 @@ _WEIGHTS: Mapping[Step, int] = {
     families.report: 6,
     families.cascade: 1,
     families.wake: 1,
+    streams.look: 6,
+    streams.go_on: 8,
+    streams.let_go_on: 1,
+    streams.skip: 1,
     repairs.look: 3,
     repairs.act: 6,
     repairs.outlive_lease: 2,
@@ -192,8 +199,9 @@ async def _round(world: World) -> None:
         for lease in await store.due(drivers.LEASE, ALL, GRACE):
             if lease.task_id in world.task_ids:
                 await repairs.reap(world, lease)
-    while world.messages:
-        await _run_through(world)
+    await _run_all(world)
+    while await streams.settle_down(world):
+        await _run_all(world)
     await batches.settle_down(world)
     await families.settle_down(world)
     for found in await store.due(OUTBOX, ALL):
@@ -201,6 +209,11 @@ async def _round(world: World) -> None:
             await repairs.publish_all(world, await world.task(found.task_id))
     while world.events:
         world.watch.hear(*world.events.pop(0))
+
+
+async def _run_all(world: World) -> None:
+    while world.messages:
+        await _run_through(world)
 
 
 async def _run_through(world: World) -> None:

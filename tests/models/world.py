@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from taskframework.model.marks import MarkDispatched
 from taskframework.model.status import CLAIMABLE, FINAL
+from taskframework.model.streams import PassTurn, Stream, Turn
 from taskframework.model.task import HistoryEntry, Task
 from taskframework.model.transitions import Fence
 from taskframework.model.waiting import CountSubtasks
@@ -133,6 +134,10 @@ class Without:
     announcements: bool = False
     abandon: bool = False
     retrier: bool = False
+    #: Nobody passes on the turn of a stream.
+    turns: bool = False
+    #: A turn is passed on whoever has it by then.
+    turn_guard: bool = False
 
 
 @dataclass
@@ -152,6 +157,7 @@ class World:
     expired: list[DueTask] = field(default_factory=list)
     overdue: list[str] = field(default_factory=list)
     unsealed: list[str] = field(default_factory=list)
+    unstarted: list[str] = field(default_factory=list)
     #: Two relays, each with what it has in hand.
     relays: list[Publication | None] = field(default_factory=lambda: [None, None])
     #: The subscriber's queue on the events exchange.
@@ -167,13 +173,18 @@ class World:
     #: The batch, if this walk has one, and two uploads of it.
     batch_id: str | None = None
     uploads: list[Uploading | None] = field(default_factory=lambda: [None, None])
+    #: The record of the serial stream, and what was concluded from it and is not done yet.
+    stream: Stream = field(default_factory=Stream)
+    passing: list[PassTurn] = field(default_factory=list)
+    unblocking: list[Turn] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.chance = Chance(self.seed)
         self.name = f"walk-{self.seed}"
         #: How many tasks live at a time.
-        self.crowd = 1 + self.seed % 2
         self.has_batch = self.seed % 3 == 0
+        self.has_stream = self.seed % 6 == 1
+        self.crowd = 3 if self.has_stream else 1 + self.seed % 2
 
     async def task(self, task_id: str) -> Task:
         task = await self.store.get(task_id)
