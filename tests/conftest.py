@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import secrets
 import signal
@@ -65,6 +66,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for fixture in getattr(item, "fixturenames", ()):
             if marker := _MARKERS.get(fixture):
                 item.add_marker(marker)
+
+
+def pytest_collection_finish() -> None:
+    """Spare the collector of cycles what is loaded by now and stays: a fifth of the tests' time went into that."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
 
 
 @pytest.fixture(scope="session")

@@ -5,19 +5,19 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import Depends, Query
 from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from taskframework.api.context import PREFIX, framework_of, page_response, refuse_repeated
+from taskframework.api.context import PREFIX, framework_of, new_router, page_response, refuse_repeated
 from taskframework.api.openapi import refuses
 from taskframework.api.paging import PageQuery
 from taskframework.api.views import NextCursor
 from taskframework.model.values import MAX_NAME
 from taskframework.operations.audit import audit_view
 
-router = APIRouter(prefix=f"{PREFIX}/admin/audit", tags=["audit"])
+router = new_router(f"{PREFIX}/admin/audit", "audit")
 
 
 class AuditView(BaseModel):

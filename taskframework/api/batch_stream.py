@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import Depends, Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
 from taskframework.api.callers import scope_of
-from taskframework.api.context import PREFIX, IdInPath, checked_id, framework_of, refuse_repeated
+from taskframework.api.context import PREFIX, IdInPath, checked_id, framework_of, new_router, refuse_repeated
 from taskframework.api.items import ItemsFollower
 from taskframework.api.openapi import refuses
 from taskframework.api.stream import LAST_EVENT_ID, REFUSALS, STREAM, follow_family, follow_one
 from taskframework.model.batch_status import BatchStatus
 from taskframework.model.task import Task
 
-router = APIRouter(prefix=PREFIX, tags=["batches"])
+router = new_router(PREFIX, "batches")
 
 
 class BatchStreamQuery(BaseModel):

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any, cast
 
 import orjson
-from fastapi import APIRouter, Depends, Query
+from fastapi import Depends, Query
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
@@ -33,6 +33,7 @@ from taskframework.api.context import (
     checked_id,
     framework_of,
     json_response,
+    new_router,
     page_response,
     refuse_repeated,
     trace_of,
@@ -54,7 +55,7 @@ from taskframework.submission.batches import BatchRequest, BatchSubmission
 from taskframework.submission.options import described_of_batch
 from taskframework.telemetry import log_context
 
-router = APIRouter(prefix=PREFIX, tags=["batches"])
+router = new_router(PREFIX, "batches")
 
 _TASK_TYPE = {"type": "string", "maxLength": 200}
 #: The options of an upload, described as the fields of the body are. A query has no null: there they are left out.

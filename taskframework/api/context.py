@@ -6,10 +6,11 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from operator import attrgetter
 from typing import Annotated, Any, Protocol, TypeVar, cast
 
 import orjson
-from fastapi import Path
+from fastapi import APIRouter, Path
 from opentelemetry import context
 from opentelemetry.trace import SpanKind
 from starlette.requests import Request
@@ -31,6 +32,16 @@ PREFIX = "/api/v1"
 _ID = r"[0-9A-Za-z][0-9A-Za-z_.:-]{0,99}"
 #: An id in the path. Its form is documented, not validated there: what cannot be an id is not found.
 IdInPath = Annotated[str, Path(description="An id, as the API gave it", json_schema_extra={"pattern": f"^{_ID}$"})]
+
+
+def new_router(path: str, tag: str) -> APIRouter:
+    """A router for routes below a path.
+
+    Args:
+        path: what the paths of the routes begin with.
+        tag: the section of the OpenAPI document. There each operation has the name of its function.
+    """
+    return APIRouter(prefix=path, tags=[tag], generate_unique_id_function=attrgetter("name"))
 
 
 class Framework(Protocol):

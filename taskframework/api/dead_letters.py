@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import Depends, Query
 from pydantic import Field
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -22,6 +22,7 @@ from taskframework.api.context import (
     framework_of,
     is_id,
     json_response,
+    new_router,
     page_response,
     refuse_repeated,
 )
@@ -54,7 +55,7 @@ from taskframework.operations.letter_views import DeadLetter
 from taskframework.operations.mending import read_corrected
 from taskframework.submission.options import Moment
 
-router = APIRouter(prefix=f"{PREFIX}/admin/dead-letters", tags=["dead letters"])
+router = new_router(f"{PREFIX}/admin/dead-letters", "dead letters")
 
 
 class GroupQuery(PageQuery):

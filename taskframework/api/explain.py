@@ -5,18 +5,17 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from fastapi import APIRouter
 from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
 from taskframework.api.callers import scope_of
-from taskframework.api.context import PREFIX, IdInPath, broker_of, checked_id, framework_of, json_response
+from taskframework.api.context import PREFIX, IdInPath, broker_of, checked_id, framework_of, json_response, new_router
 from taskframework.api.openapi import refuses
 from taskframework.model.facts import Code
 from taskframework.model.status import TaskStatus
 
-router = APIRouter(prefix=f"{PREFIX}/tasks", tags=["tasks"])
+router = new_router(f"{PREFIX}/tasks", "tasks")
 
 
 class ExplanationView(BaseModel):

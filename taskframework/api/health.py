@@ -6,12 +6,11 @@ import asyncio
 import contextlib
 import time
 
-from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request
 from starlette.responses import Response
 
-from taskframework.api.context import framework_of, json_response
+from taskframework.api.context import framework_of, json_response, new_router
 from taskframework.api.openapi import PROBLEM_CONTENT, refuses
 from taskframework.api.views import HealthView, ReadinessView
 from taskframework.errors import BrokerError, StoreError
@@ -19,7 +18,7 @@ from taskframework.model.drivers import OUTBOX
 from taskframework.model.status import LANES
 from taskframework.wiring.process_services import ProcessServices
 
-router = APIRouter(tags=["health"])
+router = new_router("", "health")
 
 #: A scrape asks store and broker at most this often, and waits this long for them; else it shows the last values.
 _FRESH_SECONDS = 5.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Path, Query
+from fastapi import Depends, Path, Query
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
@@ -12,7 +12,7 @@ from starlette.responses import Response
 from taskframework.api.auditing import noted
 from taskframework.api.bodies import BODY_CODES, CreateKey, read
 from taskframework.api.callers import caller_of
-from taskframework.api.context import PREFIX, framework_of, json_response, page_response, refuse_repeated
+from taskframework.api.context import PREFIX, framework_of, json_response, new_router, page_response, refuse_repeated
 from taskframework.api.key_views import CallerView, KeyPage, KeyView, NewKeyView
 from taskframework.api.openapi import refuses, takes
 from taskframework.api.paging import PageQuery
@@ -22,7 +22,7 @@ from taskframework.model.rate_limits import BucketLimit
 from taskframework.model.view import moment
 from taskframework.operations.keys import key_view
 
-router = APIRouter(prefix=PREFIX, tags=["keys"])
+router = new_router(PREFIX, "keys")
 
 KeyInPath = Annotated[str, Path(description="The beginning of a key, as the list shows it")]
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import Depends, Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from taskframework.api.context import PREFIX, framework_of, json_response, refuse_repeated
+from taskframework.api.context import PREFIX, framework_of, json_response, new_router, refuse_repeated
 from taskframework.api.limit_views import LimitPage
 from taskframework.api.openapi import refuses
 from taskframework.model.query import MAX_LIMIT
 from taskframework.operations.limits import LimitState, SlotsState
 
-router = APIRouter(prefix=f"{PREFIX}/admin/limits", tags=["limits"])
+router = new_router(f"{PREFIX}/admin/limits", "limits")
 
 
 class LimitQuery(BaseModel):

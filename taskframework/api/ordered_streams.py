@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from time import monotonic
 from typing import Annotated, cast
 
-from fastapi import APIRouter, Depends, Path, Query
+from fastapi import Depends, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
@@ -18,7 +18,7 @@ from starlette.responses import Response
 from taskframework.api import following
 from taskframework.api.auditing import noted
 from taskframework.api.callers import caller_of, counted_as, scope_of, user_of
-from taskframework.api.context import PREFIX, framework_of, json_response, page_response, refuse_repeated
+from taskframework.api.context import PREFIX, framework_of, json_response, new_router, page_response, refuse_repeated
 from taskframework.api.feed import Feed, Watcher, frame
 from taskframework.api.following import HEARTBEAT
 from taskframework.api.openapi import refuses
@@ -34,7 +34,7 @@ from taskframework.model.values import MAX_NAME, is_name
 from taskframework.operations.streams import StreamOperations
 from taskframework.submission.options import Name
 
-router = APIRouter(prefix=f"{PREFIX}/streams", tags=["streams"])
+router = new_router(f"{PREFIX}/streams", "streams")
 
 
 class _KeyConvertor(PathConvertor):

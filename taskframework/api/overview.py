@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from fastapi import APIRouter
 from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from taskframework.api.context import PREFIX, broker_of, framework_of, json_response
+from taskframework.api.context import PREFIX, broker_of, framework_of, json_response, new_router
 from taskframework.api.openapi import refuses
 from taskframework.model.overview import ProblemCode
 from taskframework.model.status import TaskStatus
 from taskframework.operations.overview import overview_view
 
-router = APIRouter(prefix=f"{PREFIX}/admin/overview", tags=["overview"])
+router = new_router(f"{PREFIX}/admin/overview", "overview")
 
 
 class TypeOverviewView(BaseModel):

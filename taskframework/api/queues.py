@@ -6,20 +6,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path
+from fastapi import Path
 from starlette.requests import Request
 from starlette.responses import Response
 
 from taskframework.api.auditing import noted, reason_of
 from taskframework.api.bodies import BODY_CODES, PauseQueue, read
 from taskframework.api.callers import caller_of
-from taskframework.api.context import PREFIX, framework_of, json_response
+from taskframework.api.context import PREFIX, framework_of, json_response, new_router
 from taskframework.api.openapi import refuses, takes
 from taskframework.api.problems import RequestRefusedError
 from taskframework.api.queue_views import QueuePage, QueueView
 from taskframework.errors import UnknownTaskTypeError
 
-router = APIRouter(prefix=f"{PREFIX}/admin/queues", tags=["queues"])
+router = new_router(f"{PREFIX}/admin/queues", "queues")
 
 TaskTypeInPath = Annotated[str, Path(description="A task type")]
 _ANSWERS_QUEUE: dict[int | str, dict[str, Any]] = {200: {"model": QueueView, "description": "The queue as it is now"}}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import Depends, Query
 from pydantic import Field
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -13,7 +13,15 @@ from starlette.responses import Response
 from taskframework.api.auditing import noted, reason_of
 from taskframework.api.bodies import BODY_CODES, read
 from taskframework.api.callers import caller_of
-from taskframework.api.context import PREFIX, IdInPath, framework_of, json_response, page_response, refuse_repeated
+from taskframework.api.context import (
+    PREFIX,
+    IdInPath,
+    framework_of,
+    json_response,
+    new_router,
+    page_response,
+    refuse_repeated,
+)
 from taskframework.api.letter_views import CountView, ReplayPage, ReplayView
 from taskframework.api.openapi import key_header, location_of, refuses, takes
 from taskframework.api.operator_bodies import CancelTasks, ChooseLetters, ChooseTasks, RetryTasks
@@ -25,7 +33,7 @@ from taskframework.operations.replays import ReplayOperations
 
 _REPLAYS = f"{PREFIX}/admin/replays"
 
-router = APIRouter(prefix=PREFIX, tags=["replays"])
+router = new_router(PREFIX, "replays")
 
 #: The answer of a route that begins one.
 STARTED: dict[int | str, dict[str, Any]] = {

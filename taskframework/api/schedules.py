@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Path, Query
+from fastapi import Depends, Path, Query
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
 from taskframework.api.auditing import noted
 from taskframework.api.bodies import BODY_CODES, CreateSchedule, read
-from taskframework.api.context import PREFIX, framework_of, json_response, page_response, refuse_repeated, trace_of
+from taskframework.api.context import (
+    PREFIX,
+    framework_of,
+    json_response,
+    new_router,
+    page_response,
+    refuse_repeated,
+    trace_of,
+)
 from taskframework.api.openapi import key_header, location_of, refuses, takes
 from taskframework.api.paging import PageQuery
 from taskframework.api.problems import root_of
@@ -24,7 +32,7 @@ from taskframework.submission.schedules import ScheduleDefinition
 
 _SCHEDULES = f"{PREFIX}/admin/schedules"
 
-router = APIRouter(prefix=_SCHEDULES, tags=["schedules"])
+router = new_router(_SCHEDULES, "schedules")
 
 ScheduleName = Annotated[
     str, Path(description="Name of the schedule", json_schema_extra={"pattern": SCHEDULE_NAME, "maxLength": 100})

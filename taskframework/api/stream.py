@@ -7,7 +7,7 @@ import re
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Annotated, Any, TypeVar, cast
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import Depends, Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from taskframework.api import following
 from taskframework.api.callers import caller_of, counted_as, scope_of, still_counts
-from taskframework.api.context import PREFIX, IdInPath, checked_id, framework_of, refuse_repeated
+from taskframework.api.context import PREFIX, IdInPath, checked_id, framework_of, new_router, refuse_repeated
 from taskframework.api.feed import Feed, Watcher
 from taskframework.api.following import HEARTBEAT, RESYNC, Follower
 from taskframework.api.openapi import STREAM_CONTENT, refuses
@@ -28,7 +28,7 @@ from taskframework.model.view import public_view
 from taskframework.operations.keys import REMEMBERED_SECONDS
 from taskframework.submission.options import Name
 
-router = APIRouter(prefix=PREFIX, tags=["events"])
+router = new_router(PREFIX, "events")
 
 _SEQUENCE = re.compile(r"([0-9]{1,9})(?:-p([0-9]{1,9}))?")
 Known = TypeVar("Known")

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import Depends, Query
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
 from taskframework.api.callers import scope_of
-from taskframework.api.context import PREFIX, framework_of, page_response, refuse_repeated
+from taskframework.api.context import PREFIX, framework_of, new_router, page_response, refuse_repeated
 from taskframework.api.openapi import refuses
 from taskframework.api.paging import PageQuery, UserInQuery
 from taskframework.api.stream_views import StreamPage
 from taskframework.operations.streams import ListedStream
 
-router = APIRouter(prefix=f"{PREFIX}/admin/streams", tags=["streams"])
+router = new_router(f"{PREFIX}/admin/streams", "streams")
 
 
 class StreamListQuery(PageQuery):

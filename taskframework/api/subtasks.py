@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Path, Query
+from fastapi import Depends, Path, Query
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
@@ -17,6 +17,7 @@ from taskframework.api.context import (
     checked_id,
     framework_of,
     json_response,
+    new_router,
     page_response,
     refuse_repeated,
 )
@@ -30,7 +31,7 @@ from taskframework.model.values import MAX_NAME
 from taskframework.model.view import public_view
 from taskframework.submission.options import NAME_PATTERN
 
-router = APIRouter(prefix=PREFIX, tags=["sub-tasks"])
+router = new_router(PREFIX, "sub-tasks")
 
 SignalName = Annotated[
     str,

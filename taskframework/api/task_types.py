@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
 from pydantic_core import to_json
 from starlette.requests import Request
 from starlette.responses import Response
 
-from taskframework.api.context import PREFIX, framework_of
+from taskframework.api.context import PREFIX, framework_of, new_router
 from taskframework.api.openapi import refuses
 from taskframework.api.views import TaskTypePage
 from taskframework.model.message import rfc3339
 from taskframework.tasks.declared import TaskDeclaration
 
-router = APIRouter(prefix=PREFIX, tags=["tasks"])
+router = new_router(PREFIX, "tasks")
 
 
 @router.get(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import Depends, Query
 from pydantic import Field
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -19,6 +19,7 @@ from taskframework.api.context import (
     checked_id,
     framework_of,
     json_response,
+    new_router,
     page_response,
     refuse_repeated,
     trace_of,
@@ -37,7 +38,7 @@ from taskframework.submission.options import Moment, Name
 from taskframework.submission.service import Submission, SubmitRequest
 from taskframework.telemetry import log_context
 
-router = APIRouter(prefix=PREFIX, tags=["tasks"])
+router = new_router(PREFIX, "tasks")
 
 
 class BatchQuery(PageQuery):

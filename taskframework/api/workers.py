@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Path, Query
+from fastapi import Depends, Path, Query
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from taskframework.api.context import PREFIX, framework_of, page_response, refuse_repeated
+from taskframework.api.context import PREFIX, framework_of, new_router, page_response, refuse_repeated
 from taskframework.api.openapi import refuses
 from taskframework.api.paging import PageQuery
 from taskframework.api.views import TaskPage, WorkerPage
 from taskframework.model.view import public_view
 from taskframework.operations.workers import WorkerState
 
-router = APIRouter(prefix=f"{PREFIX}/admin/workers", tags=["workers"])
+router = new_router(f"{PREFIX}/admin/workers", "workers")
 
 WorkerInPath = Annotated[str, Path(description="A worker's id", max_length=300)]
 
