@@ -78,7 +78,7 @@ class TaskTypes:
         )
         found |= {known.task_type: known for known in map(DECLARATION.content, declared.values())}
         if unknown := [name for name in missing if name not in found]:
-            known = [declaration.task_type for declaration in await self.known()]
+            known = await self.names()
             found |= {name: UnknownTaskTypeError(name, known) for name in unknown}
         return found
 
@@ -94,6 +94,10 @@ class TaskTypes:
             there = known.get(own.task_type)
             known[own.task_type] = own if there is None else replace(own, declared_at=there.declared_at)
         return [known[name] for name in sorted(known)]
+
+    async def names(self) -> list[str]:
+        """The names of all of them."""
+        return [known.task_type for known in await self.known()]
 
     async def declare(self) -> None:
         """Tell other processes of the types that this one executes.
