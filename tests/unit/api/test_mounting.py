@@ -15,10 +15,10 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 # Read before a loop runs: an adapter is imported when it is first needed, and reading a module blocks.
-import taskframework.brokers.embedded
-import taskframework.stores.sqlite  # noqa: F401
+import taskframework.brokers.embedded  # noqa: F401
 from taskframework import Caller, ConfigurationError, Role, Settings, TaskFramework, mount, task
 from taskframework.api.callers import still_counts
+from taskframework.stores.sqlite import ExecutionLock
 
 TASKS = "/jobs/api/v1/tasks"
 Client = Callable[[Starlette], Any]
@@ -78,6 +78,24 @@ async def test_the_framework_runs_inside_the_applications_own_lifespan(framework
         assert framework.is_running
         assert framework.process.worker is not None
     assert happened == [False, False]
+
+
+async def test_a_second_process_on_a_sqlite_file_is_refused_in_one_line(
+    framework: TaskFramework, tmp_path: Path
+) -> None:
+    app, sent = FastAPI(), list[Any]()
+    mount(app, framework, "/jobs")
+
+    async def receive() -> dict[str, str]:
+        return {"type": "lifespan.startup"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    first = ExecutionLock(tmp_path / "tasks.db")
+    with first, pytest.raises(ConfigurationError) as refused:
+        await app({"type": "lifespan", "state": {}}, receive, send)
+    assert sent == [{"type": "lifespan.startup.failed", "message": str(refused.value)}], "what a server logs"
 
 
 async def test_an_application_may_start_it_by_itself_and_be_no_fastapi(framework: TaskFramework) -> None:
