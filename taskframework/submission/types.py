@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Protocol
 
 from taskframework.errors import UnknownTaskTypeError
 from taskframework.model.options import KeptFor, StartLimit
 from taskframework.model.values import Json
+from taskframework.settings.urls import redacted, scheme_of, sqlite_file
 from taskframework.stores.base import Records, TaskStore
 from taskframework.stores.reading import all_contents
 from taskframework.tasks.declared import DECLARATION, TaskDeclaration
@@ -43,6 +45,23 @@ class Submittable(Protocol):
     def retention(self) -> KeptFor | None: ...
 
     def accept(self, value: Any) -> tuple[Json, bytes]: ...
+
+
+@contextmanager
+def naming_store(url: str) -> Iterator[None]:
+    """Add to the error of an unknown task type in which store it was looked for: it may be another than was meant.
+
+    For the doors of the program's own people alone. Callers over HTTP are not told where the store is.
+
+    Args:
+        url: of the store, whose secrets are not told.
+    """
+    try:
+        yield
+    except UnknownTaskTypeError as error:
+        store = sqlite_file(url).absolute() if scheme_of(url) == "sqlite" else redacted(url)
+        error.hint = f"{error.hint} This store is {store}."
+        raise
 
 
 class TaskTypes:
