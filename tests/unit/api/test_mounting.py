@@ -106,6 +106,13 @@ async def test_an_application_may_start_it_by_itself_and_be_no_fastapi(framework
         async with framework.running(worker=False):
             assert (await client.get(TASKS)).json()["items"] == []
             assert "See /jobs/docs for" in (await client.get("/jobs/nowhere/at/all")).json()["hint"]
+            for body, said in {
+                '{"what": 1}': " /jobs/docs describes the request.",
+                '{"task_type": "double", "parameters": "x"}': "GET /jobs/api/v1/task-types has its schema.",
+            }.items():
+                refused = await client.post(TASKS, content=body, headers={"Content-Type": "application/json"})
+                assert refused.json()["hint"].endswith(said)
+            assert "<code>GET /jobs/api/v1/me</code>" in (await client.get("/jobs/docs")).text
 
 
 async def test_each_caller_is_who_the_application_says(framework: TaskFramework) -> None:
