@@ -145,9 +145,9 @@ class UnknownTaskTypeError(SubmissionError):
             known: the types that are registered here or were declared by workers.
         """
         shown = task_type[:100]
-        nearest = difflib.get_close_matches(shown, known, 1)
-        names = f"Did you mean {nearest[0]!r}?" if nearest else f"Known types: {', '.join(known) or 'none'}."
-        super().__init__(f"There is no task type {shown!r}.", hint=f"{names} {_HOW_TYPES_BECOME_KNOWN}")
+        near = difflib.get_close_matches(shown, known, 1)
+        self.nearest = f"Did you mean {near[0]!r}?" if near else f"Known types: {', '.join(known) or 'none'}."
+        super().__init__(f"There is no task type {shown!r}.", hint=f"{self.nearest} {_HOW_TYPES_BECOME_KNOWN}")
         self.task_type = shown
         self.known = tuple(known)
 

@@ -22,6 +22,7 @@ from taskframework.settings import LoadedSettings, Settings, load_settings
 from taskframework.submission.batches import BatchRequest, in_parts
 from taskframework.submission.options import BatchOptions, SubmissionOptions
 from taskframework.submission.service import ANONYMOUS, Submission, SubmitRequest
+from taskframework.submission.types import naming_store
 from taskframework.tasks.executable import AnyExecutable
 from taskframework.tasks.extensions import Extensible
 from taskframework.tasks.kinds import AnyKind, AnyTaskType, KindOf, P, kind_of
@@ -232,7 +233,8 @@ class TaskFramework(Extensible):
             StoreUnavailableError: if it could not be stored.
         """
         request = SubmitRequest(task_type=task_type, parameters=parameters, user_id=user_id, **options)
-        return self._handle(await self.services.submission.submit(request), request)
+        with naming_store(self.settings.store.url):
+            return self._handle(await self.services.submission.submit(request), request)
 
     async def submit_many(self, requests: Sequence[SubmitRequest[R]]) -> list[TaskHandle[R] | Exception]:
         """Submit many tasks at once; each has its own outcome, in the order given."""
@@ -286,10 +288,11 @@ class TaskFramework(Extensible):
         """
         request = BatchRequest(task_type=task_type, user_id=user_id, **options)
         service = self.services.batch_submission
-        if isinstance(items := several(items), Sequence):
-            submission = await service.submit(request, items)
-        else:
-            submission = await service.upload(request, in_parts(items))
+        with naming_store(self.settings.store.url):
+            if isinstance(items := several(items), Sequence):
+                submission = await service.submit(request, items)
+            else:
+                submission = await service.upload(request, in_parts(items))
         return BatchHandle(submission.batch.task_id, submission.is_new, self.services.batches, kind_of(task_type))
 
     @overload

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from taskframework.api.codes import CODES, TASK_CODES
-from taskframework.api.problems import root_of
+from taskframework.api.problems import below, root_of
 
 router = APIRouter()
 
@@ -80,11 +80,11 @@ def page(document: dict[str, Any], root: str) -> str:
         ),
         problems="\n".join(
             f'<tr id="{code}"><td><code>{code}</code></td><td>{status}</td><td>{html.escape(title)}</td>'
-            f"<td>{_prose(advice)}</td></tr>"
+            f"<td>{_prose(below(root, advice))}</td></tr>"
             for code, (status, title, advice) in CODES.items()
         ),
         failures="\n".join(
-            f"<tr><td><code>{code}</code></td><td>{_prose(meaning)}</td><td>{_prose(advice)}</td></tr>"
+            f"<tr><td><code>{code}</code></td><td>{_prose(meaning)}</td><td>{_prose(below(root, advice))}</td></tr>"
             for code, (meaning, advice) in TASK_CODES.items()
         ),
         models="\n".join(

@@ -78,7 +78,7 @@ async def _refresh(process: ProcessServices) -> None:
             await services.counter.look()
             late = await services.store.due(OUTBOX, 1)
             metrics.events_lag.set((services.store.now() - late[0].due).total_seconds() if late else 0)
-            declared = {known.task_type for known in await services.types.known()}
+            declared = set(await services.types.names())
             task_types = sorted(declared | set(services.registry.task_types))
             metrics.show_workers(*await services.workers.count(task_types))
             for task_type in task_types:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Protocol
 
 from fastapi import FastAPI
 from starlette.applications import Starlette
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from taskframework.api.app import create_app
 from taskframework.api.callers import Identify
 from taskframework.api.context import Framework
-from taskframework.errors import ConfigurationError
+from taskframework.errors import BrokerError, ConfigurationError, StoreError
 
 _PREFIX = re.compile(r"(/[\w.~-]+)+")
 _SCHEMA = "#/components/schemas/"
@@ -65,6 +67,7 @@ def mount(
     app.mount(prefix, api)
     if starts:
         app.router.lifespan_context = _running_inside(app.router.lifespan_context, framework, worker=worker)
+    app.router.lifespan = _refusing_in_words(app.router.lifespan)  # type: ignore[method-assign, assignment]
     if in_openapi and isinstance(app, FastAPI):
         _describe(app, api, prefix, with_keys=caller is None)
 
@@ -77,6 +80,24 @@ def _running_inside(own: Lifespan, framework: RunnableFramework, *, worker: bool
     async def lifespan(app: Any) -> AsyncIterator[Any]:
         async with own(app) as state, framework.running(worker=worker):
             yield state
+
+    return lifespan
+
+
+def _refusing_in_words(own: ASGIApp) -> ASGIApp:
+    """Starlette's `lifespan`, which gives a server the whole traceback of what went wrong at the start, to be logged.
+
+    Where settings or servers are to blame, the error says so by itself, with what to do.
+    """
+
+    async def lifespan(scope: Scope, receive: Receive, send: Send) -> None:
+        async def tell(message: Message) -> None:
+            error = sys.exception()
+            if isinstance(error, (ConfigurationError, StoreError, BrokerError)) and "message" in message:
+                message["message"] = str(error)
+            await send(message)
+
+        await own(scope, receive, tell)
 
     return lifespan
 

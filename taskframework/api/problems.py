@@ -106,7 +106,7 @@ class Problem:
             "status": status,
             "detail": self.detail,
             "code": self.code,
-            "hint": self.hint,
+            "hint": below(root, self.hint),
             **self.task,
         }
         if instance is not None:
@@ -140,6 +140,8 @@ def describe(error: Exception) -> Problem:
 
 
 _STATUSES = frozenset(TaskStatus)
+#: The slash before addresses that hints name, unless something is before it already.
+_OWN_ADDRESS = re.compile(r"(?<![\w/~.-])/(?=(?:docs|api/v1)\b)")
 
 
 def _in_the_way(error: TaskframeworkError) -> Mapping[str, str]:
@@ -236,6 +238,11 @@ def _refused_fields(found: Sequence[Mapping[str, str]], known: Collection[str]) 
     )
 
 
+def below(root: str, text: str) -> str:
+    """What people are told, with addresses of the interface as they are where the application is below `root`."""
+    return _OWN_ADDRESS.sub(lambda _: f"{root}/", text)
+
+
 def root_of(request: Request) -> str:
     """The path the application is below: where another application mounted it, or what a proxy cut off."""
     root: str = request.scope.get("root_path", "")
@@ -311,11 +318,7 @@ async def _answer_http(request: Request, error: Exception) -> Response:
     match status:
         case 404:
             meant = _address_meant(request, await _documented_paths(request))
-            hint = (
-                f"Did you mean {root_of(request)}{meant}?"
-                if meant
-                else f"See {root_of(request)}/docs for the addresses there are."
-            )
+            hint = f"Did you mean {root_of(request)}{meant}?" if meant else "See /docs for the addresses there are."
             problem = Problem("not_found", "There is nothing at this address.", hint)
         case 405:
             methods = _methods_at(_path_of(request), await _documented_paths(request))

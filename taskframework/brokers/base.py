@@ -176,6 +176,6 @@ class Broker(Protocol):
         """
         ...
 
-    async def inspect(self) -> BrokerReport:
-        """Versions, plugin and queues, for `doctor`. Works without `open`."""
+    async def inspect(self, task_types: Sequence[str] = ()) -> BrokerReport:
+        """Versions, plugin and the queues of these types, for `doctor`. Works without `open`."""
         ...

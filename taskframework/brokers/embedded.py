@@ -138,7 +138,7 @@ class EmbeddedBroker:
         self._subscriptions = [known for known in self._subscriptions if not known.is_stopped] + [subscription]
         return subscription
 
-    async def inspect(self) -> BrokerReport:
+    async def inspect(self, task_types: Sequence[str] = ()) -> BrokerReport:
         ready = sum(len(queue.ready) for queue in self._queues.values())
         facts = {
             "broker": "embedded, in this process only",

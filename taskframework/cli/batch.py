@@ -8,6 +8,7 @@ import typer
 
 from taskframework.cli.batch_file import ItemFile
 from taskframework.cli.batch_watching import follow, print_batch, print_batches, print_end, print_results
+from taskframework.cli.choosing import note_unknown
 from taskframework.cli.invocation import Invocation
 from taskframework.cli.options import Api, ApiKey, Apps, BatchId, Config, Cursor, Json, Limit, NumberCursor
 from taskframework.cli.output import counted, print_json, print_json_line, run, say
@@ -102,6 +103,8 @@ async def list_batches(
     """List batches, the newest first."""
     wanted = TaskFilter(status=status, task_type=task_type)
     page = await framework.services.batches.list_batches(EVERYONE, wanted, limit=limit, cursor=cursor)
+    if not page.items:
+        await note_unknown(framework, task_type)
     nothing = "No batches." if wanted == TaskFilter() else "No such batches."
     print_page(page, print_batches, BatchStatus.view, as_json=as_json, nothing=nothing)
 

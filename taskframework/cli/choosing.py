@@ -14,6 +14,7 @@ from taskframework.cli.options import or_bad_parameter
 from taskframework.cli.output import counted, note, print_json, say
 from taskframework.cli.store import AnyFramework, operator
 from taskframework.cli.submit import past
+from taskframework.errors import UnknownTaskTypeError
 from taskframework.model.replays import TIMES, Action, ManyReplay, ReplayStatus, Where, replay_view
 from taskframework.model.status import TaskStatus
 
@@ -130,9 +131,21 @@ def _status(text: str) -> TaskStatus:
     return TaskStatus(text.upper())
 
 
+async def note_unknown(framework: AnyFramework, task_type: str | None) -> None:
+    """Where nothing of a task type was found: if nobody knows that type, name the nearest one there is."""
+    if task_type is None:
+        return
+    known = await framework.services.types.names()
+    if task_type not in known:
+        error = UnknownTaskTypeError(task_type, known)
+        note(f"{error.message} {error.nearest}")
+
+
 async def tell_count(framework: AnyFramework, action: Action, where: Where, *, as_json: bool) -> None:
     """Say with how many an action would be done."""
     count = await framework.services.replays.count_of(action, where)
+    if not count.number:
+        await note_unknown(framework, where.task_type)
     if as_json:
         print_json({"total": count.number, "is_total_bounded": count.is_bounded})
     else:
@@ -163,6 +176,8 @@ async def do_with_all(
         return
     begin = framework.services.replays.begin
     replay = await begin(action, where, by=operator(), rate=rate, reason=reason, reopen=reopen)
+    if not replay.total:
+        await note_unknown(framework, where.task_type)
     if not in_background:
         replay = await _carried(framework, replay, tells=not as_json)
     if as_json:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import orjson
 import typer
@@ -18,6 +18,7 @@ from taskframework.cli.choosing import (
     checked,
     do_with_all,
     letters_where,
+    note_unknown,
     tell_count,
 )
 from taskframework.cli.options import Cursor, Json, Limit, Reopen, or_bad_parameter
@@ -96,6 +97,8 @@ async def list_letters(
         print_letters(letters, framework.services.store.now())
         note("Look at one: taskframework dlq show ID. Queue tasks anew: taskframework dlq replay ID...")
 
+    if not page.items:
+        await note_unknown(framework, task_type)
     nothing = "No dead letters." if wanted == LetterFilter() and user is None else "No such dead letters."
     print_page(page, show, DeadLetter.view, as_json=as_json, nothing=nothing)
 
@@ -105,6 +108,8 @@ async def list_letters(
 async def groups(framework: AnyFramework, task_type: TypeName = None, as_json: Json = False) -> None:
     """List the causes of dead letters, the most frequent first."""
     found = await framework.services.dead_letters.groups(EVERYONE, LetterFilter(task_type=task_type))
+    if not found:
+        await note_unknown(framework, task_type)
     if as_json:
         print_json({"items": [group.view() for group in found], "next_cursor": None})
     elif not found:
@@ -175,10 +180,13 @@ async def replay(
             return
         page = await dead_letters.list_letters(scope_of(chosen), limit=500, wanted=chosen.letters)
         ids = [letter.id for letter in page.items]
+        if not ids:
+            await note_unknown(framework, chosen.task_type)
         if page.next_cursor is not None:
             await tell_count(framework, Action.REPLAY, chosen, as_json=False)
             note("Of these, the newest 500:")
-    outcomes = await dead_letters.replay(ids, EVERYONE, by=operator(), dry_run=dry_run, reopen=reopen, reason=reason)
+    how: Any = {"by": operator(), "dry_run": dry_run, "reopen": reopen, "reason": reason}
+    outcomes = await dead_letters.replay(ids, EVERYONE, **how) if ids else []
     if chosen is not None and not as_json:
         say(_summed_up(outcomes))
         outcomes = [outcome for outcome in outcomes if outcome.problem or outcome.warning]

@@ -73,8 +73,8 @@ def _examine(invocation: Invocation) -> list[Finding]:
         require_extras(loaded.settings)
     except TaskframeworkError as error:
         return [*findings, Finding("packages", problems=[str(error)])]
-    program, settings = _program(invocation, loaded.settings)
-    return [*findings, program, *run(_servers(settings))]
+    program, settings, task_types = _program(invocation, loaded.settings)
+    return [*findings, program, *run(_servers(settings, task_types))]
 
 
 def _versions() -> Finding:
@@ -117,13 +117,13 @@ def _wrong_schedules(settings: Settings, check: Callable[[ScheduleDefinition], o
     return problems
 
 
-def _program(invocation: Invocation, settings: Settings) -> tuple[Finding, Settings]:
-    """The user's program, and the settings in force: it may bring its own."""
+def _program(invocation: Invocation, settings: Settings) -> tuple[Finding, Settings, Sequence[str]]:
+    """The user's program, the settings in force, since it may bring its own, and its task types."""
     named = ", ".join([*settings.app.modules, *invocation.apps])
     try:
         framework = invocation.framework()
     except TaskframeworkError as error:
-        return Finding("program", {"modules": named}, [str(error)]), settings
+        return Finding("program", {"modules": named}, [str(error)]), settings, ()
     types = ", ".join(framework.registry.task_types)
     found = {"modules": named or "none named; --app names them", "task types": types or "none"}
     registry = framework.registry
@@ -132,13 +132,14 @@ def _program(invocation: Invocation, settings: Settings) -> tuple[Finding, Setti
         if (registration := registry.get(definition.task_type)) is not None:
             registration.accept(definition.parameters)
 
-    return Finding("program", found, _wrong_schedules(framework.settings, accept)), framework.settings
+    problems = _wrong_schedules(framework.settings, accept)
+    return Finding("program", found, problems), framework.settings, registry.task_types
 
 
-async def _servers(settings: Settings) -> list[Finding]:
+async def _servers(settings: Settings, task_types: Sequence[str]) -> list[Finding]:
     store = build_store(settings, SystemClock())
     found = await _store(store, settings)
-    findings = [found, await _broker(settings)]
+    findings = [found, await _broker(settings, task_types)]
     if not found.problems and "state" not in found.facts:
         findings[1:1] = await _stored(store, settings.concurrency.limits)
     return findings
@@ -153,11 +154,11 @@ async def _store(store: TaskStore, settings: Settings) -> Finding:
     return Finding("store", where | report.facts, report.problems)
 
 
-async def _broker(settings: Settings) -> Finding:
+async def _broker(settings: Settings, task_types: Sequence[str]) -> Finding:
     where = {"url": redacted(settings.broker.url), "delay strategy": settings.broker.delay}
     broker = build_broker(settings, SystemClock())
     try:
-        report = await broker.inspect()
+        report = await broker.inspect(task_types)
     except TaskframeworkError as error:
         return Finding("broker", where, [str(error)])
     finally:

@@ -38,6 +38,7 @@ from taskframework.runtime import TaskFramework
 from taskframework.settings.durations import parse_duration
 from taskframework.submission.options import SubmissionOptions, described
 from taskframework.submission.service import SubmitRequest
+from taskframework.submission.types import naming_store
 from taskframework.wiring.adapters import build_store
 from taskframework.wiring.store_services import build_store_services
 
@@ -201,12 +202,13 @@ def _submit_here(
     framework = invocation.framework(registers=bool(invocation.apps))
     if lacks_store(framework.settings):  # nobody has declared a type then, and a refused submission makes no file
         _check(with_types(invocation, framework), request)
-    try:
-        return run(_submit(framework, request, waits, timeout, as_json))
-    except UnknownTaskTypeError:
-        if len(framework.registry) or not framework.settings.app.modules:
-            raise
-        return run(_submit(invocation.register(framework), request, waits, timeout, as_json))
+    with naming_store(framework.settings.store.url):
+        try:
+            return run(_submit(framework, request, waits, timeout, as_json))
+        except UnknownTaskTypeError:
+            if len(framework.registry) or not framework.settings.app.modules:
+                raise
+            return run(_submit(invocation.register(framework), request, waits, timeout, as_json))
 
 
 def _check(framework: TaskFramework, request: SubmitRequest) -> None:

@@ -15,6 +15,7 @@ from taskframework.cli.choosing import (
     TasksWhere,
     checked,
     do_with_all,
+    note_unknown,
     tasks_where,
 )
 from taskframework.cli.options import Cursor, Json, Limit, NumberCursor, Reopen, TaskId, or_bad_parameter
@@ -131,6 +132,8 @@ async def list_tasks(
     )
     scope = EVERYONE if user is None else Scope.of(user)
     page = await framework.services.tasks.list_tasks(scope, wanted, limit=limit, cursor=cursor)
+    if not page.items:
+        await note_unknown(framework, task_type)
     is_all = (scope, wanted) == (EVERYONE, TaskFilter())
     more = "" if page.next_cursor is None else f" among the {SEARCHED:,} that were looked at"
     _print_page(framework, page, as_json, "No tasks." if is_all else f"No such tasks{more}.")

@@ -129,7 +129,14 @@ def describe(error: BaseException, retryable: bool, code: str = "execution_error
 
 
 def _message(error: BaseException) -> str:
-    """What an exception says. pydantic's would quote its input, which is often a parameter, to logs and events."""
+    """What an exception says, and its notes below that, as Python shows them. A long text is cut before its notes."""
+    noted = _attribute(error, "__notes__")
+    notes = "".join(f"\n{note}" for note in noted if isinstance(note, str)) if isinstance(noted, list) else ""
+    return _clean(_text(error), max(0, MAX_MESSAGE - 1 - len(notes))) + notes if notes else _text(error)
+
+
+def _text(error: BaseException) -> str:
+    """The text of an exception. pydantic's would quote its input, which is often a parameter, to logs and events."""
     try:
         if isinstance(error, ValidationError):
             return f"{error.title}: {in_one_line(error)}"

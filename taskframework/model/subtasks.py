@@ -21,6 +21,8 @@ from taskframework.model.values import Json
 
 #: Sub-tasks of one round: as many as one upload of a batch may have.
 MAX_SUBTASKS = 100_000
+#: Rounds of nothing that a task may plan one after the other. Nothing happens in between, so more of them are a loop.
+MAX_EMPTY_ROUNDS = 100
 #: The options of a submission that a sub-task may have too. It needs no idempotency key: its slot identifies it.
 SUBTASK_OPTIONS = ("priority", "max_attempts", "not_before", "deadline", "correlation_id")
 #: How many levels of parents a task may have. A cancel goes down level by level; nobody was seen to need more.
@@ -197,6 +199,13 @@ def depth_below(parent: Task) -> int:
 def next_round(parent: Task) -> int:
     """The number of the round that a running task may plan."""
     return parent.subtasks.round + 1 if parent.subtasks else 1
+
+
+def empty_rounds(parent: Task, planned: int) -> int:
+    """How many rounds of nothing have come one after the other when a running task plans one of so many sub-tasks."""
+    if planned:
+        return 0
+    return 1 + (parent.subtasks.empty_rounds if parent.subtasks and parent.stage == "resume" else 0)
 
 
 def _record(kind: type[Any], document: Mapping[str, Any] | None) -> Any:

@@ -25,8 +25,7 @@ FAMILY_VERSION = 2
 Stage = Literal["execute", "resume", "signal"]
 HISTORY_LENGTH = 100
 ERRORS_KEPT = 5
-#: Fields that few tasks use. A document in MongoDB leaves them out while they have their default: each field that is
-#: stored makes every write a little slower.
+#: Fields that few tasks use. A document in MongoDB has them where they are no default: each makes writes slower.
 RARE = (
     *("unique", "debounce", "stream", "cascade_at", "check_at", "batch", "seal_by", "retry_at", "unblock_at", "stage"),
     *("waits_for", "signals", "woken_by", "waits_for_limit", "slot", "start_limit", "start_by", "retention", "steps"),
@@ -129,6 +128,8 @@ class Subtasks:
     report_serial: int = 0
     #: Whether the task waits for this round; false once it has gone on without it.
     is_awaited: bool = True
+    #: How many rounds of nothing came one after the other, up to this one; 0 if it has sub-tasks.
+    empty_rounds: int = 0
 
     @property
     def is_open(self) -> bool:

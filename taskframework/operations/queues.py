@@ -60,7 +60,7 @@ class QueueOperations:
     async def list_queues(self, broker: Broker | None = None) -> Sequence[Queue]:
         """Every task type that somebody has declared or paused, by name."""
         pauses = {pause.task_type: pause for pause in await all_contents(self._store, PAUSE)}
-        names = pauses.keys() | {known.task_type for known in await self._types.known()}
+        names = pauses.keys() | set(await self._types.names())
         traffic = await read_traffic(self._store)
         return [await self._queue(name, pauses.get(name), broker, traffic) for name in sorted(names)]
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Protocol
 
 from taskframework.errors import UnknownTaskTypeError
 from taskframework.model.options import KeptFor, StartLimit
 from taskframework.model.values import Json
+from taskframework.settings.urls import redacted, scheme_of, sqlite_file
 from taskframework.stores.base import Records, TaskStore
 from taskframework.stores.reading import all_contents
 from taskframework.tasks.declared import DECLARATION, TaskDeclaration
@@ -45,6 +47,23 @@ class Submittable(Protocol):
     def accept(self, value: Any) -> tuple[Json, bytes]: ...
 
 
+@contextmanager
+def naming_store(url: str) -> Iterator[None]:
+    """Add to the error of an unknown task type in which store it was looked for: it may be another than was meant.
+
+    For the doors of the program's own people alone. Callers over HTTP are not told where the store is.
+
+    Args:
+        url: of the store, whose secrets are not told.
+    """
+    try:
+        yield
+    except UnknownTaskTypeError as error:
+        store = sqlite_file(url).absolute() if scheme_of(url) == "sqlite" else redacted(url)
+        error.hint = f"{error.hint} This store is {store}."
+        raise
+
+
 class TaskTypes:
     """Looks task types up, those registered in this process before those declared in the store."""
 
@@ -78,7 +97,7 @@ class TaskTypes:
         )
         found |= {known.task_type: known for known in map(DECLARATION.content, declared.values())}
         if unknown := [name for name in missing if name not in found]:
-            known = [declaration.task_type for declaration in await self.known()]
+            known = await self.names()
             found |= {name: UnknownTaskTypeError(name, known) for name in unknown}
         return found
 
@@ -94,6 +113,10 @@ class TaskTypes:
             there = known.get(own.task_type)
             known[own.task_type] = own if there is None else replace(own, declared_at=there.declared_at)
         return [known[name] for name in sorted(known)]
+
+    async def names(self) -> list[str]:
+        """The names of all of them."""
+        return [known.task_type for known in await self.known()]
 
     async def declare(self) -> None:
         """Tell other processes of the types that this one executes.

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from taskframework.tasks.context import TaskContext
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 def called_for_each(method: Callable[[TaskContext[Any]], Any], context: TaskContext[Any]) -> Any:
@@ -19,15 +24,51 @@ def called_for_each(method: Callable[[TaskContext[Any]], Any], context: TaskCont
         context: of the chunk; its parameters are a list.
 
     Returns:
-        The results as a list, or a coroutine that gives it. The first item that raises ends the chunk.
+        The results as a list, or a coroutine that gives it. The first item that raises ends the chunk, and its error
+        tells which one it was.
     """
+    items = _items(context)
     if inspect.iscoroutinefunction(method):
-        return _awaited_for_each(method, context)
-    return [_result(method(item)) for item in _items(context)]
+        return _awaited_for_each(method, items)
+    return for_each(partial(_called, method), items)
 
 
-async def _awaited_for_each(method: Callable[[TaskContext[Any]], Any], context: TaskContext[Any]) -> list[Any]:
-    return [await method(item) for item in _items(context)]
+def for_each(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
+    """Call a function for each item of a chunk, or for what belongs to it.
+
+    Raises:
+        BaseException: what the function raises, noted which item it was.
+    """
+    results = []
+    for number, item in enumerate(items):
+        with _telling(number):
+            results.append(function(item))
+    return results
+
+
+async def _awaited_for_each(method: Callable[[TaskContext[Any]], Any], items: Iterable[TaskContext[Any]]) -> list[Any]:
+    results = []
+    for number, item in enumerate(items):
+        with _telling(number):
+            results.append(await method(item))
+    return results
+
+
+@contextmanager
+def _telling(number: int) -> Iterator[None]:
+    """Note on an error that is raised inside which item it is about; the error itself stays what it is."""
+    try:
+        yield
+    except BaseException as error:
+        with suppress(Exception):  # a frozen exception of the author's takes no notes
+            error.add_note(f"(item {number} of the chunk, counted from 0)")
+        raise
+
+
+def _called(method: Callable[[TaskContext[Any]], Any], context: TaskContext[Any]) -> Any:
+    """The result of a plain function. If it gives a coroutine, that is run here: no event loop runs in this thread."""
+    returned = method(context)
+    return asyncio.run(returned) if inspect.iscoroutine(returned) else returned
 
 
 def _items(context: TaskContext[Any]) -> Iterator[TaskContext[Any]]:
@@ -35,8 +76,3 @@ def _items(context: TaskContext[Any]) -> Iterator[TaskContext[Any]]:
     for number, parameters in enumerate(context.parameters):
         key = f"{context.idempotency_key}/{number}"
         yield replace(context, parameters=parameters, idempotency_key=key, item=number)
-
-
-def _result(returned: Any) -> Any:
-    """The result of a plain function. If it gives a coroutine, that is run here: no event loop runs in this thread."""
-    return asyncio.run(returned) if inspect.iscoroutine(returned) else returned

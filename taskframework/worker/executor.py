@@ -15,6 +15,7 @@ from taskframework.model.outcome import Failed, Outcome, Released, classify, des
 from taskframework.model.task import Subtasks, Task
 from taskframework.model.transitions import BY_DEADLINE, DEADLINE_PASSED
 from taskframework.moves import TaskMoves
+from taskframework.tasks.chunks import for_each
 from taskframework.tasks.context import AttemptControl, TaskContext
 from taskframework.tasks.extensions import NOTHING_AROUND, Surroundings
 from taskframework.tasks.limits import as_timedelta
@@ -240,7 +241,7 @@ def _parameters(registration: Registration, task: Task) -> Any:
     if task.batch is not None:
         return None
     if task.parent is not None and task.parent.is_chunk:
-        return [registration.validate_parameters(item) for item in task.parameters]
+        return for_each(registration.validate_parameters, task.parameters)
     return registration.validate_parameters(task.parameters)
 
 

@@ -11,7 +11,16 @@ import orjson
 from taskframework.errors import InvalidRequestError
 from taskframework.model.plans import ITEM_BYTES, MAX_KEPT_BYTES, MAX_PLAN_BYTES, part_of
 from taskframework.model.records import Record
-from taskframework.model.subtasks import MAX_DEPTH, MAX_SUBTASKS, Policy, depth_below, next_round, subtask_id
+from taskframework.model.subtasks import (
+    MAX_DEPTH,
+    MAX_EMPTY_ROUNDS,
+    MAX_SUBTASKS,
+    Policy,
+    depth_below,
+    empty_rounds,
+    next_round,
+    subtask_id,
+)
 from taskframework.model.task import Subtasks, Task
 from taskframework.model.values import Json, fingerprint
 from taskframework.tasks.subtasks import WantedSubtasks, saying_which
@@ -79,7 +88,8 @@ class AttemptPlan:
             resumes: whether the task type has a method to go on in when the round is over.
 
         Raises:
-            InvalidRequestError: if the policy needs more sub-tasks than were planned.
+            InvalidRequestError: if the policy needs more sub-tasks than were planned, or if too many rounds of nothing
+                came one after the other.
         """
         policy = self._policy or policy
         if Policy(policy).needed(self._planned) > self._planned:
@@ -88,10 +98,19 @@ class AttemptPlan:
                 f"{policy} can never be met by {self._planned:,} sub-tasks",
                 "Submit more of them, or use another policy.",
             )
+        empty = empty_rounds(self._task, self._planned)
+        if empty > MAX_EMPTY_ROUNDS:
+            raise InvalidRequestError(
+                "sub-tasks",
+                f"there were {MAX_EMPTY_ROUNDS} rounds of nothing in a row, and this would be the next one",
+                "In on_subtasks_finished go on to what there is to submit, or return the result.",
+            )
         if self._parts or self._bytes > MAX_KEPT_BYTES:
             await self._write_part()
         plan = None if self._parts else self._groups
-        return Subtasks(self._planned, plan, policy=policy, resumes=resumes, plan_records=self._parts)
+        return Subtasks(
+            self._planned, plan, policy=policy, resumes=resumes, plan_records=self._parts, empty_rounds=empty
+        )
 
     def _check(self, wanted: WantedSubtasks) -> None:
         if self._planned + len(wanted.parameters) > MAX_SUBTASKS:

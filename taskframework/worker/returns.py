@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from pydantic import ValidationError
@@ -10,6 +11,7 @@ from taskframework.errors import InvalidRequestError, NonRetryableError, Taskfra
 from taskframework.model.outcome import Succeeded, Waits
 from taskframework.model.task import Subtasks
 from taskframework.model.values import MAX_RESULT_BYTES, Json, check_storable, in_one_line
+from taskframework.tasks.chunks import for_each
 from taskframework.tasks.registry import Registration
 from taskframework.tasks.stages import Call
 from taskframework.tasks.subtasks import WaitForSignal
@@ -60,7 +62,7 @@ def _result_of_many(registration: Registration, call: Call, returned: Any, subta
             "Submit the batch without chunks." if call.is_chunk else "Submit another task that does.",
         )
     try:
-        plain = [storable_result(registration, result) for result in returned] if call.is_chunk else returned
+        plain = for_each(partial(storable_result, registration), returned) if call.is_chunk else returned
         return storable(plain, "result", MAX_RESULT_BYTES)
     except ValueNotStorableError as error:
         raise _not_storable(error) from None

@@ -109,7 +109,8 @@ def test_doctor_finds_what_is_missing_and_then_nothing(folder: Folder, servers: 
     found = folder.json("doctor", "--app", "program", code=1, env=servers)
     assert not found["ok"]
     problems = [problem for finding in found["findings"] for problem in finding["problems"]]
-    assert any("topology apply" in problem for problem in problems), problems
+    missing = [problem for problem in problems if "topology apply" in problem]
+    assert "tasks.count-words.high" in missing[0], problems
     worker = folder.start("worker", "--app", "program", env=servers)
     worker.event("ready")
     found = folder.json("doctor", "--app", "program", env=servers)
@@ -119,6 +120,7 @@ def test_doctor_finds_what_is_missing_and_then_nothing(folder: Folder, servers: 
     assert "members" in facts["store"]["replica set"]
     assert facts["broker"]["server"].startswith("RabbitMQ")
     assert facts["broker"]["delays are held by"] in ("the store", "the delayed-message plugin")
+    assert facts["broker"]["queue tasks.count-words.high"] == "0 ready"
     assert ":***@" in facts["broker"]["url"]
 
 

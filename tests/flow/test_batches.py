@@ -179,11 +179,23 @@ async def test_an_item_that_fails_fails_its_chunk_and_no_step_of_another_is_repe
             (TaskStatus.COMPLETED, f"charged {item}") for item in items[:3]
         ]
         assert [(one.status, one.result) for one in results[3:]] == [(TaskStatus.FAILED, None)] * 2
-        assert all(one.error is not None and one.error["message"] == "a bug" for one in results[3:])
+        told = "a bug\n(item 1 of the chunk, counted from 0)"
+        assert all(one.error is not None and one.error["message"] == told for one in results[3:])
         assert sorted(charged for charged, _ in Charges.charged) == sorted(items)
         assert len({key for _, key in Charges.charged}) == 5, "each item has a key of its own"
         status = await handle.finished(timeout=30)
         assert (status.ended.succeeded, status.ended.failed) == (3, 2)
+
+
+async def test_the_error_of_a_chunk_says_which_item_it_is_about(run: Run) -> None:
+    async with run(extra=EXTRA) as framework:
+        for task_type in ("squares", "squares-in-process"):
+            for raises_or_gives_a_wrong_result in (-1, 2**40):
+                items = [1, 2, raises_or_gives_a_wrong_result, 3]
+                handle = await framework.submit_batch(task_type, items, chunk_size=4)
+                [error, *_] = [result.error async for result in handle.results()]
+                assert error is not None
+                assert error["message"].endswith("(item 2 of the chunk, counted from 0)")
 
 
 async def test_a_policy_counts_chunks(run: Run) -> None:

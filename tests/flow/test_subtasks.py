@@ -23,6 +23,7 @@ from taskframework import (
 )
 from taskframework.model.scope import EVERYONE
 from taskframework.testing.eventually import eventually
+from taskframework.worker import plan
 from tests.flow.conftest import BOTH, Run
 
 # The fast path carries the same messages for these as for the tests of the lifecycle, which run without it too.
@@ -183,7 +184,19 @@ class Large(BackgroundTaskExecutable[None, int]):
         return sum([outcome.result async for outcome in summary.outcomes()])
 
 
-ALL = (Measures, Large, Square, SumOfSquares, SumInThread, SumInProcess, Sends, Fastest, Halving, Adds, Approval)
+class Idles(BackgroundTaskExecutable[Any, None]):
+    """Submits nothing, round after round, for ever; but once it had a sub-task."""
+
+    task_type = "idles"
+
+    async def execute(self, context: TaskContext[Any]) -> None:
+        await context.submit_subtasks(Square, [])
+
+    async def on_subtasks_finished(self, context: TaskContext[Any], summary: SubtaskSummary) -> None:
+        await context.submit_subtasks(Square, [1] if summary.round == 2 else [])
+
+
+ALL = (Measures, Idles, Large, Square, SumOfSquares, SumInThread, SumInProcess, Sends, Fastest, Halving, Adds, Approval)
 
 
 @pytest.fixture
@@ -215,6 +228,19 @@ async def test_a_plain_function_has_sub_tasks_too(
 async def test_without_sub_tasks_in_the_round_it_goes_on_all_the_same(framework: TaskFramework) -> None:
     handle = await framework.submit(SumOfSquares, [])
     assert (await handle.result(timeout=20))["counts"] == [0, 0, 0, 0]
+
+
+async def test_who_submits_nothing_for_ever_is_failed(
+    framework: TaskFramework, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "MAX_EMPTY_ROUNDS", 3)
+    task = await (await framework.submit(Idles, None)).finished(timeout=20)
+    assert (task.status, task.subtasks and task.subtasks.round) == (TaskStatus.FAILED, 6)
+    assert task.error is not None
+    assert "go on to what there is to submit, or return the result" in task.error.message
+    await framework.services.tasks.retry(task.task_id, EVERYONE, by="ann")
+    again = await framework.handle(task.task_id).finished(timeout=20)
+    assert (again.generation, again.subtasks and again.subtasks.round) == (1, 6), "counted from the beginning"
 
 
 async def test_a_failure_under_the_usual_policy_ends_the_parent_and_the_rest(framework: TaskFramework) -> None:

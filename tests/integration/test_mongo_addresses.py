@@ -10,6 +10,7 @@ from datetime import timedelta
 import pytest
 
 from taskframework.errors import StoreMisconfiguredError, StoreUnavailableError
+from taskframework.stores.mongo import deployment
 from taskframework.stores.mongo.client import MongoDriver
 from taskframework.stores.mongo.store import MongoStore
 from tests.support.servers import MongoServer
@@ -50,11 +51,14 @@ async def test_a_standalone_is_refused_with_the_remedy(driver: MongoDriver) -> N
 
 @both_drivers
 async def test_the_name_of_another_replica_set_is_refused_with_the_right_one(
-    driver: MongoDriver, mongo_server: MongoServer
+    driver: MongoDriver, mongo_server: MongoServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr(deployment, "_SILENCE", 0.0)
     said = await refusal(MongoStore(mongo_server.url.replace("=rs0", "=rs7"), driver=driver, timeout=PATIENCE))
     assert "names the replica set 'rs7', but the servers there are in 'rs0'" in said
     assert "Write replicaSet=rs0" in said
+    waited_for = f"waiting for MongoDB at 127.0.0.1:{mongo_server.port} ..."
+    assert caplog.messages == [waited_for] * 2, "before it gives up, which takes a while"
 
 
 @both_drivers

@@ -163,7 +163,7 @@ async def test_inspect_works_without_open_and_tells_what_is_missing(amqp_url: st
     assert report.facts["server"].startswith("RabbitMQ ")
     assert any("tasks.dlq" in problem and "topology apply" in problem for problem in report.problems)
     await broker.declare(["reports"])
-    report = await broker.inspect()
+    report = await broker.inspect(["reports"])
     assert report.problems == ()
     assert report.facts["queue tasks.reports.high"] == "0 ready"
 

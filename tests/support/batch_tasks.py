@@ -27,13 +27,19 @@ class Charges(BackgroundTaskExecutable[str, str]):
         return f"charged {context.parameters}"
 
 
+def squared(number: int) -> int:
+    if number < 0:
+        raise ValueError("negative")
+    return number**2
+
+
 class Squares(BackgroundTaskExecutable[int, int]):
     """The same in a thread."""
 
     task_type = "squares"
 
     def execute(self, context: TaskContext[int]) -> int:
-        return context.parameters**2
+        return squared(context.parameters)
 
 
 class SquaresInProcess(BackgroundTaskExecutable[int, int]):
@@ -43,7 +49,7 @@ class SquaresInProcess(BackgroundTaskExecutable[int, int]):
     options = TaskOptions(run_in="process")
 
     def execute(self, context: TaskContext[int]) -> int:
-        return context.parameters**2
+        return squared(context.parameters)
 
 
 class Waiting(BackgroundTaskExecutable[None, None]):

@@ -135,8 +135,8 @@ class RabbitBroker:
         self._remember(subscription)
         return subscription
 
-    async def inspect(self) -> BrokerReport:
-        return await inspect_broker(self._connector, self._plugin, self._names, self._keeper.task_types)
+    async def inspect(self, task_types: Sequence[str] = ()) -> BrokerReport:
+        return await inspect_broker(self._connector, self._plugin, self._names, task_types)
 
     def _task_source(self, task_type: str, lane: Priority, prefetch: int) -> Source:
         name = self._names.queue(task_type, lane)

@@ -32,6 +32,7 @@ class RemoteServices:
     def __init__(self, api: ApiConnection) -> None:
         self.store = remote.RemoteClock()
         self.submission = remote.RemoteSubmission(api)
+        self.types = remote.RemoteTypes(api)
         self.tasks = remote.RemoteTasks(api)
         self.batches = remote.RemoteBatches(api)
         self.streams = remote.RemoteStreams(api)

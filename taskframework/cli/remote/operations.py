@@ -38,6 +38,7 @@ from taskframework.operations.workers import WorkerOperations
 from taskframework.settings.durations import format_duration
 from taskframework.submission.schedules import ScheduleDefinition
 from taskframework.submission.service import ANONYMOUS, Submission, SubmitRequest
+from taskframework.submission.types import TaskTypes
 
 CREATED_NOW = 202
 
@@ -95,6 +96,12 @@ class RemoteTasks(Remote):
         path = f"{task_path(task_id)}/signals/{quote(name, safe='')}"
         call = json_call("POST", path, payload, headers={"Idempotency-Key": key or new_key()})
         return views.task_of(await self._api.ask(call))
+
+
+class RemoteTypes(Remote):
+    """As `TaskTypes`."""
+
+    names = asked(TaskTypes.names, "GET /task-types", lambda answer: [known["task_type"] for known in answer["items"]])
 
 
 class RemoteQueues(Remote):

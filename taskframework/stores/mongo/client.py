@@ -272,14 +272,15 @@ class Connection:
         return cast("str", self._database.name)
 
     @property
+    def servers(self) -> str:
+        """Those that the driver knows: at first those of the URL; none if those that answered are in another set."""
+        known = self._client.topology_description.server_descriptions()
+        return ", ".join(host if port is None else f"{host}:{port}" for host, port in known)
+
+    @property
     def replica_set(self) -> str | None:
         """The one that the URL names."""
         return cast("str | None", self._client.options.replica_set_name)
-
-    @property
-    def is_left_alone(self) -> bool:
-        """Whether the driver knows no server any more: those that answered are not in the replica set of the URL."""
-        return not self._client.topology_description.server_descriptions()
 
     async def hello_of_any_set(self) -> Document:
         """`hello` of the servers at this address, whatever replica set they belong to."""

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from taskframework.errors import StoreError, StoreMisconfiguredError, StoreUnavailableError
 from taskframework.stores.base import StoreReport
 from taskframework.stores.mongo import earlier
@@ -16,6 +21,10 @@ from taskframework.stores.mongo.indexes import (
     ensure,
 )
 
+logger = logging.getLogger(__name__)
+
+#: Seconds without an answer after which the log says what is waited for: the error may come ten seconds later.
+_SILENCE = 2.0
 #: Partial indexes with `$in` came with MongoDB 6.0.
 _OLDEST_WIRE_VERSION = 17
 
@@ -43,14 +52,25 @@ async def _fitting(connection: Connection) -> Document:
         StoreMisconfiguredError: with the remedy.
         StoreUnavailableError: if there is no primary.
     """
-    try:
-        hello = await connection.hello()
-    except StoreUnavailableError:
-        if not connection.is_left_alone:
-            raise
-        hello = await connection.hello_of_any_set()
+    with _telling_that_it_waits(connection.servers):
+        try:
+            hello = await connection.hello()
+        except StoreUnavailableError:
+            if connection.servers:
+                raise
+            hello = await connection.hello_of_any_set()
     check(hello, connection.replica_set)
     return hello
+
+
+@contextmanager
+def _telling_that_it_waits(servers: str) -> Iterator[None]:
+    said = "waiting for MongoDB at %s ..."
+    timer = asyncio.get_running_loop().call_later(_SILENCE, logger.warning, said, servers)
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def check(hello: Document, wanted: str | None) -> None:

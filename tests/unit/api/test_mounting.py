@@ -15,10 +15,10 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 # Read before a loop runs: an adapter is imported when it is first needed, and reading a module blocks.
-import taskframework.brokers.embedded
-import taskframework.stores.sqlite  # noqa: F401
+import taskframework.brokers.embedded  # noqa: F401
 from taskframework import Caller, ConfigurationError, Role, Settings, TaskFramework, mount, task
 from taskframework.api.callers import still_counts
+from taskframework.stores.sqlite import ExecutionLock
 
 TASKS = "/jobs/api/v1/tasks"
 Client = Callable[[Starlette], Any]
@@ -80,6 +80,24 @@ async def test_the_framework_runs_inside_the_applications_own_lifespan(framework
     assert happened == [False, False]
 
 
+async def test_a_second_process_on_a_sqlite_file_is_refused_in_one_line(
+    framework: TaskFramework, tmp_path: Path
+) -> None:
+    app, sent = FastAPI(), list[Any]()
+    mount(app, framework, "/jobs")
+
+    async def receive() -> dict[str, str]:
+        return {"type": "lifespan.startup"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    first = ExecutionLock(tmp_path / "tasks.db")
+    with first, pytest.raises(ConfigurationError) as refused:
+        await app({"type": "lifespan", "state": {}}, receive, send)
+    assert sent == [{"type": "lifespan.startup.failed", "message": str(refused.value)}], "what a server logs"
+
+
 async def test_an_application_may_start_it_by_itself_and_be_no_fastapi(framework: TaskFramework) -> None:
     app = Starlette()
     mount(app, framework, "/jobs", starts=False)
@@ -88,6 +106,13 @@ async def test_an_application_may_start_it_by_itself_and_be_no_fastapi(framework
         async with framework.running(worker=False):
             assert (await client.get(TASKS)).json()["items"] == []
             assert "See /jobs/docs for" in (await client.get("/jobs/nowhere/at/all")).json()["hint"]
+            for body, said in {
+                '{"what": 1}': " /jobs/docs describes the request.",
+                '{"task_type": "double", "parameters": "x"}': "GET /jobs/api/v1/task-types has its schema.",
+            }.items():
+                refused = await client.post(TASKS, content=body, headers={"Content-Type": "application/json"})
+                assert refused.json()["hint"].endswith(said)
+            assert "<code>GET /jobs/api/v1/me</code>" in (await client.get("/jobs/docs")).text
 
 
 async def test_each_caller_is_who_the_application_says(framework: TaskFramework) -> None:

@@ -18,6 +18,7 @@ from taskframework import (
     UnknownTaskTypeError,
 )
 from taskframework.api.views import TaskTypePage
+from taskframework.submission.types import naming_store
 from tests.support.kitchen_sink import CountWords
 from tests.unit.api.conftest import COUNT_WORDS, TASKS, Api, OpenApi, problem_of
 
@@ -71,6 +72,14 @@ async def test_what_nobody_knows_is_refused_with_the_nearest_type_and_how_types_
     problem = problem_of(await bare.post(TASKS, json={"task_type": "count-word"}), 422, "unknown_task_type")
     assert "Did you mean 'count-words'?" in problem["hint"]
     assert "`worker`" in problem["hint"]
+    assert "This store is" not in problem["hint"], "where it is is nothing for callers"
+    with pytest.raises(UnknownTaskTypeError, match=r"This store is /.*\.db\."):
+        await bare.framework.submit("count-word")
+    with (
+        pytest.raises(UnknownTaskTypeError, match=r"This store is mongodb://ann:\*\*\*@db:27017/shop\."),
+        naming_store("mongodb://ann:secret@db:27017/shop"),
+    ):
+        raise UnknownTaskTypeError("count-word", [])
 
 
 @pytest.mark.parametrize("name", ["", "\ud800", "a\0b", "x" * 100_000, "nobody's", "$where"])

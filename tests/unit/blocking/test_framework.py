@@ -232,7 +232,7 @@ def test_what_cannot_be_opened_is_tried_again_by_the_next_call(tmp_path: Path) -
         with pytest.raises(StoreMisconfiguredError):
             tasks.open()
     file.unlink()
-    with tasks, pytest.raises(UnknownTaskTypeError):
+    with tasks, pytest.raises(UnknownTaskTypeError, match=f"This store is {file}."):
         tasks.submit("double", 4)
 
 

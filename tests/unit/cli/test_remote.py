@@ -43,6 +43,7 @@ from taskframework.operations.streams import StreamOperations
 from taskframework.operations.tasks import TaskOperations
 from taskframework.operations.workers import WorkerOperations
 from taskframework.submission.service import TaskSubmissionService
+from taskframework.submission.types import TaskTypes
 from tests.unit.cli.conftest import Cli
 from tests.unit.cli.test_examples import leaves
 
@@ -297,6 +298,7 @@ def test_every_command_is_tried_on_both_or_known_to_be_for_here() -> None:
         (workbench.RemoteReplays, ReplayOperations),
         (workbench.RemoteCarrier, ReplayCarrier),
         (workbench.RemoteAudit, AuditLog),
+        (remote.RemoteTypes, TaskTypes),
         (remote.RemoteQueues, QueueOperations),
         (remote.RemoteExplain, ExplainOperations),
         (remote.RemoteOverview, OverviewOperations),
@@ -385,6 +387,28 @@ def test_refusals_read_the_same(installation: Installation, cli: Cli) -> None:
     assert (refused.code, "does not count" in refused.err) == (1, True)
     nobody = cli("tasks", "list", "--api", "x")
     assert (nobody.code, "no address of an API" in nobody.err) == (1, True)
+
+
+def test_a_type_that_nobody_knows_is_told_where_nothing_is_found(installation: Installation, cli: Cli) -> None:
+    lines = (
+        "tasks list --type fial",
+        "tasks cancel --where type=fial --dry-run",
+        "tasks retry --where type=fial",
+        "batch list --type fial",
+        "dlq list --type fial --json",
+        "dlq groups --type fial",
+        "dlq replay --where type=fial --dry-run",
+        "dlq discard --where type=fial --reason old --background",
+    )
+    for where in ((), ("--api", installation.url, "--key", installation.key)):
+        for line in lines:
+            done = cli(*line.split(), *where)
+            assert (done.code, "There is no task type 'fial'. Did you mean 'fails'?" in done.err) == (0, True), (
+                line,
+                where,
+                done,
+            )
+        assert "no task type" not in cli("tasks", "list", "--type", "fails", *where).err
 
 
 def test_the_environment_says_where(installation: Installation, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

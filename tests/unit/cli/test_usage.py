@@ -51,6 +51,7 @@ def test_wrong_usage(cli: Cli, arguments: list[str], said: str) -> None:
     ("arguments", "message", "hint"),
     [
         (["submit", "greets", '"you"'], "There is no task type 'greets'", "registered here: `--app`"),
+        (["submit", "greets", '"you"'], "There is no task type 'greets'", "/taskframework.db."),
         (["submit", "greet", '"you"', "--app", "greeting"], "no task type 'greet'", "Did you mean 'greets'?"),
         (["submit", "greets", "1", "--app", "greeting"], "Input should be a valid string", "JSON of this kind: text"),
         (["submit", "greets", "--app", "greeting"], "Input should be a valid string", "as JSON behind the type"),
@@ -83,7 +84,11 @@ def test_wrong_usage(cli: Cli, arguments: list[str], said: str) -> None:
         ),
         (["schedules", "create", "n", "greets", "--every", "5"], "every: needs a unit", "Interval such as"),
         (["schedules", "create", "n", "greets"], "needs cron or every", "A schedule has"),
-        (["schedules", "create", "n", "greets", "--every", "1m"], "There is no task type 'greets'", "registered here"),
+        (
+            ["schedules", "create", "n", "greets", "--every", "1m"],
+            "There is no task type 'greets'",
+            "/taskframework.db.",
+        ),
         (["events", "tail", "--url", "http://127.0.0.1:1"], "No events at http://127.0.0.1:1", "taskframework dev"),
         (["events", "tail", "--url", "nonsense"], "No events at nonsense", "taskframework dev"),
     ],

@@ -187,6 +187,14 @@ def test_a_description_is_bounded_and_valid_text() -> None:
     assert len(deep.traceback) <= MAX_TRACEBACK + 1
 
 
+def test_notes_are_told_below_the_message_and_not_cut_off_with_it() -> None:
+    error = ValueError("x" * 1_000_000)
+    error.add_note("row 7")
+    message = describe(error, retryable=False).message
+    assert message.endswith("x…\nrow 7")
+    assert len(message) == MAX_MESSAGE
+
+
 def test_errors_of_one_cause_have_one_fingerprint() -> None:
     fingerprints = {describe(_raised(ValueError(str(n))), retryable=False).fingerprint for n in range(3)}
     assert len(fingerprints) == 1
