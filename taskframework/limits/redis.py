@@ -86,7 +86,7 @@ class RedisBuckets:
             prefix: what every key begins with.
             clock: for the pauses while Redis is away.
             files: for `rediss://`: of who signed the server's certificate, the own certificate, and its key.
-            waits: whether `take` waits while Redis is away; if not, it lets everything through.
+            waits: whether `take` waits while Redis is away; if not, it lets everything through, and `read` says so.
 
         Raises:
             LimiterUnavailableError: if the URL cannot be used.
@@ -123,7 +123,12 @@ class RedisBuckets:
         await self._asked(self._hold(keys=[self._key(hold)], args=arguments))
 
     async def read(self, record_id: str) -> Bucket | None:
-        return await self._asked(self._read(self._prefix + record_id))
+        try:
+            return await self._asked(self._read(self._prefix + record_id))
+        except LimiterUnavailableError:
+            if self._waits:
+                raise
+            return None
 
     async def known(self, limit: int) -> Sequence[tuple[str, Bucket]]:
         return await self._asked(self._known(limit))
@@ -157,11 +162,12 @@ class RedisBuckets:
         try:
             answer = await call
         except (RedisError, OSError) as error:
+            reason = redacted(str(error)).removesuffix(".")
             if not self._is_away:
                 consequence = "tasks with a rate limit wait" if self._waits else "rate limits are not kept"
-                logger.warning("Redis is away, %s: %s", consequence, redacted(str(error)))
+                logger.warning("Redis is away, %s: %s", consequence, reason)
             self._is_away = True
-            raise LimiterUnavailableError(f"Redis: {redacted(str(error))}.") from error
+            raise LimiterUnavailableError(f"Redis does not answer: {reason}.") from error
         if self._is_away:
             logger.info("Redis is back")
         self._is_away = False

@@ -100,6 +100,18 @@ def test_queues_tell_what_waits_and_runs(cli: Cli) -> None:
     assert cells == ["test-task", "0", "-", "1", "0.0333/s", "0/s", "0/s"]
 
 
+def test_doctor_tells_that_redis_is_away(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "rate limits" not in cli("doctor").out
+    monkeypatch.setenv("TASKFRAMEWORK_RATE_LIMITER__TYPE", "redis")
+    monkeypatch.setenv("TASKFRAMEWORK_RATE_LIMITER__REDIS_URL", "redis://ada:secret@127.0.0.1:1")
+    done = cli("doctor", "--json")
+    [found] = [finding for finding in json.loads(done.out)["findings"] if finding["part"] == "rate limits"]
+    assert (done.code, found["facts"]["url"]) == (1, "redis://ada:***@127.0.0.1:1")
+    [problem] = found["problems"]
+    assert problem.startswith("Redis does not answer: ")
+    assert "rate_limiter.redis_url" in problem
+
+
 def test_doctor_names_a_missing_extra_and_looks_no_further(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "motor", None)
     monkeypatch.setenv("TASKFRAMEWORK_STORE__URL", "mongodb://localhost/tasks")
