@@ -81,7 +81,8 @@ async def _me(api: Api, token: str) -> httpx.Response:
     return await api.get("/api/v1/me", headers={"Authorization": f"Bearer {token}"})
 
 
-async def test_a_token_says_who_calls(open_api: OpenApi, tmp_path: Path) -> None:
+async def test_a_token_says_who_calls(open_api: OpenApi, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "taskframework.operations.tokens")
     async with open_api(security=_security(tmp_path)) as api:
         problem_of(await api.get("/api/v1/me"), 401, "unauthorized")
         ends = int(time.time()) + 100
@@ -105,11 +106,15 @@ async def test_a_token_says_who_calls(open_api: OpenApi, tmp_path: Path) -> None
         problem_of(await api.get("/api/v1/admin/queues", headers=mine), 403, "forbidden")
         unknown_roles = {"Authorization": f"Bearer {_token(roles=['root', 7])}"}
         assert "no role" in problem_of(await api.get(TASKS, headers=unknown_roles), 403, "forbidden")["detail"]
+        assert "a token of ada may do nothing: its claim roles names no role known here" in caplog.text
         _, key = await api.framework.services.keys.create("bob", [Role.READER], by="test")
         assert (await _me(api, key)).json()["principal"] == "bob", "keys count beside tokens"
 
 
-async def test_what_is_no_token_of_the_issuer_opens_nothing(open_api: OpenApi, tmp_path: Path) -> None:
+async def test_what_is_no_token_of_the_issuer_opens_nothing(
+    open_api: OpenApi, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "taskframework.operations.tokens")
     now = int(time.time())
     security = _security(tmp_path) | {"failure_limit": None}
     whole = _token()
@@ -149,7 +154,16 @@ async def test_what_is_no_token_of_the_issuer_opens_nothing(open_api: OpenApi, t
         for why, token in refused.items():
             answer = await _me(api, token)
             assert answer.status_code == 401, why
-            assert token not in answer.text
+            assert token not in answer.text + caplog.text
+    told = [record.message for record in caplog.records if record.name == "taskframework.operations.tokens"]
+    assert {
+        "a token is refused: its aud is not security.jwt_audience, 'tasks'",
+        "a token is refused: its iss is not security.jwt_issuer, 'https://id.example'",
+        "a token is refused: Signature has expired",
+        "a token is refused: its claim sub is no name of a user",
+        "a token is refused: its algorithm is none of security.jwt_algorithms",
+    } <= set(told)
+    assert len(told) == len(set(told)), "of each kind once, however many come"
 
 
 def _signed_by_secret(secret: bytes, kid: str) -> str:
