@@ -136,7 +136,10 @@ def _program(invocation: Invocation, settings: Settings) -> tuple[Finding, Setti
 
 
 async def _servers(settings: Settings) -> list[Finding]:
-    store = build_store(settings, SystemClock())
+    try:
+        store = build_store(settings, SystemClock())
+    except TaskframeworkError as error:  # such as a file with a certificate that is not there
+        return [Finding("store", problems=[str(error)]), await _broker(settings)]
     found = await _store(store, settings)
     findings = [found, await _broker(settings)]
     if settings.rate_limiter.type == "redis":
@@ -157,13 +160,14 @@ async def _store(store: TaskStore, settings: Settings) -> Finding:
 
 async def _broker(settings: Settings) -> Finding:
     where = {"url": redacted(settings.broker.url), "delay strategy": settings.broker.delay}
-    broker = build_broker(settings, SystemClock())
     try:
-        report = await broker.inspect()
+        broker = build_broker(settings, SystemClock())
+        try:
+            report = await broker.inspect()
+        finally:
+            await broker.close()
     except TaskframeworkError as error:
         return Finding("broker", where, [str(error)])
-    finally:
-        await broker.close()
     return Finding("broker", where | report.facts, report.problems)
 
 
@@ -171,13 +175,14 @@ async def _rate_limits(store: TaskStore, settings: Settings) -> Finding:
     """Whether the buckets in Redis can be reached."""
     limiter = settings.rate_limiter
     where = {"url": redacted(limiter.redis_url), "while it is away": limiter.on_unavailable}
-    buckets = build_buckets(settings, store, SystemClock())
     try:
-        await buckets.known(1)
+        buckets = build_buckets(settings, store, SystemClock())
+        try:
+            await buckets.known(1)
+        finally:
+            await buckets.close()
     except TaskframeworkError as error:
         return Finding("rate limits", where, [str(error)])
-    finally:
-        await buckets.close()
     return Finding("rate limits", where)
 
 

@@ -23,6 +23,14 @@ except ImportError as error:
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+#: What connecting says where one side speaks TLS and the other does not, or a certificate is not trusted.
+_TLS = {
+    "CERTIFICATE_VERIFY_FAILED": "Name the authority that signed the certificate of the server in "
+    "rate_limiter.redis_ca_file.",
+    "WRONG_VERSION_NUMBER": "The server speaks no TLS at this port: write redis:// in rate_limiter.redis_url.",
+    "reset by peer": "Check that it runs and that rate_limiter.redis_url is right; a port for TLS needs rediss://, and "
+    "rate_limiter.redis_certificate if the server wants a certificate of who comes.",
+}
 #: PEM files for TLS: the authority, the own certificate, its key.
 Files = tuple[Path | None, Path | None, Path | None]
 
@@ -167,7 +175,8 @@ class RedisBuckets:
                 consequence = "tasks with a rate limit wait" if self._waits else "rate limits are not kept"
                 logger.warning("Redis is away, %s: %s", consequence, reason)
             self._is_away = True
-            raise LimiterUnavailableError(f"Redis does not answer: {reason}.") from error
+            hint = next((hint for words, hint in _TLS.items() if words in reason), None)
+            raise LimiterUnavailableError(f"Redis does not answer: {reason}.", hint=hint) from error
         if self._is_away:
             logger.info("Redis is back")
         self._is_away = False
