@@ -250,11 +250,14 @@ async def test_without_any_keys_a_token_can_wait(open_api: OpenApi, tmp_path: Pa
 
 
 @asynccontextmanager
-async def _issuing(content: Callable[[], bytes], tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
-    """Serve keys; give the address without its scheme."""
+async def _issuing(
+    content: Callable[[], bytes], tls: ssl.SSLContext | None = None, heard: list[bytes] | None = None
+) -> AsyncIterator[str]:
+    """Serve keys; give the address without its scheme. `heard` gets what was asked."""
+    heard = [] if heard is None else heard
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
+        heard.append(await reader.readuntil(b"\r\n\r\n"))
         head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(content())
         writer.write(head + content())
         await writer.drain()
@@ -264,11 +267,14 @@ async def _issuing(content: Callable[[], bytes], tls: ssl.SSLContext | None = No
         yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}/keys"
 
 
-async def test_keys_over_http() -> None:
-    content = orjson.dumps(_JWKS)
-    async with _issuing(lambda: content) as address:
-        keys = TokenKeys.at(f"http://{address}")
+async def test_keys_over_http(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    content, heard = orjson.dumps(_JWKS), list[bytes]()
+    async with _issuing(lambda: content, heard=heard) as address:
+        keys = TokenKeys.at(f"http://ada:planted@{address}")
         assert (await keys.find("ec")) is not None
+        assert base64.b64encode(b"ada:planted") in heard[0]
+        assert "planted" not in caplog.text
         assert (await keys.find("secret")) is None
         content = b" " * 300_000
         with pytest.raises(TokenKeysUnavailableError):
