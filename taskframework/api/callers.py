@@ -101,7 +101,10 @@ def no_key(*, is_shown: bool = True) -> RequestRefusedError:
     """The refusal of a request that shows no key or token, or one that does not count or not any more."""
     if is_shown:
         message = "The API key or token of the request does not count: it was revoked, its time is over, or it is none."
-        hint = "`taskframework keys list` tells which keys count; `taskframework keys create` makes one."
+        hint = (
+            "`taskframework keys list` tells which keys count; `taskframework keys create` makes one. Why a token is "
+            "refused is in the log of the API."
+        )
     else:
         message = "The request has no API key or token."
         hint = "Send the header `Authorization: Bearer <key>`; `taskframework keys create` makes one."
@@ -156,7 +159,7 @@ class IdentifyCallers:
             if not caller.may(needed):
                 role = f"the role {', '.join(caller.roles)}" if caller.roles else "no role"
                 raise RequestRefusedError(
-                    f"This key has {role}; the request needs {needed}.",
+                    f"This key or token has {role}; the request needs {needed}.",
                     hint="Use one with that role.",
                     code="forbidden",
                 )

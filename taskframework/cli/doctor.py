@@ -28,7 +28,7 @@ from taskframework.settings.load import FILE_NAME, PROFILE_VARIABLE
 from taskframework.stores.base import TaskStore
 from taskframework.submission.schedules import ScheduleDefinition, defined_in_settings, wrong_in_settings
 from taskframework.submission.types import declared_types
-from taskframework.wiring.adapters import build_broker, build_store
+from taskframework.wiring.adapters import build_broker, build_buckets, build_store
 from taskframework.wiring.extras import require_extras
 
 #: How many undriven tasks are named at most; there should be none at all.
@@ -48,7 +48,7 @@ class Finding:
 
 
 def doctor(context: typer.Context, config: Config = None, app: Apps = None, as_json: Json = False) -> None:
-    """Check versions, settings, program, store and broker. Exit code 1 if something is wrong."""
+    """Check versions, settings, program, store, broker and Redis. Exit code 1 if something is wrong."""
     findings = _examine(Invocation.of(context, config, app))
     problems = sum(len(finding.problems) for finding in findings)
     if as_json:
@@ -137,9 +137,14 @@ def _program(invocation: Invocation, settings: Settings) -> tuple[Finding, Setti
 
 
 async def _servers(settings: Settings, task_types: Sequence[str]) -> list[Finding]:
-    store = build_store(settings, SystemClock())
+    try:
+        store = build_store(settings, SystemClock())
+    except TaskframeworkError as error:  # such as a file with a certificate that is not there
+        return [Finding("store", problems=[str(error)]), await _broker(settings, task_types)]
     found = await _store(store, settings)
     findings = [found, await _broker(settings, task_types)]
+    if settings.rate_limiter.type == "redis":
+        findings.append(await _rate_limits(store, settings))
     if not found.problems and "state" not in found.facts:
         findings[1:1] = await _stored(store, settings.concurrency.limits)
     return findings
@@ -156,14 +161,30 @@ async def _store(store: TaskStore, settings: Settings) -> Finding:
 
 async def _broker(settings: Settings, task_types: Sequence[str]) -> Finding:
     where = {"url": redacted(settings.broker.url), "delay strategy": settings.broker.delay}
-    broker = build_broker(settings, SystemClock())
     try:
-        report = await broker.inspect(task_types)
+        broker = build_broker(settings, SystemClock())
+        try:
+            report = await broker.inspect(task_types)
+        finally:
+            await broker.close()
     except TaskframeworkError as error:
         return Finding("broker", where, [str(error)])
-    finally:
-        await broker.close()
     return Finding("broker", where | report.facts, report.problems)
+
+
+async def _rate_limits(store: TaskStore, settings: Settings) -> Finding:
+    """Whether the buckets in Redis can be reached."""
+    limiter = settings.rate_limiter
+    where = {"url": redacted(limiter.redis_url), "while it is away": limiter.on_unavailable}
+    try:
+        buckets = build_buckets(settings, store, SystemClock())
+        try:
+            await buckets.known(1)
+        finally:
+            await buckets.close()
+    except TaskframeworkError as error:
+        return Finding("rate limits", where, [str(error)])
+    return Finding("rate limits", where)
 
 
 async def _stored(store: TaskStore, limited: Mapping[str, int]) -> list[Finding]:

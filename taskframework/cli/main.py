@@ -38,7 +38,7 @@ _COMMANDS = {
     "keys": ("Use", "keys:app", "API keys: make, list, revoke."),
     "audit": ("Use", "audit:app", "What operators did: who, what, when and why."),
     "events": ("Use", "events:app", "What happens, as other programs hear it."),
-    "doctor": ("Check", "doctor:doctor", "Check versions, settings, program, store and broker."),
+    "doctor": ("Check", "doctor:doctor", "Check versions, settings, program, store, broker and Redis."),
     "config": ("Check", "config:app", "The settings in force."),
     "topology": ("Check", "topology:app", "Exchanges and queues on the broker."),
 }

@@ -20,7 +20,7 @@ from taskframework.wiring.extras import require_extra
 
 def _number_or_auto(text: str) -> str:
     if text != "auto" and not text.isdecimal():
-        raise ValueError("is neither a number nor auto")
+        raise ValueError("is neither auto nor a whole number from 0")
     return text
 
 

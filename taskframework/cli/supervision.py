@@ -102,6 +102,7 @@ class Ending:
     was_ready: bool = False
     #: Why it could not start, if it said so.
     failure: Failure | None = None
+    pid: int | None = None
 
     @property
     def is_in_order(self) -> bool:
@@ -115,6 +116,8 @@ class Ending:
         fields: dict[str, object] = {"code": self.code}
         if self.code < 0:
             fields = {"signal": names.get(-self.code, -self.code)}
+        if self.pid is not None:
+            fields["child_pid"] = self.pid
         return fields if self.failure is None else {**fields, "reason": self.failure.message}
 
 
@@ -151,7 +154,7 @@ class WorkerProcess:
         await asyncio.wait([listening], timeout=_LAST_WORDS)
         await end(listening)
         was_ready, self.is_ready = self.is_ready, False
-        return Ending(code, was_ready, leash.failure)
+        return Ending(code, was_ready, leash.failure, process.pid)
 
     async def ask(self, path: str, *, within: float) -> Answer | None:
         """What it answers to a path of the health checks; None if it does not within so many seconds."""

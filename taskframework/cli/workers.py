@@ -34,7 +34,10 @@ async def workers(
     """List the worker processes, or what one of them runs now."""
     operations, now = framework.services.workers, framework.services.store.now()
     if worker_id is None:
-        page, nothing = await operations.list_workers(limit=limit, after=cursor), "No workers: taskframework worker"
+        page, nothing = (
+            await operations.list_workers(limit=limit, after=cursor),
+            "No workers. Start one: taskframework worker --app MODULE",
+        )
         print_page(page, partial(_print_workers, now), WorkerState.view, as_json=as_json, nothing=nothing)
     else:
         tasks, nothing = await operations.list_running(worker_id, limit=limit, cursor=cursor), "It runs nothing."

@@ -30,6 +30,12 @@ JSON = MappingProxyType({"Content-Type": "application/json"})
 _UNHEARD = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 #: Failures that no repetition mends.
 _OURS = (httpx.UnsupportedProtocol, httpx.LocalProtocolError)
+#: What connecting says where one side speaks TLS and the other does not, or the certificate is not trusted.
+_TLS = {
+    "CERTIFICATE_VERIFY_FAILED": "Name the authority that signed its certificate in the environment, as SSL_CERT_FILE.",
+    "WRONG_VERSION_NUMBER": "It speaks no TLS: write http:// in its address.",
+    "disconnected without sending": f"{ApiUnavailableError.hint} Where it has a certificate, that begins with https://.",
+}
 _GROWING = wait_random_exponential(multiplier=0.1, max=5)
 #: Seconds without progress after which an upload is given up. Many, because sending runs far ahead of storing: the
 #: buffers in between hold more than a database stores in a minute.
@@ -237,7 +243,8 @@ class ApiConnection:
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             if isinstance(error, _OURS):
                 raise ApiError(f"The request cannot be sent: {reason}.") from error
-            raise ApiUnavailableError(f"No answer from {self.url}: {reason}.") from error
+            hint = next((hint for words, hint in _TLS.items() if words in reason), None)
+            raise ApiUnavailableError(f"No answer from {self.url}: {reason.removesuffix('.')}.", hint=hint) from error
 
     async def _once(self, call: Call, timeout: httpx.Timeout, streams: bool) -> httpx.Response:
         query = {name: value for name, value in call.query.items() if value is not None}

@@ -35,7 +35,10 @@ class EventsUnavailableError(BrokerUnavailableError):
 
 
 def is_near(url: str) -> bool:
-    """Whether an address is on this machine itself: no proxy in the environment is meant for it."""
+    """Whether an address is on this machine itself: no proxy in the environment is meant for it.
+
+    A client with a transport of its own asks none. Without `trust_env` it would not see `SSL_CERT_FILE` either.
+    """
     import httpx
 
     return httpx.URL(url).host in _LOOPBACK
@@ -96,7 +99,8 @@ class HttpEvents:
 
         try:
             timeout = httpx.Timeout(5.0, read=LONGEST_SILENCE)
-            self._client = httpx.AsyncClient(timeout=timeout, headers=self._headers, trust_env=not is_near(self.url))
+            direct = httpx.AsyncHTTPTransport() if is_near(self.url) else None
+            self._client = httpx.AsyncClient(timeout=timeout, headers=self._headers, transport=direct)
             async with self._connection(is_first=True):
                 pass
         except (httpx.HTTPError, httpx.InvalidURL) as error:

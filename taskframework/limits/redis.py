@@ -23,6 +23,14 @@ except ImportError as error:
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+#: What connecting says where one side speaks TLS and the other does not, or a certificate is not trusted.
+_TLS = {
+    "CERTIFICATE_VERIFY_FAILED": "Name the authority that signed the certificate of the server in "
+    "rate_limiter.redis_ca_file.",
+    "WRONG_VERSION_NUMBER": "The server speaks no TLS at this port: write redis:// in rate_limiter.redis_url.",
+    "reset by peer": "Check that it runs and that rate_limiter.redis_url is right; a port for TLS needs rediss://, and "
+    "rate_limiter.redis_certificate if the server wants a certificate of who comes.",
+}
 #: PEM files for TLS: the authority, the own certificate, its key.
 Files = tuple[Path | None, Path | None, Path | None]
 
@@ -86,7 +94,7 @@ class RedisBuckets:
             prefix: what every key begins with.
             clock: for the pauses while Redis is away.
             files: for `rediss://`: of who signed the server's certificate, the own certificate, and its key.
-            waits: whether `take` waits while Redis is away; if not, it lets everything through.
+            waits: whether `take` waits while Redis is away; if not, it lets everything through, and `read` says so.
 
         Raises:
             LimiterUnavailableError: if the URL cannot be used.
@@ -123,7 +131,12 @@ class RedisBuckets:
         await self._asked(self._hold(keys=[self._key(hold)], args=arguments))
 
     async def read(self, record_id: str) -> Bucket | None:
-        return await self._asked(self._read(self._prefix + record_id))
+        try:
+            return await self._asked(self._read(self._prefix + record_id))
+        except LimiterUnavailableError:
+            if self._waits:
+                raise
+            return None
 
     async def known(self, limit: int) -> Sequence[tuple[str, Bucket]]:
         return await self._asked(self._known(limit))
@@ -157,11 +170,13 @@ class RedisBuckets:
         try:
             answer = await call
         except (RedisError, OSError) as error:
+            reason = redacted(str(error)).removesuffix(".")
             if not self._is_away:
                 consequence = "tasks with a rate limit wait" if self._waits else "rate limits are not kept"
-                logger.warning("Redis is away, %s: %s", consequence, redacted(str(error)))
+                logger.warning("Redis is away, %s: %s", consequence, reason)
             self._is_away = True
-            raise LimiterUnavailableError(f"Redis: {redacted(str(error))}.") from error
+            hint = next((hint for words, hint in _TLS.items() if words in reason), None)
+            raise LimiterUnavailableError(f"Redis does not answer: {reason}.", hint=hint) from error
         if self._is_away:
             logger.info("Redis is back")
         self._is_away = False

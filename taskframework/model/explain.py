@@ -128,6 +128,17 @@ def _are_taken(slots: Slots, task: Task) -> bool:
     return len(slots.holders) >= slots.number and all(it.task_id != task.task_id for it in slots.holders)
 
 
+def _limiter_away(facts: Facts) -> Cause | None:
+    if not facts.is_limiter_away:
+        return None
+    return Cause(
+        "limiter_away",
+        f"Redis does not answer, and without it nothing begins that the rate limit {facts.bucket!r} is for.",
+        "It begins soon after Redis is back. See that it runs, and that rate_limiter.redis_url is right.",
+        {"name": facts.bucket},
+    )
+
+
 def _broker_away(facts: Facts) -> Cause | None:
     task = facts.task
     if facts.is_broker_connected is None:
@@ -240,6 +251,7 @@ _CAUSES: tuple[Callable[[Facts], Cause | None], ...] = (
     _not_before,
     _rate_limit,
     _concurrency_limit,
+    _limiter_away,
     _broker_away,
     _no_worker,
     _suspect,

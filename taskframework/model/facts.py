@@ -28,6 +28,7 @@ Code = Literal[
     "retry_at",
     "rate_limit",
     "concurrency_limit",
+    "limiter_away",
     "broker_away",
     "no_worker",
     "suspect",
@@ -65,6 +66,8 @@ class Facts:
     #: The bucket that its type shares, and when that lets the next attempt begin; None: now.
     bucket: str | None = None
     bucket_free_at: datetime | None = None
+    #: Whether tasks wait since the server of that bucket does not answer.
+    is_limiter_away: bool = False
     #: The slots of its concurrency limit, the id of their record, and which of the holders' tasks may be named.
     slots: Slots | None = None
     slots_id: str | None = None

@@ -9,8 +9,8 @@ from datetime import datetime
 from typing import Any
 
 from taskframework.brokers.base import Broker
-from taskframework.errors import BrokerError, TaskframeworkError, TaskNotFoundError
-from taskframework.limits.buckets import Buckets
+from taskframework.errors import BrokerError, TaskNotFoundError
+from taskframework.limits.buckets import Buckets, LimiterUnavailableError
 from taskframework.model.explain import explain
 from taskframework.model.facts import Cause, Facts
 from taskframework.model.limits import waiting_limit
@@ -148,12 +148,15 @@ class ExplainOperations:
         name = None if declared is None else declared.bucket
         if name is None or name not in self._limits:
             return facts
-        with contextlib.suppress(TaskframeworkError):  # without the server of the buckets, other causes are still told
+        try:
             bucket = await self._buckets.read(RATE.id_of(name))
-            if bucket is not None:
-                free_at = state_of(name, None, self._limits[name], bucket, facts.now).next_at
-                return replace(facts, bucket=name, bucket_free_at=free_at)
-        return facts
+        except LimiterUnavailableError:
+            return replace(facts, bucket=name, is_limiter_away=True)
+        if bucket is None:
+            return facts
+        return replace(
+            facts, bucket=name, bucket_free_at=state_of(name, None, self._limits[name], bucket, facts.now).next_at
+        )
 
     async def _with_workers(self, facts: Facts, scope: Scope, broker: Broker | None) -> Facts:
         task = facts.task

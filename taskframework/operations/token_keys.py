@@ -146,8 +146,12 @@ async def _read(path: Path) -> bytes:
     return await asyncio.to_thread(path.read_bytes)
 
 
-async def _fetched(url: str) -> bytes:
-    async with httpx.AsyncClient(timeout=_TIMEOUT_SECONDS) as client, client.stream("GET", url) as answer:
+async def _fetched(place: str) -> bytes:
+    url = httpx.URL(place)
+    # A password goes beside the address: httpx logs the address of each request.
+    auth = (url.username, url.password) if url.userinfo else None
+    asker = httpx.AsyncClient(timeout=_TIMEOUT_SECONDS, auth=auth)
+    async with asker, asker.stream("GET", url.copy_with(userinfo=b"")) as answer:
         answer.raise_for_status()
         content = b""
         async for piece in answer.aiter_bytes():

@@ -6,7 +6,9 @@ settings name. Then it must be for this installation (`aud`), by that issuer (`i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -21,6 +23,10 @@ try:
 except ImportError as error:
     raise ExtraMissingError("security.jwt_keys", "PyJWT", "jwt") from error
 
+logger = logging.getLogger(__name__)
+
+#: Least seconds between two lines of the log about refusals of one kind: whoever asks again and again must not fill it.
+_PAUSE_SECONDS = 10.0
 #: Characters of a token; what is longer is none.
 _LONGEST = 8_000
 #: Claims that a token must have. A token cannot be revoked, so one without `exp` would count for ever.
@@ -41,21 +47,33 @@ class TokenRules:
     users_claim: str
 
 
+class _RefusedError(Exception):
+    """A token does not count. Why is for the log alone: who made it up should learn nothing."""
+
+    def __init__(self, kind: str, reason: str | None = None) -> None:
+        super().__init__(reason or kind)
+        self.kind = kind
+
+
 class Tokens:
     """Tells who calls by a token, in one process."""
 
-    def __init__(self, rules: TokenRules, keys: TokenKeys) -> None:
+    def __init__(self, rules: TokenRules, keys: TokenKeys, monotonic: Callable[[], float] = time.monotonic) -> None:
         """Prepare.
 
         Args:
             rules: which tokens count.
             keys: the issuer's.
+            monotonic: seconds on a clock that nobody sets.
         """
         self._rules = rules
         self._keys = keys
+        self._monotonic = monotonic
+        #: When each kind of refusal was last told.
+        self._told_at: dict[str, float] = {}
 
     async def find(self, text: str, *, asks: bool = True) -> Caller | None:
-        """Who shows this as a token; None if it is none that counts.
+        """Who shows this as a token; None if it is none that counts. The log tells why.
 
         Args:
             text: what was shown.
@@ -65,19 +83,48 @@ class Tokens:
             TokenKeysUnavailableError: if there are no keys, and none can be had now.
         """
         try:
-            header = jwt.get_unverified_header(text) if len(text) <= _LONGEST else {}
-        except jwt.InvalidTokenError:
+            caller = self._caller(self._claims(text, await self._key(text, asks=asks)))
+        except _RefusedError as refused:
+            self._tell(refused.kind, "a token is refused: %s", refused)
             return None
+        if not caller.roles:
+            claim = self._rules.roles_claim
+            self._tell(
+                claim, "a token of %s may do nothing: its claim %s names no role known here", caller.principal, claim
+            )
+        return caller
+
+    def _tell(self, kind: str, text: str, *values: object) -> None:
+        """Log it, unless the same kind was told just now."""
+        now = self._monotonic()
+        if now - self._told_at.get(kind, float("-inf")) >= _PAUSE_SECONDS:
+            self._told_at[kind] = now
+            logger.info(text, *values)
+
+    async def _key(self, text: str, *, asks: bool) -> PublicKey:
+        """The key that a token says it is signed by.
+
+        Raises:
+            _RefusedError: if it is none of those that count.
+            TokenKeysUnavailableError: if there are no keys, and none can be had now.
+        """
+        if len(text) > _LONGEST:
+            raise _RefusedError(f"it is longer than {_LONGEST:,} characters")
+        try:
+            header = jwt.get_unverified_header(text)
+        except jwt.InvalidTokenError:
+            raise _RefusedError("it is no JWT") from None
         algorithm = header.get("alg")
         if algorithm not in self._rules.algorithms:
-            return None
+            raise _RefusedError("its algorithm is none of security.jwt_algorithms")
         key = await self._keys.find(header.get("kid"), asks=asks)
-        if key is None or key.algorithm not in (None, algorithm):
-            return None
-        claims = self._claims(text, key)
-        return None if claims is None else self._caller(claims)
+        if key is None:
+            raise _RefusedError("none of the keys at security.jwt_keys has the id (kid) that it names")
+        if key.algorithm not in (None, algorithm):
+            raise _RefusedError("its key is for another algorithm")
+        return key
 
-    def _claims(self, text: str, key: PublicKey) -> dict[str, Any] | None:
+    def _claims(self, text: str, key: PublicKey) -> dict[str, Any]:
         rules = self._rules
         try:
             claims: dict[str, Any] = jwt.decode(
@@ -89,22 +136,33 @@ class Tokens:
                 leeway=rules.leeway,
                 options={"require": _REQUIRED},
             )
-        except (jwt.InvalidTokenError, ValueError, TypeError):  # a key of another kind than the algorithm raises these
-            return None
+        except jwt.InvalidTokenError as error:
+            raise _RefusedError(type(error).__name__, _reason(error, rules)) from None
+        except (ValueError, TypeError):
+            raise _RefusedError("its key is of another kind than its algorithm") from None
         return claims
 
-    def _caller(self, claims: dict[str, Any]) -> Caller | None:
+    def _caller(self, claims: dict[str, Any]) -> Caller:
         rules = self._rules
         principal = _claim(claims, rules.principal_claim)
         if not (isinstance(principal, str) and is_name(principal)):
-            return None
+            raise _RefusedError(f"its claim {rules.principal_claim} is no name of a user")
         roles = tuple(role for role in Role if role in _words(_claim(claims, rules.roles_claim)))
         acts = _claim(claims, rules.users_claim) is True
         try:
             ends = datetime.fromtimestamp(int(claims["exp"]), UTC) + rules.leeway
         except (ValueError, OverflowError):  # as of an issuer that counts milliseconds
-            return None
+            raise _RefusedError("its exp is no time in seconds") from None
         return Caller(principal, roles, acts, expires_at=ends)
+
+
+def _reason(error: jwt.InvalidTokenError, rules: TokenRules) -> str:
+    """Why PyJWT refuses a token, with the setting that it was compared to."""
+    if isinstance(error, jwt.InvalidAudienceError):
+        return f"its aud is not security.jwt_audience, {rules.audience!r}"
+    if isinstance(error, jwt.InvalidIssuerError):
+        return f"its iss is not security.jwt_issuer, {rules.issuer!r}"
+    return str(error)
 
 
 def _claim(claims: Any, name: str) -> Any:

@@ -219,7 +219,7 @@ def test_it_stops_in_order(folder: Folder, dev: Started, number: signal.Signals)
     ]
     assert folder.json("tasks", "show", task_id)["status"] == "COMPLETED", "what runs may finish"
     [waits] = [line["event"] for line in dev.log if line["logger"] == "taskframework.worker.worker"]
-    assert waits.startswith("waiting up to ")
+    assert waits == "waiting up to 30 s for what runs: 1"
 
 
 def test_it_can_be_stopped_while_it_starts(folder: Folder) -> None:

@@ -149,7 +149,7 @@ def test_a_process_that_dies_is_started_anew_and_its_tasks_end(
     assert {worker["pid"]: worker["is_lost"] for worker in workers(folder, servers)} == dict.fromkeys(pids, False)
     os.kill(pids[0], signal.SIGKILL)
     ended = parent.event("a process ended; it is started anew")
-    assert (ended["number"], ended["signal"]) == (1, "SIGKILL")
+    assert (ended["number"], ended["child_pid"], ended["signal"]) == (1, pids[0], "SIGKILL")
     wait_until(lambda: len(serving(parent)) == 3, "it is back", timeout=40)
     (folder.path / "gate").touch()
     wait_until(lambda: tasks.are(TaskStatus.COMPLETED, 6), "all are done", timeout=60)

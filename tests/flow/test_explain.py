@@ -197,6 +197,7 @@ async def test_each_prepared_cause_is_named(stage: Stage, settings: Callable[...
         await prepare(stage)
     await _the_whole_installation(stage)
     await _without_the_broker(stage, settings)
+    await _without_redis(stage, settings)
 
 
 async def _what_is_over(stage: Stage) -> None:
@@ -329,6 +330,16 @@ async def _without_the_broker(stage: Stage, settings: Callable[..., Settings]) -
     async with _cut_off(stage, settings) as broker:
         explanation = await stage.framework.services.explain.explain(waiting, EVERYONE, broker)
     assert explanation.cause.code == "broker_away"
+
+
+async def _without_redis(stage: Stage, settings: Callable[..., Settings]) -> None:
+    """Asked of a process that looks for Redis where it is not."""
+    limited = await stage.submit("limited")
+    limiter = {"type": "redis", "redis_url": "redis://127.0.0.1:1", "providers": {"openai": {"rate": 1}}}
+    elsewhere = TaskFramework(settings(rate_limiter=limiter))
+    async with elsewhere.running(worker=False):
+        explanation = await elsewhere.services.explain.explain(limited, EVERYONE)
+    assert (explanation.cause.code, explanation.cause.details["name"]) == ("limiter_away", "openai")
 
 
 @asynccontextmanager

@@ -116,6 +116,9 @@ async def test_while_redis_is_away_takers_wait_and_then_go_on(
         assert (await open_ones.take(TakePermits(OPENAI, SLOW, 7))).granted == 7
         with pytest.raises(LimiterUnavailableError, match=r"rate_limiter\.redis_url"):
             await buckets.hold(HoldBucket(OPENAI, FAST, 1))
+        with pytest.raises(LimiterUnavailableError, match=r"[^.]\.$"):
+            await buckets.read(OPENAI)
+        assert await open_ones.read(OPENAI) is None
         assert not any(task.done() for task in waiting)
     finally:
         await asyncio.to_thread(redis_server.start)

@@ -21,7 +21,16 @@ import taskframework.brokers.rabbitmq.broker
 import taskframework.limits.redis
 import taskframework.operations.token_keys
 import taskframework.stores.mongo.store  # noqa: F401 - read before a loop runs
-from taskframework import BackgroundTaskExecutable, Settings, TaskContext, TaskFramework, TaskOptions
+from taskframework import (
+    BackgroundTaskExecutable,
+    Settings,
+    SyncTaskClient,
+    TaskClient,
+    TaskContext,
+    TaskFramework,
+    TaskOptions,
+    event_subscriber,
+)
 from taskframework.errors import ConfigurationError, TaskframeworkError
 from tests.support.certificates import Authority
 from tests.support.process import free_ports
@@ -102,7 +111,25 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
         )
 
 
-async def test_a_task_goes_all_its_way_by_tls(servers: Servers, caplog: pytest.LogCaptureFixture) -> None:
+async def _clients_trust_the_authority(
+    url: str, task_id: str, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By SSL_CERT_FILE; and they ask no proxy for an address on this machine."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
+
+    def blocking() -> None:
+        with SyncTaskClient(url) as client:
+            assert client.get(task_id).result == "hello"
+
+    async with TaskClient(url) as client, event_subscriber(url):
+        assert (await client.get(task_id)).result == "hello"
+    await asyncio.to_thread(blocking)
+
+
+async def test_a_task_goes_all_its_way_by_tls(
+    servers: Servers, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     caplog.set_level(logging.DEBUG)
     framework = TaskFramework(servers.settings_with())
     framework.register(Echo)
@@ -132,6 +159,7 @@ async def test_a_task_goes_all_its_way_by_tls(servers: Servers, caplog: pytest.L
                     await stranger.get(server.url)
                 with pytest.raises(httpx.HTTPError):
                     await stranger.get(server.url.replace("https", "http"))
+            await _clients_trust_the_authority(server.url, task.task_id, servers.authority, monkeypatch)
     assert PLANTED not in caplog.text
 
 

@@ -32,8 +32,9 @@ _TLS = {
     "WRONG_VERSION_NUMBER": "The server speaks no TLS at this port: write amqp:// in broker.url, or name its port for "
     "TLS, most often 5671.",
     "CERTIFICATE_VERIFY_FAILED": "Name the authority that signed the certificate of the server in broker.ca_file.",
+    "KEY_VALUES_MISMATCH": "broker.private_key is not the key of broker.certificate: name those that belong together.",
     "Connection reset by peer": "Check that it runs and that broker.url is right; a port for TLS, most often 5671, "
-    "needs amqps://.",
+    "needs amqps://, and broker.certificate if the server wants a certificate of who comes.",
 }
 
 

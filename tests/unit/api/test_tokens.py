@@ -81,7 +81,8 @@ async def _me(api: Api, token: str) -> httpx.Response:
     return await api.get("/api/v1/me", headers={"Authorization": f"Bearer {token}"})
 
 
-async def test_a_token_says_who_calls(open_api: OpenApi, tmp_path: Path) -> None:
+async def test_a_token_says_who_calls(open_api: OpenApi, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "taskframework.operations.tokens")
     async with open_api(security=_security(tmp_path)) as api:
         problem_of(await api.get("/api/v1/me"), 401, "unauthorized")
         ends = int(time.time()) + 100
@@ -105,11 +106,15 @@ async def test_a_token_says_who_calls(open_api: OpenApi, tmp_path: Path) -> None
         problem_of(await api.get("/api/v1/admin/queues", headers=mine), 403, "forbidden")
         unknown_roles = {"Authorization": f"Bearer {_token(roles=['root', 7])}"}
         assert "no role" in problem_of(await api.get(TASKS, headers=unknown_roles), 403, "forbidden")["detail"]
+        assert "a token of ada may do nothing: its claim roles names no role known here" in caplog.text
         _, key = await api.framework.services.keys.create("bob", [Role.READER], by="test")
         assert (await _me(api, key)).json()["principal"] == "bob", "keys count beside tokens"
 
 
-async def test_what_is_no_token_of_the_issuer_opens_nothing(open_api: OpenApi, tmp_path: Path) -> None:
+async def test_what_is_no_token_of_the_issuer_opens_nothing(
+    open_api: OpenApi, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "taskframework.operations.tokens")
     now = int(time.time())
     security = _security(tmp_path) | {"failure_limit": None}
     whole = _token()
@@ -149,7 +154,16 @@ async def test_what_is_no_token_of_the_issuer_opens_nothing(open_api: OpenApi, t
         for why, token in refused.items():
             answer = await _me(api, token)
             assert answer.status_code == 401, why
-            assert token not in answer.text
+            assert token not in answer.text + caplog.text
+    told = [record.message for record in caplog.records if record.name == "taskframework.operations.tokens"]
+    assert {
+        "a token is refused: its aud is not security.jwt_audience, 'tasks'",
+        "a token is refused: its iss is not security.jwt_issuer, 'https://id.example'",
+        "a token is refused: Signature has expired",
+        "a token is refused: its claim sub is no name of a user",
+        "a token is refused: its algorithm is none of security.jwt_algorithms",
+    } <= set(told)
+    assert len(told) == len(set(told)), "of each kind once, however many come"
 
 
 def _signed_by_secret(secret: bytes, kid: str) -> str:
@@ -236,11 +250,14 @@ async def test_without_any_keys_a_token_can_wait(open_api: OpenApi, tmp_path: Pa
 
 
 @asynccontextmanager
-async def _issuing(content: Callable[[], bytes], tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
-    """Serve keys; give the address without its scheme."""
+async def _issuing(
+    content: Callable[[], bytes], tls: ssl.SSLContext | None = None, heard: list[bytes] | None = None
+) -> AsyncIterator[str]:
+    """Serve keys; give the address without its scheme. `heard` gets what was asked."""
+    heard = [] if heard is None else heard
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
+        heard.append(await reader.readuntil(b"\r\n\r\n"))
         head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(content())
         writer.write(head + content())
         await writer.drain()
@@ -250,11 +267,14 @@ async def _issuing(content: Callable[[], bytes], tls: ssl.SSLContext | None = No
         yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}/keys"
 
 
-async def test_keys_over_http() -> None:
-    content = orjson.dumps(_JWKS)
-    async with _issuing(lambda: content) as address:
-        keys = TokenKeys.at(f"http://{address}")
+async def test_keys_over_http(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    content, heard = orjson.dumps(_JWKS), list[bytes]()
+    async with _issuing(lambda: content, heard=heard) as address:
+        keys = TokenKeys.at(f"http://ada:planted@{address}")
         assert (await keys.find("ec")) is not None
+        assert base64.b64encode(b"ada:planted") in heard[0]
+        assert "planted" not in caplog.text
         assert (await keys.find("secret")) is None
         content = b" " * 300_000
         with pytest.raises(TokenKeysUnavailableError):

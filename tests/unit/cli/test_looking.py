@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+import taskframework.brokers.rabbitmq.broker
+import taskframework.limits.redis
+import taskframework.stores.mongo.store  # noqa: F401 - read before a loop runs
 from taskframework.model.outcome import describe
 from taskframework.model.status import TaskStatus
 from taskframework.stores.sqlite import SqliteStore
@@ -98,6 +101,38 @@ def test_queues_tell_what_waits_and_runs(cli: Cli) -> None:
     assert "No worker has declared a task type yet." in cli("queues", "list").err
     cells = cli("top").out.splitlines()[-1].split()
     assert cells == ["test-task", "0", "-", "1", "0.0333/s", "0/s", "0/s"]
+
+
+def test_doctor_tells_that_redis_is_away(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "rate limits" not in cli("doctor").out
+    monkeypatch.setenv("TASKFRAMEWORK_RATE_LIMITER__TYPE", "redis")
+    monkeypatch.setenv("TASKFRAMEWORK_RATE_LIMITER__REDIS_URL", "redis://ada:secret@127.0.0.1:1")
+    done = cli("doctor", "--json")
+    [found] = [finding for finding in json.loads(done.out)["findings"] if finding["part"] == "rate limits"]
+    assert (done.code, found["facts"]["url"]) == (1, "redis://ada:***@127.0.0.1:1")
+    [problem] = found["problems"]
+    assert problem.startswith("Redis does not answer: ")
+    assert "rate_limiter.redis_url" in problem
+
+
+def test_doctor_goes_on_where_a_certificate_is_missing(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "BROKER__URL": "amqps://127.0.0.1:1/",
+        "BROKER__CA_FILE": "gone.pem",
+        "RATE_LIMITER__TYPE": "redis",
+        "RATE_LIMITER__REDIS_URL": "rediss://127.0.0.1:1",
+        "RATE_LIMITER__REDIS_CA_FILE": "gone.pem",
+    }.items():
+        monkeypatch.setenv(f"TASKFRAMEWORK_{name}", value)
+
+    def told() -> dict[str, str]:
+        findings = json.loads(cli("doctor", "--json").out)["findings"]
+        return {it["part"]: it["problems"][0].partition(":")[0] for it in findings if it["problems"]}
+
+    assert told() == {"broker": "broker.ca_file", "rate limits": "rate_limiter.redis_ca_file"}
+    monkeypatch.setenv("TASKFRAMEWORK_STORE__URL", "mongodb://127.0.0.1:1/tasks")
+    monkeypatch.setenv("TASKFRAMEWORK_STORE__CA_FILE", "gone.pem")
+    assert told() == {"store": "store.ca_file", "broker": "broker.ca_file"}
 
 
 def test_doctor_names_a_missing_extra_and_looks_no_further(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

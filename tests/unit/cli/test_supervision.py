@@ -67,7 +67,7 @@ def test_an_embedded_installation_has_one_process(cli: Cli, wanted: str) -> None
         assert "2 worker processes cannot share an embedded broker and store" in said
         assert "Set broker.url to RabbitMQ and store.url to MongoDB" in said
     else:
-        assert (done.code, "'many' is neither a number nor auto" in said) == (2, True)
+        assert (done.code, "'many' is neither auto nor a whole number from 0" in said) == (2, True)
 
 
 def test_the_number_of_processes_follows_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,6 +88,23 @@ async def test_nobody_is_asked_for_longer_than_the_patience(connect: Connect) ->
     assert 50 < sum(stage.pauses) < 60
 
 
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        (
+            "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed",
+            r"verify failed\. Name the authority .* SSL_CERT_FILE",
+        ),
+        ("[SSL: WRONG_VERSION_NUMBER] wrong version number", r"number\. It speaks no TLS"),
+        ("Server disconnected without sending a response.", r"a response\. Check that .* begins with https://"),
+    ],
+)
+async def test_who_speaks_the_wrong_way_hears_of_tls(connect: Connect, reason: str, said: str) -> None:
+    stage = connect(httpx.ConnectError(reason), patience=timedelta(0))
+    with pytest.raises(ApiUnavailableError, match=said):
+        await stage.client.get("t-1")
+
+
 async def test_without_patience_everything_is_asked_once(connect: Connect) -> None:
     stage = connect(REFUSED, problem(503, "store_unavailable"), patience=timedelta(0))
     with pytest.raises(ApiUnavailableError, match=r"No answer from http://api: refused\. Check that"):

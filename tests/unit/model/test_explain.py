@@ -135,6 +135,14 @@ PREPARED: dict[str, tuple[Facts, Code, str, str]] = {
         facts(queued(), slots=FULL, slots_id="slots/test-task/a"),
         *("concurrency_limit", "Every slot of test-task for a is held (1 of 1).", "ends"),
     ),
+    "Redis": (
+        facts(queued(), is_broker_connected=False, bucket="openai", is_limiter_away=True),
+        *(
+            "limiter_away",
+            "Redis does not answer, and without it nothing begins that the rate limit 'openai'",
+            "soon after",
+        ),
+    ),
     "the broker": (
         facts(queued(), is_broker_connected=False, workers=()),
         *("broker_away", "no connection", "when the broker is back"),
