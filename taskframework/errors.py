@@ -144,12 +144,14 @@ class UnknownTaskTypeError(SubmissionError):
             task_type: what was asked for.
             known: the types that are registered here or were declared by workers.
         """
-        shown = task_type[:100]
-        near = difflib.get_close_matches(shown, known, 1)
-        self.nearest = f"Did you mean {near[0]!r}?" if near else f"Known types: {', '.join(known) or 'none'}."
-        super().__init__(f"There is no task type {shown!r}.", hint=f"{self.nearest} {_HOW_TYPES_BECOME_KNOWN}")
-        self.task_type = shown
-        self.known = tuple(known)
+        self.task_type, self.known = task_type[:100], tuple(known)
+        super().__init__(f"There is no task type {self.task_type!r}.", hint=f"{self.nearest} {_HOW_TYPES_BECOME_KNOWN}")
+
+    @property
+    def nearest(self) -> str:
+        """Which type may be meant, or which there are."""
+        near = difflib.get_close_matches(self.task_type, self.known, 1)
+        return f"Did you mean {near[0]!r}?" if near else f"Known types: {', '.join(self.known) or 'none'}."
 
 
 _HOW_TYPES_BECOME_KNOWN = (
