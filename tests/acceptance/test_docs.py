@@ -57,6 +57,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",  # as on a terminal, where each line is seen at once
         "PYTHONPATH": sysconfig.get_path("purelib"),
         "PIP_NO_INDEX": "1",
+        "PIP_NO_COMPILE": "1",  # most of what is installed is never imported
         "PIP_NO_BUILD_ISOLATION": "0",  # pip's way of saying: there is none
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
     }

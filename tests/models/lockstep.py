@@ -8,7 +8,7 @@ from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import TypeVar
 
-from taskframework.model.drivers import CASCADE, CHECK, OUTBOX, RETRY, SPAWN, Driver
+from taskframework.model.drivers import CASCADE, CHECK, DISPATCH, OUTBOX, RETRY, SPAWN, Driver
 from taskframework.model.marks import Mark
 from taskframework.model.query import RoundOfSubtasks
 from taskframework.model.scope import EVERYONE
@@ -118,7 +118,8 @@ class Lockstep:
                 [task for task in tasks if abs(task.due - now) > _TOLERANCE] for tasks in (told, expected)
             )
         _same(f"due by {driver.name}", told, expected)
-        assert await self.undriven(1) == [], "I1: the store counts undriven tasks"
+        if driver is DISPATCH:  # once in each look
+            assert await self.undriven(1) == [], "I1: the store counts undriven tasks"
         return found
 
     async def undriven(self, limit: int) -> Sequence[str]:

@@ -104,6 +104,7 @@ def _versions_of_the_lock() -> Iterator[str]:
 def _pip(*arguments: str) -> str:
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments]
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    variables["PIP_NO_COMPILE"] = "1"  # most of what is installed is never imported
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     if done.returncode and any(reason in done.stderr for reason in _NO_INDEX):
         raise IndexUnavailable(done.stderr)

@@ -122,7 +122,9 @@ class Walk:
             if not started.is_alive or crashed:
                 raise WalkFailed(f"{step.text} did not go on:\n{_said(started)}")
             os.killpg(started.pid, signal.SIGINT)  # as a terminal does
-            started.wait()
+            # A worker of gunicorn with threads may wait for itself when Ctrl-C and the signal of its parent come at once;
+            # the parent ends it after half a minute.
+            started.wait(timeout=_SECONDS)
             started.kill()  # closes its pipes
             self._going.remove(going)
 
