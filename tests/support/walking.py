@@ -122,7 +122,7 @@ class Walk:
             if not started.is_alive or crashed:
                 raise WalkFailed(f"{step.text} did not go on:\n{_said(started)}")
             os.killpg(started.pid, signal.SIGINT)  # as a terminal does
-            # A worker of gunicorn with threads may wait for itself when Ctrl-C and the signal of its parent come at once;
+            # Where Ctrl-C and the signal of its parent come together, a worker of gunicorn with threads may hang;
             # the parent ends it after half a minute.
             started.wait(timeout=_SECONDS)
             started.kill()  # closes its pipes
