@@ -48,7 +48,8 @@ test: install $(PEERS)/.installed $(OTHERS)/.installed ## run the tests against 
 wheels: install ## install the wheel in clean environments on Python 3.11 to 3.14, as many of them as are here
 	@$(BIN)/python -m pytest tests/acceptance/test_wheel.py -v -n 0 $(ARGS)
 
-# One scenario after the other; at the end it tells what was done and what came of it. CHAOS_SEED=... repeats a run.
+# One scenario after the other; at the end it tells what was done and what came of it. CHAOS_SEED=... repeats a run,
+# CHAOS_FAST_PATH=off runs all with the plain driver.
 chaos: install ## kill, freeze and cut off processes and servers under load for about twenty minutes
 	@.ci/servers || [ "$$CI" != true ]
 	@$(BIN)/python -m pytest -m chaos_long $(ARGS)

@@ -44,10 +44,14 @@ def on_servers(
     seed: int,
     reported: list[str],
 ) -> MakeScenario:
-    """Makes a scenario on RabbitMQ and MongoDB; keyword arguments are settings, such as `WORKER__LEASE="5s"`."""
+    """Makes a scenario on RabbitMQ and MongoDB; keyword arguments are settings, such as `WORKER__LEASE="5s"`.
+
+    CHAOS_FAST_PATH=off runs all of them with the plain driver.
+    """
+    usual = {"BROKER__URL": amqp_url, "BROKER__FAST_PATH": os.environ.get("CHAOS_FAST_PATH") or "auto"}
 
     def make(*, listens: bool = True, store_url: str = mongo_url, **settings: str) -> Scenario:
-        chosen = {"BROKER__URL": amqp_url, "STORE__URL": store_url, "WORKER__LEASE": LEASE, **settings}
+        chosen = {**usual, "STORE__URL": store_url, "WORKER__LEASE": LEASE, **settings}
         truth = MongoTruth(store_url)
         return _noted(Scenario(tmp_path, seed, truth, chosen, amqp_url=amqp_url, listens=listens), reported)
 
