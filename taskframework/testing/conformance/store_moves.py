@@ -345,6 +345,7 @@ def _of_streams(now: datetime) -> Iterator[dict[str, Any]]:
         yield {"stream": place, "subtasks": replace(A_ROUND, plan=None, plan_records=0, report_serial=4)}
     yield {"stream": serial, "unblock_at": now + HOUR, "not_before": now + HOUR}
     yield {"stream": serial, "unblock_at": now + HOUR, "generation": 1, "published_sequence": 1}
+    yield {"stream": serial, "unblock_at": now, "start_limit": StartLimit(60_000), "start_by": now - MINUTE}
     yield {"stream": ordered, "cancel": CancelRequest("alice", now, None), "deadline": now - MINUTE}
 
 
