@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import orjson
 import typer
@@ -185,8 +185,11 @@ async def replay(
         if page.next_cursor is not None:
             await tell_count(framework, Action.REPLAY, chosen, as_json=False)
             note("Of these, the newest 500:")
-    how: Any = {"by": operator(), "dry_run": dry_run, "reopen": reopen, "reason": reason}
-    outcomes = await dead_letters.replay(ids, EVERYONE, **how) if ids else []
+    outcomes: Sequence[LetterOutcome] = []
+    if ids:
+        outcomes = await dead_letters.replay(
+            ids, EVERYONE, by=operator(), dry_run=dry_run, reopen=reopen, reason=reason
+        )
     if chosen is not None and not as_json:
         say(_summed_up(outcomes))
         outcomes = [outcome for outcome in outcomes if outcome.problem or outcome.warning]

@@ -154,9 +154,8 @@ class ExplainOperations:
             return replace(facts, bucket=name, is_limiter_away=True)
         if bucket is None:
             return facts
-        return replace(
-            facts, bucket=name, bucket_free_at=state_of(name, None, self._limits[name], bucket, facts.now).next_at
-        )
+        free_at = state_of(name, None, self._limits[name], bucket, facts.now).next_at
+        return replace(facts, bucket=name, bucket_free_at=free_at)
 
     async def _with_workers(self, facts: Facts, scope: Scope, broker: Broker | None) -> Facts:
         task = facts.task

@@ -13,10 +13,13 @@ from taskframework.cli.process import spare_the_collector
 
 @pytest.fixture(autouse=True)
 def _as_before() -> Iterator[None]:
-    before = gc.get_threshold()
+    before, is_frozen = gc.get_threshold(), gc.get_freeze_count() > 0
+    gc.unfreeze()
     gc.set_threshold(*process._PYTHONS_THRESHOLD)  # a library that another test uses may have changed it
     yield
     gc.unfreeze()
+    if is_frozen:
+        gc.freeze()
     gc.set_threshold(*before)
 
 
