@@ -31,7 +31,10 @@ from taskframework import (
     TaskOptions,
     event_subscriber,
 )
+from taskframework.clock import SystemClock
 from taskframework.errors import ConfigurationError, TaskframeworkError
+from taskframework.limits.buckets import LimiterUnavailableError
+from taskframework.limits.redis import RedisBuckets
 from tests.support.certificates import Authority
 from tests.support.process import free_ports
 from tests.support.redis import RedisServer
@@ -230,3 +233,16 @@ async def test_a_file_that_is_not_there_or_no_certificate_is_named_at_the_start(
     with pytest.raises(ConfigurationError, match=r"broker\.ca_file: .*nowhere"):
         async with framework.running(worker=True, api=False):
             pass
+
+
+async def test_where_redis_is_not_trusted_the_setting_for_that_is_named(servers: Servers) -> None:
+    url = servers.settings["rate_limiter"]["redis_url"]
+    buckets = RedisBuckets(url, "tests:", SystemClock())
+    try:
+        with pytest.raises(LimiterUnavailableError) as refused:
+            await buckets.known(1)
+    finally:
+        await buckets.close()
+    assert refused.value.hint is not None
+    assert "rate_limiter.redis_ca_file" in refused.value.hint
+    assert PLANTED not in str(refused.value)
