@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random
+
 from taskframework import failpoint
 from taskframework.errors import StoreError, StoreMisconfiguredError, StoreUnavailableError, ValueNotStorableError
 from taskframework.stores.sqlite.migrate import check, migrate, migrations
@@ -130,7 +132,7 @@ def _in_transaction(work: Callable[[sqlite3.Connection], T], raw: sqlite3.Connec
 
 def _prepare(path: Path, scripts: Sequence[str], syncs: bool, raw: sqlite3.Connection) -> None:
     check(raw, path, newest=len(scripts))  # first, so that a file of another program stays untouched
-    [(mode,)] = raw.execute("PRAGMA journal_mode = WAL")
+    [(mode,)] = _when_not_busy(lambda: raw.execute("PRAGMA journal_mode = WAL").fetchall())
     if mode != "wal":
         raise StoreMisconfiguredError(
             f"SQLite cannot keep a write-ahead log for {path} (journal mode {mode}).",
@@ -141,6 +143,17 @@ def _prepare(path: Path, scripts: Sequence[str], syncs: bool, raw: sqlite3.Conne
     # grouping saves.
     raw.execute(f"PRAGMA synchronous = {'FULL' if syncs else 'OFF'}")
     migrate(raw, path, scripts)
+
+
+def _is_busy(error: BaseException) -> bool:
+    return getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY")
+
+
+#: Calls again as long as other processes change the journal mode of the same file. Each of them holds a lock that the
+#: others need, so SQLite refuses at once, without its own wait for writers.
+_when_not_busy = Retrying(
+    retry=retry_if_exception(_is_busy), stop=stop_after_delay(BUSY_TIMEOUT), wait=wait_random(0.001, 0.02), reraise=True
+)
 
 
 def _disk_error() -> sqlite3.Error:

@@ -51,6 +51,17 @@ async def test_two_stores_open_a_new_file_at_once(path: Path) -> None:
         await store.close()
 
 
+async def test_a_new_file_is_waited_for_while_another_process_prepares_it(path: Path) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        opening = asyncio.create_task((store := SqliteStore(path)).open())
+        # Long enough for a refusal; on a machine that is slower than that the test only sees less.
+        await asyncio.wait([opening], timeout=0.3)
+        other.execute("ROLLBACK")
+        await opening
+        await store.close()
+
+
 async def test_closing_twice_is_closing(path: Path) -> None:
     store = SqliteStore(path)
     await store.open()
