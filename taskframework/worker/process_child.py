@@ -215,6 +215,7 @@ def _run_attempt(channel: _Channel, request: bytes) -> None:
         retry_on = executable.options.retry_on
         logging.getLogger().setLevel(level)
         context: TaskContext[Any] = TaskContext(**fields, logger=logging.getLogger(logger_name), control=control)
+        channel.send("begun", None)  # reading the request has imported the author's modules
         with ForkedProcessesEnd():
             result = call.make(executable, context)
             if inspect.iscoroutine(result):

@@ -38,6 +38,8 @@ from taskframework.worker.questions import asked
 #: Seconds that code in a process or thread has to end after a cancel. The executor and a stopping worker wait longer,
 #: so the process is gone by then.
 GRACE = 3.0
+#: Seconds that a child has to import what an attempt needs. Only then the attempt's own timeout begins.
+_IMPORT_PATIENCE = 300.0
 #: Seconds that an idle child has to end by itself.
 _EXIT_PATIENCE = 1.0
 #: In both directions a frame is its length, then that many bytes: a pickled pair of kind and content. In the child
@@ -98,7 +100,7 @@ class ProcessPool:
             executable: whose method runs.
             call: which one.
             context: what it is given.
-            on_start: called when a child has been found, after whatever wait that took.
+            on_start: called when the code begins, after whatever it took to find a child and to import there.
 
         Returns:
             What the method returned.
@@ -106,13 +108,12 @@ class ProcessPool:
         Raises:
             ExecutionFailedError: if it raised, or its result cannot be brought back.
             NonRetryableError: if the executable or its parameters cannot be sent.
-            ProcessDiedError: if the child died, or the pool was closed.
+            ProcessDiedError: if the child died or did not finish importing, or the pool was closed.
         """
         request = _request(executable, call, context)
         async with self._slots:
             child = await self._take()
-            on_start()
-            attempt = asyncio.create_task(child.run(request, context.control))
+            attempt = asyncio.create_task(child.run(request, context.control, on_start))
             attempt.add_done_callback(retrieved)
             try:
                 await asyncio.wait([attempt])
@@ -190,20 +191,29 @@ class _Child:
     def is_free(self) -> bool:
         return not (self._is_busy or self._ending or self._reader.at_eof())
 
-    async def run(self, request: bytes, control: AttemptControl) -> Any:
+    async def run(self, request: bytes, control: AttemptControl, on_start: Callable[[], None]) -> Any:
         self._is_busy = True
         try:
-            self._writer.write(request)
-            await self._writer.drain()
-            return await self._answer(control)
+            async with asyncio.timeout(_IMPORT_PATIENCE) as importing:
+                self._writer.write(request)
+                await self._writer.drain()
+                return await self._answer(control, partial(_begin, importing, on_start))
+        except TimeoutError:
+            await self.end()
+            raise ProcessDiedError(
+                f"The process of the attempt was still importing after {_IMPORT_PATIENCE:g} s.",
+                hint="Look at what its modules do while they are imported.",
+            ) from None
         except (EOFError, OSError):
             raise ProcessDiedError(f"The process of the attempt {_manner(await self.end())}.") from None
 
-    async def _answer(self, control: AttemptControl) -> Any:
+    async def _answer(self, control: AttemptControl, begin: Callable[[], None]) -> Any:
         while True:
             (size,) = _HEADER.unpack(await self._reader.readexactly(_HEADER.size))
             kind, value = pickle.loads(await self._reader.readexactly(size))
             match kind:
+                case "begun":
+                    begin()
                 case "progress":
                     control.report_progress_soon(value)
                 case "ask":
@@ -239,6 +249,11 @@ class _Child:
 
     def kill(self) -> None:
         _kill(self._process)
+
+
+def _begin(importing: asyncio.Timeout, on_start: Callable[[], None]) -> None:
+    importing.reschedule(None)
+    on_start()
 
 
 def _packed(kind: str, content: Any = None) -> bytes:

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, ClassVar
 
 from taskframework.errors import RetryableError
@@ -108,6 +109,24 @@ class Echo(_InProcess):
 
     def execute(self, context: TaskContext[Any]) -> Any:
         return {"parameters": context.parameters, "pid": os.getpid(), "attempt": context.attempt}
+
+
+class ImportSlowly(Echo):
+    """Is read in the child only when `gate` exists, as if a module were imported that takes long."""
+
+    def __init__(self, gate: Path) -> None:
+        self.gate = gate
+
+    @property
+    def is_importing(self) -> Path:
+        """Exists as soon as the child has begun to read."""
+        return self.gate.with_name("importing")
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state
+        self.is_importing.touch()
+        while not self.gate.exists():
+            time.sleep(0.01)
 
 
 class EchoLater(_InProcess):

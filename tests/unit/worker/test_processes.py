@@ -19,6 +19,7 @@ import pytest_asyncio
 from taskframework.errors import NonRetryableError
 from taskframework.tasks.stages import EXECUTE
 from taskframework.testing.eventually import eventually
+from taskframework.worker import processes
 from taskframework.worker.processes import ExecutionFailedError, ProcessDiedError, ProcessPool
 from tests.support.process import is_running
 from tests.unit.worker.process_tasks import (
@@ -29,6 +30,7 @@ from tests.unit.worker.process_tasks import (
     EchoLater,
     Fail,
     Hang,
+    ImportSlowly,
     Interrupted,
     Report,
     context_of,
@@ -229,6 +231,27 @@ async def test_code_that_never_ends_is_killed_with_what_it_started(own_pool: Pro
     with pytest.raises(asyncio.CancelledError):
         await run
     await is_gone(*pids)
+    assert (await own_pool.run(Echo(), EXECUTE, context_of("next")))["parameters"] == "next"
+
+
+async def test_an_attempt_starts_when_its_modules_are_imported(pool: ProcessPool, tmp_path: Path) -> None:
+    slow, started = ImportSlowly(tmp_path / "gate"), asyncio.Event()
+    run = asyncio.create_task(pool.run(slow, EXECUTE, context_of("late"), on_start=started.set))
+    await eventually(lambda: asyncio.to_thread(slow.is_importing.exists), what="imports")
+    assert not started.is_set()
+    await asyncio.to_thread(slow.gate.touch)
+    assert (await run)["parameters"] == "late"
+    assert started.is_set()
+
+
+async def test_a_child_that_never_ends_importing_is_replaced(
+    own_pool: ProcessPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(processes, "_IMPORT_PATIENCE", 0.05)
+        with pytest.raises(ProcessDiedError, match="still importing") as caught:
+            await own_pool.run(ImportSlowly(tmp_path / "gate"), EXECUTE, context_of(None))
+    assert caught.value.retryable
     assert (await own_pool.run(Echo(), EXECUTE, context_of("next")))["parameters"] == "next"
 
 
