@@ -245,24 +245,6 @@ class TransitionRefusedError(TaskframeworkError):
         self.task_id, self.action, self.status = task_id, action, status
 
 
-class BatchNotRetriedError(TransitionRefusedError):
-    """There is nothing to retry in the batch."""
-
-    def __init__(self, batch_id: str, status: str) -> None:
-        """Say why.
-
-        Args:
-            batch_id: which batch.
-            status: COMPLETED, or it ended before its upload was complete, or it is being worked on.
-        """
-        TaskframeworkError.__init__(
-            self,
-            f"Batch {batch_id} is {status}; what failed in it cannot be retried.",
-            hint="Retry a batch whose upload was complete and that has not COMPLETED; else submit the items anew.",
-        )
-        self.task_id, self.action, self.status = batch_id, "retried", status
-
-
 class SignalsFullError(TaskframeworkError):
     """The task has as many signals that it has not heard as it may have."""
 

@@ -91,8 +91,8 @@ def _asked_to_end(task: Task, now: datetime, by: str, reason: str | None) -> Tas
 
 @dataclass(frozen=True, slots=True)
 class Supersede(Alone):
-    """There is a newer version of the task. One that has not begun → CANCELLED; a running one goes on, or is asked to
-    stop if the newer version says so.
+    """There is a newer version of the task. One that has not begun → CANCELLED. One that runs, or waits for sub-tasks
+    or a signal, goes on, or is asked to stop if the newer version says so.
     """
 
     failpoint: ClassVar[str] = "supersede.after_write"
@@ -104,7 +104,7 @@ class Supersede(Alone):
     @property
     def statuses(self) -> frozenset[TaskStatus]:
         """The statuses in which it ends the task, or asks it to end."""
-        return _UNBEGUN | {TaskStatus.RUNNING} if self.stops_running else _UNBEGUN
+        return LIVE if self.stops_running else _UNBEGUN
 
     @property
     def reason(self) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import takewhile
 from math import inf
 
-from taskframework.errors import BatchNotRetriedError, TaskNotFoundError
+from taskframework.errors import TaskframeworkError, TaskNotFoundError, TransitionRefusedError
 from taskframework.model.batch_status import BatchResult, BatchStatus, items_by_status, results_of
 from taskframework.model.batches import ReopenBatch, is_sealed, parts_of
 from taskframework.model.query import Page, RoundOfSubtasks, TaskFilter
@@ -23,6 +23,24 @@ from taskframework.stores.base import TaskStore
 _TOGETHER = 200
 #: Seconds between two looks at a batch whose next result is not there yet: at first, and when it takes long.
 _FIRST_LOOK, _SLOWEST_LOOK = 0.05, 1.0
+
+
+class BatchNotRetriedError(TransitionRefusedError):
+    """There is nothing to retry in the batch."""
+
+    def __init__(self, batch_id: str, status: str) -> None:
+        """Say why.
+
+        Args:
+            batch_id: which batch.
+            status: COMPLETED, or it ended before its upload was complete, or it is being worked on.
+        """
+        TaskframeworkError.__init__(
+            self,
+            f"Batch {batch_id} is {status}; what failed in it cannot be retried.",
+            hint="Retry a batch whose upload was complete and that has not COMPLETED; else submit the items anew.",
+        )
+        self.task_id, self.action, self.status = batch_id, "retried", status
 
 
 class BatchOperations:

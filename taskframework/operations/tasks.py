@@ -11,6 +11,7 @@ from taskframework.errors import (
     TaskNotFoundError,
     TransitionRefusedError,
 )
+from taskframework.limits.versions import read_newest
 from taskframework.model.interventions import Cancel, Discard, Edited, Replay
 from taskframework.model.query import Page, RoundOfSubtasks, TaskFilter
 from taskframework.model.scope import Scope
@@ -18,6 +19,7 @@ from taskframework.model.status import DEAD, LIVE, REPLAYABLE, TaskStatus
 from taskframework.model.streams import is_serial
 from taskframework.model.task import Task, new_claim_id
 from taskframework.model.values import MAX_SIGNAL_BYTES, check_storable
+from taskframework.model.versions import is_below
 from taskframework.model.waiting import MAX_SIGNALS, Reopen, SendSignal
 from taskframework.moves import TaskMoves
 from taskframework.stores.base import TaskStore
@@ -101,8 +103,9 @@ class TaskOperations:
 
         Raises:
             TaskNotFoundError: if there is none.
-            TransitionRefusedError: if it is not one of those, or has changed; or if it is a batch, which has nothing to
-                execute itself: `BatchOperations.retry_failed` retries what failed in it.
+            TransitionRefusedError: if it is not one of those, or has changed; if a newer version of its key would
+                supersede it at once; or if it is a batch, which has nothing to execute itself:
+                `BatchOperations.retry_failed` retries what failed in it.
             ParentFinishedError: if its parent is over and is not to be reopened.
         """
         task = await self.check_retry(task_id, scope, reopen=reopen)
@@ -139,10 +142,11 @@ class TaskOperations:
         task = await self.get(task_id, scope)
         if task.batch is not None or task.status not in REPLAYABLE or task.cascade_at is not None:
             raise _not_retried(task)
+        await self._check_version(task)
         if finished := await self._finished_parents(task, scope):
             refusal = ParentFinishedError(task.task_id, finished[0].task_id, finished[0].status)
             if any(is_serial(parent) for parent in finished):
-                refusal.hint = "Its stream has gone on without it. Retry the parent, which waits for its turn again."
+                refusal.hint = "A parent in a serial stream is not reopened. Retry it, and it waits for its turn."
                 raise refusal
             if not reopen:
                 raise refusal
@@ -203,6 +207,19 @@ class TaskOperations:
         if task.status.is_final:
             raise TransitionRefusedError(task_id, "signalled", task.status, _names(LIVE))
         raise SignalsFullError(task_id, MAX_SIGNALS)
+
+    async def _check_version(self, task: Task) -> None:
+        """Refuse a task that would be superseded as soon as a worker gets it."""
+        if (unique := task.unique) is None:
+            return
+        newest = await read_newest(self._store, task.user_id, unique.key)
+        if newest is not None and is_below(unique, newest):
+            refusal = _not_retried(task)
+            refusal.message = (
+                f"Task {task.task_id} is version {unique.version} of {unique.key!r}, and a newer one is there."
+            )
+            refusal.hint = f"Nothing is to be done: task {newest.task_id}, version {newest.version}, has replaced it."
+            raise refusal
 
     async def _finished_parents(self, task: Task, scope: Scope) -> list[Task]:
         """The parents above a sub-task that are over, up to the first that is not."""

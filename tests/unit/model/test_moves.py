@@ -39,6 +39,7 @@ from taskframework.model.status import (
     LIVE,
     MOVES,
     REPLAYABLE,
+    SUCCEEDED,
     TaskStatus,
     lane_of,
 )
@@ -157,15 +158,15 @@ def test_every_move_is_in_the_table() -> None:
     strange = {
         (name, before.status, after.status)
         for name, before, after in outcomes()
-        if after.status is not before.status and after.status not in MOVES[before.status]
+        if after.status is not before.status and after.status not in MOVES.get(before.status, ())
     }
-    assert strange == set()
+    assert strange == set(), "moves that are not in `MOVES` of model/status.py"
 
 
 def test_every_move_of_the_table_is_made() -> None:
     table = {(source, target) for source, targets in MOVES.items() for target in targets}
     made = {(before.status, after.status) for _, before, after in outcomes() if after.status is not before.status}
-    assert table - made == LATER
+    assert table - made == LATER, "moves of `MOVES` in model/status.py that no rule among `TRANSITIONS` here makes"
 
 
 def test_some_move_leads_to_every_status() -> None:
@@ -173,7 +174,7 @@ def test_some_move_leads_to_every_status() -> None:
     moves = {(before.status, after.status) for _, before, after in outcomes()}
     while found := {target for source, target in moves if source in reached} - reached:
         reached |= found
-    assert reached == set(TaskStatus)
+    assert reached == set(TaskStatus), "no rule among `TRANSITIONS` here leads to the rest"
 
 
 def test_every_transition_applies_somewhere() -> None:
@@ -263,11 +264,12 @@ def test_every_class_with_a_rule_is_tried() -> None:
         for kind in vars(module).values()
     ]
     rules = {kind for kind in kinds if is_dataclass(kind) and hasattr(kind, "apply")}
-    assert rules == {type(rule) for rule in TRANSITIONS.values()}
+    assert rules == {type(rule) for rule in TRANSITIONS.values()}, "give `TRANSITIONS` here one of each class"
 
 
 def test_every_event_has_its_class() -> None:
-    assert {entry.type for _, _, after in outcomes() for entry in after.history} <= EVENT_OF.keys()
+    appended = {entry.type for _, _, after in outcomes() for entry in after.history}
+    assert appended <= EVENT_OF.keys(), "a type of the history has its event in `EVENT_OF` of model/events.py"
 
 
 def test_a_move_of_a_running_task_ends_its_attempt_if_its_entry_says_so() -> None:
@@ -336,8 +338,19 @@ def test_the_named_sets_of_statuses_fit_together() -> None:
     assert CLAIMABLE < AT_REST < LIVE
     assert DEAD < REPLAYABLE < FINAL
     assert {status for status in TaskStatus if status.is_final} == FINAL
-    assert MOVES.keys() == set(TaskStatus)
+    assert SUCCEEDED | DEAD | {TaskStatus.CANCELLED} == FINAL, (
+        "say what a final status counts as: docs/adding/status.md"
+    )
+    assert MOVES.keys() == set(TaskStatus), "say which moves lead out of a status: docs/adding/status.md"
 
 
 def test_an_unknown_priority_travels_as_normal() -> None:
     assert [lane_of(priority) for priority in ("high", "normal", "low", "urgent", "")] == [*LANES, LANES[1], LANES[1]]
+
+
+def test_a_newer_version_stops_a_parent_that_waits_only_if_it_says_so() -> None:
+    parent = in_status(TaskStatus.WAITING)
+    assert Supersede(TASK_ID, 3).apply(parent, NOW) is None
+    stopped = Supersede(TASK_ID, 3, stops_running=True).apply(parent, NOW)
+    assert stopped is not None
+    assert stopped.status is TaskStatus.CANCELLED

@@ -14,7 +14,7 @@ import pytest
 
 from taskframework import failpoint
 from taskframework.bus import EventBus
-from taskframework.errors import InvalidRequestError, NewerVersionError
+from taskframework.errors import InvalidRequestError, NewerVersionError, TransitionRefusedError
 from taskframework.limits.versions import read_newest
 from taskframework.model.interventions import Replay
 from taskframework.model.message import TaskMessage
@@ -24,6 +24,7 @@ from taskframework.model.status import TaskStatus
 from taskframework.model.task import Task
 from taskframework.model.transitions import Claim, Complete, Fail, Fence
 from taskframework.moves import TaskMoves
+from taskframework.operations.tasks import TaskOperations
 from taskframework.recovery.retention import Retention
 from taskframework.stores.sqlite import SqliteStore
 from taskframework.submission.service import SubmitRequest
@@ -105,6 +106,20 @@ async def test_a_higher_version_supersedes_what_waits_and_a_lower_one_is_refused
     with pytest.raises(NewerVersionError, match=f"version 2 is task {second.task_id}"):
         await here.submit(1)
     assert (await here.submit(1, key="another")).unique is not None, "each key is for itself"
+
+
+async def test_a_version_that_was_superseded_is_not_queued_anew(here: Installation) -> None:
+    operations = TaskOperations(here.store, here.moves, NO_TIME)
+    first = await here.submit(1)
+    fence = await here.begin(first)
+    assert fence is not None
+    await here.store.apply(Fail(fence, "worker-1", an_error(), False, NO_TIME))
+    assert (await operations.check_retry(first.task_id, EVERYONE)).task_id == first.task_id, "it is the newest"
+    second = await here.submit(2)
+    with pytest.raises(TransitionRefusedError, match="is version 1 of 'page', and a newer one is there") as told:
+        await operations.retry(first.task_id, EVERYONE, by="ann")
+    assert told.value.hint == f"Nothing is to be done: task {second.task_id}, version 2, has replaced it."
+    assert await here.status(first) is TaskStatus.FAILED
 
 
 async def test_the_same_version_is_the_task_that_is_there(here: Installation) -> None:
