@@ -1,7 +1,8 @@
 """What the stored records are made of, read from the types of their fields, so that no store lists fields by name.
 
 The type of a field says how it is kept: a `datetime` is a time; a record is a document within the document, a tuple of
-records a list of them; `Json` is a user's value, in which no name means anything to a store. A new field is one line.
+records a list of them; `Json` is a user's value, in which no name means anything to a store. A field that few tasks use
+is `Rare`: a document has it where it is no default, since each makes writes slower. A new field is one line.
 """
 
 from __future__ import annotations
@@ -9,9 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime
-from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 from taskframework.model.values import Json
+
+T = TypeVar("T")
+
+_RARE = object()
+Rare = Annotated[T, _RARE]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +26,12 @@ class Shape:
 
     names: tuple[str, ...]
     times: tuple[str, ...]
+    #: The times that every record has.
+    sure_times: tuple[str, ...]
     user_values: tuple[str, ...]
     records: Mapping[str, type[Any]]
     lists: Mapping[str, type[Any]]
+    rare: tuple[str, ...]
 
 
 class Places(NamedTuple):
@@ -54,7 +63,7 @@ def _change(document: dict[str, Any], names: tuple[str, ...], form: Callable[[An
 
 def shape_of(record: type[Any]) -> Shape:
     """Read the shape of a record from its fields."""
-    hints = get_type_hints(record)
+    hints, marked = get_type_hints(record), get_type_hints(record, include_extras=True)
     names = tuple(field.name for field in fields(record))
     held: dict[str, type[Any]] = {
         name: kind for name in names for kind in get_args(hints[name]) if isinstance(kind, type) and is_dataclass(kind)
@@ -62,9 +71,11 @@ def shape_of(record: type[Any]) -> Shape:
     return Shape(
         names=names,
         times=tuple(name for name in names if datetime in (hints[name], *get_args(hints[name]))),
+        sure_times=tuple(name for name in names if hints[name] is datetime),
         user_values=tuple(name for name in names if hints[name] is Json),
         records={name: kind for name, kind in held.items() if get_origin(hints[name]) is not tuple},
         lists={name: kind for name, kind in held.items() if get_origin(hints[name]) is tuple},
+        rare=tuple(name for name in names if _RARE in getattr(marked[name], "__metadata__", ())),
     )
 
 

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from typing import Any, ClassVar, Self
 
 from taskframework.model.options import KeptFor, StartLimit
-from taskframework.model.status import DEAD, FINAL, TaskStatus
+from taskframework.model.status import DEAD, SUCCEEDED, TaskStatus
 from taskframework.model.task import FAMILY_VERSION, ParentLink, Task, first_state, record_from
 from taskframework.model.values import Json
 
@@ -57,10 +57,8 @@ class Counts:
     @classmethod
     def of(cls, by_status: Mapping[TaskStatus, int]) -> Self:
         """The counts, from the numbers of sub-tasks in each status."""
-        failed = sum(by_status.get(status, 0) for status in DEAD)
-        cancelled = by_status.get(TaskStatus.CANCELLED, 0)
-        done = sum(by_status.get(status, 0) for status in FINAL)
-        return cls(done - failed - cancelled, failed, cancelled)
+        ends = SUCCEEDED, DEAD, {TaskStatus.CANCELLED}
+        return cls(*(sum(by_status.get(status, 0) for status in statuses) for statuses in ends))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 import uuid_utils
 
 from taskframework.model.options import Debounce, KeptFor, StartLimit, StreamPlace, Unique, start_by
-from taskframework.model.shape import places_in, shape_of
+from taskframework.model.shape import Rare, places_in, shape_of
 from taskframework.model.status import Priority, TaskStatus, lane_of
 from taskframework.model.values import Json
 
@@ -25,12 +25,6 @@ FAMILY_VERSION = 2
 Stage = Literal["execute", "resume", "signal"]
 HISTORY_LENGTH = 100
 ERRORS_KEPT = 5
-#: Fields that few tasks use. A document in MongoDB has them where they are no default: each makes writes slower.
-RARE = (
-    *("unique", "debounce", "stream", "cascade_at", "check_at", "batch", "seal_by", "retry_at", "unblock_at", "stage"),
-    *("waits_for", "signals", "woken_by", "waits_for_limit", "slot", "start_limit", "start_by", "retention", "steps"),
-    "discarded",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,9 +213,9 @@ class Task:
     parameters: Json = field(default=None, repr=False)
     parameters_hash: str
     idempotency_key: str | None = None
-    unique: Unique | None = None
-    stream: StreamPlace | None = None
-    debounce: Debounce | None = None
+    unique: Rare[Unique | None] = None
+    stream: Rare[StreamPlace | None] = None
+    debounce: Rare[Debounce | None] = None
     status: TaskStatus = TaskStatus.QUEUED
     revision: int = 1
     generation: int = 0
@@ -237,29 +231,29 @@ class Task:
     lease: Lease | None = None
     last_claim_id: str | None = None
     cancel: CancelRequest | None = None
-    discarded: Discarded | None = None
+    discarded: Rare[Discarded | None] = None
     deadline: datetime | None = None
-    start_limit: StartLimit | None = None
-    start_by: datetime | None = None
+    start_limit: Rare[StartLimit | None] = None
+    start_by: Rare[datetime | None] = None
     parent: ParentLink | None = None
     subtasks: Subtasks | None = None
     spawn_at: datetime | None = None
-    cascade_at: datetime | None = None
-    check_at: datetime | None = None
-    batch: Batch | None = None
-    seal_by: datetime | None = None
-    retry_at: datetime | None = None
-    unblock_at: datetime | None = None
-    stage: Stage = "execute"
-    waits_for: SignalWait | None = None
-    signals: tuple[Signal, ...] = ()
-    woken_by: Signal | None = None
-    waits_for_limit: LimitWait | None = None
-    slot: HeldSlot | None = None
+    cascade_at: Rare[datetime | None] = None
+    check_at: Rare[datetime | None] = None
+    batch: Rare[Batch | None] = None
+    seal_by: Rare[datetime | None] = None
+    retry_at: Rare[datetime | None] = None
+    unblock_at: Rare[datetime | None] = None
+    stage: Rare[Stage] = "execute"
+    waits_for: Rare[SignalWait | None] = None
+    signals: Rare[tuple[Signal, ...]] = ()
+    woken_by: Rare[Signal | None] = None
+    waits_for_limit: Rare[LimitWait | None] = None
+    slot: Rare[HeldSlot | None] = None
     no_handler: int = 0
     progress: Json = field(default=None, repr=False)
     progress_revision: int = 0
-    steps: tuple[StepOutcome, ...] = ()
+    steps: Rare[tuple[StepOutcome, ...]] = ()
     result: Json = field(default=None, repr=False)
     error: TaskError | None = None
     errors: tuple[TaskError, ...] = ()
@@ -271,7 +265,7 @@ class Task:
     started_at: datetime | None = None
     finished_at: datetime | None = None
     updated_at: datetime
-    retention: KeptFor | None = None
+    retention: Rare[KeptFor | None] = None
     purge_at: datetime | None = None
 
     @property
@@ -299,11 +293,11 @@ class Task:
         return self._of({**self.__dict__, **changes})
 
     def to_document(self) -> dict[str, Any]:
-        """The stored form: these fields, the id as `_id`, times as `datetime`; of `RARE` those that are not default."""
+        """The stored form: these fields, the id as `_id`, times as `datetime`; no rare one that is default."""
         own = self.__dict__
         document = dict(zip(_STORED, _usual_of(own), strict=True))
         if _rare_of(own) != _NOTHING_RARE:
-            document.update((name, own[name]) for name in RARE if own[name] != _DEFAULTS[name])
+            document.update((name, own[name]) for name in SHAPE.rare if own[name] != _DEFAULTS[name])
         document["status"] = str(self.status)
         document["priority"] = str(self.priority)
         if _records_of(own) != _NO_RECORDS:
@@ -324,6 +318,8 @@ class Task:
                 values[name] = record_from(record, nested)
         for name, record in SHAPE.lists.items():
             values[name] = tuple([record_from(record, entry) for entry in values[name]])
+        if None in _sure_times_of(values):  # changed by hand; whoever shows the task would stumble over it
+            raise ValueError("a time that every task has is null")
         return cls._of(values if values.keys() == _NAMES else {name: values[name] for name in _NAMES})
 
     @classmethod
@@ -346,6 +342,8 @@ class Task:
         return task
 
 
+#: What reading a document raises that this release cannot read: of a newer release, or changed by hand.
+UNREADABLE = (ValueError, TypeError, KeyError, AttributeError)
 #: What is stored of a task, and where its document has times and users' values.
 SHAPE = shape_of(Task)
 TIMES = places_in(SHAPE, lambda shape: shape.times)
@@ -355,9 +353,10 @@ _NAMES = frozenset(SHAPE.names)
 _DEFAULTS = {field.name: field.default for field in fields(Task) if field.default is not MISSING}
 #: The fields that every document has, by their names in this record and in the document. `itemgetter` takes all of them
 #: in one call; a loop in Python over the fields would be most of what a submission costs.
-_USUAL = tuple(name for name in SHAPE.names if name not in RARE)
+_USUAL = tuple(name for name in SHAPE.names if name not in SHAPE.rare)
 _STORED = tuple("_id" if name == "task_id" else name for name in _USUAL)
-_usual_of, _rare_of, _records_of = itemgetter(*_USUAL), itemgetter(*RARE), itemgetter(*SHAPE.records)
+_usual_of, _rare_of, _records_of = itemgetter(*_USUAL), itemgetter(*SHAPE.rare), itemgetter(*SHAPE.records)
+_sure_times_of = itemgetter(*SHAPE.sure_times)
 _NOTHING_RARE = _rare_of(_DEFAULTS)
 _NO_RECORDS = (None,) * len(SHAPE.records)
 _FIELDS = {record: shape_of(record).names for record in (*SHAPE.records.values(), *SHAPE.lists.values())}

@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.architecture.sources import PACKAGE
 
 _BEHIND = "    result: Json = field(default=None, repr=False)\n"
-_PLANTED = "    remark: Json = field(default=None, repr=False)\n    remarked_at: datetime | None = None\n"
+_PLANTED = "    remark: Json = field(default=None, repr=False)\n    remarked_at: Rare[datetime | None] = None\n"
 
 #: Runs on a copy of the package: prints what does not come back from a store as it went in.
 _ROUND_TRIPS = """

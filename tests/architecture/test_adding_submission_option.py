@@ -20,7 +20,7 @@ PLACES = {
         "    correlation_id: Annotated[",
         '    cost_center: Annotated[Name | None, Field(description="Who pays for it")]\n',
     ),
-    "model/task.py": ("    deadline: datetime | None = None\n", "    cost_center: str | None = None\n"),
+    "model/task.py": ("    deadline: datetime | None = None\n", "    cost_center: Rare[str | None] = None\n"),
 }
 _PROGRAM = """
 import asyncio, json

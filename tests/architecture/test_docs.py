@@ -21,5 +21,5 @@ def test_links_and_files_exist(document: Path) -> None:
         if "://" not in target:
             assert (document.parent / target).exists(), f"the link to {target}"
     for source in _SOURCE.findall(text):
-        home = ROOT if source.startswith("tests/") else ROOT / "taskframework"
+        home = ROOT if source.startswith(("tests/", "docs/")) else ROOT / "taskframework"
         assert (home / source).exists(), f"the file {source}"

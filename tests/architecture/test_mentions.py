@@ -17,6 +17,7 @@ from taskframework.observability.metrics import Metrics
 from taskframework.settings.keys import known_keys
 from tests.support.pages import pages
 
+TELL = "tell of it in a page of docs/ that people write: what is in docs/reference does not count"
 TEXT = "\n".join(page.read_text() for page in pages())
 #: Held by a program that builds on the parts, not by one that uses the framework.
 _FOR_BUILDERS = {"control", "store", "settings", "registry", "services", "store_only", "process"}
@@ -49,7 +50,7 @@ def _options_of(command: Any) -> set[str]:
 
 
 def test_every_public_name_is_in_a_page() -> None:
-    assert _missing([*taskframework.__all__, *taskframework.testing.__all__]) == []
+    assert _missing([*taskframework.__all__, *taskframework.testing.__all__]) == [], TELL
 
 
 @pytest.mark.parametrize(
@@ -58,25 +59,26 @@ def test_every_public_name_is_in_a_page() -> None:
     ids=lambda kind: kind.__name__,
 )
 def test_every_member_is_in_a_page(kind: type) -> None:
-    assert _missing(_members(kind)) == []
+    assert _missing(_members(kind)) == [], TELL
 
 
 def test_every_command_and_option_is_in_a_page() -> None:
-    assert _missing(COMMANDS) == []
-    assert _missing(sorted(set[str]().union(*map(_options_of, COMMANDS.values())))) == []
+    assert _missing(COMMANDS) == [], TELL
+    assert _missing(sorted(set[str]().union(*map(_options_of, COMMANDS.values())))) == [], TELL
 
 
 def test_every_call_is_in_a_page() -> None:
     paths = create_app(TaskFramework(Settings())).openapi()["paths"]
     calls = [f"{method.upper()} {path}" for path, methods in paths.items() for method in methods]
-    assert [call for call in calls if f"`{call}`" not in TEXT] == []
+    assert [call for call in calls if f"`{call}`" not in TEXT] == [], TELL
 
 
 def test_every_metric_is_in_a_page_and_no_other() -> None:
     families = Metrics().registry.collect()
     counted = {f"{family.name}_total" if family.type == "counter" else family.name for family in families}
     # The parent of several worker processes counts this one by itself.
-    assert set(re.findall(r"`(tasks_[a-z_]+|batch_[a-z_]+_seconds)", TEXT)) == counted | {"tasks_worker_restarts_total"}
+    told = set(re.findall(r"`(tasks_[a-z_]+|batch_[a-z_]+_seconds)", TEXT))
+    assert told == counted | {"tasks_worker_restarts_total"}, "docs/operations/monitoring.md tells of every metric"
 
 
 def test_the_commands_of_the_pages_exist() -> None:

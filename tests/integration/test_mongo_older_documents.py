@@ -8,7 +8,10 @@ from datetime import timedelta
 
 import pytest
 
+from taskframework.errors import TaskUnreadableError
+from taskframework.model.drivers import OUTBOX
 from taskframework.model.interventions import Cancel, Replay
+from taskframework.model.query import TaskFilter
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
 from taskframework.model.task import Subtasks
@@ -46,3 +49,23 @@ async def test_what_an_older_document_lacks_is_as_if_it_were_empty(mongo_url: st
         await asyncio.to_thread(tasks.update_many, {}, {"$unset": dict.fromkeys(_NEW_FIELDS, "")})
         for fence in fences:
             await asked(store, _REQUESTS[name](fence))
+
+
+@pytest.mark.parametrize("change", [{"$set": {"not_before": None}}, {"$unset": {"dispatches": ""}}])
+async def test_a_document_that_somebody_spoiled_does_not_keep_the_others_from_being_due(
+    mongo_url: str, change: dict[str, dict[str, object]]
+) -> None:
+    async with opened(mongo_url) as store, client(mongo_url) as tasks:
+        spoiled, other = [await put(store, publish_at=store.now() - MINUTE) for _ in range(2)]
+        await asyncio.to_thread(tasks.update_one, {"_id": spoiled.task_id}, change)
+        assert [task.task_id for task in await store.due(OUTBOX, 10)] == [other.task_id]
+
+
+async def test_a_document_without_a_time_is_left_out_of_lists_and_named_where_it_is_asked_for(mongo_url: str) -> None:
+    async with opened(mongo_url) as store, client(mongo_url) as tasks:
+        spoiled, other = [await put(store) for _ in range(2)]
+        await asyncio.to_thread(tasks.update_one, {"_id": spoiled.task_id}, {"$set": {"not_before": None}})
+        listed = await store.list_tasks(EVERYONE, TaskFilter(), limit=10)
+        assert [task.task_id for task in listed.items] == [other.task_id]
+        with pytest.raises(TaskUnreadableError, match=spoiled.task_id):
+            await store.get(spoiled.task_id, EVERYONE)

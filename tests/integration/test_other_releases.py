@@ -17,7 +17,7 @@ from pymongo import MongoClient
 from taskframework.model.interventions import Cancel, Replay
 from taskframework.model.scope import EVERYONE
 from taskframework.model.status import TaskStatus
-from taskframework.model.task import RARE, SignalWait, StepOutcome, Task
+from taskframework.model.task import SHAPE, SignalWait, StepOutcome, Task
 from taskframework.model.transitions import Claim, Fail, Fence, RecordStep, Release, ReportProgress
 from taskframework.model.waiting import Wait
 from taskframework.stores.base import TaskStore
@@ -106,7 +106,7 @@ async def test_a_task_of_a_release_that_stored_rare_fields_for_every_task_goes_o
 ) -> None:
     store, edit = stored
     task, fence = await put_running(store)
-    everything = {field.name: field.default for field in dataclasses.fields(Task) if field.name in RARE}
+    everything = {field.name: field.default for field in dataclasses.fields(Task) if field.name in SHAPE.rare}
     plain = {name: list(value) if value == () else value for name, value in everything.items()}
     await asyncio.to_thread(edit, task.task_id, lambda document: document.update(plain))
 

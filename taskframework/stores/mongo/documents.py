@@ -13,7 +13,7 @@ import orjson
 
 from taskframework.errors import TaskUnreadableError, ValueNotStorableError
 from taskframework.model.query import DeadMessage
-from taskframework.model.task import TIMES, USER_VALUES, Task
+from taskframework.model.task import TIMES, UNREADABLE, USER_VALUES, Task
 from taskframework.model.values import Json
 
 logger = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ def task_of(document: Document) -> Task:
     """
     try:
         return Task.from_document(USER_VALUES.change(TIMES.change(document, moment), restored))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except UNREADABLE as error:
         raise TaskUnreadableError(str(document["_id"]), repr(error)[:200]) from error
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from taskframework.model.scope import Scope
 from taskframework.model.status import DEAD, TaskStatus
-from taskframework.model.task import ERRORS_KEPT, HISTORY_LENGTH, RARE, TaskError, plain
+from taskframework.model.task import ERRORS_KEPT, HISTORY_LENGTH, SHAPE, TaskError, plain
 from taskframework.model.transitions import (
     BY_DEADLINE,
     RELAY_AFTER,
@@ -97,7 +97,7 @@ def change(changes: Changes) -> Stage:
 
 
 def _stored(name: str, value: Expression) -> Expression:
-    if value is None and name in RARE:
+    if value is None and name in SHAPE.rare:
         return "$$REMOVE"
     # `$set` would merge an object into the one that is stored; `$mergeObjects` makes it a value.
     is_object = isinstance(value, dict) and not any(name.startswith("$") for name in value)

@@ -10,14 +10,14 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar, cast
 
-from taskframework.errors import StoreError, StoreUnavailableError
+from taskframework.errors import StoreError, StoreUnavailableError, TaskUnreadableError
 from taskframework.grouping import Grouping
 from taskframework.model.drivers import DISPATCH, Driver
 from taskframework.model.marks import Mark, RenewLease
 from taskframework.model.query import DeadMessage, Page, RoundOfSubtasks, TaskFilter
 from taskframework.model.scope import Scope
 from taskframework.model.status import LANES, Priority, TaskStatus, lane_of
-from taskframework.model.task import CancelRequest, Task
+from taskframework.model.task import UNREADABLE, CancelRequest, Task
 from taskframework.model.traffic import Crowd, Tally
 from taskframework.model.transitions import Fence, Transition
 from taskframework.stores.base import DueTask, Inserted, StoreReport
@@ -254,13 +254,13 @@ class MongoStore(RecordCalls, StreamCalls, DeadLetterCalls):
                     fields=_DISPATCH_FIELDS,
                     index=WAITING_FOR_LIMIT,
                 )
-        return [_due_of(document, DISPATCH) for document in found]
+        return readable(found, partial(_due_of, DISPATCH))
 
     async def _found_by(self, driver: Driver, filter: Document, limit: int) -> Sequence[DueTask]:
         fields = (*queries.DUE_FIELDS, driver.field)
         order = {driver.field: 1}
         found = await self._tasks.find(filter, sort=order, limit=limit, fields=fields, index=driver.index)
-        return [_due_of(document, driver) for document in found]
+        return readable(found, partial(_due_of, driver))
 
     async def undriven(self, limit: int) -> Sequence[str]:
         return [
@@ -363,22 +363,25 @@ def _page(
     return Page(tuple(readable(found[:limit], read)), end)
 
 
-def _due_of(document: Document, driver: Driver) -> DueTask:
-    due: Any = document
-    for name in driver.field.split("."):
-        due = due[name]
-    return DueTask(
-        document["_id"],
-        document["task_type"],
-        lane_of(document["priority"]),
-        TaskStatus(document["status"]),
-        document["dispatch_epoch"],
-        document["dispatches"],
-        document["fencing_token"],
-        document["crashes"],
-        moment(document["not_before"]),
-        moment(due),
-    )
+def _due_of(driver: Driver, document: Document) -> DueTask:
+    try:
+        due: Any = document
+        for name in driver.field.split("."):
+            due = due[name]
+        return DueTask(
+            document["_id"],
+            document["task_type"],
+            lane_of(document["priority"]),
+            TaskStatus(document["status"]),
+            document["dispatch_epoch"],
+            document["dispatches"],
+            document["fencing_token"],
+            document["crashes"],
+            moment(document["not_before"]),
+            moment(due),
+        )
+    except UNREADABLE as error:
+        raise TaskUnreadableError(str(document["_id"]), repr(error)[:200]) from error
 
 
 def _fence_of(document: Document) -> Fence:

@@ -15,7 +15,7 @@ from taskframework.clock import whole_milliseconds
 from taskframework.errors import TaskUnreadableError, ValueNotStorableError
 from taskframework.model.drivers import DRIVERS, Driver, missing_drivers
 from taskframework.model.limits import waiting_limit
-from taskframework.model.task import SHAPE, TIMES, CancelRequest, Task, record_from
+from taskframework.model.task import SHAPE, TIMES, UNREADABLE, CancelRequest, Task, record_from
 from taskframework.model.values import Json
 
 
@@ -220,7 +220,7 @@ def read_row(row: TaskRow, *, with_parameters: bool = True) -> Stored:
         # Parsed a second time rather than copied: the forms must share nothing with the task.
         forms = {name: form for name, form in orjson.loads(row.document).items() if name not in _PLAIN}
         return Stored(Task.from_document(values), forms, row.parameters)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except UNREADABLE as error:
         raise TaskUnreadableError(row.task_id, repr(error)[:200]) from error
 
 

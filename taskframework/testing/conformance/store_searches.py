@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from taskframework.model.status import TaskStatus
 from taskframework.model.task import ParentLink, new_task_id
 from taskframework.stores.base import TaskStore
 from taskframework.testing.conformance.store_lists import all_pages
-from taskframework.testing.conformance.store_suite import SECOND, StoreSuite, an_error, put, put_final
+from taskframework.testing.conformance.store_suite import HOUR, SECOND, StoreSuite, an_error, put, put_final
 
 
 class SearchCases(StoreSuite):
@@ -65,6 +66,17 @@ class SearchCases(StoreSuite):
         bobs = await store.search_tasks(Scope.of("bob"), TaskFilter(TaskStatus.FAILED, fingerprint="abc"), limit=10)
         assert list(bobs.items) == newest_first
         assert others[0] not in bobs.items
+
+    @pytest.mark.parametrize("name", [field.name for field in fields(TaskFilter)])
+    async def test_no_condition_is_passed_over(self, store: TaskStore, name: str) -> None:
+        await put(store)
+        late, early = store.now() + HOUR, store.now() - HOUR
+        times = {"created_after": late, "created_before": early, "finished_after": early, "finished_before": late}
+        unmet: dict[str, Any] = {"status": TaskStatus.FAILED, "batches": True, "dead": True, "ended_by": late, **times}
+        wanted = TaskFilter(**{name: unmet.get(name, "of no task")})
+        find = store.search_tasks if wanted.is_sought else store.list_tasks
+        found = await find(EVERYONE, wanted, limit=10)
+        assert found.items == (), f"the store passes {name} over: see docs/adding/list-condition.md"
 
     @pytest.mark.parametrize("is_by_plan", [False, True])
     async def test_a_search_goes_on_where_its_page_ended(

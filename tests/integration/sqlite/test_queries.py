@@ -14,9 +14,9 @@ import pytest
 
 from taskframework.model.query import Cursor, SlotCursor, TaskFilter
 from taskframework.model.scope import EVERYONE, Scope
-from taskframework.model.status import TaskStatus
+from taskframework.model.status import DEAD, FINAL, TaskStatus
 from taskframework.model.traffic import Crowd
-from taskframework.stores.sqlite import queries, retention, traffic
+from taskframework.stores.sqlite import queries, retention, rows, traffic
 from taskframework.stores.sqlite.migrate import migrations
 from taskframework.stores.sqlite.rows import FIXED, MOVING, UNUSUAL_FIXED, UNUSUAL_MOVING, Value
 
@@ -161,6 +161,12 @@ def test_no_list_sorts_or_reads_more_than_it_must(database: sqlite3.Connection, 
         assert [step for step in steps if step.startswith("SCAN") and "USING" not in step] == [], name
         if cursor is not None:
             assert [step for step in steps if step.startswith("SCAN")] == [], name
+
+
+def test_the_conditions_of_partial_indexes_name_the_statuses_of_the_model() -> None:
+    for condition, statuses in ((rows.DEAD, DEAD), (rows.DONE, FINAL - DEAD)):
+        said = f"change {condition!r} in rows.py, and make its index anew in a migration: docs/adding/status.md"
+        assert set(re.findall("'(.*?)'", condition)) == statuses, said
 
 
 def _cursor_for(filter: TaskFilter) -> str:

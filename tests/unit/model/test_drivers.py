@@ -30,14 +30,9 @@ from tests.unit.model.scenes import MINUTE, NOW, SECOND, in_status, queued, runn
 
 def with_time(driver: Driver, time: datetime | None) -> Task:
     """A task in a status that the driver drives, with this time of it."""
-    match driver:
-        case _ if driver is DISPATCH:
-            return queued(next_dispatch_at=time)
-        case _ if driver is LEASE:
-            return running(lease=time and Lease("worker-1", "the-claim", time))
-    if driver is UNBLOCK:
-        return in_status(TaskStatus.BLOCKED, unblock_at=time)
-    status = TaskStatus.WAITING if TaskStatus.WAITING in driver.statuses else TaskStatus.QUEUED
+    if driver is LEASE:
+        return running(lease=time and Lease("worker-1", "the-claim", time))
+    status = TaskStatus.WAITING if TaskStatus.WAITING in driver.statuses else min(driver.statuses)
     return in_status(status, **{driver.field: time})
 
 

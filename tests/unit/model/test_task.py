@@ -9,7 +9,7 @@ import pytest
 from taskframework.model.events import EVENT_OF, TaskCompletedEvent, TaskSubmittedEvent, event_for
 from taskframework.model.status import Priority, TaskStatus
 from taskframework.model.task import (
-    RARE,
+    SHAPE,
     CancelRequest,
     HistoryEntry,
     ParentLink,
@@ -54,7 +54,7 @@ def test_a_task_is_read_as_it_was_stored(task: Task) -> None:
 def test_every_field_is_in_the_document_but_a_rare_one_that_the_task_does_not_have() -> None:
     document = FULL.to_document()
     fields = {field.name for field in dataclasses.fields(Task)}
-    assert document.keys() == (fields - {"task_id", *RARE} | {"_id", "steps"})
+    assert document.keys() == (fields - {"task_id", *SHAPE.rare} | {"_id", "steps"})
     assert type(document["status"]) is type(document["priority"]) is str
 
 
